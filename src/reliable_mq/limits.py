@@ -39,6 +39,7 @@ DELAY_LEVEL_SECONDS = tuple(  # of delay level 1, 2, … 18
     float(int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]])
     for text in DELAY_LEVELS_TEXT.split()
 )
+TIMER_SECONDS_MAX = 3 * 86_400  # Apache's `timerMaxDelaySec`: how far ahead a timer looks
 RETRY_ATTEMPTS_MAX = 16
 
 _RECORD_FIXED_SIZE_MAX = 116  # 91 bytes, and what a v2 record and two IPv6 hosts add

@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.signature import signer_of
 from reliable_mq.sql_types import TABLE_PREFIX_PATTERN
 
@@ -105,6 +106,9 @@ class Settings(ClusterSettings):
     #: who sends what a transaction of this process commits: this process ("own"), or any process
     #: that runs consumers or the resend scheduler with this setting ("shared")
     relay: Literal["own", "shared"] = "own"
+    #: how far ahead brokers take a message: their timerMaxDelaySec, 7200 for brokers older than
+    #: 5.0. What is to arrive later waits in the database, and the resend scheduler sends it
+    timer_range: float = Field(float(TIMER_SECONDS_MAX), gt=0)
     #: how long a new stub is the relay's alone before the resend scheduler may take it
     relay_lease: float = Field(5.0, gt=0)
     #: how long the scheduler's claim on a stub holds; longer than a send with all its retries

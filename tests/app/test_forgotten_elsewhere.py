@@ -93,10 +93,10 @@ def test_a_message_says_who_has_consumed_it_when_that_is_known() -> None:
         seq=1, message_id=A, topic="t", content=b"x", required_groups=("a", "b"), create_time=7.9
     )
 
-    properties = message_of(stub, 0, is_missed=True, consumed_by=["b", "a"]).properties
+    properties = message_of(stub, is_missed=True, consumed_by=["b", "a"]).properties
 
     assert properties[CONSUMED_BY] == "7:a,b"
     assert written_before_consumed(properties, "b") == 7.0
     assert written_before_consumed(properties, "c") is None
     many = [f"{number:0120d}" for number in range(40)]
-    assert CONSUMED_BY not in message_of(stub, 0, consumed_by=many).properties
+    assert CONSUMED_BY not in message_of(stub, consumed_by=many).properties

@@ -187,7 +187,6 @@ def test_a_resend_is_known_by_its_signature() -> None:
             message_key="7",
             required_groups=("payments",),
         ),
-        0,
         is_missed=True,
         confirm_to="rmq_notices_0",
         consumed_by=["points"],

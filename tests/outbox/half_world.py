@@ -189,7 +189,7 @@ class Life:
     # What the outbox needs of halves, and of a relay's thread.
     def send(self, stubs: Sequence[Stub]) -> None:
         for stub in stubs:
-            self.known.add(self.broker.send_half(message_of(stub, 0)))
+            self.known.add(self.broker.send_half(message_of(stub)))
 
     async def send_async(self, stubs: Sequence[Stub]) -> None:
         self.send(stubs)

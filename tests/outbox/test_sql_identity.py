@@ -64,13 +64,13 @@ def test_a_message_says_where_its_confirmations_go_when_it_waits_for_any() -> No
     stub = Stub(seq=1, message_id="A" * 32, topic="t", content=b"x", required_groups=("b", "a"))
     nobodys = Stub(seq=1, message_id="A" * 32, topic="t", content=b"x")
 
-    properties = message_of(stub, 0, confirm_to=TOPIC).properties
+    properties = message_of(stub, confirm_to=TOPIC).properties
 
     assert properties[CONFIRM_TO] == f"{TOPIC}:a,b"
     assert notice_topic_of(properties, "a") == TOPIC
     assert notice_topic_of(properties, "c") == ""
-    assert CONFIRM_TO not in message_of(nobodys, 0, confirm_to=TOPIC).properties
-    assert CONFIRM_TO not in message_of(stub, 0).properties
+    assert CONFIRM_TO not in message_of(nobodys, confirm_to=TOPIC).properties
+    assert CONFIRM_TO not in message_of(stub).properties
 
 
 @pytest.mark.parametrize(

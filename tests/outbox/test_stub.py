@@ -1,6 +1,7 @@
 """The life of a stub, and when it is due."""
 
 import itertools
+from datetime import timedelta
 
 import pytest
 
@@ -105,13 +106,13 @@ def test_a_resend_carries_the_same_id_body_and_key() -> None:
         properties={"region": "eu"},
     )
 
-    message = message_of(once, delay_level=3)
+    message = message_of(once, timedelta(seconds=3))
 
     assert message.message_id == once.message_id
     assert message.body == once.content
     assert (message.keys, message.ordering_key) == (("17",), "c1")
     assert message.properties == {"region": "eu", CONTENT_TYPE: "application/json"}
-    assert message.delay_level == 3
+    assert message.delay == timedelta(seconds=3)
 
 
 def test_required_groups_survive_the_column() -> None:

@@ -114,7 +114,7 @@ def test_what_waits_and_what_could_not_be_told_is_said(world: World) -> None:
 
     lines = told(world, stub)
 
-    assert (104.0, "stub", "to be delivered from here on") in lines
+    assert (104.0, "stub", "the message is to arrive") in lines
     assert (130.0, "log of g", "attempt 1 runs, or its process died: its lease ends here") in lines
     said = "not told by mail yet, 1 tries failed: OSError: mail server"
     assert (111.0, "alert", said) in lines

@@ -130,6 +130,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
             self.databases,
             self._half_messages,
             relay_lease=self.settings.relay_lease,
+            timer_range=self.settings.timer_range,
             is_shared=self.settings.relay == "shared" and connections.shares_relays,
             groups_of_topic=self._declared.required_groups,
             on_first_send=self._tell_when_nobody_consumes,

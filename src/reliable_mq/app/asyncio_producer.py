@@ -61,7 +61,8 @@ class Producer:
         Raises:
             MessageRefused: when the message cannot be sent.
             Refused: when its time is too far ahead for the broker.
-            UsageError: when both times are given or one does not read, or when the topic is managed and the policy is "raise".
+            UsageError: when both times are given or one does not read; when the topic is managed
+                and the policy is "raise".
             Unavailable: when no broker could be reached; the message may still have been stored.
         """
         self._check_policy(topic)

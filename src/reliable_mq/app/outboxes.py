@@ -22,6 +22,7 @@ class Outboxes:
         databases: by name.
         half_messages: send the halves.
         relay_lease: how long a new stub is its relay's alone, seconds.
+        timer_range: how far ahead brokers take a message, seconds.
         is_shared: any process's relay may send what is committed here.
         groups_of_topic: the consumer groups that a message of a topic and tag must reach.
     """
@@ -33,6 +34,7 @@ class Outboxes:
         half_messages: HalfMessages,
         *,
         relay_lease: float,
+        timer_range: float,
         is_shared: bool,
         groups_of_topic: Callable[[str, str], tuple[str, ...]],
         on_first_send: Callable[[], None],
@@ -41,6 +43,7 @@ class Outboxes:
         self._databases = databases
         self._half_messages = half_messages
         self._relay_lease = relay_lease
+        self._timer_range = timer_range
         self._is_shared = is_shared
         self._groups_of_topic = groups_of_topic
         self._on_first_send = on_first_send
@@ -64,6 +67,7 @@ class Outboxes:
             self._handover(name, stubs, is_shared=is_shared),
             owner=None if is_shared else self._connections.owner,
             lease=self._relay_lease,
+            timer_range=self._timer_range,
             groups_of_topic=self._groups_of_topic,
             clock=database.clock.now_on,
         )

@@ -1,5 +1,6 @@
 """Redis and the broker: are they there, and do they keep what we rely on? Values only."""
 
+from reliable_mq.client.sending.timed import TIMERS_SINCE
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient, RedisFacts
 from reliable_mq.limits import DELAY_LEVELS_TEXT
@@ -63,9 +64,31 @@ def broker(patient: Patient, told: Told) -> None:
             told.error(f"broker {each.name} at {each.address}: {each.failure}", "look at its log")
             continue
         _broker(each.name, each.config, each.runtime, told)
+        _timers(each.name, each.config, each.runtime, patient.settings.timer_range, told)
     if not told.findings:
         names = ", ".join(each.name for each in cluster.brokers)
         told.ok(f"{names}, {len(cluster.topics)} topics")
+
+
+def _timers(
+    name: str, config: dict[str, str], runtime: dict[str, str], timer_range: float, told: Told
+) -> None:
+    """A broker shows messages at their time, as far ahead as it is believed to."""
+    version, reach = runtime.get("brokerVersion", ""), config.get("timerMaxDelaySec", "")
+    is_old = version.isdecimal() and int(version) < TIMERS_SINCE
+    if is_old or config.get("timerWheelEnable") == "false":
+        why = "is older than 5.0" if is_old else "has timerWheelEnable=false"
+        told.warn(
+            f"broker {name} {why}, so it has no timers: delays are rounded up to the next of its "
+            "delay levels",
+            "a newer broker, or timerWheelEnable=true; else timer_range=7200",
+        )
+    elif reach.isdecimal() and int(reach) < timer_range:
+        told.warn(
+            f"broker {name} takes messages {reach} s ahead, less than timer_range={timer_range:g}: "
+            "it refuses what is further, which then waits in the database",
+            f"timerMaxDelaySec={timer_range:g} at the broker, or timer_range={reach}",
+        )
 
 
 def _broker(name: str, config: dict[str, str], runtime: dict[str, str], told: Told) -> None:

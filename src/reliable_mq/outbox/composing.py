@@ -69,13 +69,18 @@ class Composer:
         groups_of_topic: the consumer groups a message of a topic and tag must reach, when not
             told.
         random_bytes: returns so many random bytes.
+        timer_range: how far ahead brokers take a message, seconds.
     """
 
     def __init__(
-        self, groups_of_topic: Callable[[str, str], tuple[str, ...]], random_bytes: RandomBytes
+        self,
+        groups_of_topic: Callable[[str, str], tuple[str, ...]],
+        random_bytes: RandomBytes,
+        timer_range: float,
     ) -> None:
         self._groups_of_topic = groups_of_topic
         self._random_bytes = random_bytes
+        self._timer_range = timer_range
 
     def stub(
         self,
@@ -114,11 +119,27 @@ class Composer:
             deliver_time=deliver_time_of(delay, deliver_at, now),
         )
         check_texts(stub.tag, stub.message_key, stub.ordering_key)
+        if stub.deliver_time is not None and stub.ordering_key:
+            self._check_order(stub.deliver_time - now)
         message = message_of(stub, confirm_to=_SOME_TOPIC)
         check_message(message)
         if stub.properties or len(groups) > _FEW_GROUPS:
             _check_room(message)
         return stub
+
+    def _check_order(self, rest: float) -> None:
+        """Refuse an ordering key for what waits in the database.
+
+        What is not sent holds up the later messages of its key.
+
+        Raises:
+            UsageError: when the message waits there.
+        """
+        if rest > self._timer_range:
+            raise UsageError(
+                f"an ordering key and a time more than timer_range={self._timer_range:g} s ahead: "
+                "later messages of the key would wait until then; leave one of the two out"
+            )
 
     def stubs(self, now: float, topic: str, payloads: Any, options: ManyOptions) -> list[Stub]:
         """Return the stubs of many messages; see `Transaction.send_many`."""

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions
 from reliable_mq.outbox.sql_autocommit import is_autocommit
 from reliable_mq.outbox.sql_handover import Handover, note, watch
@@ -39,6 +40,7 @@ class SqlOutbox:
             told.
         clock: tells the time by which the rows are judged, seconds since the epoch; may ask the
             database on the connection that a stub is about to be written on.
+        timer_range: how far ahead brokers take a message, seconds.
     """
 
     def __init__(
@@ -51,13 +53,15 @@ class SqlOutbox:
         groups_of_topic: Callable[[str, str], tuple[str, ...]],
         clock: Callable[[Connection], float] = lambda _connection: time.time(),
         random_bytes: RandomBytes = os.urandom,
+        timer_range: float = TIMER_SECONDS_MAX,
     ) -> None:
         self._stubs = stubs
         self._same_database = SameDatabase(stubs.engine, stubs.table)
         self._relay = relay
         self._owner = owner
         self._lease = lease
-        self._composer = Composer(groups_of_topic, random_bytes)
+        self._timer_range = timer_range
+        self._composer = Composer(groups_of_topic, random_bytes, timer_range)
         self._clock = clock
         watch(stubs.engine)
 
@@ -99,6 +103,14 @@ class SqlOutbox:
         self._before_insert(connection, stubs)
         try:
             written = self._stubs.write(connection, stubs, self._owner, now, self._lease)
+            latest = now + self._timer_range
+            dues = {
+                stub.seq: stub.deliver_time - self._timer_range
+                for stub in written
+                if stub.deliver_time is not None and stub.deliver_time > latest
+            }
+            if dues:
+                self._stubs.leave_until(connection, dues)
         except DBAPIError as error:
             self._not_inserted(stubs, now, error)
             raise

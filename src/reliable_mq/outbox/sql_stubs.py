@@ -6,7 +6,7 @@ from the caller's clock.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +22,9 @@ from sqlalchemy import (
     exists,
     literal_column,
     not_,
+    null,
     select,
+    true,
     update,
 )
 
@@ -87,6 +89,12 @@ class SqlStubs:
             .values(resend_time=bindparam("until"), lease_until=bindparam("until"))
         )
         self._records = SendRecords(table, engine.dialect.name)
+        # `missed`: else any relay would take it, being nobody's.
+        self._leave = (
+            update(table)
+            .where(stub.seq == bindparam("this"))
+            .values(owner=null(), lease_until=null(), missed=true(), resend_time=bindparam("due"))
+        )
 
     def _has(self, earlier: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
         """Say that an earlier unconfirmed stub of the key exists that is elsewhere in hand."""
@@ -138,6 +146,16 @@ class SqlStubs:
             msgspec.structs.replace(stub, seq=seq, create_time=now)
             for stub, seq in zip(stubs, numbers, strict=True)
         ]
+
+    def leave_until(self, connection: Connection, dues: Mapping[int, float]) -> None:
+        """Leave stubs that were just inserted to the scheduler: no relay sends or owns them.
+
+        Args:
+            connection: in the transaction that inserted them.
+            dues: row -> when the scheduler is to send it, seconds since the epoch.
+        """
+        rows = [{"this": seq, "due": utc_datetime(due)} for seq, due in dues.items()]
+        connection.execute(self._leave, rows)
 
     def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
         """Return the ids that are committed, unsent and ours; True: an earlier one must go first.

@@ -187,6 +187,16 @@ def parked_rows(table: Table) -> ColumnElement[bool]:
     return or_(parked, column.status.not_in([literal_column(each) for each in ("0", *_SETTLED)]))
 
 
+def arrived_rows(table: Table, before: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Return what settled stubs have in common whose message was to arrive before a time.
+
+    One without a required group is confirmed while its message still waits at the broker.
+    """
+    column = table.c
+    is_voided = column.status == literal_column(str(StubStatus.VOIDED.value))
+    return or_(is_voided, column.deliver_time.is_(None), column.deliver_time < before)
+
+
 def settled_rows(table: Table) -> ColumnElement[bool]:
     """Return what stubs that are CONFIRMED or VOIDED have in common; the indexes' condition."""
     return is_settled(table.c.status)

@@ -9,11 +9,11 @@ holds what it wants to lock: senders wait no longer than that, and the next swee
 import logging
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Engine, MetaData, Table, exists, not_, or_, select, text
+from sqlalchemy import Connection, Engine, MetaData, Table, exists, literal, not_, or_, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.outbox.sql_tables import is_settled
+from reliable_mq.outbox.sql_tables import arrived_rows, is_settled
 from reliable_mq.resend.days import Day, day_in, days_over, wanted_days
 from reliable_mq.resend.retention import Removed
 from reliable_mq.resend.sql_retention import Ledger, SqlRetention
@@ -153,7 +153,11 @@ class SqlPartitions:
         part = table.to_metadata(MetaData(), name=day.table(table.name))
         at = utc_datetime(before)
         if table is self._stubs:
-            kept = or_(not_(is_settled(part.c.status)), part.c.update_date >= at)
+            kept = or_(
+                not_(is_settled(part.c.status)),
+                part.c.update_date >= at,
+                not_(arrived_rows(part, literal(at, part.c.update_date.type))),
+            )
             return bool(connection.scalar(select(exists().where(kept))))
         kept = or_(part.c.state == 0, part.c.consume_date >= at, part.c.confirm_time.is_not(None))
         low, high = day.bounds

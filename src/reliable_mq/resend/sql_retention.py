@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.idempotency.sql_tables import consumed_rows, free_keys
-from reliable_mq.outbox.sql_tables import settled_rows
+from reliable_mq.outbox.sql_tables import arrived_rows, settled_rows
 from reliable_mq.resend.retention import Removed
 from reliable_mq.resend.sql_scheduling_tables import ROWS_DUTY
 from reliable_mq.sql_types import is_among, utc_datetime
@@ -127,7 +127,11 @@ class SqlRetention:
         self._old_stubs = (
             select(stub.seq, stub.message_id, stub.update_date)
             # What somebody made of a status goes by no time.
-            .where(settled_rows(stubs), stub.update_date < bindparam("before"))
+            .where(
+                settled_rows(stubs),
+                stub.update_date < bindparam("before"),
+                arrived_rows(stubs, bindparam("before", type_=stub.update_date.type)),
+            )
             .order_by(stub.update_date)
             .limit(bindparam("limit"))
             .with_for_update(skip_locked=True)

@@ -93,7 +93,7 @@ def _of_stub(stub: Row) -> Iterator[Moment]:
     key = f", key {stub['message_key']}" if stub["message_key"] else ""
     yield Moment(stub["create_date"], "stub", f"committed: topic {stub['topic']}{key}{groups}")
     if stub["deliver_time"] is not None:
-        yield Moment(stub["deliver_time"], "stub", "to be delivered from here on")
+        yield Moment(stub["deliver_time"], "stub", "the message is to arrive")
     sent = f"sent {stub['count']} times"
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
@@ -106,7 +106,15 @@ def _of_stub(stub: Row) -> Iterator[Moment]:
         why = "was given up by a consumer group" if stub["given_up"] else "was sent often enough"
         yield Moment(None, "stub", f"waits for a person: it {why}")
     else:
-        yield Moment(stub["resend_time"], "stub", "looked at again, by the resend scheduler")
+        yield Moment(stub["resend_time"], "stub", _next_step(stub))
+
+
+def _next_step(stub: Row) -> str:
+    """Return what the scheduler does with a stub when it is due."""
+    due, is_free = stub["deliver_time"], stub["owner"] is None and stub["broker_name"] is None
+    if due is not None and is_free and stub["resend_time"] < due:
+        return "sent, to wait at the broker for its time; until then it waits here"
+    return "looked at again, by the resend scheduler"
 
 
 def _of_log(log: Row) -> Iterator[Moment]:

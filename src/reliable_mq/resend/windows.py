@@ -86,8 +86,8 @@ def _of_retention(windows: Windows) -> list[str]:
         ),
         (
             kept < longest,
-            f"stub_retention={kept:g} is shorter than the longest delay, {longest:g} s",
-            "the stub of a delayed message would be gone before the message arrives",
+            f"stub_retention={kept:g} is shorter than {longest:g} s",
+            "a broker that asks late for a half message would find that its stub is gone",
         ),
     )
     return [f"{which}: {why}" for is_short, which, why in too_short if is_short]
