@@ -200,6 +200,19 @@ VALUES = [
     ("broker", with_broker(config={"brokerPermission": "4"}), "permission 4", Level.ERROR),
     ("broker", with_broker(config={"messageDelayLevel": "1s 9s"}), "'1s 9s'", Level.ERROR),
     ("broker", with_broker(runtime={"commitLogDiskRatio": "0.9"}), "90% full", Level.ERROR),
+    ("broker", with_broker(runtime={"brokerVersion": "399"}), "older than 5.0", Level.WARNING),
+    (
+        "broker",
+        with_broker(config={"timerWheelEnable": "false"}),
+        "delays are rounded up to the next of its delay levels",
+        Level.WARNING,
+    ),
+    (
+        "broker",
+        with_broker(config={"timerMaxDelaySec": "3600"}),
+        "takes messages 3600 s ahead, less than timer_range=259200",
+        Level.WARNING,
+    ),
     (
         "broker",
         patient(cluster=ClusterFacts((), frozenset(), frozenset())),

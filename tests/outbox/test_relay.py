@@ -1,10 +1,12 @@
 """The relay's lanes, over a table in memory and a broker that can say no."""
 
+import logging
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 
 import pytest
 
-from reliable_mq.errors import NotSent, Unavailable
+from reliable_mq.errors import NoTimers, NotSent, Refused, Unavailable
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.relay import Relay, SendOutcome
 from reliable_mq.outbox.stub import Stub
@@ -42,16 +44,24 @@ class MemoryBroker:
         self.status = SendStatus.SEND_OK
         self.status_of: dict[str, SendStatus] = {}
         self.down = False
+        self.got: list[Message] = []
+        self.old: set[str] = set()
+        self.errors: dict[str, Exception] = {}
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         if self.down:
             raise Unavailable("nobody there")
         self.calls.append([message.message_id for message in messages])
+        self.got += messages
         results: list[SendResult | Exception] = []
         stopped: set[str] = set()
         for number, message in enumerate(messages):
             if message.ordering_key in stopped:
                 results.append(NotSent("an earlier one failed"))
+            elif message.delay is not None and message.message_id in self.old:
+                results.append(NoTimers("the broker at old is older than 5.0 and has no timers"))
+            elif error := self.errors.get(message.message_id):
+                results.append(error)
             elif message.message_id in self.refused:
                 results.append(Unavailable("no"))
                 stopped |= {message.ordering_key} - {""}
@@ -248,18 +258,78 @@ def test_an_answer_that_a_crash_can_take_back_is_a_failed_send(
     assert status.name in (world.book.outcomes[0].error or "")
 
 
-def test_a_delay_of_a_faster_clock_holds_up_nobody(world: World) -> None:
-    # Given a stub written with the longest delay by a host whose clock is half a second ahead
-    late = Stub(seq=1, message_id="late", topic="t", content=b"x", deliver_time=7201.5)
+def accept_late(world: World, deliver_time: float) -> None:
+    late = Stub(seq=1, message_id="late", topic="t", content=b"x", deliver_time=deliver_time)
     world.book.there.add("late")
     world.relay.accept([late], 1.5)
     world.accept("other")
 
-    # When the relay runs by its own clock
+
+@pytest.mark.parametrize(
+    ("deliver_time", "delay"), [(7201.5, timedelta(seconds=7200.5)), (1.0, None), (0.5, None)]
+)
+def test_a_broker_is_asked_for_what_is_left_by_the_clock_of_the_relay(
+    world: World, deliver_time: float, delay: timedelta | None
+) -> None:
+    accept_late(world, deliver_time)
+
     counts = world.relay.run_once(1.0)
 
-    # Then both are sent
     assert (counts.sent, counts.waiting) == (2, 0)
+    assert {each.message_id: each.delay for each in world.broker.got} == {
+        "late": delay,
+        "other": None,
+    }
+
+
+def test_where_there_are_no_timers_a_level_is_taken_and_what_that_means_is_recorded(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given one broker that has timers, and another one that is too old for them
+    world.broker.old.add("late")
+    accept_late(world, 4.0)
+
+    # When both messages are sent
+    with caplog.at_level(logging.WARNING):
+        counts = world.relay.run_once(1.0)
+
+    # Then the delay of three seconds is one of five, and the stub says so
+    assert (counts.sent, counts.failed) == (2, 0)
+    assert [each.delay_level for each in world.broker.got if each.message_id == "late"] == [0, 2]
+    (late,) = (each for each in world.book.outcomes if each.message_id == "late")
+    assert (late.count, late.arrives, late.is_refused) == (1, 6.0, False)
+    assert "a delay level of 5 s: the broker at old is older than 5.0" in late.note
+    assert caplog.text.count("older than 5.0") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (NoTimers("the broker at other is older than 5.0"), 101.0 + 9 * 3600 - 7200),
+        (Refused(13, "timer message illegal, the delay time"), 101.0 + 4.5 * 3600),
+    ],
+)
+def test_what_is_too_far_ahead_for_a_broker_is_tried_again_in_time_and_not_counted(
+    world: World, error: Exception, again: float
+) -> None:
+    world.broker.errors["late"] = error
+    accept_late(world, 101.0 + 9 * 3600)
+
+    world.relay.run_once(101.0)
+
+    (late,) = (each for each in world.book.outcomes if each.message_id == "late")
+    assert (late.count, late.position, late.is_refused) == (0, None, True)
+    assert late.next_time == pytest.approx(again)
+
+
+def test_what_is_illegal_for_another_reason_is_refused_also_with_a_time(world: World) -> None:
+    world.broker.errors["late"] = Refused(13, "the message body size exceeds the limit")
+    accept_late(world, 9999.0)
+
+    world.relay.run_once(1.0)
+
+    (late,) = (each for each in world.book.outcomes if each.message_id == "late")
+    assert (late.count, late.is_refused) == (1, True)
 
 
 def test_a_stub_that_the_scheduler_took_is_dropped_from_behind_a_fresh_one(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -189,6 +190,17 @@ def test_two_relays_share_the_work_and_send_nothing_twice(shared: Bench, start: 
 
     assert sorted(first.stored + second.stored) == sorted(ids)
     assert {row._mapping["count"] for row in shared.stubs()} == {1}
+
+
+def test_what_is_to_arrive_beyond_the_range_of_brokers_is_no_relays(shared: Bench) -> None:
+    with shared.transaction() as tx:
+        far = tx.send("orders", {}, delay=timedelta(days=3, seconds=1))
+        near = tx.send("orders", {}, delay=timedelta(days=3))
+    stubs = SqlStubs(shared.database.engine, shared.database.stubs)
+    claimed = SqlUnowned(stubs, owner="me", lease=30.0).claim(100.0, 9)
+
+    assert [stub.message_id for stub in claimed] == [near]
+    assert stubs.sendable([far, near], "me").keys() == {near}
 
 
 def test_unowned_stubs_are_claimed_once_and_in_the_order_of_their_rows(shared: Bench) -> None:

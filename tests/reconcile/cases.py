@@ -90,6 +90,9 @@ def _in_flight(cases: Cases) -> None:
     cases.passed("payments", queue)
     identity, queue = cases.new(payments=Verdict.IN_FLIGHT)  # to be delivered an hour from now
     cases.stub(identity, "payments", deliver_time=NOW + timedelta(hours=1))
+    identity, queue = cases.new(payments=Verdict.IN_FLIGHT)  # written long ago, unsent till then
+    far = {"create_date": LONG_AGO, "update_date": LONG_AGO, "resend_time": NOW}
+    cases.stub(identity, "payments", deliver_time=NOW + timedelta(hours=1), **far)
 
 
 def _waiting(cases: Cases) -> None:

@@ -129,6 +129,19 @@ def test_a_day_with_a_stub_that_is_not_settled_stays_and_gives_up_the_others_row
     assert days.count() == 0
 
 
+def test_a_day_stays_with_a_stub_whose_message_is_still_to_arrive(days: Days) -> None:
+    late = days.message(MONDAY)
+    table = days.database.stubs
+    with days.database.engine.begin() as connection:
+        this = update(table).where(table.c.message_id == late)
+        connection.execute(this.values(deliver_time=utc_datetime(MONDAY + 3 * DAY)))
+
+    assert days.retention().run_once(MONDAY + DAY + KEPT) == RetentionCounts()
+    assert days.count() == 1
+    assert days.retention().run_once(MONDAY + 3 * DAY + KEPT + 1.0).days >= 1
+    assert days.count() == 0
+
+
 def test_a_log_whose_stub_is_there_keeps_its_day(days: Days) -> None:
     days.message(MONDAY, status=0)
 

@@ -132,6 +132,25 @@ def test_what_is_settled_and_old_goes_and_all_else_stays(ledgers: Ledgers) -> No
     assert ledgers.names("stubs") == ["waiting"]
 
 
+def test_a_stub_whose_message_is_still_to_arrive_stays_for_its_window_from_then(
+    ledgers: Ledgers,
+) -> None:
+    # Given stubs that a broker's acknowledgement confirmed, and one that a person gave up
+    stub = ledgers.database.stubs
+    for name, status, due in (("late", CONFIRMED, 2000.0), ("voided", VOIDED, 9e8)):
+        written = ledgers.stub(name, status)
+        with ledgers.database.engine.begin() as connection:
+            this = update(stub).where(stub.c.message_id == written)
+            connection.execute(this.values(deliver_time=utc_datetime(due)))
+    retention = ledgers.retention()
+
+    retention.run_once(1100.0)
+    assert retention.run_once(1100.2).stubs == 1
+    assert ledgers.names("stubs") == ["late"]
+    assert retention.run_once(2099.0).stubs == 0
+    assert retention.run_once(2100.2).stubs == 1
+
+
 @pytest.mark.parametrize("status", [-1, 3, 300])
 def test_a_status_that_nobody_of_us_wrote_takes_no_stub_away(ledgers: Ledgers, status: int) -> None:
     for name in ("a", "odd", "z"):

@@ -10,6 +10,7 @@ from tests.resend.worlds import MAX, QUEUE, World
 from reliable_mq.resend import sql_stuck
 from reliable_mq.resend.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
 from reliable_mq.resend.escalation import Kind
+from reliable_mq.sql_types import utc_datetime
 
 DAY = 86_400.0
 LOOK = CLOSED_LOOK_SECONDS
@@ -17,12 +18,14 @@ LOOK = CLOSED_LOOK_SECONDS
 
 def test_a_stub_that_is_stuck_is_told_once_and_forgotten_when_it_settles(world: World) -> None:
     # Given a message for a group that nobody runs, one that waits behind a stub of its key that
-    # waits for a person, a delayed one, and one that is young
+    # waits for a person, delayed ones, sent and unsent, and one that is young
     waiting = world.sent("a", groups=("typo",))
     first, blocked = world.write("b", key="k"), world.write("c", key="k")
     world.change(first, resend_time=None, count=MAX)
     world.change(blocked, note="an earlier one")
     world.sent("d", deliver_time=100.0 + DAY)
+    far = world.write("e", deliver_time=100.0 + 9 * DAY)
+    world.change(far, resend_time=utc_datetime(100.0 + 6 * DAY), owner=None)
     world.broker.progress["typo"] = world.broker.progress["g"] = {QUEUE: (-1, 9)}
     alerts = world.alerts()
     assert alerts.run_once(100.0) == AlertCounts()

@@ -35,7 +35,7 @@ class Reminders:
             self.arrived[reminder["name"]] = self.clock()
 
     @contextmanager
-    def world(self, **properties: str) -> Iterator[MessageWorld]:
+    def world(self, **properties: Any) -> Iterator[MessageWorld]:
         with MessageWorld(self.mq, **properties) as world:
             self.clock = world.clock.now
             yield world
