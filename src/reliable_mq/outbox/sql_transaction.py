@@ -84,7 +84,11 @@ class Transaction(_Block[Session, Connection]):
             ordering_key: messages with one ordering key are handled one at a time, in the order of
                 their rows; a row is drawn when this is called, so lock what the key stands for
                 before. With a delay a message keeps its delay, and later ones may overtake it.
-            delay: deliver so much later; rounded up to the broker's next delay level, 2 h at most.
+            delay: deliver so much later than now; 0 or less is at once. To the millisecond by
+                brokers with timers (ours, Apache's since 5.0), by the next longer delay level of
+                others. What is beyond the setting `timer_range` waits in the database before.
+            deliver_at: deliver at this instant, instead of `delay`; needs a time zone. One that
+                has passed is at once.
             properties: user properties.
             content_type: what bytes or a str are ("application/x-protobuf"); other payloads are
                 JSON, and say which version of their schema (`reliable_mq.schema`).
@@ -98,9 +102,10 @@ class Transaction(_Block[Session, Connection]):
         Raises:
             MessageRefused: when the payload, the topic's name or another part cannot be sent. Tag
                 and keys have 255 printable characters at most.
-            UsageError: when the delay is too long or no timedelta, the id or a group's name
-                malformed, the transaction one of another database than the application's, or none
-                at all (AUTOCOMMIT).
+            UsageError: when both times are given, one does not read, has no time zone, lies a
+                hundred years ahead, or is beyond `timer_range` and has an ordering key; when the
+                id or a group's name is malformed; when the transaction is one of another database
+                than the application's, or none at all (AUTOCOMMIT).
             ConfigurationError: when our table is missing in the database.
         """
         self._check_open()
