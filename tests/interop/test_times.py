@@ -1,17 +1,21 @@
 """When the messages of an application arrive at our broker and at Apache's, by the wall clock."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from bench.apache_rocketmq import SMALL_BROKER_FLAGS, ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
+from sqlalchemy import select
 from tests.waiting import until
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq import ReliableMQ
+from reliable_mq.resend.thread_scheduler import run_forever
 
 pytestmark = INTEROP
 SECONDS_MAX = 90.0
@@ -92,3 +96,75 @@ def test_messages_arrive_at_their_time_and_never_early(kind: str, shop: Shop) ->
     late = {name: shop.arrived[name] - due for name, due in wanted.items()}
     print(f"{kind}: late by {late}")
     assert all(-0.02 <= seconds <= LATE_MAX[kind] for seconds in late.values()), late
+
+
+def test_a_message_that_waits_survives_a_broker_that_is_killed(kind: str, tmp_path: Path) -> None:
+    # Given a broker that looks six seconds ahead, and messages four and ten seconds ahead
+    with started(BROKERS[kind](tmp_path / "broker", {"timerMaxDelaySec": "6"})) as broker:
+        shop = Shop(tmp_path, broker.name_server_address)
+        with shop.mq, resending(shop.mq):
+            with shop.mq.transaction() as tx:
+                tx.send("reminders", {"name": "first"})
+            shop.wait_for("first")
+            began = time.time()
+            wanted = {"near": 4.0, "far": 10.0}
+            with shop.mq.transaction() as tx:
+                for name, seconds in wanted.items():
+                    tx.send("reminders", {"name": name}, delay=timedelta(seconds=seconds))
+            until(lambda: sent(shop.mq, "near"), lambda: "near is not sent", seconds=SECONDS_MAX)
+
+            # When the broker is killed at once, and starts again
+            restart(broker)
+            shop.wait_for(*wanted)
+
+    # Then neither came early, and each came
+    early = {name: shop.arrived[name] - began - wanted[name] for name in wanted}
+    print(f"{kind}: late by {early}")
+    assert all(seconds >= -0.02 for seconds in early.values()), early
+
+
+def test_without_timers_a_message_comes_at_the_end_of_the_next_level(
+    kind: str, tmp_path: Path
+) -> None:
+    with started(BROKERS[kind](tmp_path / "broker", {"timerWheelEnable": "false"})) as broker:
+        shop = Shop(tmp_path, broker.name_server_address)
+        with shop.mq:
+            began = time.time()
+            with shop.mq.transaction() as tx:
+                tx.send("reminders", {"name": "level"}, delay=timedelta(seconds=3))
+            shop.mq.producer.send("reminders", {"name": "direct"}, delay=timedelta(seconds=3))
+            shop.wait_for("level", "direct")
+            with shop.mq.database.engine.connect() as connection:
+                stub = connection.execute(select(shop.mq.database.stubs)).one()
+
+    assert "rounded up to a delay level of 5 s" in stub.note
+    assert shop.arrived["level"] >= stub.deliver_time.timestamp() - 0.02
+    assert min(shop.arrived.values()) - began >= 5.0
+
+
+def sent(mq: ReliableMQ, name: str) -> bool:
+    """Say whether a broker has acknowledged a message."""
+    stub = mq.database.stubs.c
+    with mq.database.engine.connect() as connection:
+        rows = connection.execute(select(stub.content, stub.broker_name)).all()
+    return any(name.encode() in row.content and row.broker_name for row in rows)
+
+
+@contextmanager
+def resending(mq: ReliableMQ) -> Iterator[None]:
+    """Let a scheduler run beside the block."""
+    over, scheduler = threading.Event(), mq.scheduler()
+    work = {"interval": 0.1, "clock": mq.database.clock.measured_now}
+    thread = threading.Thread(target=run_forever, args=(scheduler, over), kwargs=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def restart(broker: Broker) -> None:
+    """Kill a broker, and start it on its store."""
+    broker.kill()
+    broker.start()

@@ -1,5 +1,6 @@
 """When messages with a time arrive, in worlds whose clock the test sets."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,9 +11,11 @@ import pytest
 from sqlalchemy import select
 from tests.testing.test_message_world import Shop
 
-from reliable_mq import ReliableMQ
-from reliable_mq.errors import Refused, UsageError
+from reliable_mq import Reject, ReliableMQ
+from reliable_mq.errors import Refused, RemoteError, UsageError
 from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.testing.manual_clock import ManualClock
+from reliable_mq.testing.memory_broker import MemoryBroker
 from reliable_mq.testing.message_world import MessageWorld
 
 RANGE = 60.0
@@ -211,10 +214,89 @@ def test_without_timers_hours_wait_in_the_database_until_the_longest_level_fits(
         name = app.send(delay=timedelta(hours=3))
         world.deliver()
         assert app.stub(name).count == 0
-        pass_time(world, 3600, 300)
+        world.advance(hours=1, seconds=60)
         assert app.stub(name).broker_name == "memory"
-        pass_time(world, 7500, 300)
+        assert app.arrived == {}
+        world.advance(hours=2, seconds=300)
         assert app.arrived["it"] - began == pytest.approx(3 * 3600, abs=300)
+
+
+class Ahead:
+    """A clock that is wrong by an hour."""
+
+    def __init__(self, right: ManualClock) -> None:
+        self._right = right
+
+    @property
+    def epoch_ms(self) -> int:
+        return self._right.epoch_ms + 3_600_000
+
+
+def test_the_clock_of_the_broker_may_be_wrong(make: Make) -> None:
+    app = make()
+    world = MessageWorld(app.mq)
+    world.broker = MemoryBroker(Ahead(world.clock))  # type: ignore[arg-type]
+    with world:
+        app.clock, began = world.clock.now, world.clock.now()
+        app.send("delay", delay=timedelta(seconds=3))
+        app.send("instant", deliver_at=datetime.fromtimestamp(began + 5, UTC))
+        world.deliver()
+        pass_time(world, 6, 0.5)
+
+    assert app.arrived["delay"] - began == pytest.approx(3.0, abs=0.5)
+    assert app.arrived["instant"] - began == pytest.approx(5.0, abs=0.5)
+
+
+def test_a_message_with_a_time_fails_and_is_given_up_like_any_other(make: Make) -> None:
+    # Given a handler that fails once, and one that refuses
+    app = make()
+    left: list[Exception] = [Reject("no"), OSError("once")]
+
+    def fail() -> float:
+        if left:
+            raise left.pop()
+        return world.clock.now()
+
+    with app.world() as world:
+        app.clock = fail
+        began = world.clock.now()
+        app.send(delay=timedelta(seconds=3))
+        world.deliver()
+        pass_time(world, 8, 0.5)
+
+        # Then it comes again after the usual wait, and its dead letter waits for nothing
+        (letter,) = world.dead_letters("people")
+        assert letter.store_time_ms / 1000 - began <= 7
+        assert app.arrived == {}
+
+
+def test_a_time_without_a_stub_is_followed_in_every_face(make: Make) -> None:
+    app = make(send_outside_transaction="allow")
+    with app.world(timerWheelEnable="false") as world:
+        began = world.clock.now()
+        producer = app.mq.producer
+        producer.send("reminders", {"name": "thread"}, delay=timedelta(seconds=3))
+        late = producer.send_async("reminders", {"name": "loop"}, delay=timedelta(seconds=3))
+        asyncio.run(late)
+        pass_time(world, 6, 0.5)
+        with pytest.raises(RemoteError, match="timerWheelEnable is false"):
+            producer.send("reminders", {"name": "far"}, delay=timedelta(hours=3))
+
+    assert [app.arrived[name] - began for name in ("thread", "loop")] == pytest.approx(
+        [5.0] * 2, abs=0.5
+    )
+
+
+def test_a_paused_topic_sends_what_became_due_when_it_goes_on(make: Make) -> None:
+    app = make(timer_range=RANGE)
+    with app.world() as world:
+        app.send(delay=timedelta(seconds=RANGE + 30))
+        app.mq.resending.pause("reminders", note="by hand")
+        world.advance(RANGE + 60)
+        assert app.arrived == {}
+        app.mq.resending.resume("reminders")
+        world.advance(2)
+        assert app.arrived.keys() == {"it"}
 
 
 def test_an_ordering_key_is_refused_for_what_waits_in_the_database_and_for_nothing_else(
