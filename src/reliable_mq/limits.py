@@ -28,6 +28,10 @@ REGISTERED_TOPICS_MAX = 300_000  # at a name server: topics, each counted once f
 REGISTRATION_SIZE_MAX = 32 * 1024 * 1024  # unpacked
 SETTINGS_SIZE_MAX = 4 * 1024 * 1024  # characters that a name server keeps for tools and brokers
 SUBSCRIPTIONS_MAX = 10_000
+REQUEST_BODY_SIZE_MAX = 4 * 1024 * 1024  # of one that is no send and no registration
+SLOW_TEXT_SIZE_MAX = 256 * 1024  # of properties, and of JSON that only fastjson reads
+ROWS_MAX = 10_000  # of topics or groups in one request that makes them
+ATTRIBUTES_LENGTH_MAX = 64 * 1024  # characters of the changes of one topic's or group's attributes
 FILTER_LENGTH_MAX = 64 * 1024  # characters of an expression
 FILTER_PARTS_MAX = 2_000  # names, constants, signs and words of a SQL92 expression
 

@@ -12,10 +12,16 @@ from tests.broker_core.broker_world import (
 
 from reliable_mq.broker_core.filter import sql92
 from reliable_mq.broker_core.filter.tokens import FilterRefused
+from reliable_mq.broker_core.requests.handlers import _SENDS as SENDS
+from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.limits import (
+    ATTRIBUTES_LENGTH_MAX,
     FILTER_LENGTH_MAX,
     FILTER_PARTS_MAX,
+    REQUEST_BODY_SIZE_MAX,
+    ROWS_MAX,
+    SLOW_TEXT_SIZE_MAX,
     SUBSCRIPTIONS_MAX,
     TAGS_MAX,
 )
@@ -146,3 +152,44 @@ def test_a_pull_by_a_large_filter_looks_at_fewer_messages() -> None:
     answer = world.ask(Ask.PULL_MESSAGE, pull_header(0, subscription=large, expressionType="SQL92"))
     assert answer.code == Code.PULL_RETRY_IMMEDIATELY
     assert 0 < int(answer.ext_fields["nextBeginOffset"]) < 100
+
+
+@pytest.mark.parametrize("code", sorted(HANDLERS.keys() - SENDS))
+def test_a_body_that_is_too_long_is_refused_before_it_is_read(
+    world: BrokerWorld, code: int
+) -> None:
+    refused = world.ask(code, {}, bytes(REQUEST_BODY_SIZE_MAX + 1))
+    assert refused.code == Code.INVALID_PARAMETER
+    assert "bytes, at most" in (refused.remark or "")
+
+
+def rows(name: str, count: int) -> str:
+    return ",".join(f'{{"{name}":"n{number}"}}' for number in range(count))
+
+
+def test_a_request_that_makes_too_many_topics_or_groups_makes_none(world: BrokerWorld) -> None:
+    for code, table, name in (
+        (Ask.UPDATE_AND_CREATE_TOPIC_LIST, "topicConfigList", "topicName"),
+        (Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, "groupConfigList", "groupName"),
+    ):
+        body = f'{{"{table}":[{rows(name, ROWS_MAX + 1)}]}}'.encode()
+        assert world.ask(code, {}, body).code == Code.INVALID_PARAMETER
+    assert world.state.topics.get("n0") is None
+    assert world.state.groups.get("n0") is None
+
+
+def test_attributes_that_are_too_long_are_refused(world: BrokerWorld) -> None:
+    topic = {"topic": "t", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": "false"}
+    topic |= {"topicFilterType": "SINGLE_TAG", "defaultTopic": "x"}
+    change = "+queue.type=SimpleCQ,"
+    many = change * (ATTRIBUTES_LENGTH_MAX // len(change) + 1)
+    refused = world.ask(Ask.UPDATE_AND_CREATE_TOPIC, {**topic, "attributes": many})
+    assert refused.code == Code.INVALID_PARAMETER
+    fits = {**topic, "attributes": many[: -len(change)]}
+    assert world.ask(Ask.UPDATE_AND_CREATE_TOPIC, fits).code == Code.SUCCESS
+
+
+def test_properties_that_are_too_long_change_nothing(world: BrokerWorld) -> None:
+    body = b"fileReservedTime=7\n" * (SLOW_TEXT_SIZE_MAX // 19 + 1)
+    assert world.ask(Ask.UPDATE_BROKER_CONFIG, {}, body).code == Code.SYSTEM_ERROR
+    assert world.state.config.reserved_hours == 72

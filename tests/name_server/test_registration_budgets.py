@@ -7,7 +7,7 @@ import pytest
 from tests.name_server.test_routes import ONE, TWO, World, broker, compressed
 
 from reliable_mq.errors import ProtocolError
-from reliable_mq.limits import REGISTERED_TOPICS_MAX
+from reliable_mq.limits import REGISTERED_TOPICS_MAX, REQUEST_BODY_SIZE_MAX
 from reliable_mq.name_server import routes
 from reliable_mq.name_server.registration import decode_registration
 from reliable_mq.name_server.steps import Steps, finish
@@ -87,3 +87,20 @@ def test_a_registration_that_names_too_many_topics_is_refused_before_it_is_read(
     body = zlib.compress(len(version).to_bytes(4) + version + count)
     with pytest.raises(ProtocolError, match="at most"):
         decode_registration(body, compressed=True)
+
+
+def test_a_plain_registration_that_names_too_many_topics_is_refused_before_it_is_read() -> None:
+    row = b'"t":{"topicName":"t"}'
+    table = b",".join([row] * (REGISTERED_TOPICS_MAX + 1))
+    body = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%b}}}' % table
+    with pytest.raises(ProtocolError, match="at most"):
+        decode_registration(body, compressed=False)
+
+
+@pytest.mark.parametrize("code", [Ask.QUERY_DATA_VERSION, Ask.REGISTER_TOPIC_IN_NAMESRV])
+def test_a_body_that_is_too_long_is_refused_before_it_is_read(world: World, code: int) -> None:
+    ext = {"clusterName": "c", "brokerName": "b", "brokerAddr": ONE, "brokerId": "0", "topic": "t"}
+    command = request(code, ext, b"[" + b"1," * (REQUEST_BODY_SIZE_MAX // 2) + b"1]")
+    answer = world.core.receive(1, command, world.now_ms)
+    assert answer.code == Code.SYSTEM_ERROR
+    assert "at most" in (answer.remark or "")

@@ -10,9 +10,9 @@ import msgspec
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.decodable import decodable
 from reliable_mq.line_limit import limited_log
-from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.peer_texts import read_json_as
 from reliable_mq.wire.record import address_of
 
 log = limited_log(__name__)
@@ -77,7 +77,7 @@ def topic_registration(state: BrokerState, name: str) -> Command | None:
 def take_order_topics(state: BrokerState, body: bytes, now_ms: int) -> None:
     """Mark the topics as ordered that a name server's answer to a registration names."""
     try:
-        table = fastjson.decode(body, _NamedTopics).table if body else {}
+        table = read_json_as(body, _NamedTopics).table if body else {}
     except (ValueError, msgspec.MsgspecError) as error:
         log.warning("a name server names ordered topics in a way that does not read: %s", error)
         return

@@ -11,6 +11,7 @@ import msgspec
 
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
+from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.name_server.config import NameServerConfig, changed_config
 from reliable_mq.name_server.registration import DataVersion, decode_in_steps
@@ -21,7 +22,8 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import RegisterBrokerHeader, fault_of
-from reliable_mq.wire.java_properties import format_properties, parse_properties
+from reliable_mq.wire.java_properties import format_properties
+from reliable_mq.wire.peer_texts import read_json, read_properties
 
 log = limited_log(__name__)
 
@@ -89,6 +91,8 @@ class NameServerCore:
                 f" request type {command.code} not supported",
             )
         try:
+            if command.code != RequestCode.REGISTER_BROKER:
+                _refuse_long_body(command)
             answer = handler(connection, command, now_ms)
             return answer if isinstance(answer, Command) else (yield from answer)
         except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
@@ -159,7 +163,7 @@ class NameServerCore:
     def _query_data_version(self, _connection: int, command: Command, now_ms: int) -> Command:
         ext = command.ext_fields
         cluster, address = ext["clusterName"], ext["brokerAddr"]
-        version = msgspec.convert(fastjson.loads(command.body), DataVersion)
+        version = msgspec.convert(read_json(command.body), DataVersion)
         is_changed = self.routes.is_changed(cluster, address, version)
         self.routes.renew(cluster, address, now_ms)
         known = self.routes.version_of(cluster, address)
@@ -233,12 +237,12 @@ class NameServerCore:
         return reply(command, body=fastjson.dumps({"brokerMemberGroup": group}))
 
     def _register_topic(self, _connection: int, command: Command, _now_ms: int) -> Command:
-        route = msgspec.convert(fastjson.loads(command.body), _Route) if command.body else _Route()
+        route = msgspec.convert(read_json(command.body), _Route) if command.body else _Route()
         self.routes.add_topic(command.ext_fields["topic"], route.queue_datas)
         return reply(command)
 
     def _update_config(self, _connection: int, command: Command, _now_ms: int) -> Command:
-        changes = parse_properties(command.body.decode())
+        changes = read_properties(command.body)
         if changes.keys() & _BLACK_LIST:
             return reply(
                 command, ResponseCode.NO_PERMISSION, "Can not update config in black list."
@@ -267,6 +271,13 @@ class NameServerCore:
 @decodable
 class _Route(msgspec.Struct, rename="camel"):
     queue_datas: list[QueueData] = msgspec.field(default_factory=list)
+
+
+def _refuse_long_body(command: Command) -> None:
+    if len(command.body) > REQUEST_BODY_SIZE_MAX:
+        raise ProtocolError(
+            f"a body of {len(command.body)} bytes, at most {REQUEST_BODY_SIZE_MAX} are allowed"
+        )
 
 
 def _no_setting(command: Command, what: str) -> Command:

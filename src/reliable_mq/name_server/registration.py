@@ -11,8 +11,8 @@ from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
 from reliable_mq.limits import REGISTERED_TOPICS_MAX, REGISTRATION_SIZE_MAX
 from reliable_mq.name_server.steps import Steps, finish
-from reliable_mq.wire import fastjson
 from reliable_mq.wire.java_int import I32, I64
+from reliable_mq.wire.peer_texts import read_json, read_json_as
 
 _UNPACKED_AT_ONCE = 1024 * 1024
 _LINES_AT_ONCE = 1_000
@@ -67,7 +67,8 @@ def decode_in_steps(body: bytes, *, compressed: bool) -> Steps[Registration]:
         if compressed:
             data = yield from _decompressed(body)
             return (yield from _decode_compressed(data))
-        return fastjson.decode(body, _Body).topic_config_serialize_wrapper
+        _refuse_many(body.count(b'"topicName"'))
+        return read_json_as(body, _Body).topic_config_serialize_wrapper
     except (ValueError, TypeError, zlib.error, msgspec.MsgspecError) as error:
         raise ProtocolError(f"the body is no registration: {error}") from error
 
@@ -95,8 +96,7 @@ def _decode_compressed(data: bytes) -> Steps[Registration]:
     version, at = _sized(data, 0)
     count = int.from_bytes(data[at : at + 4])
     at += 4
-    if count > REGISTERED_TOPICS_MAX:
-        raise ValueError(f"it names {count} topics, at most {REGISTERED_TOPICS_MAX} are allowed")
+    _refuse_many(count)
     topics: dict[str, RegisteredTopic] = {}
     for number in range(count):
         if number % _LINES_AT_ONCE == 0:
@@ -105,8 +105,13 @@ def _decode_compressed(data: bytes) -> Steps[Registration]:
         name, read, write, perm = line.decode().split(" ")[:4]
         row = {"topicName": name, "readQueueNums": read, "writeQueueNums": write, "perm": perm}
         topics[name] = msgspec.convert(row, RegisteredTopic, strict=False)
-    data_version = msgspec.convert(fastjson.loads(version), DataVersion)
+    data_version = msgspec.convert(read_json(version), DataVersion)
     return Registration(data_version=data_version, topic_config_table=topics)
+
+
+def _refuse_many(count: int) -> None:
+    if count > REGISTERED_TOPICS_MAX:
+        raise ValueError(f"it names {count} topics, at most {REGISTERED_TOPICS_MAX} are allowed")
 
 
 def _sized(data: bytes, at: int) -> tuple[bytes, int]:

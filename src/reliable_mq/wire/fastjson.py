@@ -27,8 +27,12 @@ _FLOAT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None, "undefined": None, "NaN": None}
 
 
-def loads(text: bytes | str) -> Any:  # JSON is any value
+def loads(text: bytes | str, *, slow_size_max: int | None = None) -> Any:  # JSON is any value
     """Return the value that `text` spells.
+
+    Args:
+        text: the text.
+        slow_size_max: how long it may be when it is no plain JSON; None for any length.
 
     Raises:
         ValueError: when it spells none, or one so deeply nested that only an attack can mean it.
@@ -39,19 +43,27 @@ def loads(text: bytes | str) -> Any:  # JSON is any value
         pass
     except RecursionError:
         raise ValueError("the value is nested too deeply") from None
+    if slow_size_max is not None and len(text) > slow_size_max:
+        raise ValueError(
+            f"it is no plain JSON, and of {len(text)} bytes; such a text has at most "
+            f"{slow_size_max}"
+        )
     try:
         return _Reader(text.decode() if isinstance(text, bytes) else text).whole()
     except RecursionError:
         raise ValueError("the value is nested too deeply") from None
 
 
-def decode(text: bytes | str, kind: type[_T], *, strict: bool = True) -> _T:
+def decode(
+    text: bytes | str, kind: type[_T], *, strict: bool = True, slow_size_max: int | None = None
+) -> _T:
     """Return the value that `text` spells, as a `kind`; what is plain JSON is read in one go.
 
     Args:
         text: the text.
         kind: what the value has to be.
         strict: whether a number that is written as text is refused.
+        slow_size_max: see `loads`.
 
     Raises:
         ValueError: when it spells none.
@@ -60,7 +72,8 @@ def decode(text: bytes | str, kind: type[_T], *, strict: bool = True) -> _T:
     try:
         return msgspec.json.decode(text, type=kind, strict=strict)
     except (msgspec.MsgspecError, RecursionError):
-        return msgspec.convert(loads(text), kind, strict=strict)
+        value = loads(text, slow_size_max=slow_size_max)
+        return msgspec.convert(value, kind, strict=strict)
 
 
 def dumps(value: object, *, indent: bool = False) -> bytes:

@@ -18,7 +18,7 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import GroupForbiddenHeader
 from reliable_mq.wire.java_int import I64
-from reliable_mq.wire.java_properties import parse_properties
+from reliable_mq.wire.peer_texts import read_json, read_properties
 
 _COLD_READ_THRESHOLDS = {"cgColdReadThreshold": 3 << 20, "globalColdReadThreshold": 100 << 20}
 _READ_AHEAD_MODE = "READ_AHEAD_MODE"
@@ -41,7 +41,7 @@ def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Comm
 
 def set_message_request_mode(state: BrokerState, request: Request) -> Command:
     """SET_MESSAGE_REQUEST_MODE: whether a group pulls or pops a topic."""
-    mode = msgspec.convert(fastjson.loads(request.command.body), RequestMode)
+    mode = msgspec.convert(read_json(request.command.body), RequestMode)
     if is_retry_topic(mode.topic):
         raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
     if state.topics.get(mode.topic) is None:
@@ -62,7 +62,7 @@ def get_all_message_request_mode(state: BrokerState, request: Request) -> Comman
 
 def update_cold_data_flow(state: BrokerState, request: Request) -> Command:
     """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: thresholds by group; one that does not read is left out."""
-    changes = parse_properties(request.command.body.decode())
+    changes = read_properties(request.command.body)
     refuse_above(len(changes | state.cold_read_thresholds), GROUPS_MAX, "groups")
     for group, text in changes.items():
         try:

@@ -13,6 +13,7 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply, request
+from reliable_mq.wire.peer_texts import read_json
 
 _TIMEOUT_MS = 5_000
 
@@ -45,7 +46,7 @@ def _body(offsets: dict[str, object]) -> bytes:
 
 def _table_in(body: bytes) -> object:
     try:
-        return fastjson.loads(body).get("messageQueueTable", {})
+        return read_json(body).get("messageQueueTable", {})
     except (ValueError, AttributeError):
         return {}
 

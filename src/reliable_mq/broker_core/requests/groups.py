@@ -22,11 +22,12 @@ from reliable_mq.broker_core.requests.refusal import (
 from reliable_mq.broker_core.requests.subscription import check_filter, refuse_too_large
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.decodable import decodable
-from reliable_mq.limits import QUEUES_MAX, SUBSCRIPTIONS_MAX
+from reliable_mq.limits import QUEUES_MAX, ROWS_MAX, SUBSCRIPTIONS_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import DeleteGroupHeader, UnregisterClientHeader
+from reliable_mq.wire.peer_texts import read_json
 
 _UNIT_SUBSCRIBES = 2  # a topic's system flag: a unit subscribes to it
 
@@ -52,7 +53,7 @@ class _Heartbeat(msgspec.Struct):
 def heart_beat(state: BrokerState, request: Request) -> Command:
     """HEART_BEAT."""
     command = request.command
-    beat = msgspec.convert(fastjson.loads(body_of(command)), _Heartbeat, strict=False)
+    beat = msgspec.convert(read_json(body_of(command)), _Heartbeat, strict=False)
     refuse_above(len(beat.consumers or ()) + len(beat.producers or ()), GROUPS_MAX, "groups")
     names = {each.group_name for each in (*(beat.consumers or ()), *(beat.producers or ()))}
     names |= state.clients.groups_of(request.connection.id)
@@ -130,7 +131,7 @@ def unregister_client(state: BrokerState, request: Request) -> Command:
 def check_client_config(state: BrokerState, request: Request) -> Command:
     """CHECK_CLIENT_CONFIG: whether the broker can filter as a client is about to ask."""
     body = request.command.body
-    asked = msgspec.convert(fastjson.loads(body), _ClientCheck) if body else _ClientCheck()
+    asked = msgspec.convert(read_json(body), _ClientCheck) if body else _ClientCheck()
     if asked.subscription is not None:
         check_filter(state, asked.subscription)
     return reply(request.command)
@@ -170,7 +171,7 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
     body = request.command.body
     if body:
-        group = _wanted(state, fastjson.loads(body))
+        group = _wanted(state, read_json(body))
         state.pressure.check_tables()
         state.groups.put(group, request.now_ms)
         state.groups_changed()
@@ -184,7 +185,8 @@ class _GroupList(msgspec.Struct):
 
 def update_and_create_subscription_group_list(state: BrokerState, request: Request) -> None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them or, if one is faulty, none."""
-    listed = msgspec.convert(fastjson.loads(request.command.body), _GroupList).groups
+    listed = msgspec.convert(read_json(request.command.body), _GroupList).groups
+    refuse_above(len(listed), ROWS_MAX, "groups")
     groups = [_wanted(state, each) for each in listed]
     state.pressure.check_tables()
     for group in groups:

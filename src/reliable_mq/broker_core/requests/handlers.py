@@ -29,10 +29,11 @@ from reliable_mq.broker_core.requests import (
     topics,
     transactions,
 )
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import Refused, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import InvariantBroken, MessageRefused, ProtocolError, StoreError
+from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -120,7 +121,8 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.CLEAN_UNUSED_TOPIC: cleaning.clean_unused_topic,
 }
 
-# Whatever is answered to these tells how the broker traces.
+# Whatever is answered to these tells how the broker traces. The limit of their bodies is the one of
+# messages.
 _SENDS = frozenset(
     code
     for code, handler in HANDLERS.items()
@@ -144,6 +146,8 @@ def answer_to(state: BrokerState, request: Request) -> Command | None:
             f" request type {command.code} not supported",
         )
     try:
+        if len(command.body) > REQUEST_BODY_SIZE_MAX and command.code not in _SENDS:
+            refuse_above(len(command.body), REQUEST_BODY_SIZE_MAX, "bytes")
         return handler(state, request)
     except Refused as refused:
         ext = refused.ext

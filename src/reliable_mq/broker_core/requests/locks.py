@@ -12,6 +12,7 @@ from reliable_mq.decodable import decodable
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.peer_texts import read_json
 
 
 class _Queue(msgspec.Struct, rename="camel"):
@@ -64,6 +65,6 @@ def unlock_batch_mq(state: BrokerState, request: Request) -> Command:
 
 
 def _body(request: Request) -> _LockBody:
-    body = msgspec.convert(fastjson.loads(body_of(request.command)), _LockBody)
+    body = msgspec.convert(read_json(body_of(request.command)), _LockBody)
     refuse_above(len(body.mq_set), QUEUES_ASKED_MAX, "queues")
     return body

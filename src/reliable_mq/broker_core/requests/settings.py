@@ -15,7 +15,8 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
-from reliable_mq.wire.java_properties import format_properties, parse_properties
+from reliable_mq.wire.java_properties import format_properties
+from reliable_mq.wire.peer_texts import read_properties
 
 log = limited_log(__name__)
 
@@ -45,7 +46,7 @@ def update_broker_config(state: BrokerState, request: Request) -> Command:
     What this broker does not know is passed over, as Apache does. What it reads only when it starts
     is refused: Apache accepts that, and then nothing changes.
     """
-    changes = parse_properties(request.command.body.decode())
+    changes = read_properties(request.command.body)
     if changes.keys() & _BLACK_LIST:
         raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
     try:

@@ -12,6 +12,7 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import GroupPageHeader, TopicPageHeader
+from reliable_mq.wire.peer_texts import read_json_as
 
 _BODY_MAX = FRAME_SIZE_MAX - 4_096  # the header of the answer is short
 
@@ -55,7 +56,7 @@ def _page(
     moved. What the version is, the answer says.
     """
     is_known = bool(known and not known.isspace()) and (
-        fastjson.decode(known or "", DataVersion) == version
+        read_json_as(known or "", DataVersion) == version
     )
     count = PAGE_MAX if count_max is None else min(max(count_max, 0), PAGE_MAX)
     return (max(begin or 0, 0) if is_known else 0), count

@@ -8,7 +8,7 @@ import msgspec
 
 from reliable_mq.broker_core.names import EVENT_TOPIC, topic_fault
 from reliable_mq.broker_core.requests import message_type
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import Refused, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
@@ -16,11 +16,12 @@ from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import StoreError
-from reliable_mq.limits import QUEUES_MAX
+from reliable_mq.limits import ATTRIBUTES_LENGTH_MAX, QUEUES_MAX, ROWS_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import TopicConfigHeader
+from reliable_mq.wire.peer_texts import read_json
 
 _FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 # What this broker can keep of each attribute; what else Apache has would be a broken promise.
@@ -74,7 +75,8 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
 
     The names of the attributes begin with their signs, as in the header of a single topic.
     """
-    listed = msgspec.convert(fastjson.loads(request.command.body), _TopicList).topics
+    listed = msgspec.convert(read_json(request.command.body), _TopicList).topics
+    refuse_above(len(listed), ROWS_MAX, "topics")
     topics: list[TopicConfig] = []
     for wanted in listed:
         fault = topic_fault(wanted.topic_name)
@@ -121,6 +123,7 @@ def _changed_attributes(
     state: BrokerState, topic: TopicConfig | None, changes: str
 ) -> dict[str, str]:
     """Return a topic's attributes after `+name=value,-name`; a new topic can only gain some."""
+    refuse_above(len(changes), ATTRIBUTES_LENGTH_MAX, "characters of attributes")
     attributes = dict(topic.attributes) if topic else {}
     for change in filter(None, changes.split(",")):
         sign, name, value = change[0], *change[1:].partition("=")[::2]
