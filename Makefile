@@ -34,8 +34,9 @@ SEED   ?=
 LOSE   ?=
 # make sim SEEDS=1000, or SEED=17 to replay one
 SEEDS  ?= 100
-# make fuzz MINUTES=60, or CASE=broker:17 to replay one; make chaos MINUTES=120 SEED=17 RECONCILE=30
+# make fuzz MINUTES=60, CASE=broker:17 to replay one, FLAWS=1 to find what is planted; make chaos MINUTES=120 SEED=17 RECONCILE=30
 MINUTES ?= 1
+FLAWS   ?=
 RECONCILE ?=
 # Three processes for two cores, as many tests wait; tests/work_order.py tells what each gets. One
 # that died ends the run: pytest-xdist may wait for ever for what replaces it.
@@ -88,8 +89,8 @@ bench: ready ## orders and sends per second, kills survived, growth, rivals (mor
 sim: ready ## a broker through simulated faults; SEEDS=1000, or SEED=17 to replay one
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-fuzz: ready ## odd requests, frames, records and store files; MINUTES=60, or CASE=broker:17
-	@$(BIN)/python -m tests.fuzz $(if $(CASE),--case $(CASE),--minutes $(MINUTES))
+fuzz: ready ## odd and huge requests at real servers, odd records and store files; MINUTES=60, CASE=broker:17 or FLAWS=1
+	@$(BIN)/python -m tests.fuzz $(if $(FLAWS),--flaws,$(if $(CASE),--case $(CASE),--minutes $(MINUTES)))
 
 crash: ready ## kill a process at each of its steps in every mode, and write docs/crash_matrix.md (two hours)
 	@$(BIN)/python -m tests.crash_matrix --page docs/crash_matrix.md

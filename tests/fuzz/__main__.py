@@ -9,11 +9,16 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from random import Random
 
 import msgspec
+from tests.fuzz.attacks import ATTACKS
 from tests.fuzz.cases import MEMORY_MAX, Unmeasured, play
+from tests.fuzz.flaws import FLAWS
+from tests.fuzz.played import Played
+from tests.fuzz.served import play_served
 from tests.fuzz.targets import NO_CONNECTIONS, TARGETS
 
 _ROUND_SECONDS = 10.0
 _FINDINGS_MAX = 20
+_FLAW_CASES_MAX = 12  # of the kind that is to find a flaw
 _MIB = 1024 * 1024
 
 
@@ -22,7 +27,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--start", type=int, default=int(time.time()), help="the first number")
     parser.add_argument("--case", help="replay this one, as in broker:17")
-    parser.add_argument("--target", choices=sorted(TARGETS), help="only this target")
+    parser.add_argument("--target", choices=sorted({*TARGETS, *ATTACKS}), help="only this")
+    parser.add_argument("--flaws", action="store_true", help="find what is planted instead")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     return parser.parse_args()
 
@@ -31,14 +37,14 @@ class Done(msgspec.Struct):
     """What was done with one target. The two costliest cases are known by their numbers."""
 
     cases: int = 0
-    cpu_seconds: float = 0.0
+    seconds: float = 0.0
     slowest: tuple[float, int] = (0.0, 0)
     largest: tuple[int, int] = (0, 0)
 
     def add(self, other: "Done") -> None:
         """Count what another process did."""
         self.cases += other.cases
-        self.cpu_seconds += other.cpu_seconds
+        self.seconds += other.seconds
         self.slowest = max(self.slowest, other.slowest)
         self.largest = max(self.largest, other.largest)
 
@@ -47,8 +53,9 @@ class Done(msgspec.Struct):
         seconds, slowest = self.slowest
         memory, largest = self.largest
         limit = "a broker's" if name in NO_CONNECTIONS else f"limit {MEMORY_MAX // _MIB}"
+        limit = "delay and memory of real servers" if name in ATTACKS else limit
         return (
-            f"{name:<10} {self.cases:>8} cases {self.cpu_seconds:>8.1f} s "
+            f"{name:<13} {self.cases:>8} cases {self.seconds:>8.1f} s "
             f"{seconds:>7.3f} s at most (CASE={name}:{slowest}), "
             f"{memory / _MIB:>6.1f} MiB at most (CASE={name}:{largest}), {limit}"
         )
@@ -57,7 +64,7 @@ class Done(msgspec.Struct):
 def play_for(start: int, seconds: float, names: list[str]) -> tuple[dict[str, Done], list[str]]:
     """Play cases from number `start` on, one at least; return what was done and what was found."""
     random = Random(start)
-    weights = [TARGETS[name][0] for name in names]
+    weights = [_weight(name) for name in names]
     end = time.monotonic() + seconds
     done: dict[str, Done] = {}
     findings: list[str] = []
@@ -65,17 +72,27 @@ def play_for(start: int, seconds: float, names: list[str]) -> tuple[dict[str, Do
     while not count or time.monotonic() < end:
         (name,) = random.choices(names, weights)
         number = start * 100_000 + count
-        played = play(name, number)
+        played = _play(name, number)
         count += 1
-        once = Done(1, played.cpu_seconds, (played.cpu_seconds, number), (played.memory, number))
+        once = Done(1, played.seconds, (played.seconds, number), (played.memory, number))
         done.setdefault(name, Done()).add(once)
         if played.finding:
             findings.append(played.finding)
     return done, findings
 
 
+def _weight(name: str) -> int:
+    return ATTACKS[name].weight if name in ATTACKS else TARGETS[name][0]
+
+
+def _play(name: str, number: int) -> Played:
+    return play_served(name, number) if name in ATTACKS else play(name, number)
+
+
 def _fuzz(arguments: argparse.Namespace) -> int:
-    names = [arguments.target] if arguments.target else list(TARGETS)
+    # Every other round goes through real servers: their cases take seconds instead of milliseconds.
+    halves = [[arguments.target]] if arguments.target else [list(ATTACKS), list(TARGETS)]
+    names = [name for half in halves for name in half]
     rounds = max(1, round(arguments.minutes * 60 * arguments.jobs / _ROUND_SECONDS))
     seconds = min(_ROUND_SECONDS, arguments.minutes * 60)
     began = time.monotonic()
@@ -84,7 +101,7 @@ def _fuzz(arguments: argparse.Namespace) -> int:
     # What is loaded stays: looking for garbage before each case need not look at it.
     with ProcessPoolExecutor(arguments.jobs, initializer=gc.freeze) as pool:
         futures = [
-            pool.submit(play_for, arguments.start + number, seconds, names)
+            pool.submit(play_for, arguments.start + number, seconds, halves[number % len(halves)])
             for number in range(rounds)
         ]
         for future in as_completed(futures):
@@ -106,16 +123,33 @@ def _fuzz(arguments: argparse.Namespace) -> int:
     return 1 if found_count or not count else 0
 
 
+def _find_flaws() -> int:
+    """Plant each flaw, and play cases of the kind that finds it until one does."""
+    missed = 0
+    for name, flaw in FLAWS.items():
+        for number in range(_FLAW_CASES_MAX):
+            finding = play_served(flaw.found_by, number, name).finding
+            if finding:
+                words = [line for line in finding.splitlines() if line.startswith("tests.fuzz.")]
+                print(f"{flaw.line} {name}: CASE={flaw.found_by}:{number} {words[-1:]}", flush=True)
+                break
+        else:
+            missed += 1
+            print(f"{flaw.line} {name}: NOT FOUND in {_FLAW_CASES_MAX} cases", flush=True)
+    print(f"{len(FLAWS) - missed} of {len(FLAWS)} flaws were found")
+    return 1 if missed else 0
+
+
 def main() -> int:
     """Fuzz; return 1 when something was found."""
     arguments = _arguments()
     try:
         if arguments.case:
             target, _, number = arguments.case.partition(":")
-            found = play(target, int(number)).finding
+            found = _play(target, int(number)).finding
             print(found or f"{arguments.case}: nothing found")
             return 1 if found else 0
-        return _fuzz(arguments)
+        return _find_flaws() if arguments.flaws else _fuzz(arguments)
     except Unmeasured as error:
         print(f"error: the memory of a case cannot be measured here: {error}", file=sys.stderr)
         return 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
-import msgspec
+from tests.fuzz.played import Played
 from tests.fuzz.targets import NO_CONNECTIONS, TARGETS, Bugs, Finding
 
 SECONDS_MAX = 20.0  # of work: a case that takes more hangs; a machine that pauses is no hang
@@ -21,14 +21,6 @@ CPU_SECONDS_MAX = 10.0  # of work: a case is some dozen requests, or some hundre
 MEMORY_MAX = 64 * 1024 * 1024  # more than this no connection may take
 _SHOWN = 400  # characters of an input
 _ADDRESSES_MAX = 1024 * 1024 * 1024  # stops what would take the whole machine
-
-
-class Played(msgspec.Struct):
-    """What became of a case: the finding ("" for none), its work and the memory that it took."""
-
-    finding: str = ""
-    cpu_seconds: float = 0.0
-    memory: int = 0
 
 
 class Unmeasured(Exception):
@@ -85,11 +77,11 @@ def _limits(played: Played, memory_max: int) -> Iterator[None]:
     try:
         yield
         played.memory = _memory("VmHWM") - before
-        played.cpu_seconds = time.process_time() - began
+        played.seconds = time.process_time() - began
         if played.memory > memory_max:
             raise Finding(f"{played.memory} bytes of memory were taken")
-        if played.cpu_seconds > CPU_SECONDS_MAX:
-            raise Finding(f"{played.cpu_seconds:.1f} seconds of work")
+        if played.seconds > CPU_SECONDS_MAX:
+            raise Finding(f"{played.seconds:.1f} seconds of work")
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         signal.setitimer(signal.ITIMER_PROF, 0)

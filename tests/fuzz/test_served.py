@@ -1,0 +1,34 @@
+"""The fuzzer at real servers: some cases of each kind, and the flaws that it must find."""
+
+import pytest
+from tests.fuzz.attacks import ATTACKS
+from tests.fuzz.flaws import FLAWS
+from tests.fuzz.served import play_served
+
+# Cases that take about a second; `make fuzz MINUTES=60` plays others.
+CASES = {"topics": 3, "registrations": 2}
+FOUND = {
+    "answers of any size": 1,
+    "registration in one part": 0,
+    "a file for each queue": 0,
+    "numbers without bounds": 2,
+    "registrations in one go": 0,
+    "half frames are kept": 0,
+}
+"""One flaw for each of the lines 13 to 18, and the case that finds it; `make fuzz FLAWS=1` plants
+all."""
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_nothing_is_found_at_real_servers(kind: str) -> None:
+    assert not play_served(kind, CASES.get(kind, 0)).finding
+
+
+@pytest.mark.parametrize("flaw", FOUND)
+def test_the_fuzzer_finds_what_is_planted(flaw: str) -> None:
+    assert play_served(FLAWS[flaw].found_by, FOUND[flaw], flaw).finding
+
+
+def test_each_line_has_a_flaw_that_is_found() -> None:
+    assert {FLAWS[flaw].line for flaw in FOUND} == {flaw.line for flaw in FLAWS.values()}
+    assert {flaw.line for flaw in FLAWS.values()} == {13, 14, 15, 16, 17, 18}
