@@ -4,17 +4,21 @@ Run as a program: sets a limit of descriptors and a shorter time for silent conn
 asked for, plants a flaw if it is asked for, and becomes the command.
 """
 
+import ctypes
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from tests.waiting import Budget
 
 _START_SECONDS = 60.0
+_PR_SET_PDEATHSIG = 1
 _ROOT = Path(__file__).parents[2]
 _LOG_SHOWN = 3_000
 _MIB = 1024 * 1024
@@ -134,7 +138,14 @@ def waited_nanoseconds() -> int:
     return int(Path(f"/proc/{os.getpid()}/schedstat").read_text().split()[1])
 
 
+def _end_with_parent() -> None:
+    """Let the system end this process when the one that started it is gone."""
+    with suppress(OSError, AttributeError):  # other systems do not know it
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _become(words: Sequence[str]) -> None:
+    _end_with_parent()
     ways = msgspec.json.decode(words[0], type=Ways)
     if ways.descriptors:
         resource.setrlimit(resource.RLIMIT_NOFILE, (ways.descriptors, ways.descriptors))
