@@ -121,6 +121,19 @@ def test_what_waits_and_what_could_not_be_told_is_said(world: World) -> None:
     assert lines[-1] == (None, "stub", "waits for a person: it was sent often enough")
 
 
+def test_what_waits_here_for_its_time_says_when_it_is_sent_and_when_it_arrives(
+    world: World,
+) -> None:
+    stub = world.write("a", deliver_time=9_000.0)
+    world.change(stub, owner=None, lease_until=None, missed=True, resend_time=utc_datetime(4_000.0))
+
+    lines = told(world, stub)
+
+    assert (9_000.0, "stub", "the message is to arrive") in lines
+    waits = "sent, to wait at the broker for its time; until then it waits here"
+    assert (4_000.0, "stub", waits) in lines
+
+
 def test_a_message_that_no_table_knows_has_no_history(world: World) -> None:
     with world.database.engine.begin() as connection:
         history = history_of(world).read(connection, "F" * 32)
