@@ -1,7 +1,8 @@
 """What retention removes where the ledgers are reconciled in increments."""
 
 from sqlalchemy import MetaData, select
-from tests.resend.test_retention import CONFIRMED, Ledgers, ledgers
+from tests.resend.retained_ledgers import CONFIRMED, Ledgers
+from tests.resend.test_retention import ledgers
 
 from reliable_mq.reconcile.runs.sql_outcome import forget, let_retention_pass
 from reliable_mq.resend.retention import RetentionCounts

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import insert, select
-from tests.resend.test_retention import CONFIRMED, Ledgers
+from tests.resend.retained_ledgers import CONFIRMED, Ledgers
 
 from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.resend.retention import Retention, RetentionCounts
