@@ -66,7 +66,7 @@ def silent_readers(scene: Scene) -> None:
         ]
         peer.send(b"".join(frames))
         scene.check()
-    scene.pass_time(0.3)
+    scene.until_it_takes_no_more()
 
 
 def crowd(scene: Scene) -> None:

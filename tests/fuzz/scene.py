@@ -30,6 +30,8 @@ DELAY_SECONDS_MAX = 0.25
 """So long one peer may delay the answer to another, in processor time of a quiet machine."""
 _ANSWER_SECONDS = 60.0
 _STUCK_SECONDS = 2.0  # a server that takes no bytes so long does not read from this peer
+_STEADY_LOOKS = 6
+_STEADY_SECONDS = 0.2
 _MEMORY_KILLS = 1024 * MIB  # beyond that a case ends at once
 
 Input = Callable[[str, object], None]
@@ -263,6 +265,15 @@ class Scene:
         while time.monotonic() < end:
             self.check()
             time.sleep(0.05)
+
+    def until_it_takes_no_more(self) -> None:
+        """Wait until the memory of the servers grows no more: what was asked is worked through."""
+        most, looks = 0, 0
+        while looks < _STEADY_LOOKS:
+            self.pass_time(_STEADY_SECONDS)
+            now = self.memory
+            looks = looks + 1 if now <= most + MIB else 0
+            most = max(most, now)
 
     def check_log(self) -> None:
         """Raise `Broken` when a server has logged a bug."""
