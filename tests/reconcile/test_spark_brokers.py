@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
@@ -46,6 +47,10 @@ from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 from reliable_mq.testing.local_servers import free_port
 
 LATER = NOW + timedelta(days=365)
+
+NEVER_BUSY = {"osPageCacheBusyTimeOutMills": "3600000", "waitTimeMillsInSendQueue": "3600000"}
+ONCE = msgspec.structs.replace(PATIENT, retries=0)
+"""A message that is sent again lies in two brokers, and is settled when one of them is away."""
 
 
 def store_at(path: Path, number: int) -> str:
@@ -145,11 +150,11 @@ def cluster() -> Iterator[tuple[ReliableMQBroker, ReliableMQBroker]]:
     """Give two brokers of one cluster; the name server is in the first."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        ReliableMQBroker(Path(folder) / "1", settings={"brokerName": "b-1"}) as first,
+        ReliableMQBroker(Path(folder) / "1", settings={"brokerName": "b-1", **NEVER_BUSY}) as first,
     ):
         second = ReliableMQBroker(
             Path(folder) / "2",
-            settings={"brokerName": "b-2"},
+            settings={"brokerName": "b-2", **NEVER_BUSY},
             name_servers=first.name_server_address,
         )
         second.start()
@@ -163,7 +168,7 @@ def send_to_both(name_servers: str, count: int) -> list[SendResult]:
     sent: list[SendResult] = []
 
     async def scene() -> None:
-        async with AsyncClient(name_servers, settings=PATIENT) as client:
+        async with AsyncClient(name_servers, settings=ONCE) as client:
             await eventually_two_brokers(client)
             await client.create_topic("orders", 2)
             messages = [Message(topic="orders", body=b"body", tag="paid") for _ in range(count)]
