@@ -7,7 +7,7 @@ So whatever takes hosts of people takes them from here, and they mean the same e
 """
 
 import re
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -81,6 +81,14 @@ def hosts_and_ports_of(text: str) -> list[HostAndPort]:
         NotAPlace: when one of them does not read, or there is nothing where one should stand.
     """
     return [host_and_port_of(each.strip()) for each in text.split(",")]
+
+
+def unmapped(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return an address; an IPv4 one that is written as IPv6 (`::ffff:192.0.2.7`) as IPv4.
+
+    Pythons write and judge that form in different ways.
+    """
+    return (isinstance(ip, IPv6Address) and ip.ipv4_mapped) or ip
 
 
 def _is_ipv6(text: str) -> bool:

@@ -8,6 +8,7 @@ import ipaddress
 
 from reliable_mq.client.connecting.name_servers import parse_addresses
 from reliable_mq.client.observing.middleware import Middleware, Sending
+from reliable_mq.host_and_port import host_and_port_of, unmapped
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.settings import EMBEDDED, Settings
@@ -67,14 +68,12 @@ def tell_unsigned(settings: Settings) -> None:
 def _is_local(broker: str) -> bool:
     if broker.startswith(EMBEDDED):
         return True
-    hosts = (address.rpartition(":")[0].strip("[]") for address in parse_addresses(broker))
-    return all(map(_is_loopback, hosts))
+    places = map(host_and_port_of, parse_addresses(broker))
+    return all(_is_loopback(place.host) for place in places)
 
 
 def _is_loopback(host: str) -> bool:
     try:
-        address = ipaddress.ip_address(host)
+        return unmapped(ipaddress.ip_address(host)).is_loopback
     except ValueError:
         return host == "localhost"
-    mapped = address.ipv4_mapped if address.version == 6 else None  # Python 3.11 looks no further
-    return (mapped or address).is_loopback

@@ -4,6 +4,7 @@ import ipaddress
 import socket
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.host_and_port import unmapped
 
 
 def advertised_ip(host: str) -> str:
@@ -20,8 +21,7 @@ def advertised_ip(host: str) -> str:
     except ValueError:
         ip = _resolved(host)
     if not ip.is_unspecified:
-        mapped = ip.ipv4_mapped if ip.version == 6 else None  # which Pythons write in two ways
-        return str(mapped or ip)
+        return str(unmapped(ip))
     family, far, loopback = (
         (socket.AF_INET, "192.0.2.1", "127.0.0.1")
         if ip.version == 4

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import FrameError
+from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.wire.codes import RequestCode
@@ -305,6 +306,4 @@ def _are_small(commands: Iterable[Command]) -> bool:
 
 def _plain_ip(address: str) -> str:
     """Return a peer's address without its zone, an IPv4 address that came over IPv6 as IPv4."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return str(mapped or ip)
+    return str(unmapped(ipaddress.ip_address(address.partition("%")[0])))
