@@ -11,6 +11,7 @@ from tests.broker_core.broker_world import (
     send_header,
     there,
 )
+from tests.broker_core.probes.asking import pulling
 
 from reliable_mq.broker_core.store.deletions import PATH
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
@@ -29,18 +30,7 @@ KEY = "k"
 def pull(world: BrokerWorld, offset: int) -> list[bytes]:
     """Return the bodies that a group reads from an offset on, as a client does."""
     for _ in range(2):
-        header = {
-            **QUEUE,
-            "consumerGroup": GROUP,
-            "queueOffset": offset,
-            "maxMsgNums": 32,
-            "sysFlag": 4,
-            "commitOffset": 0,
-            "suspendTimeoutMillis": 0,
-            "subscription": "*",
-            "subVersion": 0,
-            "expressionType": "TAG",
-        }
+        header = pulling(consumerGroup=GROUP, topic=TOPIC, queueOffset=offset)
         answer = world.ask(Ask.PULL_MESSAGE, header)
         if answer.code == Code.SUCCESS:
             return [record.body for record in iter_records(answer.body)]

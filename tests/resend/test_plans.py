@@ -76,6 +76,20 @@ def test_an_idle_look_reads_a_few_rows_of_each_topic(postgres_url: str, sent: bo
     world.database.close()
 
 
+def asking(**changes: Any) -> ClaimRequest:
+    """Return what a scheduler asks for, changed."""
+    usual: dict[str, Any] = {
+        "kind": DueKind.UNSENT,
+        "topic": "t1",
+        "now": 105.0,
+        "owner": "x",
+        "lease": 60.0,
+        "limit": 100,
+        "count_max": 16,
+    }
+    return ClaimRequest(**(usual | changes))
+
+
 @pytest.mark.parametrize("newest", [False, True])
 @pytest.mark.parametrize("kind", list(DueKind))
 @pytest.mark.parametrize("sent", [False, True])
@@ -85,16 +99,7 @@ def test_a_claim_reads_what_it_is_asked_for(
     world = World(postgres_url)
     with world.database.engine.begin() as connection:
         fill(connection, sent=sent)
-    asked = ClaimRequest(
-        kind=kind,
-        topic="t1",
-        now=105.0,
-        owner="x",
-        lease=60.0,
-        limit=100,
-        count_max=16,
-        newest=newest,
-    )
+    asked = asking(kind=kind, newest=newest)
 
     with Plans(world) as plans:
         claims = world.new_due().claim(asked)
@@ -110,15 +115,7 @@ def test_order_is_kept_without_reading_all_of_a_key(postgres_url: str, key: str)
     world = World(postgres_url)
     with world.database.engine.begin() as connection:
         fill(connection, sent=False, key=key)
-    asked = ClaimRequest(
-        kind=DueKind.UNSENT,
-        topic="t1",
-        now=105.0,
-        owner="x",
-        lease=60.0,
-        limit=100,
-        count_max=16,
-    )
+    asked = asking()
 
     with Plans(world) as plans:
         claims = world.new_due().claim(asked)
@@ -143,17 +140,7 @@ def test_a_probe_and_an_opening_read_what_they_are_asked_for(
         )
         connection.execute(text(later))
         connection.execute(text("ANALYZE rmq_message_stub"))
-    asked = ClaimRequest(
-        kind=DueKind.UNSENT,
-        topic="t1",
-        now=105.0,
-        owner="x",
-        lease=60.0,
-        limit=8,
-        count_max=16,
-        is_probe=True,
-        is_early=is_early,
-    )
+    asked = asking(limit=8, is_probe=True, is_early=is_early)
 
     with Plans(world) as plans:
         claims = world.new_due().claim(asked)

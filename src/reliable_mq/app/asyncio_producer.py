@@ -132,7 +132,7 @@ class Producer:
             keys=(key_text(key),) if key_text(key) else (),
             message_id=checked_id(message_id) or fresh_message_id(time.time(), os.urandom),
             ordering_key=key_text(ordering_key),
-            delay=None if delay is None else max(delay, timedelta()) or None,
+            delay=delay if delay is not None and delay > timedelta() else None,
             deliver_at=deliver_at,
             properties={
                 **with_trace({} if properties is None else properties),

@@ -12,7 +12,6 @@ from reliable_mq.app.judging import DONE, Results
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_handler_session import HandlerSession, TransactionEnded
 from reliable_mq.app.sql_receipts import Attempt
-from reliable_mq.sql_types import READS_ONLY
 
 
 def settle_failed(
@@ -83,9 +82,8 @@ def _has_row(attempts: Attempts, attempt: Attempt) -> bool:
     if attempt.receipt:  # its row was committed before it, and says RECEIVED
         return False
     try:
-        with attempts.database.engine.connect() as connection:
-            reading = connection.execution_options(**READS_ONLY)
-            return attempts.log.has_consumed(reading, attempt.entry)
+        with attempts.database.reading_engine.connect() as connection:
+            return attempts.log.has_consumed(connection, attempt.entry)
     except Exception:  # noqa: BLE001 - the database is away; who writes there next tells it
         return False
 

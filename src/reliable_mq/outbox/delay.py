@@ -100,7 +100,7 @@ def delay_level_of(delay: float) -> int:
 
 
 class Levelled(msgspec.Struct, frozen=True):
-    """How a message went to a broker without timers: `level` seconds, and why."""
+    """How a message went to a broker without timers: it comes `seconds` later, and why."""
 
     seconds: float
     why: str

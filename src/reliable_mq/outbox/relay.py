@@ -167,13 +167,10 @@ def _outcome(
     if isinstance(result, SendResult) and result.status is SendStatus.SEND_OK:
         queue = result.queue
         position = Position(queue.broker_name, queue.queue_id, result.queue_offset)
-        if level is None:
-            due = next_time(count, now, stub.deliver_time)
-            return SendOutcome(stub.message_id, count, due, position=position)
-        arrives = now + level.seconds
-        due = next_time(count, now, arrives)
+        arrives, note = (None, "") if level is None else (now + level.seconds, level.why)
+        due = next_time(count, now, stub.deliver_time if arrives is None else arrives)
         return SendOutcome(
-            stub.message_id, count, due, position=position, arrives=arrives, note=level.why
+            stub.message_id, count, due, position=position, arrives=arrives, note=note
         )
     if isinstance(result, SendResult):
         # Stored in memory or in one place only: a crash can take it away. If none does, the next

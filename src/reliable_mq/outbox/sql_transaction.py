@@ -102,10 +102,10 @@ class Transaction(_Block[Session, Connection]):
         Raises:
             MessageRefused: when the payload, the topic's name or another part cannot be sent. Tag
                 and keys have 255 printable characters at most.
-            UsageError: when both times are given, one does not read, has no time zone, lies a
-                hundred years ahead, or is beyond `timer_range` and has an ordering key; when the
-                id or a group's name is malformed; when the transaction is one of another database
-                than the application's, or none at all (AUTOCOMMIT).
+            UsageError: when both times are given. When a time does not read, has no time zone, or
+                lies more than a hundred years ahead. When it is beyond `timer_range` and the
+                message has an ordering key. When the id or a group's name is malformed. When the
+                transaction is one of another database, or there is none (AUTOCOMMIT).
             ConfigurationError: when our table is missing in the database.
         """
         self._check_open()

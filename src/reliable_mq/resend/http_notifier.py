@@ -58,9 +58,8 @@ class WebhookNotifier:
         self.cooldown = cooldown
         self._timeout = timeout
         self._clock = clock
-        if not _is_url(
-            url
-        ):  # it is not shown: its path may be a secret, and part of a login its port
+        if not _is_url(url):
+            # It is not shown: its path may be a secret, and a part of a login its port.
             raise ConfigurationError(
                 "escalation_webhook is no URL: write it like https://host/path, without a login,"
                 " and other signs than ASCII's encoded, a blank as %20"

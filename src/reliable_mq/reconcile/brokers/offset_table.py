@@ -48,10 +48,7 @@ def group_names(text: bytes) -> frozenset[str]:
     Raises:
         ValueError: when it is no such table.
     """
-    try:
-        return frozenset(fastjson.loads(text)["subscriptionGroupTable"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no table of consumer groups: {error!r}") from error
+    return _names(text, "subscriptionGroupTable", "consumer groups")
 
 
 def topic_names(text: bytes) -> frozenset[str]:
@@ -60,10 +57,14 @@ def topic_names(text: bytes) -> frozenset[str]:
     Raises:
         ValueError: when it is no such table.
     """
+    return _names(text, "topicConfigTable", "topics")
+
+
+def _names(text: bytes, table: str, what: str) -> frozenset[str]:
     try:
-        return frozenset(fastjson.loads(text)["topicConfigTable"])
+        return frozenset(fastjson.loads(text)[table])
     except (KeyError, TypeError) as error:
-        raise ValueError(f"no table of topics: {error!r}") from error
+        raise ValueError(f"no table of {what}: {error!r}") from error
 
 
 def offset_batch(
