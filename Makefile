@@ -34,10 +34,12 @@ SEED   ?=
 LOSE   ?=
 # make sim SEEDS=1000, or SEED=17 to replay one
 SEEDS  ?= 100
-# make fuzz MINUTES=60, CASE=broker:17 to replay one, FLAWS=1 to find what is planted; make chaos MINUTES=120 SEED=17 RECONCILE=30
+# make fuzz MINUTES=60, CASE=broker:17 to replay one, FLAWS=1 to find what is planted; make chaos MINUTES=30 SEED=17 BROKER=apache DATABASES=2 RECONCILE=30
 MINUTES ?= 1
 FLAWS   ?=
 RECONCILE ?=
+BROKER  ?=
+DATABASES ?=
 # Three processes for two cores, as many tests wait; tests/work_order.py tells what each gets. One
 # that died ends the run: pytest-xdist may wait for ever for what replaces it.
 PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
@@ -96,8 +98,9 @@ crash: ready ## kill a process at each of its steps in every mode, and write doc
 	@$(BIN)/python -m tests.crash_matrix --page docs/crash_matrix.md
 	RELIABLE_MQ_EVERY_STEP=1 $(BIN)/pytest -k "step or dies" $(PYTEST)
 
-chaos: ready ## kill everything at random under load, then count; MINUTES=120 SEED=17
-	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %) $(RECONCILE:%=--reconcile %)
+chaos: ready ## kill and stop everything at random under load, then count; MINUTES=120 SEED=17 BROKER=apache DATABASES=2
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %) $(RECONCILE:%=--reconcile %) \
+	$(BROKER:%=--broker %) $(DATABASES:%=--databases %)
 
 walk: ready ## print the path of one message through all stations
 	@$(BIN)/reliable-mq walk

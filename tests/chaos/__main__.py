@@ -4,8 +4,10 @@ import argparse
 import random
 import sys
 
+from tests.chaos.brokers import BROKERS
 from tests.chaos.faults import PAUSE_SECONDS
 from tests.chaos.run import run
+from tests.chaos.stage import Scene
 
 
 def main() -> int:
@@ -13,6 +15,17 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=None, help="repeats the faults of a run")
     parser.add_argument("--rate", type=float, default=25.0, help="orders/s of each producer")
+    parser.add_argument("--broker", choices=sorted(BROKERS), default="ours")
+    parser.add_argument(
+        "--databases", type=int, choices=(1, 2), default=1, help="2: on two servers"
+    )
+    parser.add_argument(
+        "--life",
+        type=float,
+        default=Scene(0.0).life_seconds,
+        metavar="SECONDS",
+        help="after so long on the mean a process dies at an SQL statement; 0: never",
+    )
     parser.add_argument(
         "--pause",
         type=float,
@@ -31,14 +44,16 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="print the table only")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
-    print(f"make chaos MINUTES={given.minutes:g} SEED={seed}", flush=True)
+    scene = Scene(given.rate, given.broker, given.databases, given.life)
+    where = f"BROKER={scene.broker} DATABASES={scene.databases}"
+    print(f"make chaos MINUTES={given.minutes:g} SEED={seed} {where}", flush=True)
 
     def tell(line: str) -> None:
         if not given.quiet:
             print(line, flush=True)
 
     every = given.reconcile
-    outcome = run(seed, given.minutes * 60, given.rate, tell, tuple(given.pause), every)
+    outcome = run(seed, given.minutes * 60, scene, tell, tuple(given.pause), every)
     print(f"\n{outcome.table()}")
     return 0 if outcome.holds else 1
 

@@ -1,12 +1,14 @@
-"""The shop under chaos: orders, three groups that must hear of each, and one that follows.
+"""The shop under chaos: orders, four groups that must hear of each, and what follows from them.
 
-`RELIABLE_MQ_BROKER`, `RELIABLE_MQ_DATABASE` and `RELIABLE_MQ_REDIS` say where everything is.
+`RELIABLE_MQ_BROKER`, `RELIABLE_MQ_DATABASE` and `RELIABLE_MQ_REDIS` say where everything is. With
+`RELIABLE_MQ_DATABASES` naming a database `branch`, three of the groups have their effects in it.
 """
 
+import os
 import random
 from typing import Any
 
-from sqlalchemy import Column, Index, Integer, MetaData, String, Table, insert
+from sqlalchemy import Column, Index, Integer, MetaData, String, Table, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -27,12 +29,21 @@ EFFECTS = Table(
     Column("consumer_group", String(40), nullable=False),
     Column("order_id", Integer, nullable=False),
     Column("customer", String(20), nullable=False),
+    Column("previous", Integer),
 )
 Index("effects_order", EFFECTS.c.consumer_group, EFFECTS.c.order_id)
+Index("effects_customer", EFFECTS.c.consumer_group, EFFECTS.c.customer, EFFECTS.c.id)
 
-GROUPS = ("payments", "points", "mails")
+CARRIED = "balances"
+"""Each of its effects reads what the one before it wrote."""
+GROUPS = ("payments", "points", "mails", CARRIED)
 AFTER = "receipts"
 """What consumes the messages that `payments` sends from its handler."""
+ONCE = "greetings"
+"""What consumes two messages with one business key, and has one effect of them."""
+ANNOUNCED_EVERY = 5
+BRANCH = "branch" if "RELIABLE_MQ_DATABASES" in os.environ else "main"
+"""The database of the groups `payments`, `points` and `balances`."""
 FAILURES = 0.01
 """The share of attempts that fail by themselves."""
 
@@ -50,11 +61,13 @@ mq = ReliableMQ(
 
 
 def place_order(order_id: int, customer: str) -> None:
-    """Write an order and announce it; every third one by a half message."""
+    """Write an order and send it, every third one by a half message; announce every fifth twice."""
     order = {"id": order_id, "customer": customer}
     with mq.transaction(half=order_id % 3 == 0) as tx:
         tx.session.execute(insert(ORDERS), order)
         tx.send("orders", order, key=order_id, ordering_key=customer)
+        if order_id % ANNOUNCED_EVERY == 0:
+            tx.send_many("announced", [order, order], key=order_id)
 
 
 def _may_fail() -> None:
@@ -66,7 +79,7 @@ def _effect(group: str, order: dict[str, Any]) -> dict[str, Any]:
     return {"consumer_group": group, "order_id": order["id"], "customer": order["customer"]}
 
 
-@mq.consumer("orders", group="payments", max_attempts=1000)
+@mq.consumer("orders", group="payments", max_attempts=1000, database=BRANCH)
 def take_payment(order: dict[str, Any], session: Session, message: ReceivedMessage) -> None:
     """One commit: the effect, and the message that follows from it."""
     session.execute(insert(EFFECTS), _effect("payments", order))
@@ -75,7 +88,7 @@ def take_payment(order: dict[str, Any], session: Session, message: ReceivedMessa
     _may_fail()
 
 
-@mq.consumer("orders", group="points", log_receipt=True, max_attempts=1000)
+@mq.consumer("orders", group="points", log_receipt=True, max_attempts=1000, database=BRANCH)
 async def add_points(order: dict[str, Any], session: AsyncSession) -> None:
     """Receipt first, as for effects outside the database."""
     await session.execute(insert(EFFECTS), _effect("points", order))
@@ -93,3 +106,24 @@ def write_mail(order: dict[str, Any], session: Session) -> None:
 async def write_receipt(order: dict[str, Any], session: AsyncSession) -> None:
     """What follows."""
     await session.execute(insert(EFFECTS), _effect(AFTER, order))
+
+
+@mq.consumer("orders", group=CARRIED, max_attempts=1000, database=BRANCH)
+def carry_forward(order: dict[str, Any], session: Session) -> None:
+    """Depends on the order of the key, and locks nothing."""
+    effect = _effect(CARRIED, order)
+    newest = (
+        select(EFFECTS.c.order_id)
+        .where(EFFECTS.c.consumer_group == CARRIED, EFFECTS.c.customer == order["customer"])
+        .order_by(EFFECTS.c.id.desc())
+        .limit(1)
+    )
+    session.execute(insert(EFFECTS), effect | {"previous": session.scalar(newest)})
+    _may_fail()
+
+
+@mq.consumer("announced", group=ONCE, idempotent_by="id", max_attempts=1000)
+def greet(order: dict[str, Any], session: Session) -> None:
+    """One effect of two messages."""
+    session.execute(insert(EFFECTS), _effect(ONCE, order))
+    _may_fail()

@@ -21,6 +21,11 @@ class Fault(StrEnum):
     FLUSH = "Redis flushed"
     CONNECTIONS = "database connections cut"
     DATABASE = "database server killed"
+    WORKER_STOPPED = "worker stopped for a while (SIGSTOP)"
+    PRODUCER_STOPPED = "producer stopped for a while (SIGSTOP)"
+    SCHEDULER_STOPPED = "scheduler stopped for a while (SIGSTOP)"
+    BROKER_STOPPED = "broker stopped for a while (SIGSTOP)"
+    REDIS_STOPPED = "Redis stopped for a while (SIGSTOP)"
 
 
 WEIGHTS = {
@@ -32,9 +37,17 @@ WEIGHTS = {
     Fault.FLUSH: 2,
     Fault.CONNECTIONS: 3,
     Fault.DATABASE: 1,
+    Fault.WORKER_STOPPED: 2,
+    Fault.PRODUCER_STOPPED: 1,
+    Fault.SCHEDULER_STOPPED: 1,
+    Fault.BROKER_STOPPED: 1,
+    Fault.REDIS_STOPPED: 1,
 }
+STOPS = frozenset(fault for fault in Fault if fault.name.endswith("_STOPPED"))
 PAUSE_SECONDS = (0.2, 2.5)
 AWAY_SECONDS = (0.0, 1.5)
+STOPPED_SECONDS = (20.0, 70.0)
+"""Longer than every lease of the application, and than the time-outs of a client."""
 
 
 class Planned(NamedTuple):
@@ -51,9 +64,11 @@ def plan(seed: int, pause: tuple[float, float] = PAUSE_SECONDS) -> Iterator[Plan
     rng = random.Random(seed)
     faults, weights = list(WEIGHTS), list(WEIGHTS.values())
     while True:
+        wait = rng.uniform(*pause)
+        fault = rng.choices(faults, weights)[0]
         yield Planned(
-            pause=rng.uniform(*pause),
-            fault=rng.choices(faults, weights)[0],
+            pause=wait,
+            fault=fault,
             victim=rng.randrange(100),
-            away=rng.uniform(*AWAY_SECONDS),
+            away=rng.uniform(*(STOPPED_SECONDS if fault in STOPS else AWAY_SECONDS)),
         )

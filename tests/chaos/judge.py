@@ -1,61 +1,46 @@
-"""What must hold when the chaos is over and everything is drained, in plain SQL."""
+"""What must hold when the chaos is over and everything is drained.
 
+Receives the rows of the application and of our tables, of one database or of several; hands on how
+many rows break each promise.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import psycopg
-from tests.chaos.application import AFTER, GROUPS
+from tests.chaos.application import AFTER, ANNOUNCED_EVERY, CARRIED, GROUPS, ONCE
 
-_TOMBSTONE = "length(content) = 0"  # of a half whose transaction never committed
-_ALL = ", ".join(f"('{group}')" for group in (*GROUPS, AFTER))
 
-#: each question counts what breaks a promise
-PROMISES = {
-    "P1: orders without a stub": """
-        SELECT count(*) FROM orders o WHERE NOT EXISTS (SELECT 1 FROM rmq_message_stub s
-            WHERE s.topic = 'orders' AND s.message_key = o.id::text)""",
-    "P1: stubs without an order, or more than one of it": f"""
-        SELECT count(*) FROM (SELECT message_key FROM rmq_message_stub WHERE topic = 'orders'
-            AND NOT {_TOMBSTONE} GROUP BY message_key HAVING count(*) > 1) twice
-        UNION ALL SELECT count(*) FROM rmq_message_stub s WHERE s.topic = 'orders'
-            AND NOT {_TOMBSTONE}
-            AND NOT EXISTS (SELECT 1 FROM orders o WHERE o.id::text = s.message_key)""",
-    "P1: payments without their message, or the other way round": """
-        SELECT count(*) FROM (
-            SELECT order_id::text FROM effects WHERE consumer_group = 'payments'
-            EXCEPT ALL SELECT message_key FROM rmq_message_stub WHERE topic = 'paid') missing
-        UNION ALL SELECT count(*) FROM (
-            SELECT message_key FROM rmq_message_stub WHERE topic = 'paid'
-            EXCEPT ALL
-            SELECT order_id::text FROM effects WHERE consumer_group = 'payments') more""",
-    "P2: stubs that are not confirmed": f"""
-        SELECT count(*) FROM rmq_message_stub WHERE status <> 1 AND NOT {_TOMBSTONE}""",
-    "P4: effects that are missing": f"""
-        SELECT count(*) FROM orders o CROSS JOIN (VALUES {_ALL}) g(name)
-        WHERE NOT EXISTS (SELECT 1 FROM effects e
-            WHERE e.consumer_group = g.name AND e.order_id = o.id)""",
-    "P4: effects that happened more than once": """
-        SELECT count(*) FROM (SELECT 1 FROM effects GROUP BY consumer_group, order_id
-            HAVING count(*) > 1) twice""",
-    "P4: consume logs that do not say CONSUMED": """
-        SELECT count(*) FROM rmq_consume_log WHERE state <> 1""",
-    "P6: effects that overtook an earlier one of their key": """
-        SELECT count(*) FROM (
-            SELECT s.seq < lag(s.seq) OVER (PARTITION BY e.consumer_group, e.customer
-                ORDER BY e.id) AS overtaken
-            FROM effects e JOIN rmq_message_stub s ON s.message_key = e.order_id::text
-                AND s.topic = CASE e.consumer_group WHEN 'receipts' THEN 'paid' ELSE 'orders' END
-            WHERE e.customer <> '') pairs WHERE overtaken""",
-}
+class Stub(NamedTuple):
+    """A message. `is_void`: a half whose transaction never committed."""
 
-COUNTS = {
-    "orders": "SELECT count(*) FROM orders",
-    "messages": "SELECT count(*) FROM rmq_message_stub",
-    "halves that were rolled back for want of a stub": f"""
-        SELECT count(*) FROM rmq_message_stub WHERE {_TOMBSTONE}""",
-    "effects": "SELECT count(*) FROM effects",
-    "resends": 'SELECT sum("count" - 1) FROM rmq_message_stub WHERE "count" > 1',
-    "attempts that were not the first": "SELECT sum(attempt - 1) FROM rmq_consume_log",
-}
+    topic: str
+    key: str
+    status: int
+    is_void: bool
+    sends: int
+
+
+class Effect(NamedTuple):
+    """An effect. `previous`: the order that it found before itself; see `carry_forward`."""
+
+    number: int
+    group: str
+    order_id: int
+    customer: str
+    previous: int | None
+
+
+class Rows(NamedTuple):
+    """Everything that was written: by all databases together. `orders`: their numbers."""
+
+    orders: Sequence[int]
+    stubs: Sequence[Stub]
+    effects: Sequence[Effect]
+    log_states: Sequence[tuple[int, int]]
+    """Of each row of the consume logs the state and the attempts."""
 
 
 class Verdict(NamedTuple):
@@ -69,29 +54,132 @@ class Verdict(NamedTuple):
         return not any(self.broken.values())
 
 
-def judge(url: str) -> Verdict:
-    """Ask every question."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        return Verdict(
-            {claim: _total(connection, question) for claim, question in PROMISES.items()},
-            {name: _total(connection, question) for name, question in COUNTS.items()},
-        )
+CONSUMED = CONFIRMED = 1
 
 
-def left_over(url: str) -> int:
-    """Return how many stubs are not settled and how many effects of orders are missing."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        unsettled = "SELECT count(*) FROM rmq_message_stub WHERE status = 0"
-        missing = PROMISES["P4: effects that are missing"]
-        return _total(connection, unsettled) + _total(connection, missing)
+def judge(rows: Rows) -> Verdict:
+    """Ask every question. The order of effects is that of their numbers, by their database."""
+    stubs = [stub for stub in rows.stubs if not stub.is_void]
+    keys = {
+        topic: Counter(stub.key for stub in stubs if stub.topic == topic)
+        for topic in ("orders", "announced", "paid")
+    }
+    happened = Counter((effect.group, effect.order_id) for effect in rows.effects)
+    paid = Counter(str(each.order_id) for each in rows.effects if each.group == "payments")
+    return Verdict(
+        {
+            "P1: orders and stubs of another number than one": _differences(
+                keys["orders"], Counter(str(order) for order in rows.orders)
+            ),
+            "P1: announcements of another number than two": _differences(
+                keys["announced"],
+                Counter({str(order): 2 for order in announced(rows.orders)}),
+            ),
+            "P1: payments without their message, or the other way round": _differences(
+                keys["paid"], paid
+            ),
+            "P2: stubs that are not confirmed": sum(s.status != CONFIRMED for s in stubs),
+            "P4: effects that are missing": sum(
+                (group, order) not in happened for group, order in expected(rows.orders)
+            ),
+            "P4: effects that happened more than once": sum(n > 1 for n in happened.values()),
+            "P4: consume logs that do not say CONSUMED": sum(
+                state != CONSUMED for state, _ in rows.log_states
+            ),
+            "P6: effects that overtook an earlier one of their key": sum(
+                later.order_id < earlier.order_id for earlier, later in _pairs(rows.effects)
+            ),
+            "P6: effects that did not see the one before them": sum(
+                later.previous != earlier.order_id
+                for earlier, later in _pairs(each for each in rows.effects if each.group == CARRIED)
+            ),
+        },
+        {
+            "orders": len(rows.orders),
+            "messages": len(stubs),
+            "halves that were rolled back for want of a stub": len(rows.stubs) - len(stubs),
+            "effects": len(rows.effects),
+            "resends": sum(stub.sends - 1 for stub in rows.stubs if stub.sends > 1),
+            "attempts that were not the first": sum(n - 1 for _, n in rows.log_states),
+        },
+    )
 
 
-def orders(url: str) -> int:
+def announced(orders: Iterable[int]) -> list[int]:
+    """Return the orders that were announced, each of them twice."""
+    return [order for order in orders if order % ANNOUNCED_EVERY == 0]
+
+
+def expected(orders: Collection[int]) -> list[tuple[str, int]]:
+    """Return what must have happened, each once: consumer group and order."""
+    return [
+        *((group, order) for group in (*GROUPS, AFTER) for order in orders),
+        *((ONCE, order) for order in announced(orders)),
+    ]
+
+
+def _differences(counted: Counter[str], wanted: Counter[str]) -> int:
+    return ((counted - wanted) + (wanted - counted)).total()
+
+
+def _pairs(effects: Iterable[Effect]) -> Iterable[tuple[Effect, Effect]]:
+    """Yield each effect of an ordering key with the one that follows it in its group."""
+    of_key: dict[tuple[str, str], list[Effect]] = defaultdict(list)
+    for effect in sorted(effects):
+        if effect.customer and effect.group != ONCE:  # announcements have no ordering key
+            of_key[effect.group, effect.customer].append(effect)
+    for in_order in of_key.values():
+        yield from pairwise(in_order)
+
+
+_STUBS = 'SELECT topic, message_key, status, length(content) = 0, "count" FROM rmq_message_stub'
+_EFFECTS = "SELECT id, consumer_group, order_id, customer, previous FROM effects"
+
+
+def rows_of(urls: Sequence[str]) -> Rows:
+    """Return everything that the databases hold; orders are in the first one."""
+    orders = [int(number) for (number,) in _read(urls[:1], "SELECT id FROM orders")]
+    return Rows(
+        orders=orders,
+        stubs=[Stub(*row) for row in _read(urls, _STUBS)],
+        effects=[Effect(*row) for row in _read(urls, _EFFECTS)],
+        log_states=[
+            (state, n) for state, n in _read(urls, "SELECT state, attempt FROM rmq_consume_log")
+        ],
+    )
+
+
+def left_over(urls: Sequence[str]) -> int:
+    """Return how many stubs are not settled and how many effects are missing."""
+    unsettled = "SELECT count(*) FROM rmq_message_stub WHERE status = 0"
+    happened = """
+        SELECT consumer_group, count(DISTINCT order_id) FROM effects GROUP BY consumer_group"""
+    there = Counter(dict(_read(urls, happened)))
+    orders = [int(number) for (number,) in _read(urls[:1], "SELECT id FROM orders")]
+    wanted = Counter(group for group, _ in expected(orders))
+    return (wanted - there).total() + _total(urls, unsettled)
+
+
+def unsent(urls: Sequence[str]) -> int:
+    """Return how many stubs no broker has acknowledged."""
+    question = """
+        SELECT count(*) FROM rmq_message_stub WHERE status = 0 AND broker_name IS NULL
+            AND length(content) > 0"""
+    return _total(urls, question)
+
+
+def order_count(urls: Sequence[str]) -> int:
     """Return how many orders were placed."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        return _total(connection, COUNTS["orders"])
+    return _total(urls[:1], "SELECT count(*) FROM orders")
 
 
-def _total(connection: "psycopg.Connection[Any]", question: str) -> int:
-    rows = connection.execute(question.encode()).fetchall()
-    return sum(int(row[0] or 0) for row in rows)
+def _total(urls: Sequence[str], question: str) -> int:
+    return sum(int(count) for (count,) in _read(urls, question))
+
+
+def _read(urls: Sequence[str], question: str) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for url in urls:
+        with psycopg.connect(url, autocommit=True) as connection:
+            found += connection.execute(question.encode()).fetchall()
+    return found

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ class Reconciling:
     """Reconciles again and again, at most one run at a time.
 
     Args:
-        url: SQLAlchemy URL of the database.
+        urls: SQLAlchemy URLs of the databases.
         store: the broker's store directory.
         directory: for the output.
         every_seconds: from the beginning of one run to that of the next, at least.
@@ -44,9 +45,14 @@ class Reconciling:
     """
 
     def __init__(
-        self, url: str, store: Path, directory: Path, every_seconds: float, grace_seconds: float
+        self,
+        urls: Sequence[str],
+        store: Path,
+        directory: Path,
+        every_seconds: float,
+        grace_seconds: float,
     ) -> None:
-        self._url, self._store, self._directory = url, store, directory
+        self._urls, self._store, self._directory = urls, store, directory
         self._every, self._grace = every_seconds, grace_seconds
         self._process: subprocess.Popen[str] | None = None
         self._due = time.monotonic() + every_seconds
@@ -91,7 +97,8 @@ class Reconciling:
 
     def _begin(self, grace: str) -> None:
         self._number += 1
-        words = ("--db", self._url, "--store", str(self._store), "--out", str(self._out))
+        databases = (word for url in self._urls for word in ("--db", url))
+        words = (*databases, "--store", str(self._store), "--out", str(self._out))
         command = (sys.executable, "-m", "reliable_mq.cli.main", "reconcile", *words)
         with self._out.with_suffix(".log").open("w") as log:
             self._process = subprocess.Popen(

@@ -1,144 +1,201 @@
 """Everything that runs under chaos, and what is done to it.
 
-Receives a directory and a seed; hands on faults that were done. Every process is one that this
-stage started, and is killed by its own process id.
+Receives a scene: which broker, how many databases; hands on faults that were done. Every process is
+one that this stage started, and is killed or stopped by its own process id.
 """
 
 import contextlib
+import json
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Protocol, Self
 
 import psycopg
-from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import create_engine
 from tests.chaos.application import TABLES
-from tests.chaos.faults import Fault, Planned
+from tests.chaos.brokers import BROKERS
+from tests.chaos.faults import STOPS, Fault, Planned
+from tests.chaos.mortal import LIFE_SECONDS
 from tests.crash_matrix.tables import our_tables
 
 from reliable_mq.cli.demo.processes import Process
 from reliable_mq.testing.local_servers import LocalPostgres, LocalServerFailed, LocalValkey
 
 ROOT = Path(__file__).parents[2]
-HASTY = {"transactionTimeOut": "3000", "transactionCheckInterval": "1000"}
-"""The broker asks soon for the halves of producers that were killed."""
 PRODUCERS, WORKERS, SCHEDULERS = 2, 2, 2
+AGAIN_SECONDS = 0.5
+"""What ended by itself is started again so long afterwards."""
+STATEMENT = "processes that died at an SQL statement"
+
+
+class Scene(NamedTuple):
+    """What runs.
+
+    Args:
+        rate: orders a second that each producer places.
+        broker: "ours" or "apache".
+        databases: 1, or 2 on two servers; then three groups have their effects in the second.
+        life_seconds: after so long on the mean a process dies at an SQL statement; 0: never.
+    """
+
+    rate: float
+    broker: str = "ours"
+    databases: int = 1
+    life_seconds: float = 30.0
+
+
+class Victim(Protocol):
+    """What can be killed, stopped and started again."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def start(self) -> object: ...
+
+    def kill(self) -> None: ...
 
 
 class Stage:
     """Servers and processes, killed and brought back. A context manager.
 
-    Invariant: a process runs, or is away with a time to come back.
-
-    Args:
-        rate: orders a second that each producer places.
+    Invariant: a victim runs, or is away with a time to come back, or is just coming back.
     """
 
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
         self.directory = Path(tempfile.mkdtemp(prefix="reliable-mq-chaos-"))
         self.directory.chmod(0o755)  # PostgreSQL's user must get to its data
-        self.postgres = LocalPostgres(self.directory / "postgres")
+        self.databases = [
+            LocalPostgres(self.directory / f"postgres-{number}")
+            for number in range(scene.databases)
+        ]
         self.valkey = LocalValkey(self.directory / "valkey")
-        self.broker = ReliableMQBroker(self.directory / "broker", settings=HASTY)
+        self.broker = BROKERS[scene.broker](self.directory / "broker")
         self.processes: dict[str, Process] = {}
+        self._commands: dict[str, tuple[str, ...]] = {}
+        self._victims: dict[str, Victim] = {"broker-0": self.broker, "redis-0": self.valkey}
         self._back_at: dict[str, float] = {}
-        self.done: Counter[Fault] = Counter()
+        self._coming: dict[str, Future[object]] = {}
+        self._stopped: set[str] = set()
+        self._bringing = ThreadPoolExecutor(8)  # a broker of Apache's takes ten seconds
+        self.done: Counter[str] = Counter()
         self.ended_by_themselves: Counter[str] = Counter()
 
     @property
-    def url(self) -> str:
-        """Where psycopg finds the database."""
-        return self.postgres.url.replace("+psycopg", "")
+    def urls(self) -> list[str]:
+        """Where psycopg finds the databases; the orders are in the first one."""
+        return [database.url.replace("+psycopg", "") for database in self.databases]
 
     def __enter__(self) -> Self:
-        self.postgres.start()
-        self.valkey.start()
-        self.broker.start()
-        engine = create_engine(self.postgres.url)
-        for metadata in (TABLES, our_tables()):
-            metadata.create_all(engine)
-        engine.dispose()
-        application = "tests.chaos.application:mq"
-        command = ("-m", "reliable_mq.cli.main")
-        for number in range(WORKERS):
-            self._start(f"worker-{number}", *command, "run", application)
-        for number in range(SCHEDULERS):
-            self._start(f"scheduler-{number}", *command, "resend", application)
-        for number in range(PRODUCERS):
-            words = (str(number), str(PRODUCERS), str(self._rate))
-            self._start(f"producer-{number}", "-m", "tests.chaos.producer", *words)
+        try:
+            self._set_up()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
+    def _set_up(self) -> None:
+        for number, database in enumerate(self.databases):
+            database.start()
+            self._victims[f"database-{number}"] = database
+            engine = create_engine(database.url)
+            for metadata in (TABLES, our_tables()):
+                metadata.create_all(engine)
+            engine.dispose()
+        self.valkey.start()
+        self.broker.start()
+        application = "tests.chaos.application:mq"
+        command = ("reliable_mq.cli.main",)
+        for number in range(WORKERS):
+            self._commands[f"worker-{number}"] = (*command, "run", application)
+        for number in range(SCHEDULERS):
+            self._commands[f"scheduler-{number}"] = (*command, "resend", application)
+        for number in range(PRODUCERS):
+            words = (str(number), str(PRODUCERS), str(self._scene.rate))
+            self._commands[f"producer-{number}"] = ("tests.chaos.producer", *words)
+        for name in self._commands:
+            self._start(name)
+
     def __exit__(self, *_: object) -> None:
+        self._bringing.shutdown(cancel_futures=True)
         for process in self.processes.values():
             process.kill()
-        self.broker.kill()
-        self.valkey.stop()
-        self.postgres.stop()
+        self.broker.end()
+        self.valkey.kill()
+        for database in self.databases:
+            database.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def _start(self, name: str) -> None:
+        arguments = self._commands[name]
         environment = {
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             "RELIABLE_MQ_BROKER": self.broker.name_server_address,
-            "RELIABLE_MQ_DATABASE": self.postgres.url,
+            "RELIABLE_MQ_DATABASE": self.databases[0].url,
             "RELIABLE_MQ_REDIS": self.valkey.url,
         }
-        process = Process(name, arguments, environment, self.directory / f"{name}.log")
+        if len(self.databases) > 1:
+            branch = {"branch": self.databases[1].url}
+            environment["RELIABLE_MQ_DATABASES"] = json.dumps(branch)
+        if life := self._scene.life_seconds:
+            environment[LIFE_SECONDS] = str(life)
+            arguments = ("tests.chaos.mortal", *arguments)
+        process = Process(name, ("-m", *arguments), environment, self.directory / f"{name}.log")
         process.start()
-        self.processes[name] = process
+        self.processes[name] = self._victims[name] = process
 
     def do(self, planned: Planned) -> None:
         """Do a fault, unless its victim is away already."""
-        kinds = {
-            Fault.WORKER: ("worker", WORKERS),
-            Fault.PRODUCER: ("producer", PRODUCERS),
-            Fault.SCHEDULER: ("scheduler", SCHEDULERS),
-        }
         match planned.fault:
             case Fault.FLUSH:
-                with contextlib.suppress(OSError, LocalServerFailed):  # it may be away
-                    self.valkey.flush()
-                    self.done[planned.fault] += 1
-                return
+                if "redis-0" not in self._stopped:
+                    with contextlib.suppress(OSError, LocalServerFailed):  # it may be away
+                        self.valkey.flush()
+                        self.done[planned.fault] += 1
             case Fault.CONNECTIONS:
                 self._cut_connections(planned)
-                return
-            case Fault.BROKER | Fault.REDIS | Fault.DATABASE:
-                name = planned.fault.name
             case _:
-                kind, count = kinds[planned.fault]
-                name = f"{kind}-{planned.victim % count}"
-        if name in self._back_at:
+                self._send_away(planned)
+
+    def _send_away(self, planned: Planned) -> None:
+        """Kill or stop one of a kind; never two of a kind are stopped."""
+        kind = planned.fault.name.removesuffix("_STOPPED").lower()
+        names = sorted(name for name in self._victims if name.startswith(f"{kind}-"))
+        name = names[planned.victim % len(names)]
+        if name in self._back_at or name in self._coming or not self._victims[name].is_running:
             return
-        self._kill(name)
+        if planned.fault in STOPS:
+            if any(stopped.startswith(f"{kind}-") for stopped in self._stopped):
+                return
+            self._signal(name, signal.SIGSTOP)
+            self._stopped.add(name)
+        else:
+            self._victims[name].kill()
         self.done[planned.fault] += 1
         self._back_at[name] = time.monotonic() + planned.away
 
-    def _kill(self, name: str) -> None:
-        match name:
-            case Fault.BROKER.name:
-                self.broker.kill()
-            case Fault.REDIS.name:
-                self.valkey.kill()
-            case Fault.DATABASE.name:
-                self.postgres.kill()
-            case _:
-                self.processes[name].kill()
+    def _signal(self, name: str, what: signal.Signals) -> None:
+        if (pid := self._victims[name].pid) is not None:
+            os.kill(pid, what)
 
     def _cut_connections(self, planned: Planned) -> None:
-        """Let the database end some of the connections to it."""
+        """Let a database end some of the connections to it."""
         question = (
             b"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
             b"WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND pid %% 3 = %s"
         )
+        url = self.urls[planned.victim % len(self.urls)]
         with contextlib.suppress(psycopg.OperationalError):  # it may be away
-            with psycopg.connect(self.url, autocommit=True) as connection:
+            with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(question, [planned.victim % 3])
             self.done[planned.fault] += 1
 
@@ -146,33 +203,47 @@ class Stage:
         """Bring back what was away long enough, and what ended by itself."""
         now = time.monotonic()
         for name in [name for name, at in self._back_at.items() if at <= now]:
-            del self._back_at[name]
             self._bring_back(name)
-        for name, process in self.processes.items():
-            if name not in self._back_at and process.exit_code is not None:
-                code = process.collect()
-                self.ended_by_themselves[f"{name.partition('-')[0]} with {code}"] += 1
-                self._back_at[name] = now + 0.5
+        for name in [name for name, coming in self._coming.items() if coming.done()]:
+            self._coming.pop(name).result()
+        for name, victim in self._victims.items():
+            is_away = name in self._back_at or name in self._coming
+            if not is_away and not victim.is_running:
+                self._note_end(name)
+                self._back_at[name] = now + AGAIN_SECONDS
+
+    def _note_end(self, name: str) -> None:
+        process = self.processes.get(name)
+        code = None if process is None else process.collect()
+        if code == -signal.SIGKILL:
+            self.done[STATEMENT] += 1
+        else:
+            self.ended_by_themselves[f"{name.partition('-')[0]} with {code}"] += 1
 
     def _bring_back(self, name: str) -> None:
-        match name:
-            case Fault.BROKER.name:
-                self.broker.start()
-            case Fault.REDIS.name:
-                self.valkey.start()
-            case Fault.DATABASE.name:
-                self.postgres.start()
-            case _:
-                self.processes[name].start()
+        del self._back_at[name]
+        if name in self._stopped:
+            self._stopped.remove(name)
+            self._signal(name, signal.SIGCONT)
+        else:
+            self._coming[name] = self._bringing.submit(self._victims[name].start)
 
-    def stop_producing(self) -> None:
-        """Let no more orders be placed, and bring everything else back."""
-        for name in [name for name in self.processes if name.startswith("producer")]:
-            self._back_at.pop(name, None)
-            self.processes.pop(name).stop()
+    def make_peace(self) -> None:
+        """Let no more orders be placed and nothing die; return when everything else is back."""
         for name in list(self._back_at):
-            del self._back_at[name]
             self._bring_back(name)
+        for name in list(self._coming):
+            self._coming.pop(name).result()
+        for name, process in list(self.processes.items()):
+            if name.startswith("producer"):
+                process.stop()
+                del self.processes[name], self._victims[name]
+        if self._scene.life_seconds:  # the last deaths, and lives without an end
+            self._scene = self._scene._replace(life_seconds=0.0)
+            for process in self.processes.values():
+                process.kill()
+            for name in list(self.processes):
+                self._start(name)
 
     def log_counts(self, text: str) -> int:
         """Return how often a text stands in the logs of the workers."""

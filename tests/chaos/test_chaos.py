@@ -7,6 +7,7 @@ import pytest
 from tests.chaos import run as chaos
 from tests.chaos.faults import plan
 from tests.chaos.run import run
+from tests.chaos.stage import Scene
 
 SEED, SECONDS = 20_261_121, 12.0
 ORDERS_MIN = 21
@@ -14,7 +15,7 @@ ORDERS_MIN = 21
 
 @pytest.mark.processes
 def test_every_promise_is_kept_while_everything_is_killed_at_random() -> None:
-    outcome = run(SEED, SECONDS, rate=25.0, orders_min=ORDERS_MIN)
+    outcome = run(SEED, SECONDS, Scene(rate=25.0), orders_min=ORDERS_MIN)
 
     assert outcome.holds, outcome.table()
     assert outcome.verdict.counts["orders"] >= ORDERS_MIN, outcome.table()
@@ -27,7 +28,7 @@ def test_a_slow_machine_may_take_its_time_to_rest_as_long_as_it_comes_further(
 ) -> None:
     """Given what is left over, asked for every eighty seconds."""
     asked = iter(left)
-    stage = SimpleNamespace(tick=lambda: None, url="")
+    stage = SimpleNamespace(tick=lambda: None, urls=[])
     moments = count(step=80.0)
     clock = SimpleNamespace(now=next(moments))
     monkeypatch.setattr("time.monotonic", lambda: clock.now)

@@ -43,6 +43,11 @@ class Process:
         return self._child is not None and self._child.poll() is None
 
     @property
+    def pid(self) -> int | None:
+        """The process id of the child that the last `start` made, None when there is none."""
+        return None if self._child is None else self._child.pid
+
+    @property
     def exit_code(self) -> int | None:
         """The exit code of a child that ended by itself; negative for a signal; else None."""
         return None if self._child is None else self._child.poll()
