@@ -143,7 +143,7 @@ def retry(
     is_filtered = everything or wanted != LetterFilter(group=wanted.group)
     if (message_ids and is_filtered) or not (message_ids or is_filtered or wanted.group):
         raise UsageError("give either MESSAGE_IDs or a filter such as --group or --topic")
-    if (note or by) and not (application or db):
+    if (note or by) and not (application or _database(application, db, broker)):
         raise UsageError("--note and --by are kept in an audit: give --app or --db, too")
     with _known(application, db, prefix, broker) as known:
         refused: Outcome = {}
@@ -180,14 +180,15 @@ def _tell_refused(refused: Outcome) -> None:
         raise typer.Exit(1)
 
 
+def _database(application: str, db: str, broker: str) -> str:
+    """Return the URL of the database; with no option at all the environment names it."""
+    return db if application or db or broker else os.environ.get(DATABASE_VARIABLE, "")
+
+
 @contextmanager
 def _known(application: str, db: str, prefix: str, broker: str) -> Iterator[DeadLetters]:
-    """Give the dead letters, as the databases know them that the options name, or none.
-
-    With no option at all the environment names the database, or else the broker alone.
-    """
-    if not (application or db or broker):
-        db = os.environ.get(DATABASE_VARIABLE, "")
+    """Give the dead letters, as the databases know them that the options name, or none."""
+    db = _database(application, db, broker)
     if not application and not db:
         broker = broker or os.environ.get(BROKER_VARIABLE, "")
         if not broker:
