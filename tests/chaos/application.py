@@ -60,10 +60,10 @@ mq = ReliableMQ(
 )
 
 
-def place_order(order_id: int, customer: str) -> None:
-    """Write an order and send it, every third one by a half message; announce every fifth twice."""
+def place_order(order_id: int, customer: str, *, half: bool) -> None:
+    """Write an order and send it, by a half message if asked for; announce every fifth twice."""
     order = {"id": order_id, "customer": customer}
-    with mq.transaction(half=order_id % 3 == 0) as tx:
+    with mq.transaction(half=half) as tx:
         tx.session.execute(insert(ORDERS), order)
         tx.send("orders", order, key=order_id, ordering_key=customer)
         if order_id % ANNOUNCED_EVERY == 0:

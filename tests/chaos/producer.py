@@ -38,8 +38,12 @@ def main() -> None:
 
 
 def place_orders(stopped: threading.Event, number: int, producers: int, rate: float) -> None:
-    """Place one order after another, a customer's in the order of their numbers."""
+    """Place one order after another, a customer's in the order of their numbers.
+
+    Every third one is a half message. One that failed goes by the outbox: the broker may be away.
+    """
     order_id: int | None = None
+    has_failed = False
     for turn in itertools.count():
         if stopped.wait(1 / rate):
             break
@@ -48,11 +52,12 @@ def place_orders(stopped: threading.Event, number: int, producers: int, rate: fl
                 last = last_order(number, producers)
                 order_id = number if last < 0 else last + producers
             customer = f"{number}-{order_id // producers % CUSTOMERS}" if turn % 5 else ""
-            place_order(order_id, customer)
+            place_order(order_id, customer, half=order_id % 3 == 0 and not has_failed)
             order_id += producers
+            has_failed = False
         except Exception as error:  # noqa: BLE001 - the database is away: a till tries again
             log.warning("order %s: %s", order_id, error)
-            order_id = None
+            order_id, has_failed = None, True
             time.sleep(AGAIN_SECONDS)
 
 

@@ -19,6 +19,7 @@ ORDERS_SECONDS_MAX = 60.0
 STILL_SECONDS_MAX = 180.0
 """A system that has come no further for so long comes to no rest."""
 TICK_SECONDS = 0.05
+OUTAGE_SECONDS = 20.0
 SUPPRESSED = "suppressed duplicate"
 PROBE_SECONDS_MAX = 15.0
 """Within so long a probe opens a closed topic; see docs/guarantees.md."""
@@ -29,7 +30,8 @@ GRACE_SECONDS = 60.0
 class Outcome(NamedTuple):
     """What a run came to.
 
-    `sent_after`: seconds from the last fault until every stub was sent; None: not within the bound.
+    `waited`: stubs that no broker had when the last fault ended. `sent_after`: seconds from there
+    until every stub was sent; None: not within the bound.
     """
 
     seed: int
@@ -38,6 +40,7 @@ class Outcome(NamedTuple):
     verdict: Verdict
     faults: Counter[str]
     ended_by_themselves: Counter[str]
+    waited: int
     sent_after: float | None
     is_drained: bool
     suppressed: int
@@ -73,6 +76,7 @@ class Outcome(NamedTuple):
         counts = {
             **self.verdict.counts,
             "suppressed duplicates": self.suppressed,
+            "stubs that waited when the last fault ended": self.waited,
             **dict(sorted(self.faults.items())),
             **{f"ended by itself: {who}": n for who, n in self.ended_by_themselves.items()},
         }
@@ -141,7 +145,9 @@ def run(
                 due = now + planned.pause
             time.sleep(TICK_SECONDS)
         _wait_for_orders(stage, orders_min)
+        _take_orders_without_a_broker(stage, min(OUTAGE_SECONDS, seconds / 6))
         stage.make_peace()
+        waited = _asked(unsent, stage) or 0
         sent_after = _seconds_until_sent(stage)
         drained = _wait_until_drained(stage)
         reconciled = reconciling.finish() if reconciling is not None else None
@@ -156,11 +162,21 @@ def run(
             judge(rows_of(stage.urls)),
             stage.done,
             stage.ended_by_themselves,
+            waited,
             sent_after,
             drained,
             stage.log_counts(SUPPRESSED),
             reconciled,
         )
+
+
+def _take_orders_without_a_broker(stage: Stage, seconds: float) -> None:
+    """Let the last fault be an outage of the broker: what is ordered meanwhile waits for it."""
+    stage.take_broker_away()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        stage.tick()
+        time.sleep(TICK_SECONDS)
 
 
 def _wait_for_orders(stage: Stage, count: int) -> None:

@@ -6,6 +6,7 @@ one that this stage started, and is killed or stopped by its own process id.
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCERS, WORKERS, SCHEDULERS = 2, 2, 2
 AGAIN_SECONDS = 0.5
 """What ended by itself is started again so long afterwards."""
+BROKER = "broker-0"
 STATEMENT = "processes that died at an SQL statement"
 
 
@@ -82,7 +84,7 @@ class Stage:
         self.broker = BROKERS[scene.broker](self.directory / "broker")
         self.processes: dict[str, Process] = {}
         self._commands: dict[str, tuple[str, ...]] = {}
-        self._victims: dict[str, Victim] = {"broker-0": self.broker, "redis-0": self.valkey}
+        self._victims: dict[str, Victim] = {BROKER: self.broker, "redis-0": self.valkey}
         self._back_at: dict[str, float] = {}
         self._coming: dict[str, Future[object]] = {}
         self._stopped: set[str] = set()
@@ -227,6 +229,14 @@ class Stage:
             self._signal(name, signal.SIGCONT)
         else:
             self._coming[name] = self._bringing.submit(self._victims[name].start)
+
+    def take_broker_away(self) -> None:
+        """Kill the broker, whatever state it is in; it comes back with the peace."""
+        if (coming := self._coming.pop(BROKER, None)) is not None:
+            coming.result()
+        self._stopped.discard(BROKER)
+        self.broker.kill()
+        self._back_at[BROKER] = math.inf
 
     def make_peace(self) -> None:
         """Let no more orders be placed and nothing die; return when everything else is back."""

@@ -1,6 +1,7 @@
 """Some seconds of the chaos that `make chaos` lets reign for hours."""
 
-from itertools import count
+from collections.abc import Iterable
+from itertools import count, repeat
 from types import SimpleNamespace
 
 import pytest
@@ -36,6 +37,22 @@ def test_a_slow_machine_may_take_its_time_to_rest_as_long_as_it_comes_further(
     monkeypatch.setattr(chaos, "left_over", lambda _: next(asked))
 
     assert chaos._wait_until_drained(stage) is rests  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("waiting", "is_sent"), [((7, 3, 0), True), (repeat(1), False)])
+def test_what_no_broker_has_after_the_bound_is_told(
+    monkeypatch: pytest.MonkeyPatch, waiting: Iterable[int], is_sent: bool
+) -> None:
+    """Given how many stubs wait, asked for every five seconds."""
+    asked = iter(waiting)
+    stage = SimpleNamespace(tick=lambda: None, urls=[])
+    moments = count(step=5.0)
+    clock = SimpleNamespace(now=next(moments))
+    monkeypatch.setattr("time.monotonic", lambda: clock.now)
+    monkeypatch.setattr("time.sleep", lambda _: setattr(clock, "now", next(moments)))
+    monkeypatch.setattr(chaos, "unsent", lambda _: next(asked))
+
+    assert (chaos._seconds_until_sent(stage) is not None) is is_sent  # type: ignore[arg-type]
 
 
 def test_a_seed_repeats_its_faults() -> None:
