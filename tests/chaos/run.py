@@ -30,8 +30,8 @@ GRACE_SECONDS = 60.0
 class Outcome(NamedTuple):
     """What a run came to.
 
-    `waited`: stubs that no broker had when the last fault ended. `sent_after`: seconds from there
-    until every stub was sent; None: not within the bound.
+    `waited`: stubs that waited at the end of the broker's last outage. `sent_after`: seconds from
+    the moment when all was back until every stub was sent; None: not within the bound.
     """
 
     seed: int
@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
         counts = {
             **self.verdict.counts,
             "suppressed duplicates": self.suppressed,
-            "stubs that waited when the last fault ended": self.waited,
+            "stubs that waited at the end of the last outage": self.waited,
             **dict(sorted(self.faults.items())),
             **{f"ended by itself: {who}": n for who, n in self.ended_by_themselves.items()},
         }
@@ -146,8 +146,8 @@ def run(
             time.sleep(TICK_SECONDS)
         _wait_for_orders(stage, orders_min)
         _take_orders_without_a_broker(stage, min(OUTAGE_SECONDS, seconds / 6))
-        stage.make_peace()
         waited = _asked(unsent, stage) or 0
+        stage.make_peace()
         sent_after = _seconds_until_sent(stage)
         drained = _wait_until_drained(stage)
         reconciled = reconciling.finish() if reconciling is not None else None
