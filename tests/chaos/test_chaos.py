@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from itertools import count, repeat
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.chaos import run as chaos
@@ -23,20 +24,27 @@ def test_every_promise_is_kept_while_everything_is_killed_at_random() -> None:
     assert sum(outcome.faults.values()) > 4
 
 
+def stage_that_is_asked(
+    monkeypatch: pytest.MonkeyPatch, question: str, answers: Iterable[int], every: float
+) -> Any:
+    """Return a stage on which nothing happens; each sleep lasts so many seconds of a made clock."""
+    asked = iter(answers)
+    moments = count(step=every)
+    clock = SimpleNamespace(now=next(moments))
+    monkeypatch.setattr("time.monotonic", lambda: clock.now)
+    monkeypatch.setattr("time.sleep", lambda _: setattr(clock, "now", next(moments)))
+    monkeypatch.setattr(chaos, question, lambda _: next(asked))
+    return SimpleNamespace(tick=lambda: None, urls=[])
+
+
 @pytest.mark.parametrize(("left", "rests"), [((9, 5, 5, 1, 1, 0), True), ((9, 5, 5, 5, 5), False)])
 def test_a_slow_machine_may_take_its_time_to_rest_as_long_as_it_comes_further(
     monkeypatch: pytest.MonkeyPatch, left: tuple[int, ...], rests: bool
 ) -> None:
     """Given what is left over, asked for every eighty seconds."""
-    asked = iter(left)
-    stage = SimpleNamespace(tick=lambda: None, urls=[])
-    moments = count(step=80.0)
-    clock = SimpleNamespace(now=next(moments))
-    monkeypatch.setattr("time.monotonic", lambda: clock.now)
-    monkeypatch.setattr("time.sleep", lambda _: setattr(clock, "now", next(moments)))
-    monkeypatch.setattr(chaos, "left_over", lambda _: next(asked))
+    stage = stage_that_is_asked(monkeypatch, "left_over", left, every=80.0)
 
-    assert chaos._wait_until_drained(stage) is rests  # type: ignore[arg-type]
+    assert chaos._wait_until_drained(stage) is rests
 
 
 @pytest.mark.parametrize(("waiting", "is_sent"), [((7, 3, 0), True), (repeat(1), False)])
@@ -44,15 +52,9 @@ def test_what_no_broker_has_after_the_bound_is_told(
     monkeypatch: pytest.MonkeyPatch, waiting: Iterable[int], is_sent: bool
 ) -> None:
     """Given how many stubs wait, asked for every five seconds."""
-    asked = iter(waiting)
-    stage = SimpleNamespace(tick=lambda: None, urls=[])
-    moments = count(step=5.0)
-    clock = SimpleNamespace(now=next(moments))
-    monkeypatch.setattr("time.monotonic", lambda: clock.now)
-    monkeypatch.setattr("time.sleep", lambda _: setattr(clock, "now", next(moments)))
-    monkeypatch.setattr(chaos, "unsent", lambda _: next(asked))
+    stage = stage_that_is_asked(monkeypatch, "unsent", waiting, every=5.0)
 
-    assert (chaos._seconds_until_sent(stage) is not None) is is_sent  # type: ignore[arg-type]
+    assert (chaos._seconds_until_sent(stage) is not None) is is_sent
 
 
 def test_a_seed_repeats_its_faults() -> None:
