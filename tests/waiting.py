@@ -23,6 +23,8 @@ WAIT_CLOCK_SECONDS_MAX = 600.0
 """So long one wait takes at any load: it ends before its scene, if it began with it."""
 SCENE_CLOCK_SECONDS_MAX = 780.0
 """So long a scene takes at any load: it ends before the `timeout` of pytest in pyproject.toml."""
+NEVER_BUSY = {"osPageCacheBusyTimeOutMills": "3600000", "waitTimeMillsInSendQueue": "3600000"}
+"""Properties of a broker. Else it refuses sends after its disk or its whole machine was slow."""
 TURNS = 20
 """So often a loop is only let go on: most conditions of a loop's own hold after some turns."""
 

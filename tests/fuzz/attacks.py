@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tests.fuzz import big_numbers, big_queues, big_tables, big_texts
 from tests.fuzz.scene import MIB, Scene, Settings
 from tests.fuzz.served_process import Ways
-from tests.waiting import allowed_seconds
+from tests.waiting import NEVER_BUSY, allowed_seconds
 
 
 class Attack(NamedTuple):
@@ -45,7 +45,6 @@ def _impatient(_random: Random) -> Settings:
     )
 
 
-NEVER_BUSY = {"osPageCacheBusyTimeOutMills": "3600000", "waitTimeMillsInSendQueue": "3600000"}
 _PULLING = {**NEVER_BUSY, "enablePropertyFilter": "true"}
 
 ATTACKS: Mapping[str, Attack] = {

@@ -12,15 +12,13 @@ from bench.java_programs import (
 )
 from bench.positions import Position, read_positions
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.waiting import run_process
+from tests.waiting import NEVER_BUSY, run_process
 from tests.with_java import SERVERS, skipped_without_java
 
 MESSAGES = 4_000
 PROGRAM_SECONDS_MAX = 400
 SEND_MS_MAX = 300_000
 """Of a send with all its tries. Java's own 3 s may pass on a busy machine: 16 threads begin."""
-NEVER_BUSY = {"osPageCacheBusyTimeOutMills": "3600000", "waitTimeMillsInSendQueue": "3600000"}
-"""A broker whose disk is slow refuses sends; Java tries again at once, and soon gives up."""
 
 pytestmark = SERVERS
 

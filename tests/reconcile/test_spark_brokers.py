@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tests.client.cluster import PATIENT, play
 from tests.reconcile.judging import verdicts_of
 from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, TableWriter, message_id
-from tests.waiting import eventually
+from tests.waiting import NEVER_BUSY, eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.thread_client import Client
@@ -48,7 +48,6 @@ from reliable_mq.testing.local_servers import free_port
 
 LATER = NOW + timedelta(days=365)
 
-NEVER_BUSY = {"osPageCacheBusyTimeOutMills": "3600000", "waitTimeMillsInSendQueue": "3600000"}
 ONCE = msgspec.structs.replace(PATIENT, retries=0)
 """A message that is sent again lies in two brokers, and is settled when one of them is away."""
 

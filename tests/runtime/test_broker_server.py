@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 import uvloop
 from tests.broker_core.broker_world import TOPIC, send_header
-from tests.waiting import SECONDS_MAX, eventually, run_process, scene_limit
+from tests.waiting import NEVER_BUSY, SECONDS_MAX, eventually, run_process, scene_limit
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
@@ -78,10 +78,6 @@ class Peer:
 
     async def send(self, topic: str = TOPIC) -> Command:
         return await self.ask(RequestCode.SEND_MESSAGE_V2, send_header(topic), b"x")
-
-
-NEVER_BUSY = {"osPageCacheBusyTimeOutMills": "3600000", "waitTimeMillsInSendQueue": "3600000"}
-"""A broker whose machine stands still for a second refuses what comes next: it is busy."""
 
 
 async def started(folder: Path, watch: Watch, **properties: str) -> tuple[BrokerServer, Peer]:
