@@ -167,7 +167,8 @@ def _missing_indexes(inspector: Inspector, table: Table, dialect: str) -> Iterat
 def alone(connection: Connection, prefix: str) -> Iterator[None]:
     """Let nobody else change these tables meanwhile; the lock ends with the connection at last.
 
-    SQLite lets one transaction write anyway. Ends the transaction that the connection is in.
+    SQLite has no such lock: there a transaction keeps the others out, so what belongs together is
+    one transaction. Ends the transaction that the connection is in.
 
     Raises:
         Unavailable: when another one did not end within a minute.

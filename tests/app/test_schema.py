@@ -17,6 +17,7 @@ from sqlalchemy import (
     Integer,
     String,
     Table,
+    create_engine,
     event,
     inspect,
     text,
@@ -192,6 +193,28 @@ def test_two_processes_at_once_make_one_schema(database_url: str) -> None:
         assert connection.execute(versions.select()).all() == [(REVISION,)]
     for each in databases:
         each.close()
+
+
+def test_on_sqlite_no_process_sees_the_tables_of_a_migration_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path / 'application.db'}"
+    migrated = Database(url, prefix="rmq_", connections=1)
+    reader = create_engine(url)
+    seen: set[str | None] = set()
+
+    def look(*_: object) -> None:
+        with reader.connect() as connection:
+            seen.add(revision_of(connection, "rmq_"))
+
+    event.listen(migrated.engine, "before_cursor_execute", look)
+    assert migrated.migrate() == REVISIONS
+    event.remove(migrated.engine, "before_cursor_execute", look)
+    look()
+
+    assert seen == {None, REVISION}
+    migrated.close()
+    reader.dispose()
 
 
 def test_tables_of_an_older_release_are_refused_with_what_to_do(database: Database) -> None:

@@ -56,6 +56,9 @@ def pending(connection: Connection, prefix: str) -> list[str]:
 def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
     """Bring the tables to this release, one process at a time; return the revisions that were run.
 
+    On SQLite all of it is one transaction, because the transaction is the lock there. Between two
+    transactions another process would see tables of an older release.
+
     Args:
         engine: the database; one of `app.sql_database.Database`.
         metadata: the tables of this release.
@@ -67,7 +70,8 @@ def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
     """
     with _one_thread, engine.connect() as connection, alone(connection, prefix):
         wanted = pending(connection, prefix)
-        connection.rollback()
+        if connection.dialect.name != "sqlite":
+            connection.rollback()  # Alembic commits after each migration; the lock goes on
         if wanted:
             with _within_another_run():
                 command.upgrade(_config(prefix=prefix, connection=connection), REVISION)
