@@ -144,6 +144,25 @@ def test_without_a_descriptor_files_are_let_go_of(code: int, tmp_path: Path) -> 
         assert all(file.copy(0, 1) == b"\0" for file in opened)
 
 
+@pytest.mark.parametrize("count", range(16))
+def test_of_a_few_files_all_are_let_go_of_before_one_more_is_refused(
+    count: int, tmp_path: Path
+) -> None:
+    def act() -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for used in {0, 1, count // 2, count}:
+        with disk_of(tmp_path / str(used), 100) as (disk, files):
+            opened = [disk.open(f"q/{number}", SIZE) for number in range(count)]
+            for number, file in enumerate(opened):
+                file.was_used = number < used
+            with pytest.raises(OSError, match="Too many open files") as raised:
+                files.attempt(act)
+            assert is_out_of_room(raised.value)
+            assert len(files) == 0
+            assert all(file.opened is None for file in opened)
+
+
 def test_when_no_file_can_be_let_go_of_it_is_as_with_a_full_disk() -> None:
     files = Descriptors(4)
 

@@ -112,7 +112,7 @@ class Descriptors:
     def _let_go(self, count: int) -> None:
         """Let go of files that were not used since they were looked at last, the oldest first."""
         for _ in range(2 * len(self._files)):
-            if count <= 0:
+            if count <= 0 or not self._files:
                 return
             file, _nothing = self._files.popitem(last=False)
             if file.was_used:
