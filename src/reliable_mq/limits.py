@@ -25,6 +25,11 @@ CONSUME_QUEUE_FILE_SIZE = 300_000 * CONSUME_QUEUE_UNIT_SIZE
 # What one subscription may hold, and one heartbeat: reading more would keep everybody waiting.
 TAGS_MAX = 1_000
 REGISTERED_TOPICS_MAX = 300_000  # at a name server: topics, each counted once for a broker name
+REGISTERED_NAME_LENGTH_MAX = 390  # the longest: %RETRY%, a group of 255, "_", a topic (pop retries)
+BROKERS_MAX = 1_000  # at a name server
+BROKERS_OF_CONNECTION_MAX = 100  # which one connection registers there
+BROKER_TEXT_LENGTH_MAX = 255  # characters of its name, its cluster's, each of its addresses
+BROKER_LIFETIME_MS_MAX = 3_600_000  # how long a silent broker may ask to be kept
 REGISTRATION_SIZE_MAX = 32 * 1024 * 1024  # unpacked
 SETTINGS_SIZE_MAX = 4 * 1024 * 1024  # characters that a name server keeps for tools and brokers
 SUBSCRIPTIONS_MAX = 10_000

@@ -5,13 +5,20 @@ is forgotten, and with the last broker of a name its topics. Only a master's top
 Source: Apache RocketMQ `RouteInfoManager`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from reliable_mq.errors import InvariantBroken, ProtocolError
-from reliable_mq.limits import REGISTERED_TOPICS_MAX
+from reliable_mq.limits import (
+    BROKER_LIFETIME_MS_MAX,
+    BROKER_TEXT_LENGTH_MAX,
+    BROKERS_MAX,
+    BROKERS_OF_CONNECTION_MAX,
+    REGISTERED_NAME_LENGTH_MAX,
+    REGISTERED_TOPICS_MAX,
+)
 from reliable_mq.name_server.registration import DataVersion, RegisteredTopic, Registration
 from reliable_mq.name_server.steps import Steps
 from reliable_mq.wire.headers import RegisterBrokerHeader
@@ -61,7 +68,10 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 class RouteTable:
-    """Brokers by (cluster, address) and by name, queues by topic and broker name.
+    """Brokers by (cluster, address) and by name, queues by broker name and topic.
+
+    A broker name goes with all its topics in one step, however many they are. So a route looks at
+    each broker name; these are few.
 
     Invariant N1: an address that a route names belongs to a broker that is alive, and a topic is
     known only of broker names that have an address.
@@ -70,18 +80,22 @@ class RouteTable:
     def __init__(self) -> None:
         self._live: dict[tuple[str, str], _Live] = {}
         self._names: dict[str, BrokerData] = {}
-        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._topics: dict[str, dict[str, QueueData]] = {}  # of each broker name, by topic
         self._count = 0  # of topics, each counted once for a broker name
 
     def invariants(self) -> None:
         """N1; see the class."""
+        alive = {(live.header.broker_name, live.header.broker_addr) for live in self._live.values()}
         for name, data in self._names.items():
             for address in data.broker_addrs.values():
-                if (data.cluster, address) not in self._live:
+                if (name, address) not in alive:
                     raise InvariantBroken(f"N1: {address} of {name} is not alive")
-        for topic, queues in self._topics.items():
-            if not queues or queues.keys() - self._names.keys():
-                raise InvariantBroken(f"N1: {topic} is known of {list(queues)}")
+            if not data.broker_addrs:
+                raise InvariantBroken(f"N1: {name} has no address")
+        if self._topics.keys() != self._names.keys():
+            raise InvariantBroken(f"N1: topics of {[*self._topics]}, brokers {[*self._names]}")
+        if len(self._live) > BROKERS_MAX:
+            raise InvariantBroken(f"N1: {len(self._live)} brokers are known")
         count = sum(map(len, self._topics.values()))
         if count != self._count:
             raise InvariantBroken(f"N1: {count} topics are known, {self._count} are counted")
@@ -100,31 +114,39 @@ class RouteTable:
         long as no other registration of the broker comes, and the broker does not go.
 
         Raises:
-            ProtocolError: when the table has no room for so many topics.
+            ProtocolError: when the table has no room for the broker or for so many topics.
         """
+        _refuse_long_texts(header)
         name, address, number = header.broker_name, header.broker_addr, header.broker_id
         data = self._names.get(name)
         if data is None:
             data = BrokerData(broker_name=name, cluster=header.cluster_name)
         key = (header.cluster_name, address)
         if self._is_outdated(data, header, registration):
-            self._live.pop(key, None)
+            self._forget(key)
             return Registered()
         addresses = data.broker_addrs
         is_first = number not in addresses
         if is_first and len(registration.topic_config_table) == 1:
             return None
+        known = self._live.get(key)
+        self._refuse_many_brokers(known, connection)
+        if known is not None and known.header.broker_name != name:
+            self._forget(key)  # the broker at this address has a new name
+            known = None
         self._names[name] = data
+        self._topics.setdefault(name, {})
         data.enable_acting_master = bool(header.enable_acting_master)
         for other in [n for n, a in addresses.items() if a == address and n != number]:
             del addresses[other]
         replaced = addresses.get(number)
         if replaced not in (None, address):
-            self._live.pop((header.cluster_name, replaced), None)
+            other = self._live.get((header.cluster_name, replaced))
+            if other is not None and other.header.broker_name == name:
+                del self._live[header.cluster_name, replaced]
         addresses[number] = address
-        known = self._live.get(key)
         is_changed = known is None or known.version != registration.data_version
-        lifetime_ms = header.heartbeat_timeout_millis or EXPIRY_MS
+        lifetime_ms = min(header.heartbeat_timeout_millis or EXPIRY_MS, BROKER_LIFETIME_MS_MAX)
         live = self._live[key] = _Live(
             header, connection, lifetime_ms, now_ms + lifetime_ms, registration.data_version
         )
@@ -136,6 +158,18 @@ class RouteTable:
                 live.version = DataVersion(timestamp=-1)  # its next registration counts as new
                 raise
         return self._master_of(data) if number != MASTER else Registered()
+
+    def _refuse_many_brokers(self, known: _Live | None, connection: int) -> None:
+        """Refuse a broker that is new, or comes over another connection, if there is no room."""
+        if known is None and len(self._live) >= BROKERS_MAX:
+            raise ProtocolError(f"the name server has no room for more than {BROKERS_MAX} brokers")
+        if known is not None and known.connection == connection:
+            return
+        others = sum(live.connection == connection for live in self._live.values())
+        if others >= BROKERS_OF_CONNECTION_MAX:
+            raise ProtocolError(
+                f"one connection may register at most {BROKERS_OF_CONNECTION_MAX} brokers"
+            )
 
     def _is_outdated(
         self, data: BrokerData, header: RegisterBrokerHeader, registration: Registration
@@ -152,7 +186,7 @@ class RouteTable:
     ) -> Steps[None]:
         key = (live.header.cluster_name, live.header.broker_addr)
         for number, topic in enumerate(registration.topic_config_table.values(), 1):
-            if is_new or name not in self._topics.get(topic.topic_name, ()):
+            if is_new or topic.topic_name not in self._topics[name]:
                 self._put_queues(topic.topic_name, _queue_data(name, topic))
             if number % _TOPICS_AT_ONCE == 0:
                 yield
@@ -160,16 +194,19 @@ class RouteTable:
                     return
 
     def _put_queues(self, topic: str, queue_data: QueueData) -> None:
-        queues = self._topics.get(topic)
-        if queues is None or queue_data.broker_name not in queues:
+        queues = self._topics[queue_data.broker_name]
+        if topic not in queues:
+            if len(topic) > REGISTERED_NAME_LENGTH_MAX:
+                raise ProtocolError(
+                    f"a topic's name of {len(topic)} characters, "
+                    f"at most {REGISTERED_NAME_LENGTH_MAX} are allowed"
+                )
             if self._count >= REGISTERED_TOPICS_MAX:
                 raise ProtocolError(
                     f"the name server has no room for more than {REGISTERED_TOPICS_MAX} topics"
                 )
             self._count += 1
-        if queues is None:
-            queues = self._topics[topic] = {}
-        queues[queue_data.broker_name] = queue_data
+        queues[topic] = queue_data
 
     def _master_of(self, data: BrokerData) -> Registered:
         address = data.broker_addrs.get(MASTER, "")
@@ -192,8 +229,17 @@ class RouteTable:
             live.expires_ms = now_ms + live.lifetime_ms
 
     def unregister(self, cluster: str, name: str, address: str) -> None:
-        """Forget a broker; without brokers of its name its topics go too."""
-        self._live.pop((cluster, address), None)
+        """Forget a broker, if it has this name; without brokers of its name its topics go too."""
+        live = self._live.get((cluster, address))
+        if live is not None and live.header.broker_name == name:
+            self._forget((cluster, address))
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        """Forget the broker of a cluster and an address, if it is known."""
+        live = self._live.pop(key, None)
+        if live is None:
+            return
+        name, address = live.header.broker_name, live.header.broker_addr
         data = self._names.get(name)
         if data is None:
             return
@@ -204,37 +250,26 @@ class RouteTable:
                 self._change_permissions(name, lambda perm: perm & ~WRITE)
             return
         del self._names[name]
-        for topic in [topic for topic, queues in self._topics.items() if name in queues]:
-            self._drop_queues(topic, name)
+        self._count -= len(self._topics.pop(name))
 
     def disconnected(self, connection: int) -> None:
         """Forget the brokers whose newest registration came over this connection."""
-        for live in [live for live in self._live.values() if live.connection == connection]:
-            self._forget(live)
+        for key in [key for key, live in self._live.items() if live.connection == connection]:
+            self._forget(key)
 
     def expire(self, now_ms: int) -> list[int]:
         """Forget the brokers that fell silent; return their connections, to be closed."""
-        silent = [live for live in self._live.values() if live.expires_ms < now_ms]
-        for live in silent:
-            self._forget(live)
-        return [live.connection for live in silent]
-
-    def _forget(self, live: _Live) -> None:
-        header = live.header
-        self.unregister(header.cluster_name, header.broker_name, header.broker_addr)
+        silent = [(key, live) for key, live in self._live.items() if live.expires_ms < now_ms]
+        for key, _live in silent:
+            self._forget(key)
+        return [live.connection for _key, live in silent]
 
     def drop_topic(self, topic: str, cluster: str = "") -> None:
         """Forget a topic, in one cluster if that is named; a broker that has it brings it back."""
-        for name in list(self._topics.get(topic, ())):
-            if not cluster or self._names[name].cluster == cluster:
-                self._drop_queues(topic, name)
-
-    def _drop_queues(self, topic: str, broker_name: str) -> None:
-        queues = self._topics[topic]
-        if queues.pop(broker_name, None) is not None:
-            self._count -= 1
-        if not queues:
-            del self._topics[topic]
+        for name, queues in self._topics.items():
+            is_meant = not cluster or self._names[name].cluster == cluster
+            if is_meant and queues.pop(topic, None) is not None:
+                self._count -= 1
 
     def wipe_write_permission(self, broker_name: str) -> int:
         """Let clients send nothing more to the brokers of a name; return how many topics it has."""
@@ -245,23 +280,20 @@ class RouteTable:
         return self._change_permissions(broker_name, lambda _perm: READ | WRITE)
 
     def _change_permissions(self, broker_name: str, change: Callable[[int], int]) -> int:
-        changed = 0
-        for queues in self._topics.values():
-            queue_data = queues.get(broker_name)
-            if queue_data is not None:
-                queue_data.perm = change(queue_data.perm)
-                changed += 1
-        return changed
+        changed = self._topics.get(broker_name, {})
+        for queue_data in changed.values():
+            queue_data.perm = change(queue_data.perm)
+        return len(changed)
 
     def route(self, topic: str) -> dict[str, Any] | None:
         """Return the topic's route as clients expect it, or None when no broker has it."""
-        queues = self._topics.get(topic)
-        if not queues:
+        names = sorted(name for name, queues in self._topics.items() if topic in queues)
+        if not names:
             return None
         return {
-            "brokerDatas": [msgspec.to_builtins(self._names[name]) for name in sorted(queues)],
+            "brokerDatas": [msgspec.to_builtins(self._names[name]) for name in names],
             "filterServerTable": {},
-            "queueDatas": [msgspec.to_builtins(queues[name]) for name in sorted(queues)],
+            "queueDatas": [msgspec.to_builtins(self._topics[name][topic]) for name in names],
         }
 
     def cluster_info(self) -> dict[str, Any]:
@@ -281,15 +313,15 @@ class RouteTable:
 
     def topics_in(self, cluster: str) -> list[str]:
         """Return the topics that brokers of a cluster have, sorted."""
-        names = {name for name, data in self._names.items() if data.cluster == cluster}
-        return sorted(topic for topic, queues in self._topics.items() if names & queues.keys())
+        return _sorted_topics(
+            queues for name, queues in self._topics.items() if self._names[name].cluster == cluster
+        )
 
     def topics_by_flag(self, wanted: Callable[[int], bool]) -> list[str]:
         """Return the topics whose system flag, as any broker has it, is wanted; sorted."""
-        return sorted(
-            topic
-            for topic, queues in self._topics.items()
-            if wanted(next(iter(queues.values())).topic_sys_flag)
+        return _sorted_topics(
+            [topic for topic, row in queues.items() if wanted(row.topic_sys_flag)]
+            for queues in self._topics.values()
         )
 
     def add_topic(self, topic: str, queues: list[QueueData]) -> None:
@@ -300,7 +332,24 @@ class RouteTable:
 
     def topics(self) -> list[str]:
         """Return all topics, sorted."""
-        return sorted(self._topics)
+        return _sorted_topics(self._topics.values())
+
+
+def _sorted_topics(tables: Iterable[Iterable[str]]) -> list[str]:
+    """Return the topics of some broker names, each once."""
+    return sorted(set().union(*tables))
+
+
+def _refuse_long_texts(header: RegisterBrokerHeader) -> None:
+    """Refuse names and addresses that would take much memory: they are kept."""
+    texts = (
+        *(header.broker_name, header.broker_addr, header.cluster_name),
+        header.ha_server_addr or "",
+    )
+    if max(map(len, texts)) > BROKER_TEXT_LENGTH_MAX:
+        raise ProtocolError(
+            f"a name or an address of a broker is longer than {BROKER_TEXT_LENGTH_MAX} characters"
+        )
 
 
 def _queue_data(broker_name: str, topic: RegisteredTopic) -> QueueData:
