@@ -31,7 +31,13 @@ BROKERS_OF_CONNECTION_MAX = 100  # which one connection registers there
 BROKER_TEXT_LENGTH_MAX = 255  # characters of its name, its cluster's, each of its addresses
 BROKER_LIFETIME_MS_MAX = 3_600_000  # how long a silent broker may ask to be kept
 REGISTRATION_SIZE_MAX = 32 * 1024 * 1024  # unpacked
-SETTINGS_SIZE_MAX = 4 * 1024 * 1024  # characters that a name server keeps for tools and brokers
+SMALL_REGISTRATION_SIZE_MAX = 320 * 1024  # done in one go, a few milliseconds; a part has 256 KiB
+REGISTRATIONS_SIZE_MAX = 64 * 1024 * 1024  # of all that wait at a name server, as they came
+# What a name server keeps for tools and brokers: characters, and so many more for what each value
+# and each namespace takes besides.
+SETTINGS_SIZE_MAX = 4 * 1024 * 1024
+SETTING_COST = 128
+NAMESPACE_COST = 512
 SUBSCRIPTIONS_MAX = 10_000
 REQUEST_BODY_SIZE_MAX = 4 * 1024 * 1024  # of one that is no send and no registration
 SLOW_TEXT_SIZE_MAX = 256 * 1024  # of properties, and of JSON that only fastjson reads

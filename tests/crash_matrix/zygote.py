@@ -22,8 +22,8 @@ import aiosqlite  # noqa: F401
 import msgspec
 import psycopg  # noqa: F401
 import pymysql  # noqa: F401
-import sqlalchemy.dialects.mysql
-import sqlalchemy.dialects.postgresql
+import sqlalchemy.dialects.mysql  # noqa: F401 - for its import alone
+import sqlalchemy.dialects.postgresql  # noqa: F401 - for its import alone
 import sqlalchemy.dialects.sqlite  # noqa: F401
 from tests.crash_matrix.flaws import plant
 from tests.crash_matrix.preparing import PREPARING

@@ -28,7 +28,6 @@ from reliable_mq.broker_core.store import disk
 from reliable_mq.broker_core.topics import TopicTable
 from reliable_mq.errors import Unavailable
 from reliable_mq.name_server import registration, routes
-from reliable_mq.name_server.steps import Steps, finish
 from reliable_mq.runtime import descriptors, listener, name_server, registrar, server_connection
 from reliable_mq.wire import peer_texts
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -165,20 +164,15 @@ def registrations_in_one_go() -> None:
 
 def settings_written_by_the_loop() -> None:
     """Each setting is written and synced, with all others, before anybody else is heard."""
-    go_on = name_server.NameServer._go_on
 
     def written(
-        self: name_server.NameServer, connection: int, command: Command, steps: Steps[Command]
-    ) -> bool:
-        if command.code != RequestCode.PUT_KV_CONFIG:
-            return go_on(self, connection, command, steps)
-        answer = finish(steps)
-        self._write(self._core.settings.dump())
+        self: name_server.NameServer, connection: int, command: Command, answer: Command
+    ) -> None:
+        if command.code == RequestCode.PUT_KV_CONFIG:
+            self._write(self._core.settings.dump())
         self._answer(connection, command, answer)
-        return True
 
-    _put(name_server.NameServer, "_go_on", written)
-    _put(name_server, "_SLICE_SECONDS", math.inf)
+    _put(name_server.NameServer, "_done", written)
     _put(server_connection, "_SLICE_SECONDS", math.inf)
 
 

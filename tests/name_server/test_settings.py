@@ -1,15 +1,22 @@
 """Settings at the name server, and the ordered topics that it tells clients and brokers of."""
 
 import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
 from tests.name_server.test_routes import World
+from tests.waiting import allowed_seconds
 
 from reliable_mq.broker_core.registration import take_order_topics
 from reliable_mq.errors import StoreCorrupt
-from reliable_mq.limits import SETTINGS_SIZE_MAX
+from reliable_mq.limits import NAMESPACE_COST, SETTING_COST, SETTINGS_SIZE_MAX
 from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.wire import fastjson
@@ -159,3 +166,106 @@ def test_many_changes_share_one_write_and_are_answered_when_it_is_done(tmp_path:
         await server.close()
 
     asyncio.run(scene())
+
+
+def test_a_value_that_cannot_be_saved_fails_for_its_sender_and_nobody_else(tmp_path: Path) -> None:
+    """A thread may not begin, and whatever else: each change is answered, and the next is saved."""
+
+    class Unlucky(CountingServer):
+        faults = 2
+
+        def _write(self, text: str) -> None:
+            if self.faults:
+                self.faults -= 1
+                raise RuntimeError("can't start new thread")
+            super()._write(text)
+
+    async def scene() -> None:
+        server = Unlucky(tmp_path / "kvConfig.json")
+        await server.start("127.0.0.1", 0)
+        for _ in range(2):
+            (failed,) = await put(server, 1)
+            assert failed.code == Code.SYSTEM_ERROR
+            assert "can't start new thread" in str(failed.remark)
+        (saved,) = await put(server, 1)
+        assert saved.code == Code.SUCCESS
+        await server.close()
+
+    asyncio.run(asyncio.wait_for(scene(), allowed_seconds(30)))
+
+
+def test_a_name_server_ends_while_a_peer_changes_settings_all_the_time(tmp_path: Path) -> None:
+    class Slow(CountingServer):
+        def _write(self, text: str) -> None:
+            super()._write(text)
+            for _ in range(200):  # a slow disk: meanwhile there comes one more change, or none
+                if self._unsaved:
+                    return
+                time.sleep(0.001)
+
+    async def change(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        ext = {"namespace": "n", "key": "k", "value": "v"}
+        frame = encode_command(request(Ask.PUT_KV_CONFIG, ext))
+        reading = asyncio.create_task(reader.read())
+        with suppress(OSError):
+            while not reading.done():
+                writer.write(frame)
+                await writer.drain()
+                await asyncio.sleep(0)
+        writer.close()
+
+    async def scene() -> None:
+        server = Slow(tmp_path / "kvConfig.json")
+        await server.start("127.0.0.1", 0)
+        peer = asyncio.create_task(change(server.port))
+        while len(server.written) < 3:
+            await asyncio.sleep(0)
+        await asyncio.wait_for(server.close(), allowed_seconds(10))
+        await peer
+
+    asyncio.run(scene())
+
+
+_OTHER_ENCODING = """
+import asyncio, locale, pathlib, sys
+from reliable_mq.runtime.name_server import NameServer
+assert locale.getencoding().upper().replace("-", "") != "UTF8", locale.getencoding()
+server = NameServer(pathlib.Path(sys.argv[1]))
+server._load()
+server._core.settings.put("n", "euro", "\\u20ac" + (server._core.settings.get("n", "euro") or ""))
+server._write(server._core.settings.dump())
+"""
+
+
+def test_settings_are_utf_8_in_every_locale(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    variables = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for _ in range(2):
+        words = [sys.executable, "-c", _OTHER_ENCODING, str(path)]
+        subprocess.run(words, env=variables, check=True)
+    again = SettingsTable()
+    again.load(path.read_text("utf-8"))
+    assert again.get("n", "euro") == "€€"
+
+
+def test_a_value_that_is_no_text_is_refused_and_others_are_kept(world: World) -> None:
+    for name in ("namespace", "key", "value"):
+        ext = {**ORDER, "value": "v", name: "\ud800"}
+        assert world.ask(Ask.PUT_KV_CONFIG, ext).code == Code.SYSTEM_ERROR
+    world.core.settings.dump()
+
+
+def test_many_small_values_and_namespaces_count_for_what_they_take(world: World) -> None:
+    def put_until_full(ext: Callable[[int], dict[str, str]]) -> int:
+        number = 0
+        while world.ask(Ask.PUT_KV_CONFIG, ext(number)).code == Code.SUCCESS:
+            number += 1
+        return number
+
+    namespaces = put_until_full(lambda number: {"namespace": str(number), "key": "k", "value": ""})
+    assert namespaces <= SETTINGS_SIZE_MAX // NAMESPACE_COST
+    for number in range(namespaces):
+        world.ask(Ask.DELETE_KV_CONFIG, {"namespace": str(number), "key": "k"})
+    values = put_until_full(lambda number: {"namespace": "n", "key": str(number), "value": ""})
+    assert SETTINGS_SIZE_MAX // SETTING_COST // 2 < values <= SETTINGS_SIZE_MAX // SETTING_COST

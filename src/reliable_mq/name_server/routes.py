@@ -6,6 +6,7 @@ Source: Apache RocketMQ `RouteInfoManager`.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -141,8 +142,8 @@ class RouteTable:
             del addresses[other]
         replaced = addresses.get(number)
         if replaced not in (None, address):
-            other = self._live.get((header.cluster_name, replaced))
-            if other is not None and other.header.broker_name == name:
+            rival = self._live.get((header.cluster_name, replaced))
+            if rival is not None and rival.header.broker_name == name:
                 del self._live[header.cluster_name, replaced]
         addresses[number] = address
         is_changed = known is None or known.version != registration.data_version
@@ -337,7 +338,7 @@ class RouteTable:
 
 def _sorted_topics(tables: Iterable[Iterable[str]]) -> list[str]:
     """Return the topics of some broker names, each once."""
-    return sorted(set().union(*tables))
+    return sorted(dict.fromkeys(chain.from_iterable(tables)))  # in the order of the tables: quick
 
 
 def _refuse_long_texts(header: RegisterBrokerHeader) -> None:

@@ -7,7 +7,7 @@ topic has ("broker-a:4;broker-b:4"). Source: Apache RocketMQ `KVConfigManager`.
 import msgspec
 
 from reliable_mq.decodable import decodable
-from reliable_mq.limits import SETTINGS_SIZE_MAX
+from reliable_mq.limits import NAMESPACE_COST, SETTING_COST, SETTINGS_SIZE_MAX
 from reliable_mq.wire import fastjson
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
@@ -18,7 +18,7 @@ class SettingsTable:
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, str]] = {}
-        self._size = 0  # characters of all keys and values, and of the namespaces
+        self._size = 0  # characters of all texts, and a cost for each value and namespace
         self.is_dirty = False
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -36,25 +36,39 @@ class SettingsTable:
         Raises:
             ValueError: when there is no room for it.
         """
-        values = self._values.get(namespace)
-        known = values.get(key) if values else None
-        added = len(value) + len(key) if known is None else len(value) - len(known)
-        added += len(namespace) if values is None else 0
+        for text in (namespace, key, value):
+            text.encode()  # what is no text could not be saved, nor could anything else then
+        added = self._added(namespace, key, value)
+        if added > 0 and self._size + added > SETTINGS_SIZE_MAX:
+            self._drop_empty_namespaces()
+            added = self._added(namespace, key, value)
         if added > 0 and self._size + added > SETTINGS_SIZE_MAX:
             raise ValueError(
                 f"the name server keeps at most {SETTINGS_SIZE_MAX} characters of settings, "
+                f"each value counts {SETTING_COST} more and each namespace {NAMESPACE_COST}; "
                 "remove some first"
             )
         self._values.setdefault(namespace, {})[key] = value
         self._size += added
         self.is_dirty = True
 
+    def _added(self, namespace: str, key: str, value: str) -> int:
+        """Return how much a value adds to the size."""
+        known = self.get(namespace, key)
+        added = _cost(key, value) - (0 if known is None else _cost(key, known))
+        return added + (0 if namespace in self._values else NAMESPACE_COST + len(namespace))
+
     def remove(self, namespace: str, key: str) -> None:
         """Forget a value, if it is there."""
         value = self._values.get(namespace, {}).pop(key, None)
         if value is not None:
-            self._size -= len(key) + len(value)
+            self._size -= _cost(key, value)
             self.is_dirty = True
+
+    def _drop_empty_namespaces(self) -> None:
+        for namespace in [name for name, values in self._values.items() if not values]:
+            del self._values[namespace]
+            self._size -= NAMESPACE_COST + len(namespace)
 
     def dump(self) -> str:
         """Return the text of the file."""
@@ -69,9 +83,13 @@ class SettingsTable:
         """
         self._values = msgspec.convert(fastjson.loads(text), _File).config_table
         self._size = sum(
-            len(namespace) + sum(len(key) + len(value) for key, value in values.items())
+            NAMESPACE_COST + len(namespace) + sum(_cost(*pair) for pair in values.items())
             for namespace, values in self._values.items()
         )
+
+
+def _cost(key: str, value: str) -> int:
+    return SETTING_COST + len(key) + len(value)
 
 
 @decodable

@@ -96,7 +96,7 @@ def _wrapped(java_home: Path, environment: Mapping[str, str]) -> Path:
 
 def _is_wrapper(java: Path) -> bool:
     with java.open("rb") as file:
-        return file.read(2) == b"#!" and _DROPPED in java.read_text()
+        return file.read(2) == b"#!" and _DROPPED in java.read_text("utf-8")
 
 
 def _caches(environment: Mapping[str, str]) -> Iterator[Path]:
@@ -109,7 +109,7 @@ def _caches(environment: Mapping[str, str]) -> Iterator[Path]:
 
 def _write_program(path: Path, text: str) -> None:
     """Write an executable file in one step: another process may be about to run it."""
-    if os.access(path, os.X_OK) and path.read_text() == text:
+    if os.access(path, os.X_OK) and path.read_text("utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent)

@@ -1,7 +1,8 @@
 """A name server over sockets.
 
-It may run beside a broker, on one loop. So a large registration is worked through in slices, and
-the file of settings is written by a thread, once for all the changes that came meanwhile.
+It may run beside a broker, on one loop. So all registrations together get one slice of time in each
+turn of the loop, and the file of settings is written by a thread, once for all the changes that
+came meanwhile.
 """
 
 import asyncio
@@ -14,9 +15,10 @@ import msgspec
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import StoreCorrupt
+from reliable_mq.limits import REGISTRATIONS_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.name_server.core import NameServerCore
-from reliable_mq.name_server.steps import Steps
+from reliable_mq.name_server.registration_queue import RegistrationQueue
 from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -42,9 +44,13 @@ class NameServer:
         self._core = NameServerCore()
         self._listener = Listener(self)
         self._expiry: asyncio.TimerHandle | None = None
-        self._begun: dict[int, tuple[Command, Steps[Command]]] = {}  # by connection
+        self._registrations = RegistrationQueue(
+            lambda connection, command: self._core.begin(connection, command, now_ms())
+        )
+        self._next_slice: asyncio.Handle | None = None
         self._unsaved: list[tuple[int, Command, Command]] = []  # who changed settings, answers
         self._saving: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     @property
     def port(self) -> int:
@@ -71,38 +77,49 @@ class NameServer:
     def received(self, connection: Connection, commands: Iterable[Command]) -> bool:
         """Answer the commands of one read; those sent one-way are done without an answer.
 
-        Return whether one of them goes on; those behind it are left where they are.
+        Return whether commands are left where they are: those behind a registration that is under
+        way, and all when the name server closes.
         """
         number = connection.id
-        begun = self._begun.pop(number, None)
-        if begun and not self._go_on(number, *begun):
+        if self._is_closing or number in self._registrations:
             return True
         now = now_ms()
         for command in commands:
             if command.is_reply:
                 continue
-            if not self._go_on(number, command, self._core.begin(number, command, now)):
-                return True
+            if command.code == RequestCode.REGISTER_BROKER:
+                self._register(number, command)
+                if number in self._registrations:
+                    return True
+            else:
+                self._done(number, command, self._core.receive(number, command, now))
         return False
 
-    def _go_on(self, connection: int, command: Command, steps: Steps[Command]) -> bool:
-        """Work on one command for a slice of time; return whether it is answered."""
+    def _register(self, connection: int, command: Command) -> None:
+        """Let a registration wait for its turn, if there is room."""
+        if not self._registrations.add(connection, command):
+            remark = f"registrations of {REGISTRATIONS_SIZE_MAX} bytes wait, try again later"
+            self._answer(connection, command, reply(command, ResponseCode.SYSTEM_BUSY, remark))
+        elif self._next_slice is None:
+            self._next_slice = asyncio.get_running_loop().call_soon(self._work)
+
+    def _work(self) -> None:
+        """Work on registrations for one slice of time."""
         end = time.monotonic() + _SLICE_SECONDS
-        try:
-            while True:
-                next(steps)
-                if time.monotonic() > end:
-                    self._begun[connection] = (command, steps)
-                    return False
-        except StopIteration as done:
-            answer: Command = done.value
+        for answered in self._registrations.work(lambda: time.monotonic() > end):
+            self._answer(*answered)
+        self._next_slice = None
+        if self._registrations:
+            self._next_slice = asyncio.get_running_loop().call_soon(self._work)
+
+    def _done(self, connection: int, command: Command, answer: Command) -> None:
+        """Answer what was handled; a change of settings when it is saved."""
         if command.code in _SETTINGS_CHANGES and self._core.settings.is_dirty:
             self._unsaved.append((connection, command, answer))
             if self._saving is None:
                 self._saving = asyncio.get_running_loop().create_task(self._save())
         else:
             self._answer(connection, command, answer)
-        return True
 
     def _answer(self, connection: int, command: Command, answer: Command) -> None:
         if not command.is_oneway:
@@ -113,25 +130,33 @@ class NameServer:
         if path is None or not path.exists():
             return
         try:
-            self._core.settings.load(path.read_text())
+            self._core.settings.load(path.read_text("utf-8"))
         except (ValueError, msgspec.MsgspecError) as error:
             raise StoreCorrupt(f"{path}: {error}; restore it from a copy") from error
 
     async def _save(self) -> None:
         """Save the settings, and then answer those who changed them; until nobody waits."""
-        while self._unsaved:
-            waiting, self._unsaved = self._unsaved, []
-            text = self._core.settings.dump()
-            fault = ""
-            try:
-                await asyncio.to_thread(self._write, text)
-            except OSError as error:
-                log.warning("the settings cannot be saved: %s", error)
-                fault = f"the settings cannot be saved: {error.strerror}"
-            for connection, command, answer in waiting:
-                failed = reply(command, ResponseCode.SYSTEM_ERROR, fault) if fault else answer
-                self._answer(connection, command, failed)
-        self._saving = None
+        try:
+            while self._unsaved:
+                waiting, self._unsaved = self._unsaved, []
+                fault = await self._fault_of_saving()
+                for connection, command, answer in waiting:
+                    failed = reply(command, ResponseCode.SYSTEM_ERROR, fault) if fault else answer
+                    self._answer(connection, command, failed)
+        finally:
+            self._saving = None  # else no later change would be saved
+
+    async def _fault_of_saving(self) -> str:
+        """Save the settings; return why they could not be saved, or nothing."""
+        try:
+            await asyncio.to_thread(self._write, self._core.settings.dump())
+        except OSError as error:
+            log.warning("the settings cannot be saved: %s", error)
+            return f"the settings cannot be saved: {error.strerror}"
+        except Exception as error:  # whatever it is, those who wait are answered
+            log.exception("the settings cannot be saved")
+            return f"the settings cannot be saved: {error}"
+        return ""
 
     def _write(self, text: str) -> None:
         path = self._settings_file
@@ -139,7 +164,7 @@ class NameServer:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(path.name + ".new")
-        with new.open("w") as file:
+        with new.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -147,13 +172,17 @@ class NameServer:
 
     def disconnected(self, connection: Connection) -> None:
         """Forget the brokers that registered over a connection."""
-        self._begun.pop(connection.id, None)
+        self._registrations.drop(connection.id)
         self._core.routes.disconnected(connection.id)
 
     async def close(self) -> None:
-        """Stop."""
+        """Take no more requests, save what was changed, and stop."""
         if self._expiry:
             self._expiry.cancel()
+        self._is_closing = True  # else changes could come for ever, and each is waited for
+        self._listener.stop_reading()
         if self._saving:
             await self._saving
+        if self._next_slice:
+            self._next_slice.cancel()
         await self._listener.close()

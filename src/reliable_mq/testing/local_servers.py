@@ -71,7 +71,7 @@ def free_port() -> int:
 def _first_ephemeral_port() -> int:
     """Return where the ports begin that connections get, and listeners that name none."""
     try:
-        return int(_EPHEMERAL_PORTS.read_text().split()[0])
+        return int(_EPHEMERAL_PORTS.read_text("utf-8").split()[0])
     except (OSError, ValueError):  # no Linux
         return _EPHEMERAL_PORT_USUAL
 

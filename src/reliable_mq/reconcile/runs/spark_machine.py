@@ -42,6 +42,6 @@ def _control_groups(root: Path) -> Iterator[Path]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text("utf-8").strip()
     except OSError:  # not on this system, or not for us to see
         return ""
