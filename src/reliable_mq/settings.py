@@ -172,8 +172,8 @@ class Settings(ClusterSettings):
     #: "NAME:SECRET,NAME:SECRET": messages are signed by the first key, and consumers have no effect
     #: of one that no key has signed; empty: nothing is signed or checked
     signing_keys: SecretStr = SecretStr("")
-    #: whether a message without a signature is refused, too; with False only one with a wrong one
-    #: is, while signatures are introduced
+    #: True: messages without a signature are refused. False: only wrong signatures are refused; use
+    #: it while producers begin to sign
     signing_required: bool = True
 
     #: what happens when a managed topic is sent to outside of a transaction

@@ -31,7 +31,10 @@ def test_the_windows_of_the_settings_fit() -> None:
         ({"replay_window": 31 * DAY}, "log_retention=2.592e+06 is shorter than replay_window"),
         ({"resend_horizon": 31 * DAY}, "resend_waits and resend_count_max"),
         ({"retry_horizon": 31 * DAY}, "retry_waits and max_attempts"),
-        ({"stub_retention": 3600.0}, "stub_retention=3600 is shorter than 7200 s"),
+        (
+            {"stub_retention": 3600.0},
+            "stub_retention=3600 is shorter than the 7200 s of questions for halves",
+        ),
     ],
 )
 def test_two_that_contradict_each_other_are_named(changed: dict[str, float], says: str) -> None:

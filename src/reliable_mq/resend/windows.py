@@ -7,10 +7,12 @@ has to be there; so what is forgotten has to be older than every window in which
 import msgspec
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.limits import DELAY_LEVEL_SECONDS
 
 SEND_SECONDS = 9.0
 """What one send may take: name servers asked, a connection made, an answer awaited; 3 s each."""
+HALF_SECONDS = 7_200.0
+"""How long brokers may ask for a half message. Apache's default is 15 times in 15 minutes; the rest
+is for a broker that was away meanwhile."""
 
 
 class Windows(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,11 +57,7 @@ def lease_doubt(resend_lease: float) -> str | None:
 
 
 def _of_retention(windows: Windows) -> list[str]:
-    kept, logged, longest = (
-        windows.stub_retention,
-        windows.log_retention,
-        DELAY_LEVEL_SECONDS[-1],
-    )
+    kept, logged = windows.stub_retention, windows.log_retention
     resends = f"the {windows.resend_horizon:g} s of resend_waits and resend_count_max"
     retries = f"the {windows.retry_horizon:g} s of retry_waits and max_attempts"
     # (is it too short, which window and for which other, why)
@@ -85,9 +83,9 @@ def _of_retention(windows: Windows) -> list[str]:
             "a message that is still tried would have its effect twice",
         ),
         (
-            kept < longest,
-            f"stub_retention={kept:g} is shorter than {longest:g} s",
-            "a broker that asks late for a half message would find that its stub is gone",
+            kept < HALF_SECONDS,
+            f"stub_retention={kept:g} is shorter than the {HALF_SECONDS:g} s of questions for halves",
+            "a broker may ask for a half message so late, and would find that its stub is gone",
         ),
     )
     return [f"{which}: {why}" for is_short, which, why in too_short if is_short]
