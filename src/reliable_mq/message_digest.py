@@ -8,10 +8,11 @@ The id, the tag and the keys are properties too (`UNIQ_KEY`, `TAGS`, `KEYS`, `__
 and values cannot hold 0x01 or 0x02, so the head has one reading. The body is hashed by itself, so
 that a database can do it.
 
-Not covered is what travels with a message and is not its sender's: what clients and brokers add,
-trace contexts, and the namespace before a topic.
+Two kinds of names are not covered. Clients, brokers and this library write `RESERVED`, on the way
+or at each send: a sender may not use them. Middleware may write `TRACE_NAMES` behind the stub: a
+sender may use them, and only a signature covers them. The namespace before a topic is not covered.
 
-Source of the names that brokers and clients add: Apache RocketMQ `MessageConst`.
+Source of the names that brokers and clients write: Apache RocketMQ 5.4.0, `MessageConst`.
 """
 
 from collections.abc import Mapping
@@ -25,29 +26,35 @@ DIGEST_SIZE = 16
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
 _NAMESPACE_END = "%"
 _OF_OURS = {CONFIRM_TO, CONSUMED_BY, RESENT, SIGNATURE, "DEAD_LETTER_REASON"}
+# `MessageConst` has more: names that only a sender writes are covered like any other name. These
+# are CORRELATION_ID, REPLY_TO_CLIENT, TTL, MSG_TYPE, INSTANCE_ID, BUYER_ID, _SYS_MSG_PRIORITY_.
 _OF_CLIENTS_AND_BROKERS = {
     *("WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"),
-    *("MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG"),
-    *("CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION", "TRACE_ON"),
-    *("EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "INNER_NUM", "INNER_BASE"),
-    *("DUP_INFO", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRAN_PREPARED_QUEUE_OFFSET"),
-    *("__transactionId__", "TRANSACTION_CHECK_TIMES", "INSTANCE_ID", "CORRELATION_ID"),
-    *("REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE", "POP_CK"),
-    *("POP_CK_OFFSET", "1ST_POP_TIME", "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT"),
-    *("INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "TRACE_CONTEXT", "TIMER_DELAY_SEC"),
+    *("MIN_OFFSET", "MAX_OFFSET", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG"),
+    *("MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION", "TRACE_ON", "EXTEND_UNIQ_INFO"),
+    *("MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "INNER_NUM", "INNER_BASE", "DUP_INFO"),
+    *("CHECK_IMMUNITY_TIME_IN_SECONDS", "TRAN_PREPARED_QUEUE_OFFSET", "__transactionId__"),
+    *("TRANSACTION_CHECK_TIMES", "TRANS_OFFSET", "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER"),
+    *("POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME", "ORIGIN_GROUP", "PROPERTY_FORWARD_QUEUE_ID"),
+    *("REDIRECT", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "TIMER_DELAY_SEC"),
     *("TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"),
-    *("TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL"),
-    *("__BORNHOST", "BORN_TIMESTAMP", "__CRC32#"),
+    *("TIMER_ROLL_TIMES", "TIMER_ROLL_LABEL", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY"),
+    *("TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP", "__CRC32#", "DLQ_ORIGIN_TOPIC"),
+    *("DLQ_ORIGIN_MESSAGE_ID", "__RMQ.TRANSIENT.TOPIC_SYS_FLAG"),
+    "__RMQ.TRANSIENT.GROUP_SYS_FLAG",
 }
-# Of the usual propagators: W3C, B3, Jaeger, OpenTracing, Amazon, Google, Datadog.
-_OF_TRACES = {
-    *("traceparent", "tracestate", "baggage", "b3", "x-b3-traceid", "x-b3-spanid"),
-    *("x-b3-parentspanid", "x-b3-sampled", "x-b3-flags", "uber-trace-id", "ot-tracer-traceid"),
-    *("ot-tracer-spanid", "ot-tracer-sampled", "x-amzn-trace-id", "x-cloud-trace-context"),
-    *("x-datadog-trace-id", "x-datadog-parent-id", "x-datadog-sampling-priority"),
-}
-NOT_COVERED = frozenset(_OF_OURS | _OF_CLIENTS_AND_BROKERS | _OF_TRACES)
-"""Names of properties that say nothing of what the sender wrote."""
+RESERVED = frozenset(_OF_OURS | _OF_CLIENTS_AND_BROKERS)
+"""Names that clients, brokers and this library write. A sender may not use them."""
+TRACE_NAMES = frozenset(
+    {"traceparent", "tracestate", "baggage", "b3", "x-b3-traceid", "x-b3-spanid"}
+    | {"x-b3-parentspanid", "x-b3-sampled", "x-b3-flags", "uber-trace-id", "ot-tracer-traceid"}
+    | {"ot-tracer-spanid", "ot-tracer-sampled", "x-amzn-trace-id", "x-cloud-trace-context"}
+    | {"x-datadog-trace-id", "x-datadog-parent-id", "x-datadog-sampling-priority"}
+    | {"TRACE_CONTEXT"}
+)
+"""Names of trace contexts: of W3C, B3, Jaeger, OpenTracing, Amazon, Google, Datadog, Apache."""
+NOT_COVERED = RESERVED | TRACE_NAMES
+"""Names of properties that may differ between what a stub says and what is stored."""
 _NOT_COVERED = frozenset(name.encode() for name in NOT_COVERED)
 
 

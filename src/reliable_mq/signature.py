@@ -1,7 +1,8 @@
 """Who sent a message: a signature over all that was written, made and checked with a shared secret.
 
     property SIGNATURE    KEY:SIGNATURE
-    SIGNATURE             HMAC-SHA256 of the digest and of what resends say, base64 without padding
+    SIGNATURE             HMAC-SHA256 of the digest, of what resends say and of the trace context,
+                          base64 without padding
 
 Receives messages and keys; hands on signatures, and why a message is not what an application with
 these keys has sent. Pure. Somebody who can send to a topic cannot take a message's id for another
@@ -9,7 +10,7 @@ content: its signature would not fit.
 
 The digest is that of `message_digest.py`. Three properties that a relay or scheduler adds (where to
 confirm, who has consumed it, that it is sent again) are signed beside it, because consumers act on
-them.
+them. So is the trace context: `baggage` may name a tenant, say.
 """
 
 import hmac
@@ -28,7 +29,7 @@ from reliable_mq.message import (
     Message,
     ReceivedMessage,
 )
-from reliable_mq.message_digest import body_hash_of, digest_of, sent_properties
+from reliable_mq.message_digest import TRACE_NAMES, body_hash_of, digest_of, sent_properties
 
 SECRET_LENGTH_MIN = 16
 NAME_LENGTH_MAX = 32
@@ -39,7 +40,8 @@ _OF_RESENDS = (CONFIRM_TO, CONSUMED_BY, RESENT)
 class Signer(msgspec.Struct, frozen=True):
     """Signs by the first key, and knows a signature of any.
 
-    `keys`: name -> secret. `is_required`: a message without a signature is refused, too.
+    `keys`: name -> secret. `is_required`: True: messages without a signature are refused. False:
+    only wrong signatures are refused.
     """
 
     keys: dict[str, bytes]
@@ -102,6 +104,9 @@ def signer_of(keys: str, *, is_required: bool = True) -> Signer | None:
 
 def _signature(secret: bytes, topic: str, properties: Mapping[str, str], body: bytes) -> str:
     digest = digest_of(topic, properties, body_hash_of(body))
-    of_resends = "\x02".join(properties.get(name, "") for name in _OF_RESENDS)
-    made = hmac.digest(secret, digest + of_resends.encode("utf-8", "replace"), "sha256")
+    beside = [properties.get(name, "") for name in _OF_RESENDS]
+    if traced := TRACE_NAMES.intersection(properties):
+        beside += [f"{name}\x01{properties[name]}" for name in sorted(traced) if properties[name]]
+    signed = digest + "\x02".join(beside).encode("utf-8", "replace")
+    made = hmac.digest(secret, signed, "sha256")
     return urlsafe_b64encode(made).rstrip(b"=").decode()

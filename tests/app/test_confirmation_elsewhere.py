@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from tests.app.test_databases import effects, record, statuses
 from tests.waiting import until
 
-from reliable_mq import ReceivedMessage, Reject, ReliableMQ, Retry
+from reliable_mq import Message, ReceivedMessage, Reject, ReliableMQ, Retry
 from reliable_mq.resend.escalation import Digest
 
 QUICK: dict[str, Any] = {
@@ -218,7 +218,8 @@ def test_a_foreign_address_for_notices_is_none(shop: ReliableMQ, address: str) -
         record(session, order["id"])
 
     with shop:
-        shop.producer.send("orders", {"id": 1}, properties={"CONFIRM_TO": address})
+        foreign = Message("orders", b'{"id": 1}', properties={"CONFIRM_TO": address})
+        shop._connections.loop_thread.run(shop._connections.client.send(foreign))
         until(lambda: effects(shop.databases["billing"]) == [1])
 
     logs = shop.databases["billing"].logs

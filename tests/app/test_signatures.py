@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from reliable_mq.message import (
     MessageQueue,
     ReceivedMessage,
 )
+from reliable_mq.message_digest import RESERVED
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.settings import Settings, load_settings
 from reliable_mq.signature import NAME_LENGTH_MAX, signer_of
@@ -203,6 +205,60 @@ def test_a_resend_is_known_by_its_signature() -> None:
     for name in (RESENT, CONSUMED_BY, CONFIRM_TO):
         changed = {**stored, name: "1:payments"}
         assert signer.fault_of(came(changed)) == "its signature is of another message"
+
+
+@pytest.mark.parametrize("name", ["CORRELATION_ID", "TTL", "INSTANCE_ID", "baggage", "note"])
+def test_no_property_that_a_sender_may_write_can_be_changed(name: str) -> None:
+    signer = signer_of(NEW)
+    assert signer is not None
+    sent = Message("orders", b"{}", message_id=ID, properties={name: "tenant=1"})
+    stored = decode_properties(properties_of(signer.signed(sent)))
+
+    def came(properties: dict[str, str]) -> ReceivedMessage:
+        queue = MessageQueue("orders", "broker-a", 0)
+        return ReceivedMessage(
+            topic="orders", body=b"{}", queue=queue, queue_offset=0, properties=properties
+        )
+
+    assert signer.fault_of(came(stored)) == ""
+    assert signer.fault_of(came({**stored, name: "tenant=2"})) != ""
+    assert signer.fault_of(came({**stored, name: ""})) != ""
+    assert signer.fault_of(came({**stored, "tracestate": "a=1"})) != ""
+
+
+def test_a_name_that_brokers_write_is_no_name_for_a_senders_property(tmp_path: Path) -> None:
+    """What a broker writes over is lost, and what no signature covers can be changed."""
+    mq = Shop(f"sqlite:///{tmp_path}/shop.db").mq
+    for name in sorted(RESERVED):
+        with pytest.raises(MessageRefused, match=f"property {re.escape(name)} is written by"):
+            mq.producer.send("notes", {}, properties={name: "1"})
+        with pytest.raises(MessageRefused, match="use another name"), mq.transaction() as tx:
+            tx.send("orders", {}, properties={name: "1"})
+    mq.close()
+
+
+def test_a_stub_of_before_with_such_a_name_is_sent_and_passes() -> None:
+    signer = signer_of(NEW)
+    assert signer is not None
+    old = Stub(seq=1, message_id=ID, topic="orders", content=b"{}", properties={"CLUSTER": "mine"})
+    stored = decode_properties(properties_of(signer.signed(message_of(old))))
+    queue = MessageQueue("orders", "broker-a", 0)
+    came = ReceivedMessage(
+        topic="orders",
+        body=b"{}",
+        queue=queue,
+        queue_offset=0,
+        properties={**stored, "CLUSTER": "DefaultCluster"},
+    )
+
+    assert signer.fault_of(came) == ""
+
+
+def test_a_message_without_a_stub_leaves_room_for_a_signature_too(tmp_path: Path) -> None:
+    mq = Shop(f"sqlite:///{tmp_path}/shop.db", signing_keys=NEW).mq
+    with pytest.raises(MessageRefused, match=r"the properties have \d+ bytes, 31743 are allowed"):
+        mq.producer.send("notes", {"id": 1}, properties={"a": "x" * 32_000})
+    mq.close()
 
 
 def test_of_one_batch_only_the_forged_ones_are_refused(shop_of: Callable[..., Shop]) -> None:

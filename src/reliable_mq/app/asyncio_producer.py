@@ -11,10 +11,12 @@ from typing import Any, Unpack
 from reliable_mq.app.asyncio_listeners import Listeners, TransactionResult
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.sending.outgoing import check_message, size_of
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import CONTENT_TYPE, Message, SendResult
 from reliable_mq.outbox.composing import (
     MessageOptions,
+    check_room,
     checked_id,
     fresh_message_id,
     key_text,
@@ -125,7 +127,7 @@ class Producer:
         check_times(delay, deliver_at)
         body, content_type = encode_payload(payload, content_type)
         check_texts(tag, key_text(key), key_text(ordering_key))
-        return Message(
+        message = Message(
             topic=topic,
             body=body,
             tag=tag,
@@ -139,6 +141,10 @@ class Producer:
                 CONTENT_TYPE: content_type,
             },
         )
+        if properties:
+            check_message(message, size_of(message))  # a client may take larger bodies
+            check_room(message)
+        return message
 
     def _check_policy(self, topic: str) -> None:
         if self._policy == "allow" or not self._is_managed(topic):

@@ -14,6 +14,7 @@ from reliable_mq.client.sending.outgoing import check_message, check_topic, prop
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, PROPERTIES_SIZE_MAX
 from reliable_mq.message import NOTICE_TOPIC_PREFIX, Message, new_message_id
+from reliable_mq.message_digest import RESERVED
 from reliable_mq.outbox.delay import deliver_time_of
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import Stub, check_texts, message_of
@@ -124,7 +125,7 @@ class Composer:
         message = message_of(stub, confirm_to=_SOME_TOPIC)
         check_message(message)
         if stub.properties or len(groups) > _FEW_GROUPS:
-            _check_room(message)
+            check_room(message)
         return stub
 
     def _check_order(self, rest: float) -> None:
@@ -161,7 +162,7 @@ class Composer:
         ]
 
 
-def _check_room(message: Message) -> None:
+def check_room(message: Message) -> None:
     """Refuse properties that leave no room for what others add: no broker would ever store them.
 
     The room for a signature stays free without keys, too: a resend may have keys.
@@ -179,9 +180,15 @@ def with_trace(properties: Mapping[str, str]) -> dict[str, str]:
 
     Raises:
         UsageError: when they are no mapping.
+        MessageRefused: when one has a name that brokers, clients or this library write. Its value
+            would be lost or changed on the way, and no signature and no comparison would cover it.
     """
     if not isinstance(properties, Mapping):
         raise UsageError(f"properties={properties!r:.100}: a dict of names and texts is needed")
+    if taken := RESERVED.intersection(properties):
+        raise MessageRefused(
+            f"property {min(taken)} is written by brokers, clients or reliable_mq: use another name"
+        )
     return with_context(properties, trace_properties())
 
 
