@@ -84,7 +84,7 @@ def _of_retention(windows: Windows) -> list[str]:
         ),
         (
             kept < HALF_SECONDS,
-            f"stub_retention={kept:g} is shorter than the {HALF_SECONDS:g} s of questions for halves",
+            f"stub_retention={kept:g} is shorter than {HALF_SECONDS:g} s of questions for halves",
             "a broker may ask for a half message so late, and would find that its stub is gone",
         ),
     )
