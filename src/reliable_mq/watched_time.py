@@ -17,9 +17,10 @@ import msgspec
 from reliable_mq.decodable import decodable
 
 FORGIVEN_SECONDS = 5.0
-"""A smaller difference between two looks is no jump: a measurement may be as wrong as that."""
+"""A smaller difference is no jump: a measurement may be as wrong as that. The differences of all
+looks of a stretch are summed, so this much is forgiven once."""
 FORGIVEN_PART = 0.001
-"""Nor is this part of the time between them: two clocks do not run equally fast."""
+"""Nor is this part of the time that passed: two clocks do not run equally fast."""
 UNWATCHED_PART = 0.1
 """Of a gap in which nobody watched, at most this part of the shortest window is believed."""
 UNWATCHED_SECONDS_MIN = 600.0
@@ -62,10 +63,13 @@ class WatchedTime(msgspec.Struct, frozen=True):
     Attributes:
         last: the last look.
         stretches: the last of them is the one that goes on.
+        gained: seconds that the wall gained over the ticks since that one began, less what is
+            forgiven for the time that passed. Below 0: the wall lost time.
     """
 
     last: Reading
     stretches: tuple[Stretch, ...]
+    gained: float = 0.0
 
     @property
     def watched(self) -> float:
@@ -80,16 +84,17 @@ class WatchedTime(msgspec.Struct, frozen=True):
             reading: the look.
             unwatched_max: seconds of a gap that nobody watched which are believed.
         """
-        gained = reading.wall - self.last.wall
-        passed, forgiven = min(max(gained, 0.0), unwatched_max), FORGIVEN_SECONDS
+        by_wall = reading.wall - self.last.wall
+        passed, slack = min(max(by_wall, 0.0), unwatched_max), 0.0
         if reading.run and reading.run == self.last.run and reading.ticks >= self.last.ticks:
             passed = reading.ticks - self.last.ticks
-            forgiven += passed * FORGIVEN_PART
-        stretches = self.stretches
-        if abs(gained - passed) > forgiven:
-            begun = Stretch(self.watched + passed, reading.wall)
-            stretches = _remembered((*stretches, begun))
-        return WatchedTime(reading, stretches)
+            slack = passed * FORGIVEN_PART
+        gained = _nearer_to_zero(self.gained + by_wall - passed, slack)
+        if abs(gained) <= FORGIVEN_SECONDS:
+            return WatchedTime(reading, self.stretches, gained)
+        # What was forgiven until now was the beginning of this jump.
+        begun = Stretch(self.watched - self.gained + passed, reading.wall)
+        return WatchedTime(reading, _remembered((*self.stretches, begun)))
 
     def before(self, window: float) -> float:
         """Return the date, by the wall, before which things are older than a window.
@@ -187,6 +192,10 @@ def read(text: str | None) -> WatchedTime | None:
     except msgspec.MsgspecError:
         return None
     return known if known.stretches else None
+
+
+def _nearer_to_zero(seconds: float, slack: float) -> float:
+    return max(seconds - slack, 0.0) if seconds > 0 else min(seconds + slack, 0.0)
 
 
 def _remembered(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
