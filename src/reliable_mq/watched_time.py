@@ -154,30 +154,42 @@ def is_worth_noting(known: WatchedTime, earlier: WatchedTime | None) -> bool:
     return not 0 <= known.last.wall - earlier.last.wall < LOOK_SECONDS
 
 
-def jump_text(known: WatchedTime, earlier: WatchedTime | None, window: float) -> str:
+def jump_text(
+    known: WatchedTime, earlier: WatchedTime | None, window: float, *, clock: str, things: str
+) -> str:
     """Return what a person is to be told of a jump that the last look found; "": of none.
 
     Args:
         known: what is known after the look.
         earlier: what was known before; None: nobody had looked.
         window: seconds for which things are kept.
+        clock: how the text names the clock.
+        things: how the text names what is removed by age.
     """
     newest = known.stretches[-1]
     if len(known.stretches) == 1 or (earlier is not None and newest == earlier.stretches[-1]):
         return ""
     before = known.stretches[-2]
     ahead = (newest.wall - before.wall) - (newest.watched - before.watched)
-    said = (
-        f"the clock went {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'back'} of the time that "
-        "anybody watched: it was set, or the machine was off"
-    )
+    if ahead < 0:
+        said = f"{clock} was set back by {_span(-ahead)}"
+    else:
+        said = f"{clock} was {_span(ahead)} further than the time that passed"
     if not known.held(window):
-        return f"{said}; nothing is kept longer for it"
+        return f"{said}. Old {things} are kept as long as before."
     until = datetime.fromtimestamp(known.held_until(window), UTC)
     return (
-        f"{said}; nothing is removed for what it says until {until:%Y-%m-%d %H:%M} UTC: if the "
-        "clock is wrong, set it; if it is right, there is nothing to do"
+        f"{said}; old {things} are kept until {until:%Y-%m-%d %H:%M} UTC. If the clock is wrong, "
+        "set it. If the machine was off, there is nothing to do."
     )
+
+
+def _span(seconds: float) -> str:
+    """Return a time in the largest unit of which there are two or more."""
+    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
 
 
 def text_of(known: WatchedTime) -> str:

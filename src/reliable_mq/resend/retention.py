@@ -204,7 +204,8 @@ class Retention:
             return known
         if not self._ledgers.note_watched(known, self._owner, until):
             return None
-        if told := jump_text(known, earlier, self._stub_retention):
+        names = {"clock": "the database's clock", "things": "rows"}
+        if told := jump_text(known, earlier, self._stub_retention, **names):
             log.warning("retention: %s", told)
         return known
 

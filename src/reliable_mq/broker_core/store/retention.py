@@ -119,7 +119,7 @@ class Retention:
             if earlier is None
             else earlier.looked(reading, unwatched_max=gap)
         )
-        return jump_text(self._known, earlier, window)
+        return jump_text(self._known, earlier, window, clock="the clock", things="files")
 
     def is_over(self, time_ms: int, now_ms: int) -> bool:
         """Whether a message of a time is older than files are kept, so that it may be given up."""
