@@ -302,6 +302,29 @@ def test_where_there_are_no_timers_a_level_is_taken_and_what_that_means_is_recor
     assert caplog.text.count("older than 5.0") == 1
 
 
+def test_a_second_send_by_level_that_fails_takes_nothing_from_what_the_first_one_stored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given one message that goes again by delay level, and a client that raises then
+    world.broker.old.add("late")
+    accept_late(world, 4.0)
+    send_many = world.broker.send_many
+
+    def once(messages: Sequence[Message]) -> list[SendResult | Exception]:
+        results = send_many(messages)
+        world.broker.down = True
+        return results
+
+    monkeypatch.setattr(world.broker, "send_many", once)
+
+    # When both are sent, Then only that one has failed
+    counts = world.relay.run_once(1.0)
+    assert (counts.sent, counts.failed) == (1, 1)
+    of = {each.message_id: each for each in world.book.outcomes}
+    assert of["other"].position is not None
+    assert of["late"].error == "Unavailable: nobody there"
+
+
 @pytest.mark.parametrize(
     ("error", "again"),
     [

@@ -138,6 +138,8 @@ def send_timed(
     """Send messages; those that a broker has no timer for once more, by delay level.
 
     Returns the results as `send_many` does, and how those went that went by level, by their places.
+    An exception of the second sending is the result of those only that it was to send; what the
+    first one stored stays sent. One of the first sending is raised.
     """
     results = send_many(messages)
     again = {
@@ -147,8 +149,13 @@ def send_timed(
     }
     if not again:
         return results, {}
-    went = {}
-    for place, result in zip(again, send_many(list(again.values())), strict=False):
+    went: dict[int, Levelled] = {}
+    by_levels = list(again.values())
+    try:
+        second = send_many(by_levels)
+    except Exception as error:  # noqa: BLE001 - whatever it was, these sends did not succeed
+        second = [error for _ in by_levels]
+    for place, result in zip(again, second, strict=False):
         seconds = DELAY_LEVEL_SECONDS[again[place].delay_level - 1]
         why = f"its delay was rounded up to a delay level of {seconds:g} s: {results[place]}"
         went[place] = Levelled(seconds, why)
