@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from sqlalchemy import select
 from tests.resend.after_faults import Chaos
 from tests.resend.worlds import MAX, World
 
@@ -88,6 +89,25 @@ def test_a_topic_opens_also_where_very_many_wait(
     assert world.topics.rows() == {}
 
 
+def test_a_topic_opens_until_also_what_somebody_had_locked_is_due(postgres_url: str) -> None:
+    world = World(postgres_url)
+    stub, other = waits(world, "locked", 3_000.0), waits(world, "other", 3_000.0)
+    table = world.database.stubs
+    opening = book_of(world.database).opening
+
+    # When somebody has locked a stub, Then it is not made due, and the topic goes on opening
+    with world.database.engine.begin() as connection:
+        connection.execute(select(table).where(table.c.message_id == stub).with_for_update())
+        assert opening.hurry("orders", 200.0)
+    assert world.row(other)["resend_time"] == utc_datetime(200.0)
+    assert world.row(stub)["resend_time"] == utc_datetime(3_000.0)
+
+    # When it is free, Then the next turn makes it due, and that is the end
+    assert not opening.hurry("orders", 201.0)
+    assert world.row(stub)["resend_time"] == utc_datetime(200.0)
+    world.database.close()
+
+
 def test_a_probe_takes_what_is_not_due_where_nothing_else_may_go(world: World) -> None:
     waits(world, "later", 3_000.0)
     closed(world)
@@ -147,6 +167,27 @@ def test_many_stubs_behind_one_that_waits_for_a_person_hide_no_other_key(world: 
     sent = [world.scheduler.run_once(103.0 + turn).sent for turn in range(3)]
 
     assert sent[0] == 1
+
+
+def test_a_probe_sends_a_few_also_where_it_had_to_look_at_many(world: World) -> None:
+    # Given a closed topic: what is due first waits for a person's, and much more may go
+    world.change(world.write("k0x", key="k"), count=MAX, resend_time=None, owner=None)
+    for number in range(1, PROBE_STUBS + 1):
+        waits(world, f"k{number}x", 101.0, key="k")
+    for number in range(40):
+        waits(world, f"o{number}x", 102.0, key=f"o{number % 20}")
+    closed(world)
+    # And another topic that has much to send
+    for number in range(60):
+        waits(world, f"i{number}x", 101.0, topic="invoices")
+
+    # When a scheduler takes its turn, Then the probe is small, and the rest is the other topic's
+    world.new_scheduler("two", batch=60).run_once(103.0)
+    sent = world.broker.sent
+    assert [name for name in sent if name.startswith("o")] == [
+        f"o{number}x" for number in range(PROBE_STUBS)
+    ]
+    assert sum(name.startswith("i") for name in sent) == 60 - 2 * PROBE_STUBS
 
 
 def test_a_first_stub_whose_sender_died_is_probed_alone(world: World) -> None:

@@ -86,7 +86,9 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
         now: the time, seconds since the epoch.
         owner: the scheduler's name.
         lease: seconds for which the claim holds.
-        limit: most stubs.
+        limit: most stubs that are looked at.
+        sent_max: most of them that are claimed to be sent; the rest are left as they are. None: as
+            many as may go.
         count_max: sends after which a stub is used up.
         newest: those that became due last instead of first.
         is_probe: the topic is closed. What may not go yet is replaced by what it waits for.
@@ -101,6 +103,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     lease: float
     limit: int
     count_max: int
+    sent_max: int | None = None
     newest: bool = False
     is_probe: bool = False
     is_early: bool = False

@@ -91,10 +91,11 @@ class Intake:
             limit = share(room, len(gates) - place)
             if gate is Gate.PROBE:
                 claims = self._probe(kind, topic, now, limit)
+                room -= claims.claimed  # what it only looked at is left to others
             else:
                 claims = self._claim(kind, topic, now, limit)
                 claims = claims.plus(NOTHING, is_full=claims.found >= limit)
-            room -= claims.found
+                room -= claims.found
             found = found.plus(claims)
         return found
 
@@ -108,7 +109,8 @@ class Intake:
         """Claim a few stubs of a closed topic; a probe that sends nothing is given back.
 
         What may not go yet is moved out of the way, and what it waits for goes. Where that may not
-        go either, more is moved. While nothing is due that may go, something goes before its time.
+        go either, more is moved, and still only a few are sent. While nothing is due that may go,
+        something goes before its time.
         """
         if not self._topics.take_probe(topic, now):
             return NOTHING
@@ -116,7 +118,8 @@ class Intake:
         asked = self._request(kind, topic, now, few, is_probe=True)
         claims = self._due.claim(asked)
         if not claims.stubs and claims.found == few < share:
-            more = self._due.claim(msgspec.structs.replace(asked, limit=share - few))
+            wider = msgspec.structs.replace(asked, limit=share - few, sent_max=few)
+            more = self._due.claim(wider)
             claims = claims.plus(more, is_full=more.found == share - few and not more.stubs)
         if not claims.stubs and kind is DueKind.UNSENT:
             claims = claims.plus(self._due.claim(msgspec.structs.replace(asked, is_early=True)))

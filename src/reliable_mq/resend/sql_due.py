@@ -197,6 +197,7 @@ class SqlDue:
                     held = []  # they are left as they are: the oldest of their key come first
                 if asked.is_probe and held:
                     rest += self._free_heads(connection, held, asked)
+                rest = _first_of(rest, asked.sent_max)
                 if rest:
                     seqs = [stub.seq for stub in rest]
                     connection.execute(self._claim_to_send, until | {"seqs": seqs})
@@ -326,6 +327,11 @@ class SqlDue:
         values = {"ids": list(message_ids), "me": owner, "next_time": utc_datetime(next_time)}
         with self._engine.begin() as connection:
             connection.execute(self._untried if untried else self._rest, values)
+
+
+def _first_of(stubs: Sequence[Stub], most: int | None) -> list[Stub]:
+    """Return `most` stubs in the order of their rows, so that none goes before one of its key."""
+    return sorted(stubs, key=lambda stub: stub.seq)[:most] if most is not None else list(stubs)
 
 
 def _until(blocker: Any, at: datetime) -> float | None:

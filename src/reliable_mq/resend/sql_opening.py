@@ -60,7 +60,7 @@ class SqlOpening:
             .order_by(*in_order)
             .limit(literal_column("1"))
         )
-        self._later = (
+        later = (
             select(stub.seq)
             .where(
                 *of_topic,
@@ -71,8 +71,8 @@ class SqlOpening:
             .prefix_with(hint, dialect="mysql")
             .order_by(*in_order)
             .limit(bindparam("limit"))
-            .with_for_update(skip_locked=True)
         )
+        self._later, self._left = later.with_for_update(skip_locked=True), later
         self._hurry = (
             update(table)
             .where(is_among(stub.seq, "seqs", stubs.engine.dialect.name))
@@ -80,7 +80,7 @@ class SqlOpening:
         )
 
     def hurry(self, topic: str, now: float) -> bool:
-        """Make what waits of a topic due at once, `ROWS_MAX` stubs; True: there may be more."""
+        """Make what waits of a topic due at once, `ROWS_MAX` stubs; True: there are more."""
         with self._engine.begin() as connection:
             first = connection.execute(self._first, {"topic": topic}).scalar()
             at = utc_datetime(now)
@@ -96,4 +96,5 @@ class SqlOpening:
             seqs = list(connection.execute(self._later, values).scalars())
             if seqs:
                 connection.execute(self._hurry, {"seqs": seqs, "first": at})
-        return len(seqs) == ROWS_MAX
+            # What somebody had locked at that moment was left out, and keeps its time until then.
+            return connection.execute(self._left, values | {"limit": 1}).first() is not None
