@@ -236,7 +236,7 @@ def keep(url: str, began: Event, stopped: Event) -> None:
     database, week = Database(url, prefix=KEEPING, connections=1), 7 * 86_400.0
     book, look, now = retention_ledgers(database), database.clock.reading, time.time()
     book.take(now, "bench", 60.0)  # as if somebody had watched the clock until now
-    book.note_watched(first_look(look(now), None, unwatched_max=0.0), "bench", now + 60.0)
+    book.note_watched(first_look(look(), None, unwatched_max=0.0), "bench", now + 60.0)
     began.set()
     keeper = Retention(book, owner="bench", look=look, stub_retention=week, log_retention=4 * week)
     thread_retention.run_forever(keeper, stopped)

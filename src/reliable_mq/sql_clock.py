@@ -101,13 +101,16 @@ class DatabaseClock:
             self.tell()
         return self.now()
 
-    def reading(self, now: float) -> Reading:
-        """Return a look at this clock, which says `now`, and at one that nobody sets."""
-        return Reading(now, self._ticks(), ticks_run())
+    def reading(self) -> Reading:
+        """Return a look at this clock and at one that nobody sets, both at this moment.
 
-    def watched(self, now: float) -> WatchedTime:
-        """Return what this process knows of the clock since it asked first; `now` by the clock."""
-        reading, known = self.reading(now), self._known
+        A time that was read before a wait for the database would look like a clock that went back.
+        """
+        return Reading(self.now(), self._ticks(), ticks_run())
+
+    def watched(self) -> WatchedTime:
+        """Return what this process knows of the clock since it asked first."""
+        reading, known = self.reading(), self._known
         self._known = (
             first_look(reading, None, unwatched_max=0.0)
             if known is None
@@ -143,4 +146,4 @@ class DatabaseClock:
             )
         self._ahead = 0.0 if is_within else ahead
         self._found, self._measured_at = ahead, at
-        self.watched(self.now())
+        self.watched()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 from tests.app.banks import Bank, elsewhere
 from tests.app.kill_switch import Killed
@@ -20,6 +20,8 @@ from tests.app.kill_switch import Killed
 from reliable_mq import IdempotentCall
 from reliable_mq.errors import UsageError
 from reliable_mq.sql_clock import DatabaseClock
+
+DAY = 86_400.0
 
 
 def test_a_result_is_forgotten_after_its_window_and_removed(bank: Bank) -> None:
@@ -55,27 +57,99 @@ def test_a_key_whose_window_has_passed_may_be_used_anew_before_it_is_removed(ban
     assert pay("r-1", 6).number == 2
 
 
-def test_a_clock_that_jumps_forgets_no_key_before_its_window_was_watched(bank: Bank) -> None:
-    passed, ahead = 0.0, 0.0
-    began = time.time()
-    database = bank.mq.database
+class Machine:
+    """A machine whose clock may be wrong, and its processes, one after another."""
 
-    def restart() -> None:
+    def __init__(self, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bank = bank
+        self.passed = self.ahead = 0.0
+        self.began = time.time()
+        self._monkeypatch = monkeypatch
+        # The database's clock is this machine's.
+        monkeypatch.setattr("reliable_mq.sql_clock.measure", lambda *_: (0.0, 0.0))
+        self.start()
+
+    def start(self) -> None:
+        """Let a process start: it has not seen the clock before."""
+        database = self.bank.mq.database
         database.clock = DatabaseClock(
-            database.engine, lambda: began + passed + ahead, lambda: passed
+            database.engine, lambda: self.began + self.passed + self.ahead, lambda: self.passed
         )
 
-    restart()
+    def boot(self) -> None:
+        """Let the machine start."""
+        self._monkeypatch.setattr("reliable_mq.sql_clock.ticks_run", lambda: "another run")
+        self.start()
+
+    def look(self) -> None:
+        """Let retention look at the clocks."""
+        self.bank.mq.retention().run_once(self.bank.mq.database.clock.now())
+
+
+@pytest.fixture
+def machine(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(bank, monkeypatch)
+
+
+def test_a_clock_that_jumps_forgets_no_key_before_its_window_was_watched(machine: Machine) -> None:
+    bank = machine.bank
     pay = bank.pay(window=timedelta(days=1))
     first = pay("r-1", 5)
-    bank.mq.retention().run_once(database.clock.now())
-    ahead = 40 * 86_400.0
+    machine.look()
+    machine.ahead = 40 * DAY
     assert pay("r-1", 5) == first
-    passed = 50.0
-    bank.mq.retention().run_once(database.clock.now())
-    restart()  # another process, which knows this clock only
+    machine.passed = 50.0
+    machine.look()
+    machine.start()  # another process, which knows this clock only
     assert pay("r-1", 5) == first
     assert bank.effects() == ["r-1"]
+
+
+@pytest.mark.parametrize("is_booted", [False, True])
+def test_a_process_that_starts_after_a_jump_believes_who_looked_before(
+    machine: Machine, is_booted: bool
+) -> None:
+    pay = machine.bank.pay(window=timedelta(days=1))
+    first = pay("r-1", 5)
+    machine.look()  # for the last time: no scheduler runs any more
+    machine.passed, machine.ahead = 3600.0, 40 * DAY
+
+    machine.boot() if is_booted else machine.start()
+
+    assert pay("r-1", 5) == first
+    assert machine.bank.effects() == ["r-1"]
+
+
+def test_a_key_is_forgotten_by_a_process_that_watched_its_window_itself(machine: Machine) -> None:
+    # Given a machine that was off for ten days, and no scheduler since
+    pay = machine.bank.pay(window=timedelta(days=1))
+    machine.look()
+    machine.passed = 10 * DAY
+    machine.boot()
+    machine.bank.mq.database.clock.watched()
+    first = pay("r-1", 5)
+
+    # When the process has seen the window pass, Then the key stands for a new call some days later
+    machine.passed += 0.9 * DAY
+    assert pay("r-1", 5) == first
+    machine.passed += 11 * DAY
+    assert pay("r-1", 6).number == first.number + 1
+
+
+def test_a_wait_for_a_rival_is_no_clock_that_jumped(machine: Machine) -> None:
+    database = machine.bank.mq.database
+    pay = machine.bank.pay(window=timedelta(seconds=10))
+    database.clock.measured_now()
+    pay("r-1", 5)
+    machine.passed = 30.0
+
+    def wait(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "idempotent_call" in statement:
+            machine.passed += 6.0
+
+    event.listen(database.engine, "before_cursor_execute", wait)
+    assert pay("r-1", 6).number == 2
+    assert len(database.clock.watched().stretches) == 1
 
 
 def test_a_result_that_cannot_be_stored_is_told_and_the_effect_not_repeated(bank: Bank) -> None:

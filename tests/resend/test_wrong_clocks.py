@@ -1,16 +1,24 @@
 """A clock that jumps makes nothing old: retention waits, and tells a person (P7, P4)."""
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from sqlalchemy import insert, select
 from tests.resend.retained_ledgers import CONFIRMED, Ledgers
 
+from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.resend.retention import Retention, RetentionCounts
+from reliable_mq.resend.sql_retention import SqlRetention
+from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_types import utc_datetime
+from reliable_mq.sql_watched_time import SqlWatchedTime
 from reliable_mq.watched_time import Reading
 
 DAY = 86_400.0
@@ -34,14 +42,14 @@ class Machine:
         self.rows.stub(name, CONFIRMED, settled=self.now)
         self.rows.log(name, consumed=self.now)
 
-    def start(self) -> Retention:
+    def start(self, look: Callable[[], Reading] | None = None) -> Retention:
         """Return retention in a process that starts now."""
         return Retention(
             retention_ledgers(self.rows.database),
             owner="one",
             stub_retention=7 * DAY,
             log_retention=30 * DAY,
-            look=lambda now: Reading(now, self.passed, self.run),
+            look=look or (lambda: Reading(self.now, self.passed, self.run)),
         )
 
     def left(self) -> tuple[list[str], list[str]]:
@@ -94,6 +102,56 @@ def test_what_is_old_by_both_clocks_goes_while_one_is_wrong(machine: Machine) ->
     machine.ahead = 40 * DAY
     assert retention.run_once(machine.now).stubs == 1
     assert machine.left() == ([], ["a"])
+
+
+def test_a_wait_for_the_database_is_no_clock_that_jumped(
+    machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a database that every second time lets who takes the duty wait for another's lock
+    database, waits = machine.rows.database, cycle([0.0, 6.0])
+    clock = DatabaseClock(database.engine, lambda: machine.now, lambda: machine.passed)
+    take = SqlRetention.take
+
+    def takes_long(ledgers: SqlRetention, now: float, owner: str, lease: float) -> bool:
+        machine.passed += next(waits)
+        return take(ledgers, now, owner, lease)
+
+    monkeypatch.setattr(SqlRetention, "take", takes_long)
+    retention = machine.start(clock.reading)
+
+    for _ in range(6):
+        machine.passed += 60.0
+        retention.run_once(clock.now())
+
+    assert caplog.messages == []
+    with database.engine.begin() as connection:
+        known = SqlWatchedTime(database.watched_time).found(connection)
+    assert known is not None
+    assert len(known.stretches) == 1
+
+
+def test_each_batch_of_one_run_asks_what_time_it_is_and_all_that_went_is_counted(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mq = ReliableMQ("shop", broker=f"embedded:{tmp_path}", database=database_url)
+    mq.create_tables()
+    passed, began = [0.0], time.time()
+    nows: list[int] = []
+    mq.database.clock = DatabaseClock(
+        mq.database.engine, lambda: began + passed[0], lambda: passed[0]
+    )
+
+    def removes_long(_retention: Retention, now: float) -> RetentionCounts:
+        nows.append(round(now - began))
+        passed[0] += 6.0
+        counts = RetentionCounts(is_full=len(nows) < 3)
+        return structs.replace(counts, **dict.fromkeys(counts.rows, 1))
+
+    monkeypatch.setattr(Retention, "run_once", removes_long)
+
+    assert mq.resend_once()["main"]["removed"] == 18
+    assert nows == [0, 6, 12]
+    mq.close()
 
 
 @pytest.mark.parametrize("is_same_run", [True, False])

@@ -6,19 +6,32 @@ from sqlalchemy import delete
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_keeping import retention_ledgers
-from reliable_mq.resend.retention import Retention
+from reliable_mq.resend.retention import Retention, RetentionCounts
 from reliable_mq.sql_watched_time import SqlWatchedTime
 from reliable_mq.watched_time import Reading, Stretch, WatchedTime
 
 
-def watched_reading(now: float) -> Reading:
+def watched_reading(now: float = 0.0) -> Reading:
     return Reading(now, now, "test")
+
+
+class WatchedRetention(Retention):
+    """Retention whose clocks say what `run_once` is told, and go on at no other time."""
+
+    def __init__(self, database: Database, **more: Any) -> None:
+        self.now = 0.0
+        ledgers = retention_ledgers(database)
+        super().__init__(ledgers, look=lambda: watched_reading(self.now), **more)
+
+    def run_once(self, now: float) -> RetentionCounts:
+        self.now = now
+        return super().run_once(now)
 
 
 def watched_retention(database: Database, **more: Any) -> Retention:
     """Return retention of a database whose clock somebody has watched from the beginning."""
     watch(database)
-    return Retention(retention_ledgers(database), look=watched_reading, **more)
+    return WatchedRetention(database, **more)
 
 
 def watch(database: Database, until: float = 0.0) -> None:

@@ -159,19 +159,20 @@ class Upkeep:
             told = self.alerts(name).run_once(each.clock.now())
             digests = {"digests": told.told, "digests_failed": told.failed}
             counts[name] = asdict(done) | {"stuck": told.stuck} | digests
-            counts[name] |= self._remove_once(name, each.clock.now())
+            counts[name] |= self._remove_once(name, each.clock.now)
         return counts
 
-    def _remove_once(self, name: str, now: float) -> dict[str, int]:
+    def _remove_once(self, name: str, clock: Callable[[], float]) -> dict[str, int]:
         """Remove what is old enough, within bounds: who runs us once has something else to do.
 
+        Each batch asks the `clock` anew: all of them together may take minutes.
         Returns how many rows were `removed`, and for how many seconds longer stubs are kept because
         the clock jumped (`held`).
         """
         removed, held, retention = 0, 0.0, self.retention(name)
         for _ in range(BATCHES_ONCE if self._settings.retention != "off" else 0):
-            counts = retention.run_once(now)
-            removed += counts.stubs + counts.logs + counts.calls + counts.escalations
+            counts = retention.run_once(clock())
+            removed += sum(counts.rows.values())
             held = counts.held
             if not counts.is_full:
                 break

@@ -133,11 +133,12 @@ class SqlCalls:
         call: Call,
         now: float,
         lease: float,
-        watched: Callable[[float], WatchedTime],
+        watched: Callable[[], WatchedTime],
     ) -> CallFound:
         """Make a call ours, or say why it is not. Its row is there when this is committed.
 
-        `watched`: (now) -> what this process knows of the clock.
+        `watched`: () -> what this process knows of the clock. `now` may be older than that: the
+        insert may have waited for a rival.
         """
         at, until = utc_datetime(now), utc_datetime(now + lease)
         expires = utc_datetime(now + call.window)
@@ -182,20 +183,23 @@ class SqlCalls:
         connection: Connection,
         row: Any,
         now: float,
-        watched: Callable[[float], WatchedTime],
+        watched: Callable[[], WatchedTime],
     ) -> bool:
         """Say whether a call's window has passed: by the clock, and by the time that was watched.
 
-        By this process, and by who removes old rows, if that one looked lately.
+        By this process, and by who removes old rows, however long ago that one looked. Its looks go
+        on in this process, which may just have started under a wrong clock: by the ticks in the
+        same run of the machine, else by a short gap and by what this process watched itself.
         """
         if not _has_expired(row, now) or row.finish_date is None:
             return _has_expired(row, now)
         finished = row.finish_date.timestamp()
         window = row.expire_date.timestamp() - finished
-        mine, theirs, gap = watched(now), self._watching.found(connection), unwatched_max(window)
+        mine, theirs = watched(), self._watching.found(connection)
         dates = [mine.before(window)]
-        if theirs is not None and 0 <= now - theirs.last.wall <= gap:
-            dates.append(theirs.looked(mine.last, unwatched_max=gap).before(window))
+        if theirs is not None:
+            believed = unwatched_max(window) + mine.watched - mine.stretches[0].watched
+            dates.append(theirs.looked(mine.last, unwatched_max=believed).before(window))
         return bool(finished <= min(dates))
 
     def finish(self, connection: Connection, call: Call, result: bytes | None, now: float) -> bool:

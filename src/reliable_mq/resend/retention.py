@@ -101,6 +101,18 @@ class RetentionCounts(msgspec.Struct, frozen=True):
     has_duty: bool = True
     is_full: bool = False
 
+    @property
+    def rows(self) -> dict[str, int]:
+        """The rows that were removed, by what they are; every kind of them."""
+        return {
+            "stubs": self.stubs,
+            "logs": self.logs,
+            "calls": self.calls,
+            "days": self.days,
+            "keys": self.keys,
+            "escalations": self.escalations,
+        }
+
 
 class Retention:
     """Removes what nobody can need any more.
@@ -114,7 +126,7 @@ class Retention:
         stub_retention: seconds after its end for which a stub is kept.
         log_retention: seconds after its effect for which the log of a message is kept, and longer,
             as long as its stub is there. An escalation that was closed is kept as long.
-        look: (now) -> the clock that says `now`, and one that nobody sets.
+        look: () -> the clock that dates rows, and one that nobody sets, both at one moment.
         lease: seconds for which the duty is held.
         batch: rows of one transaction.
         waits: for reconciliation, so that nothing goes that it has not seen: "yes", "no", or
@@ -133,7 +145,7 @@ class Retention:
         owner: str,
         stub_retention: float,
         log_retention: float,
-        look: Callable[[float], Reading],
+        look: Callable[[], Reading],
         lease: float = 60.0,
         batch: int = 1000,
         waits: RetentionWaits = "auto",
@@ -162,41 +174,39 @@ class Retention:
         if not self._ledgers.take(now, self._owner, self._lease):
             return RetentionCounts(has_duty=False)
         until = now + self._lease
-        known = self._look(now, until)
+        known = self._look(until)
         if known is None:
             return RetentionCounts(has_duty=False)
         gate = self._gate()
         args = (self._owner, until, self._batch)
-        days = self._whole_days(known, gate, *args)
-        stubs = self._ledgers.remove_stubs(
-            min(known.before(self._stub_retention + self._spared), gate), *args
-        )
-        logged_before = min(known.before(self._log_retention + self._spared), gate)
-        logs = self._ledgers.remove_logs(logged_before, *args)
-        keys = self._ledgers.remove_free_keys(logged_before, *args)
-        calls = self._ledgers.remove_calls(known.slowest(), *args)
-        told = self._ledgers.remove_escalations(known.before(self._log_retention), *args)
-        removed = [each for each in (days, stubs, logs, keys, calls, told) if each is not None]
-        if len(removed) < 6:
+        stubs_before = min(known.before(self._stub_retention + self._spared), gate)
+        logs_before = min(known.before(self._log_retention + self._spared), gate)
+        ledgers = self._ledgers
+        removed = {
+            "days": self._whole_days(known, gate, *args),
+            "stubs": ledgers.remove_stubs(stubs_before, *args),
+            "logs": ledgers.remove_logs(logs_before, *args),
+            "keys": ledgers.remove_free_keys(logs_before, *args),
+            "calls": ledgers.remove_calls(known.slowest(), *args),
+            "escalations": ledgers.remove_escalations(known.before(self._log_retention), *args),
+        }
+        ours = {name: each for name, each in removed.items() if each is not None}
+        if len(ours) < len(removed):
             return RetentionCounts(has_duty=False)
-        rows = [each.rows for each in removed]
-        return RetentionCounts(
-            days=rows[0],
-            stubs=rows[1],
-            logs=rows[2],
-            keys=rows[3],
-            calls=rows[4],
-            escalations=rows[5],
+        counts = RetentionCounts(
             held=known.held(self._stub_retention),
-            is_full=any(each.is_full for each in removed),
+            is_full=any(each.is_full for each in ours.values()),
         )
+        rows = {name: each.rows for name, each in ours.items()}
+        return msgspec.structs.replace(counts, **rows)
 
-    def _look(self, now: float, until: float) -> WatchedTime | None:
+    def _look(self, until: float) -> WatchedTime | None:
         """Look at the clocks and tell of a jump; None: the duty is another's by now."""
-        reading, gap = self._read(now), unwatched_max(self._stub_retention)
+        # Not `now`: the database may have kept `take` waiting since then.
+        reading, gap = self._read(), unwatched_max(self._stub_retention)
         earlier = self._ledgers.watched()
         known = (
-            first_look(reading, self._ledgers.newest(now), unwatched_max=gap)
+            first_look(reading, self._ledgers.newest(reading.wall), unwatched_max=gap)
             if earlier is None
             else earlier.looked(reading, unwatched_max=gap)
         )

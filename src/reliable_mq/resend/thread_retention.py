@@ -33,9 +33,7 @@ def run_forever(
             faults.tell(error)
             stopped.wait(IDLE_SECONDS)
             continue
-        removed += Counter(
-            stubs=counts.stubs, logs=counts.logs, calls=counts.calls, days=counts.days
-        )
+        removed += Counter(counts.rows)
         if removed.total() and (not counts.is_full or time.monotonic() > told + TOLD_SECONDS):
             rows = ", ".join(f"{number} {what}" for what, number in removed.items() if number)
             log.info("retention: removed %s", rows)

@@ -27,13 +27,13 @@ class ManualClock:
         """Return the time; nobody is asked."""
         return self._now
 
-    def reading(self, now: float) -> Reading:
+    def reading(self) -> Reading:
         """Return a look at this clock, which is watched all the time."""
-        return Reading(now, now, "manual")
+        return Reading(self._now, self._now, "manual")
 
-    def watched(self, now: float) -> WatchedTime:
+    def watched(self) -> WatchedTime:
         """Return that this clock never jumped."""
-        return first_look(self.reading(now), None, unwatched_max=0.0)
+        return first_look(self.reading(), None, unwatched_max=0.0)
 
     @property
     def epoch_ms(self) -> int:
