@@ -179,7 +179,7 @@ def test_a_probe_sends_a_few_also_where_it_had_to_look_at_many(world: World) -> 
     closed(world)
     # And another topic that has much to send
     for number in range(60):
-        waits(world, f"i{number}x", 101.0, topic="invoices")
+        waits(world, f"i{number}x", 102.5, topic="invoices")
 
     # When a scheduler takes its turn, Then the probe is small, and the rest is the other topic's
     world.new_scheduler("two", batch=60).run_once(103.0)
