@@ -268,6 +268,9 @@ def test_a_rollback_by_a_conflict_on_sqlite_is_noticed(tmp_path: Any, redis_url:
         "WITH a AS (SELECT 1) UPDATE b SET c = 1",
         "ROLLBACK TO SAVEPOINT a",
         "RELEASE SAVEPOINT a",
+        "/* a query's tag */ SELECT 1",
+        "/**/(/* two *//*+ of them */ select 1)",
+        "-- a line\r\n  --\n /* COMMIT */ INSERT INTO effects VALUES (1)",
     ],
 )
 def test_a_plain_statement_costs_no_round_trip_more(statement: str) -> None:
@@ -284,10 +287,26 @@ def test_postgresql_refuses_a_commit_in_what_a_statement_calls(statement: str) -
 
 
 @pytest.mark.parametrize(
-    "statement", ["COMMIT", "PREPARE TRANSACTION 'a'", "/* */ SELECT 1", "DO ';'", "ROLLBACK"]
+    "statement", ["COMMIT", "PREPARE TRANSACTION 'a'", "/* */ END", "DO ';'", "ROLLBACK"]
 )
 def test_of_some_statements_nobody_knows_on_postgresql_either(statement: str) -> None:
     assert not is_plain(statement, "postgresql")
+
+
+@pytest.mark.parametrize("dialect", ["mysql", "postgresql", "sqlite"])
+@pytest.mark.parametrize(
+    "statement", ["/* /* */ SELECT */ COMMIT", "--\rCOMMIT\n SELECT 1", "--\rSELECT 1"]
+)
+def test_a_comment_that_databases_end_at_different_places_hides_nothing(
+    statement: str, dialect: str
+) -> None:
+    assert not is_plain(statement, dialect)
+
+
+def test_many_comments_before_a_statement_are_read_in_one_pass() -> None:
+    """They take a moment; a search that goes back would take longer than the machine lives."""
+    assert is_plain("/* tag */ -- so\n" * 20_000 + "SELECT 1", "mysql")
+    assert not is_plain("/* tag */" * 20_000 + "/* open", "mysql")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +316,12 @@ def test_of_some_statements_nobody_knows_on_postgresql_either(statement: str) ->
         "EXECUTE a",
         "SET @x = 1",
         "DO 1",
-        "/* */ SELECT 1",
+        "/* */ CALL a()",
+        "/* */ -- so\n COMMIT",
+        "/*! */ SELECT 1",
+        "/*M!100000 */ SELECT 1",
+        "/* SELECT 1",
+        "-- SELECT 1",
         "SELECT 1; COMMIT",
         "SELECT 1 /*! ; */",
         "SELECT 1 /*M!100000 ; */",
