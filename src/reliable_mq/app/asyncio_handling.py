@@ -13,8 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from reliable_mq.app.consumer import check_answer
 from reliable_mq.app.judging import DONE, HandlerExit, Results
 from reliable_mq.app.observed_handlers import observed
+from reliable_mq.app.shared_run import SharedRun
 from reliable_mq.app.sql_attempts import Attempts, Begun
-from reliable_mq.app.sql_ended_attempts import settle_ended, settle_failed, unsettled
+from reliable_mq.app.sql_ended_attempts import settle, unsettled
 from reliable_mq.app.sql_handler_session import HandlerSession, TransactionEnded
 from reliable_mq.app.sql_receipts import Attempt
 
@@ -53,7 +54,7 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
         return []
     if len(ready) == 1:
         return await _run_one(attempts, ready[0], results)
-    if not any(each.receipt for each in ready) and await _run_together(attempts, ready, results):
+    if attempts.sharing.is_tried(ready) and await _run_together(attempts, ready, results):
         results.update((each.entry.token, DONE) for each in ready)
         return []
     return await _run_in_savepoints(attempts, unsettled(ready, results), results)
@@ -65,8 +66,7 @@ async def _run_in_savepoints(
     """Run attempts in one transaction, in a savepoint each; return as `_run` does."""
     ended: Results = {}
     conflicts = []
-    done: list[Attempt] = []
-    failing: tuple[Attempt, Exception] | None = None
+    run = SharedRun(ready)
     try:
         async with attempts.database.async_handler_session() as session:
             for each in ready:
@@ -77,29 +77,28 @@ async def _run_in_savepoints(
                     if begun is Begun.RECEIVE:
                         conflicts.append(replace(each, receipt=True))
                     continue
+                run.begin(each)
                 try:
                     if begun is Begun.RUN:
                         await _call(attempts, session, each)
                     await savepoint.commit()
                 except Exception as raised:
-                    failing = each, (error := await _cause_of(session, raised))
-                    if isinstance(error, TransactionEnded):
+                    run.fail(error := await _cause_of(session, raised))
+                    if isinstance(error, TransactionEnded) or _inner(session).has_lost_connection:
                         raise
                     await savepoint.rollback()
                     ended[each.entry.token] = await session.run_sync(
                         attempts.fail_inside, each, error
                     )
-                    failing = None
+                    run.undo()
                 else:
-                    done.append(each)
+                    run.end()
                     ended[each.entry.token] = DONE
-            await session.run_sync(attempts.commit, done)
+            await session.run_sync(attempts.commit, run.done)
     except Exception:  # noqa: BLE001 - one by one it shows whose it was
         # The transaction of all is gone, with everything that was recorded in it.
-        if failing is not None:
-            await asyncio.to_thread(
-                settle_ended, attempts, _inner(session), *failing, results, done=done
-            )
+        if run.failed is not None:
+            await _settle(attempts, session, run, results)
         left = unsettled(ready, results)
         lists = [await _run_one(attempts, each, results) for each in left]
         return [conflict for each in lists for conflict in each]
@@ -109,24 +108,24 @@ async def _run_in_savepoints(
 
 async def _run_together(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> bool:
     """Run first attempts in one transaction; see `thread_handling`."""
-    place, failure = 0, None
+    run = SharedRun(ready, have_rows=True)
     try:
         async with attempts.database.async_handler_session() as session:
+            _inner(session).is_shared = True
             if not await session.run_sync(attempts.begin_together, ready):
                 return False
-            for place, each in enumerate(ready):  # noqa: B007 - whose it was
+            for each in ready:
+                run.begin(each)
                 try:
                     await _answer(attempts, session, each)
                 except Exception as raised:
-                    failure = await _cause_of(session, raised)
+                    run.fail(await _cause_of(session, raised))
                     raise
+                run.end()
             await session.run_sync(attempts.commit, ready)
     except Exception:  # noqa: BLE001 - it comes again, with a savepoint, and is judged then
-        if failure is not None:
-            parts = {"done": ready[:place], "not_run": ready[place + 1 :]}
-            await asyncio.to_thread(
-                settle_ended, attempts, _inner(session), ready[place], failure, results, **parts
-            )
+        if run.failed is not None:
+            await _settle(attempts, session, run, results)
         return False
     return True
 
@@ -145,6 +144,8 @@ async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> li
         if begun in (Begun.RECEIVE, Begun.SETTLED):
             await session.rollback()
             return [replace(attempt, receipt=True)] if begun is Begun.RECEIVE else []
+        run = SharedRun([attempt])
+        run.begin(attempt)
         try:
             if begun is Begun.RUN:
                 await _call(attempts, session, attempt)
@@ -152,12 +153,22 @@ async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> li
         except Exception as raised:  # noqa: BLE001 - judged by `fail`
             cause = await _cause_of(session, raised)
             await session.rollback()
-            await asyncio.to_thread(
-                settle_failed, attempts, _inner(session), attempt, cause, results
-            )
+            run.fail(cause)
+            await _settle(attempts, session, run, results)
+            if attempt.entry.token not in results:
+                failed = await asyncio.to_thread(attempts.fail, attempt, cause)
+                results[attempt.entry.token] = failed
         else:
             results[attempt.entry.token] = DONE
     return []
+
+
+async def _settle(
+    attempts: Attempts, session: AsyncSession, run: SharedRun, results: Results
+) -> None:
+    inner = _inner(session)
+    while wait := await asyncio.to_thread(settle, attempts, inner, run, results):
+        await asyncio.sleep(wait)
 
 
 async def _call(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> None:

@@ -133,9 +133,12 @@ class Judge:
 
     def unhandled(self, error: Exception) -> Settled:
         """Return how a delivery ends whose handler was never called."""
+        return Settled(Later(self.wait_after(error), counts=False), "back")
+
+    def wait_after(self, error: Exception) -> float:
+        """Tell of a fault of the database; return seconds until to try again."""
         self._faults.tell(error)
-        wait = BUSY_SECONDS if is_database_busy(error) else DATABASE_DOWN_SECONDS
-        return Settled(Later(wait, counts=False), "back")
+        return BUSY_SECONDS if is_database_busy(error) else DATABASE_DOWN_SECONDS
 
     def unwritten(self, message_id: str, error: Exception) -> Settled:
         """Return how a delivery ends of which no row could be written."""

@@ -23,6 +23,7 @@ from reliable_mq.app.judging import (
     one_of_each_key,
 )
 from reliable_mq.app.observed_handlers import hooks_of_handlers
+from reliable_mq.app.shared_run import Sharing
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_receipts import (
     Attempt,
@@ -84,6 +85,8 @@ class Attempts:
         self._receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
         self._settlement = database.settlement()
         self._judge = Judge(consumer, retry_waits)
+        self.wait_after = self._judge.wait_after
+        self.sharing = Sharing()
         self._faults = FaultTeller(log, f"group {consumer.group}: a lease may pass")
         self._holding: dict[str, Attempt] = {}  # by token: its RECEIVED row is committed
         self._clock = database.clock.now
@@ -359,13 +362,9 @@ class Attempts:
         return settled
 
     def _exhaust(self, connection: Connection, entry: Entry, reason: str, now: float) -> None:
+        group, topic = entry.group, entry.topic
         self._settlement.exhaust(
-            connection,
-            entry.message_id,
-            group=entry.group,
-            reason=reason,
-            now=now,
-            topic=entry.topic,
+            connection, entry.message_id, group=group, reason=reason, now=now, topic=topic
         )
 
     def _others(self, connection: Connection, entry: Entry, fate: Fate) -> Settled:

@@ -9,33 +9,13 @@ is kept; what was not begun is undone, and begun anew.
 from collections.abc import Sequence
 
 from reliable_mq.app.judging import DONE, Results
+from reliable_mq.app.shared_run import SharedRun
 from reliable_mq.app.sql_attempts import Attempts
-from reliable_mq.app.sql_handler_session import HandlerSession, TransactionEnded
+from reliable_mq.app.sql_handler_session import HandlerSession, RunsAgain, TransactionEnded
 from reliable_mq.app.sql_receipts import Attempt
 
 
-def settle_failed(
-    attempts: Attempts,
-    session: HandlerSession,
-    attempt: Attempt,
-    error: Exception,
-    results: Results,
-) -> None:
-    """Settle an attempt that failed alone; its session is rolled back. Never raises."""
-    if not settle_ended(attempts, session, attempt, error, results):
-        results[attempt.entry.token] = attempts.fail(attempt, error)
-
-
-def settle_ended(
-    attempts: Attempts,
-    session: HandlerSession,
-    culprit: Attempt,
-    error: Exception,
-    results: Results,
-    *,
-    done: Sequence[Attempt] = (),
-    not_run: Sequence[Attempt] = (),
-) -> bool:
+def settle(attempts: Attempts, session: HandlerSession, run: SharedRun, results: Results) -> float:
     """Settle an attempt whose transaction ended under it, and who shared it; never raises.
 
     Also one that lost its transaction, or had another one, before anybody looked: then the row
@@ -44,47 +24,55 @@ def settle_ended(
     Args:
         attempts: the protocol's database part.
         session: what the attempt failed in, rolled back.
-        culprit: whose handler failed.
-        error: why.
+        run: whose handler failed, who was done before it, and who has a row and never ran.
         results: gets the culprit, and what was done before it and is committed. Whoever is not in
-            it is to be run again.
-        done: had their effect before it.
-        not_run: have a row that says CONSUMED, and no effect.
+            it is to be run again. It gets nothing when no transaction ended.
 
     Returns:
-        False: it did not end under it, and nothing was settled.
+        0.0: nothing is left to be taken back. Else the database did not do it: seconds after which
+        to call this again. Until then the attempts go on, and keep their leases: a row says
+        CONSUMED of what never happened, and who gets the message next would believe it.
     """
-    if not isinstance(error, TransactionEnded):
-        if session.is_committing or not _has_row(attempts, culprit):
-            return False
-        error = TransactionEnded()
-    token = culprit.entry.token
+    if run.failed is None:
+        return 0.0
+    culprit, error = run.failed
+    if isinstance(error, RunsAgain):
+        attempts.sharing.refuse()
     try:
+        if not isinstance(error, TransactionEnded):
+            if not _has_row(attempts, session, culprit):
+                return 0.0
+            error = TransactionEnded()
         with attempts.database.session() as writing:
             connection = writing.connection()
-            kept = [each for each in done if attempts.log.has_consumed(connection, each.entry)]
-            for each in (culprit, *not_run):
+            kept = [each for each in run.done if attempts.log.has_consumed(connection, each.entry)]
+            for each in (culprit, *run.not_run):
                 attempts.log.take_back(connection, each.entry)
                 if each.key is not None:
                     attempts.keys.take_back(connection, each.key)
             settled = attempts.fail_inside(writing, culprit, error)
             attempts.commit(writing, kept)
     except Exception as fault:  # noqa: BLE001 - told there
-        results[token] = attempts.unhandled(fault)
-        return True
-    results[token] = settled
+        return attempts.wait_after(fault)
+    results[culprit.entry.token] = settled
     results.update((each.entry.token, DONE) for each in kept)
-    return True
+    return 0.0
 
 
-def _has_row(attempts: Attempts, attempt: Attempt) -> bool:
-    """Say whether the row is committed that a first attempt begins with; False: nobody knows."""
-    if attempt.receipt:  # its row was committed before it, and says RECEIVED
+def _has_row(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> bool:
+    """Say whether the row is committed that a first attempt begins with; False: nobody knows.
+
+    Raises:
+        Exception: the database does not say it, of an attempt whose statement may have committed.
+    """
+    if attempt.receipt or session.is_committing:  # its row says RECEIVED, or is there by our commit
         return False
     try:
         with attempts.database.reading_engine.connect() as connection:
             return attempts.log.has_consumed(connection, attempt.entry)
-    except Exception:  # noqa: BLE001 - the database is away; who writes there next tells it
+    except Exception:
+        if session.had_probe:
+            raise
         return False
 
 

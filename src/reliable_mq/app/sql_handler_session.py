@@ -60,6 +60,20 @@ class TransactionEnded(UsageError):
         )
 
 
+class RunsAgain(Exception):
+    """A batch shares the transaction, and a statement may end it; it was not executed.
+
+    The rows of messages that were not begun stand in that transaction, and a COMMIT would make them
+    true. Nothing has failed: the messages are run again, each behind its own row.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this statement may end the transaction, which several messages share. It is not "
+            "executed now; the messages are run again one after another, and it is executed then"
+        )
+
+
 class HandlerSession(Session):
     """A session whose transaction cannot be ended while a handler has it.
 
@@ -74,7 +88,9 @@ class HandlerSession(Session):
     _is_open: Callable[[], bool] | None = None  # what its driver keeps, see `sql_probes`
     _was_open = False  # the server said so when the handler got it
     _is_probed = False  # a savepoint of ours stands there, see `sql_probes`
-    _ended: TransactionEnded | None = None  # the handler's transaction is over, and this is why
+    _ended: TransactionEnded | RunsAgain | None = None  # nothing more is executed, this is why
+    is_shared = False  # the rows of messages stand in it whose handlers were not called yet
+    had_probe = False  # something was executed of which nobody knew what it does
     is_committing = False  # from then on the row that says CONSUMED may be there with its effect
 
     @contextmanager
@@ -118,6 +134,11 @@ class HandlerSession(Session):
         connection.info[_SESSION] = self
 
     @property
+    def has_lost_connection(self) -> bool:
+        """Whether the transaction's connection is gone, and the transaction with it."""
+        return self._connection is not None and self._connection.invalidated
+
+    @property
     def is_in_doubt(self) -> bool:
         """Whether `look_back` has to ask the server, or knows what it said."""
         return self._is_probed or self._ended is not None or self._has_closed()
@@ -156,10 +177,18 @@ class HandlerSession(Session):
         """Set a savepoint before a statement of which nobody knows what it does.
 
         Not when the handler has ended its transaction in SQLAlchemy's sight: `held` refuses that.
+
+        Raises:
+            RunsAgain: the statement must not be executed where messages share the transaction.
         """
-        if self._is_below_open():
-            set_probe(connection)
-            self._is_probed = True
+        if not self._is_below_open():
+            return
+        if self.is_shared:
+            self._ended = RunsAgain()
+            raise self._ended
+        self.had_probe = True
+        set_probe(connection)
+        self._is_probed = True
 
     def look_back(self, *, undo: bool) -> None:
         """See whether the transaction is the one that the handler was given.
@@ -170,6 +199,7 @@ class HandlerSession(Session):
 
         Raises:
             TransactionEnded: it is not; its connection is dropped, with what the handler set on it.
+            RunsAgain: this was raised before.
         """
         if self._ended is not None:  # and the handler, or what it called, took no notice
             raise self._ended
@@ -192,7 +222,7 @@ class HandlerSession(Session):
         if self.is_in_doubt and not isinstance(error, TransactionEnded):
             try:
                 self.look_back(undo=True)
-            except TransactionEnded as ended:
+            except (TransactionEnded, RunsAgain) as ended:
                 return ended
         return error
 

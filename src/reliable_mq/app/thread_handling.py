@@ -1,5 +1,6 @@
 """Runs a `def` handler for some attempts, in the calling thread."""
 
+import time
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -7,8 +8,9 @@ from msgspec.structs import replace
 from reliable_mq.app.consumer import check_answer
 from reliable_mq.app.judging import DONE, HandlerExit, Results
 from reliable_mq.app.observed_handlers import observed
+from reliable_mq.app.shared_run import SharedRun
 from reliable_mq.app.sql_attempts import Attempts, Begun
-from reliable_mq.app.sql_ended_attempts import settle_ended, settle_failed, unsettled
+from reliable_mq.app.sql_ended_attempts import settle, unsettled
 from reliable_mq.app.sql_handler_session import HandlerSession, TransactionEnded
 from reliable_mq.app.sql_receipts import Attempt
 
@@ -42,7 +44,7 @@ def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list
         return [conflict for each in ready for conflict in _run_one(attempts, each, results)]
     if len(ready) == 1:
         return _run_one(attempts, ready[0], results)
-    if not any(each.receipt for each in ready) and _run_together(attempts, ready, results):
+    if attempts.sharing.is_tried(ready) and _run_together(attempts, ready, results):
         results.update((each.entry.token, DONE) for each in ready)
         return []
     return _run_in_savepoints(attempts, unsettled(ready, results), results)
@@ -54,8 +56,7 @@ def _run_in_savepoints(
     """Run attempts in one transaction, in a savepoint each; return as `_run` does."""
     ended: Results = {}
     conflicts = []
-    done: list[Attempt] = []
-    failing: tuple[Attempt, Exception] | None = None
+    run = SharedRun(ready)
     try:
         with attempts.database.handler_session() as session:
             for each in ready:
@@ -66,25 +67,26 @@ def _run_in_savepoints(
                     if begun is Begun.RECEIVE:
                         conflicts.append(replace(each, receipt=True))
                     continue
+                run.begin(each)
                 try:
                     if begun is Begun.RUN:
                         _call(attempts, session, each)
                     savepoint.commit()
                 except Exception as raised:
-                    failing = each, (error := session.cause_of(raised))
-                    if isinstance(error, TransactionEnded):
+                    run.fail(error := session.cause_of(raised))
+                    if isinstance(error, TransactionEnded) or session.has_lost_connection:
                         raise
                     savepoint.rollback()
                     ended[each.entry.token] = attempts.fail_inside(session, each, error)
-                    failing = None
+                    run.undo()
                 else:
-                    done.append(each)
+                    run.end()
                     ended[each.entry.token] = DONE
-            attempts.commit(session, done)
+            attempts.commit(session, run.done)
     except Exception:  # noqa: BLE001 - one by one it shows whose it was
         # The transaction of all is gone, with everything that was recorded in it.
-        if failing is not None:
-            settle_ended(attempts, session, *failing, results, done=done)
+        if run.failed is not None:
+            _settle(attempts, session, run, results)
         left = unsettled(ready, results)
         return [conflict for each in left for conflict in _run_one(attempts, each, results)]
     results.update(ended)
@@ -98,22 +100,24 @@ def _run_together(attempts: Attempts, ready: Sequence[Attempt], results: Results
         False when anything did not; then nothing of it is left but what is in `results`, and it
         shows one by one whose it was.
     """
-    place, failure = 0, None
+    run = SharedRun(ready, have_rows=True)
     try:
         with attempts.database.handler_session() as session:
+            session.is_shared = True
             if not attempts.begin_together(session, ready):
                 return False
-            for place, each in enumerate(ready):  # noqa: B007 - whose it was
+            for each in ready:
+                run.begin(each)
                 try:
                     _answer(attempts, session, each)
                 except Exception as raised:
-                    failure = session.cause_of(raised)
+                    run.fail(session.cause_of(raised))
                     raise
+                run.end()
             attempts.commit(session, ready)
     except Exception:  # noqa: BLE001 - it comes again, with a savepoint, and is judged then
-        if failure is not None:
-            parts = {"done": ready[:place], "not_run": ready[place + 1 :]}
-            settle_ended(attempts, session, ready[place], failure, results, **parts)
+        if run.failed is not None:
+            _settle(attempts, session, run, results)
         return False
     return True
 
@@ -130,6 +134,8 @@ def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Att
         if begun in (Begun.RECEIVE, Begun.SETTLED):
             session.rollback()
             return [replace(attempt, receipt=True)] if begun is Begun.RECEIVE else []
+        run = SharedRun([attempt])
+        run.begin(attempt)
         try:
             if begun is Begun.RUN:
                 _call(attempts, session, attempt)
@@ -137,10 +143,18 @@ def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Att
         except Exception as raised:  # noqa: BLE001 - judged by `fail`
             cause = session.cause_of(raised)
             session.rollback()
-            settle_failed(attempts, session, attempt, cause, results)
+            run.fail(cause)
+            _settle(attempts, session, run, results)
+            if attempt.entry.token not in results:
+                results[attempt.entry.token] = attempts.fail(attempt, cause)
         else:
             results[attempt.entry.token] = DONE
     return []
+
+
+def _settle(attempts: Attempts, session: HandlerSession, run: SharedRun, results: Results) -> None:
+    while wait := settle(attempts, session, run, results):
+        time.sleep(wait)
 
 
 def _call(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> None:
