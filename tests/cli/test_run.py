@@ -1,11 +1,13 @@
 """`run` and `resend`: their log, metrics and workers, and the database of the environment."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,8 +34,49 @@ def database(tmp_path: Path) -> str:
 def test_workers_that_fail_at_their_start_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_command, "RESTART_SECONDS", 0.0)
     monkeypatch.setattr(run_command, "POLL_SECONDS", 0.01)
-    with pytest.raises(WorkerDied, match="a worker failed 5 times in a row"):
+    with pytest.raises(WorkerDied, match="each worker failed 5 times in a row"):
         run_command._supervise([[sys.executable, "-S", "-c", "raise SystemExit(3)"]])
+
+
+def test_a_worker_that_fails_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It fails until its file is there; another one makes that file when it is failing."""
+    monkeypatch.setattr(run_command, "RESTART_SECONDS", 0.0)
+    monkeypatch.setattr(run_command, "FAILING_RESTART_SECONDS", 0.1)
+    monkeypatch.setattr(run_command, "POLL_SECONDS", 0.01)
+    cured, served = tmp_path / "cured", tmp_path / "served"
+    python = [sys.executable, "-S", "-c"]
+    ill = f"import os; os.mkdir({str(served)!r}) if os.path.exists({str(cured)!r}) else exit(3)"
+    well = [*python, "import signal; signal.pause()"]
+
+    def look(worker: run_command._Worker) -> None:
+        look_once(worker)
+        if worker.is_failing:
+            cured.mkdir(exist_ok=True)
+        if served.exists() and not asked:  # a second signal would end this process
+            asked.append(True)
+            signal.raise_signal(signal.SIGTERM)
+
+    asked: list[bool] = []
+    look_once = run_command._Worker.look
+    monkeypatch.setattr(run_command._Worker, "look", look)
+    run_command._supervise([[*python, ill], well])
+
+    assert served.exists()
+    assert "failed 5 times in a row" in caplog.text
+
+
+def test_the_ports_of_all_workers_must_exist(
+    tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    (tmp_path / "many_shop.py").write_text(
+        f"from reliable_mq import ReliableMQ\nmq = ReliableMQ('shop', database={database!r})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        run(["run", "many_shop:mq", "--processes", "3", "--metrics-port", "65534"])
+    assert "the last port is 65535" in " ".join(capsys.readouterr().err.split())
 
 
 def test_metrics_are_served_at_a_port_and_a_taken_port_is_told() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -205,6 +206,32 @@ def test_autocommit_is_refused_wherever_it_was_asked_for(bench: Bench, driver: D
     Users(bench, driver).do(work, **asked)
 
     assert (bench.ids(), bench.handed) == ([], [])
+
+
+@pytest.mark.skipif(
+    not hasattr(sqlite3, "LEGACY_TRANSACTION_CONTROL"), reason="this Python has no such argument"
+)
+def test_autocommit_of_sqlite_itself_is_refused(bench: Bench, driver: Driver) -> None:
+    if driver.module not in ("sqlite3", "aiosqlite"):
+        pytest.skip("an argument of sqlite3")
+
+    def work(connection: Connection) -> None:
+        send(bench, connection)
+
+    Users(bench, driver, connect_args={"autocommit": True}).do(work)
+
+    assert (bench.ids(), bench.handed) == ([], [])
+
+
+def test_many_comments_before_a_statement_are_read_once(bench: Bench, driver: Driver) -> None:
+    """A pattern that tries each comment in two ways needs 2**60 tries: this test would not end."""
+
+    def work(connection: Connection) -> None:
+        with bench.transaction(connection) as tx:
+            tx.send("orders", {"id": 1})
+        assert connection.execute(text("/* a */ " * 60 + "SELECT 1")).scalar_one() == 1
+
+    Users(bench, driver).do(work)
 
 
 def test_autocommit_is_refused_behind_a_statement_and_within_a_savepoint(

@@ -24,7 +24,7 @@ from reliable_mq.sql_types import MYSQL
 
 _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
-_BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
+_BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*+"  # possessive: many comments are read once
 _END = rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b"
 _ENDS = re.compile(_END, re.IGNORECASE | re.DOTALL)
 # psycopg sends several statements at once, when they have no parameters.

@@ -1,6 +1,7 @@
 """`reliable-mq run`: the consumers of an application, in one process or several."""
 
 import logging
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from reliable_mq.app.thread_signals import WorkerDied, stop_on_signal
 from reliable_mq.cli import metrics
 from reliable_mq.cli.database_options import loaded
 from reliable_mq.cli.saying import log_plainly
+from reliable_mq.limits import PORT_MAX
 from reliable_mq.settings import EMBEDDED
 
 log = logging.getLogger(__name__)
@@ -21,7 +23,11 @@ POLL_SECONDS = 0.2
 RESTART_SECONDS = 2.0
 SHORT_LIFE_SECONDS = 10.0
 SHORT_LIVES_MAX = 5
-"""A worker that fails so often soon after its start, in a row, ends the command: it never ran."""
+"""A worker that fails so often soon after its start, in a row, is failing.
+
+The command ends when all of them are. Others go on without it, and it is started less often.
+"""
+FAILING_RESTART_SECONDS = 60.0
 
 
 def command(
@@ -40,6 +46,11 @@ def command(
         metrics.serve_metrics(metrics_host, metrics_port)
         mq.run()
         return
+    if metrics_port and metrics_port + processes - 1 > PORT_MAX:
+        raise typer.BadParameter(
+            f"--metrics-port {metrics_port}: {processes} processes need as many ports, and the "
+            f"last port is {PORT_MAX}"
+        )
     if mq.settings.broker.startswith(EMBEDDED):
         raise typer.BadParameter(
             "several processes cannot embed one broker; run reliable-mq broker"
@@ -57,46 +68,67 @@ def command(
 class _Worker:
     """A place of a worker process, which is started again when it ends.
 
-    Invariant: it is started again `RESTART_SECONDS` after its last start at the earliest.
+    Invariant: it is started again `RESTART_SECONDS` after its last start at the earliest, and
+    `FAILING_RESTART_SECONDS` after it while it is failing.
     """
 
     def __init__(self, words: list[str]) -> None:
         self._words = words
         self._short_lives = 0
+        self._has_ended = False
         self.start()
+
+    @property
+    def is_failing(self) -> bool:
+        return self._short_lives >= SHORT_LIVES_MAX
 
     def start(self) -> None:
         self.child = subprocess.Popen(self._words)
         self._born = time.monotonic()
+        self._has_ended = False
 
-    def look(self) -> bool:
-        """Start it again if it has ended; False: it has failed at its start again and again."""
+    def look(self) -> None:
+        """Start it again if it has ended and its time has come."""
         code, lived = self.child.poll(), time.monotonic() - self._born
+        if code is not None and not self._has_ended:
+            self._has_ended = True
+            self._count(code, lived)
+        elif code is None and lived >= SHORT_LIFE_SECONDS:
+            self._short_lives = 0
         # One that dies at once is not started again at once.
-        if code is None or lived < RESTART_SECONDS:
-            return True
+        wait = FAILING_RESTART_SECONDS if self.is_failing else RESTART_SECONDS
+        if self._has_ended and lived >= wait:
+            self.start()
+
+    def _count(self, code: int, lived: float) -> None:
         log.warning("worker %d ended with code %d", self.child.pid, code)
         # A signal is no failure of the application's.
         is_short = code > 0 and lived < SHORT_LIFE_SECONDS
         self._short_lives = self._short_lives + 1 if is_short else 0
-        if self._short_lives >= SHORT_LIVES_MAX:
-            return False
-        self.start()
-        return True
+        if self._short_lives == SHORT_LIVES_MAX:
+            log.error(
+                "this worker failed %d times in a row within %g s of its start; it is started "
+                "again each %g s: %s",
+                SHORT_LIVES_MAX,
+                SHORT_LIFE_SECONDS,
+                FAILING_RESTART_SECONDS,
+                shlex.join(self._words),
+            )
 
 
 def _supervise(commands: list[list[str]]) -> None:
     """Keep worker processes running; pass a request to stop on to them.
 
     Raises:
-        WorkerDied: when one fails at its start again and again.
+        WorkerDied: when each of them fails at its start again and again.
     """
     with stop_on_signal() as stopped:
         workers = [_Worker(words) for words in commands]
         is_well = True
         while is_well and not stopped.wait(POLL_SECONDS):
-            looks = [each.look() for each in workers]  # at all of them
-            is_well = all(looks)
+            for each in workers:
+                each.look()
+            is_well = not all(each.is_failing for each in workers)
     for each in workers:
         if each.child.poll() is None:
             each.child.send_signal(signal.SIGTERM)
@@ -104,6 +136,6 @@ def _supervise(commands: list[list[str]]) -> None:
         each.child.wait()
     if not is_well:
         raise WorkerDied(
-            f"a worker failed {SHORT_LIVES_MAX} times in a row within {SHORT_LIFE_SECONDS:g} s of"
-            " its start; what it wrote last says why"
+            f"each worker failed {SHORT_LIVES_MAX} times in a row within "
+            f"{SHORT_LIFE_SECONDS:g} s of its start; what it wrote last says why"
         )

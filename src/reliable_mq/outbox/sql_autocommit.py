@@ -40,7 +40,9 @@ def _was_told_autocommit(connection: Connection) -> bool:
 def _is_open_or_begins(connection: Connection) -> bool:
     """Say of SQLite whether a transaction is open, or the next INSERT begins one."""
     driver: Any = connection.connection.driver_connection
-    if getattr(driver, "autocommit", None) is True:  # Python 3.12; there a commit does nothing
+    # aiosqlite shows some attributes of the connection below it, and not this one of Python 3.12.
+    below = getattr(driver, "_conn", driver)
+    if getattr(below, "autocommit", None) is True:  # there a commit does nothing
         return False
     return bool(driver.in_transaction) or driver.isolation_level is not None
 

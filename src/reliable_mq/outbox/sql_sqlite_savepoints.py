@@ -17,8 +17,9 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection
 from reliable_mq.outbox.sql_handover import has_pending
 
 _BEGUN_IN_SIGHT = "reliable_mq.begun_in_sight"
+# Possessive: a statement with many comments is read once.
 _SAVEPOINT = re.compile(
-    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(SAVEPOINT|RELEASE)\b", re.IGNORECASE | re.DOTALL
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+(SAVEPOINT|RELEASE)\b", re.IGNORECASE | re.DOTALL
 )
 
 
