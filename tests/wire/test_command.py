@@ -1,5 +1,6 @@
 """Commands in both header forms. W1: decode after encode is the identity."""
 
+import struct
 from collections.abc import Callable
 
 import msgspec
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from tests.wire.strategies import I16, I32, TEXT, damaged
 
 from reliable_mq.errors import FrameError
+from reliable_mq.limits import FIELDS_MAX
+from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import (
     VERSION,
     Command,
@@ -246,6 +249,37 @@ def test_bytes_behind_the_ext_fields_of_the_compact_form_are_left_alone() -> Non
 )
 def test_a_header_that_is_no_command_is_a_frame_error(header: bytes) -> None:
     with pytest.raises(FrameError, match="no command"):
+        of_json(header)
+
+
+def test_a_header_of_very_many_fields_is_refused_before_they_are_read() -> None:
+    many, few = FIELDS_MAX + 7, FIELDS_MAX
+    for code in (1, RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE):
+        begin = b'{"code":%d,"extFields":{' % code
+        header = begin + b",".join(b'"%05x":"1"' % number for number in range(many)) + b"}}"
+        with pytest.raises(FrameError, match="more than 10000 fields"):
+            decode_request(Frame(JSON, header, b""))
+    header = b'{"code":1,"extFields":{' + b",".join(b'"%05x":"1"' % n for n in range(few)) + b"}}"
+    assert len(decode_request(Frame(JSON, header, b"")).ext_fields) == few
+
+    size = struct.pack(">i", 8 * many)
+    compact = bytes.fromhex("000a 00 0000 00000000 00000000 00000000") + size
+    same_name = bytes.fromhex("0001 61 00000001 31") * many
+    with pytest.raises(FrameError, match="more than 10000 fields"):
+        decode_command(Frame(ROCKETMQ, compact + same_name, b""))
+
+
+def test_a_long_text_with_quotes_in_it_is_no_field() -> None:
+    text = '"' * 200_000
+    data = encode_command(Command(code=1, ext_fields={"a": text}))
+
+    assert decoded(data).ext_fields == {"a": text}
+
+
+def test_a_long_header_of_another_form_is_refused_before_its_escapes_are_read() -> None:
+    header = b'{"code":1,"extFields":{"n":1,"a":"%s"}}' % (rb"\n" * 200_000)
+
+    with pytest.raises(FrameError, match="up to 262144 bytes"):
         of_json(header)
 
 

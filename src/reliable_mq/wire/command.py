@@ -21,6 +21,7 @@ import msgspec
 
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import FrameError
+from reliable_mq.limits import FIELDS_MAX, SHORT_HEADER_SIZE, SLOW_TEXT_SIZE_MAX
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, encode_frame
 from reliable_mq.wire.headers import PullMessageHeader, SendMessageHeaderV2, SendResultHeader
 from reliable_mq.wire.java_int import I32
@@ -134,6 +135,8 @@ def decode_command(frame: Frame) -> Command:
         FrameError: when the header is not of the form that the frame claims.
     """
     if frame.serialize_type == JSON:
+        if len(frame.header) > SHORT_HEADER_SIZE:
+            _check_field_count(frame.header)
         try:
             command = _decode_json(frame.header)
         except _UNREADABLE:
@@ -233,6 +236,8 @@ def decode_reply(frame: Frame) -> Command:
 
 def _decode_typed(decode: Callable[[bytes], Command], frame: Frame) -> Command:
     """Return what `decode` reads of a JSON header, or what is read of it in general."""
+    if len(frame.header) > SHORT_HEADER_SIZE:
+        _check_field_count(frame.header)
     try:
         command = decode(frame.header)
     except _UNREADABLE:
@@ -240,6 +245,17 @@ def _decode_typed(decode: Callable[[bytes], Command], frame: Frame) -> Command:
     command.body = frame.body
     command.serialize_type = JSON
     return command
+
+
+def _check_field_count(header: bytes) -> None:
+    """Raise `FrameError` for a JSON header of too many fields, before the fields are read.
+
+    A field has four quotes that are not escaped. Whoever ends names and values with a backslash
+    gets twice as many fields through.
+    """
+    quotes = header.count(b'"') - header.count(b'\\"')
+    if quotes > 4 * (FIELDS_MAX + len(_NAMES)):
+        raise FrameError(f"the header is no command: it has more than {FIELDS_MAX} fields")
 
 
 def encode_command(command: Command) -> bytes:
@@ -279,6 +295,11 @@ def _encode_json_header(command: Command) -> bytes:
 
 def _decode_json_of_any_shape(header: bytes) -> Command:
     """Decode what other clients send: null or numeric ext values, null fields, half characters."""
+    if len(header) > SLOW_TEXT_SIZE_MAX:
+        raise FrameError(
+            f"the header is no command, or of a form that is read up to {SLOW_TEXT_SIZE_MAX} "
+            f"bytes: {header[:80]!r}"
+        )
     try:
         readable = _ESCAPE.sub(_without_half, header)
         fields = msgspec.json.decode(readable, type=dict[str, object])
@@ -344,9 +365,13 @@ def _decode_compact(header: bytes) -> Command:
         if not at <= end <= len(header):
             raise FrameError(f"ext fields of {ext_length} bytes in a header of {len(header)}")
         ext: dict[str, str] = {}
-        while at < end:
+        for _ in range(FIELDS_MAX):
+            if at >= end:
+                break
             key, at = _sized_text(header, at, _I16)
             ext[key], at = _sized_text(header, at, _I32)
+        if at < end:
+            raise FrameError(f"the header is no command: it has more than {FIELDS_MAX} fields")
     except (struct.error, UnicodeDecodeError) as error:
         raise FrameError(f"the header is no command: {header[:80]!r}") from error
     return Command(
