@@ -51,6 +51,26 @@ def test_what_is_settled_and_old_goes_and_all_else_stays(ledgers: Ledgers) -> No
     assert ledgers.names("stubs") == ["waiting"]
 
 
+def test_each_batch_of_stubs_goes_on_where_the_last_one_ended(ledgers: Ledgers) -> None:
+    # Given the oldest stub, whose message is to arrive much later, and some that may go
+    stub = ledgers.database.stubs
+    of_late = update(stub).where(stub.c.message_id == ledgers.stub("late", CONFIRMED, settled=1.0))
+    with ledgers.database.engine.begin() as connection:
+        connection.execute(of_late.values(deliver_time=utc_datetime(9e8)))
+    for number, name in enumerate("abcd"):
+        ledgers.stub(name, CONFIRMED, settled=2.0 + number)
+    retention = ledgers.retention(batch=2)
+
+    # When it may go after the first batch, Then this sweep has passed it, and the next takes it
+    assert retention.run_once(2000.0).stubs == 2
+    with ledgers.database.engine.begin() as connection:
+        connection.execute(of_late.values(deliver_time=None))
+    assert retention.run_once(2000.0).stubs == 2
+    assert ledgers.names("stubs") == ["late"]
+    assert retention.run_once(2000.0) == RetentionCounts()
+    assert retention.run_once(2000.0).stubs == 1
+
+
 def test_a_stub_whose_message_is_still_to_arrive_stays_for_its_window_from_then(
     ledgers: Ledgers,
 ) -> None:

@@ -119,6 +119,7 @@ class SqlRetention:
         self._gate: datetime | None = None
         self._known: WatchedTime | None = None
         self._swept: tuple[datetime, str, str] = _START
+        self._swept_stubs: datetime | None = None
         self._find_and_remove_stubs(stubs, told, dialect)
         self._find_and_remove_logs(stubs, logs, keys, dialect)
 
@@ -136,6 +137,8 @@ class SqlRetention:
             .limit(bindparam("limit"))
             .with_for_update(skip_locked=True)
         )
+        # A million that are to arrive later may be the oldest: they are passed once in a sweep.
+        self._next_stubs = self._old_stubs.where(stub.update_date >= bindparam("date"))
         self._remove_stubs = delete(stubs).where(is_among(stub.seq, "seqs", dialect))
         self._remove_told = delete(told).where(is_among(told.c.message_id, "ids", dialect))
 
@@ -253,18 +256,27 @@ class SqlRetention:
         return _seconds(stubs), _seconds(logs)
 
     def remove_stubs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
-        """Remove stubs that were settled before a time; None: the duty is another's by now."""
+        """Remove stubs that were settled before a time; None: the duty is another's by now.
+
+        Each call goes on where the last one ended, and begins anew when it came to the end.
+        """
         with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return None
             values = {"before": utc_datetime(before), "limit": limit}
-            rows = connection.execute(self._old_stubs, values).all()
+            rows = (
+                connection.execute(self._old_stubs, values)
+                if self._swept_stubs is None
+                else connection.execute(self._next_stubs, values | {"date": self._swept_stubs})
+            ).all()
             if rows:
                 connection.execute(self._remove_stubs, {"seqs": [row.seq for row in rows]})
                 # What other databases told of a stub is of no use without it.
                 connection.execute(self._remove_told, {"ids": [row.message_id for row in rows]})
                 self.move_mark(connection, "stubs", rows[-1].update_date)
-        return Removed(len(rows), len(rows) == limit)
+        is_full = len(rows) == limit
+        self._swept_stubs = rows[-1].update_date if is_full else None
+        return Removed(len(rows), is_full)
 
     def remove_logs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
         """Look at `limit` logs of messages consumed before a time; remove those without a stub.
