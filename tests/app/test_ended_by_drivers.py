@@ -22,7 +22,7 @@ from reliable_mq.app.sql_handler_session import (
 from reliable_mq.errors import UsageError
 
 ENDS = {"mysql": "/*!50000 COMMIT */", "postgresql": "--\rCOMMIT"}
-KEEPS = {"mysql": "SET @x = 1", "postgresql": "/* */ SET application_name = 'ours'"}
+KEEPS = {"mysql": "SET @x = 1", "postgresql": "--\rSET application_name = 'ours'"}
 
 
 @pytest.fixture(
