@@ -7,7 +7,7 @@ So whatever takes hosts of people takes them from here, and they mean the same e
 """
 
 import re
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -89,6 +89,14 @@ def unmapped(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     Pythons write and judge that form in different ways.
     """
     return (isinstance(ip, IPv6Address) and ip.ipv4_mapped) or ip
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine, by its address or as `localhost`."""
+    try:
+        return unmapped(ip_address(host)).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _is_ipv6(text: str) -> bool:

@@ -1,5 +1,6 @@
 """Signed messages: what nobody of us sent has no effect, and suppresses nothing."""
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -11,8 +12,9 @@ import pytest
 from sqlalchemy import func, select
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.asyncio_signing import tell_unsigned
-from reliable_mq.client.sending.outgoing import properties_of
+from reliable_mq.app.thread_connections import tell_unsigned
+from reliable_mq.client.observing.middleware import Middleware, Sending
+from reliable_mq.client.sending.outgoing import extra_properties, properties_of
 from reliable_mq.errors import ConfigurationError, MessageRefused
 from reliable_mq.message import (
     CONFIRM_TO,
@@ -27,6 +29,9 @@ from reliable_mq.message_digest import RESERVED
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.settings import Settings, load_settings
 from reliable_mq.signature import NAME_LENGTH_MAX, signer_of
+from reliable_mq.testing.faults import Faults
+from reliable_mq.testing.manual_clock import ManualClock
+from reliable_mq.testing.memory_broker import MemoryBroker
 from reliable_mq.testing.memory_client import MemoryClient
 from reliable_mq.testing.message_world import MessageWorld
 from reliable_mq.wire.properties import decode_properties
@@ -106,6 +111,7 @@ def test_a_forged_body_under_a_waiting_id_has_no_effect_and_the_real_one_has(
         (letter,) = world.dead_letters("payments")
         assert letter.body == forged().body
         assert "refused: it has no signature" in letter.properties["DEAD_LETTER_REASON"]
+        assert SIGNATURE not in letter.properties  # our consumer sent it there, and signs no copy
     assert shop.taken == [7]
 
 
@@ -259,6 +265,47 @@ def test_a_message_without_a_stub_leaves_room_for_a_signature_too(tmp_path: Path
     with pytest.raises(MessageRefused, match=r"the properties have \d+ bytes, 31743 are allowed"):
         mq.producer.send("notes", {"id": 1}, properties={"a": "x" * 32_000})
     mq.close()
+
+
+class AddsMuch(Middleware):
+    """Makes properties so long that no signature fits."""
+
+    def before_send(self, sending: Sending) -> None:
+        sending.messages = [
+            extra_properties(each, {"a": "x" * 32_680}) for each in sending.messages
+        ]
+
+
+def test_what_a_signature_makes_too_long_is_refused_and_not_sent_unsigned(tmp_path: Path) -> None:
+    shop = Shop(f"sqlite:///{tmp_path}/shop.db", signing_keys=NEW, middleware=[AddsMuch()])
+    with MessageWorld(shop.mq) as world:
+        client = world.mq._connections.client
+        with pytest.raises(MessageRefused, match="properties"):
+            world.mq._connections.loop_thread.run(client.send(forged(1)))
+        (outcome,) = world.mq._connections.send_many([forged(2)])
+
+        assert isinstance(outcome, MessageRefused)
+        assert world.sent("orders") == []
+    shop.mq.close()
+
+
+@pytest.mark.parametrize("verb", ["send", "send_many", "send_batch", "send_oneway"])
+def test_a_message_that_cannot_be_signed_is_refused(verb: str) -> None:
+    def sign(message: Message) -> Message:
+        raise OSError("no key at hand")
+
+    async def send() -> None:
+        client = MemoryClient(
+            *(MemoryBroker(clock), clock, Faults()), number=1, producer_group="p", sign=sign
+        )
+        if verb in {"send_many", "send_batch"}:
+            results = await getattr(client, verb)([forged()])
+            raise results[0]
+        await getattr(client, verb)(forged())
+
+    clock = ManualClock()
+    with pytest.raises(MessageRefused, match="cannot be signed: OSError"):
+        asyncio.run(send())
 
 
 def test_of_one_batch_only_the_forged_ones_are_refused(shop_of: Callable[..., Shop]) -> None:

@@ -33,6 +33,7 @@ from tests.crash_matrix.worlds import World
 from reliable_mq.cli import dlq, stub  # noqa: F401
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
 from reliable_mq.client.observing.middleware import Middleware
+from reliable_mq.client.sending.outgoing import Sign
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.resend import windows
 from reliable_mq.testing import crash_watch  # noqa: F401
@@ -93,6 +94,7 @@ def _hurry() -> None:
         *,
         settings: ClientSettings = DEFAULT_SETTINGS,
         middleware: Sequence[Middleware] = (),
+        sign: Sign | None = None,
     ) -> None:
         quick = msgspec.structs.replace(
             settings,
@@ -102,7 +104,7 @@ def _hurry() -> None:
             settle_retry_seconds=0.2,
             hold_seconds=0.05,
         )
-        begin(self, name_servers, settings=quick, middleware=middleware)
+        begin(self, name_servers, settings=quick, middleware=middleware, sign=sign)
 
     AsyncClient.__init__ = begun  # type: ignore[method-assign]
 

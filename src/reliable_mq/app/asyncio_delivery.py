@@ -19,9 +19,9 @@ from msgspec.structs import asdict, replace
 from reliable_mq.app import asyncio_handling, thread_handling
 from reliable_mq.app.asyncio_gate import HandlerGate
 from reliable_mq.app.asyncio_looks import Looks
-from reliable_mq.app.asyncio_signing import Seal
 from reliable_mq.app.judging import PUT_OFF, Results, Settled
 from reliable_mq.app.payload import decoder_of
+from reliable_mq.app.signing import Seal
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_receipts import (
     Attempt,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from reliable_mq.app.asyncio_delivery import Deliveries
 from reliable_mq.app.asyncio_gate import HandlerGate
-from reliable_mq.app.asyncio_signing import Seal, signer_by
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.observed_handlers import hooks_of_handlers
+from reliable_mq.app.signing import Seal, signer_by
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_telling import NoticeInbox

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reliable_mq.app.asyncio_gate import HandlerGate
-from reliable_mq.app.asyncio_signing import SigningMiddleware, signer_by, tell_unsigned
 from reliable_mq.app.asyncio_worker import Worker
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.observed_handlers import OutsideHandlers
+from reliable_mq.app.signing import signer_by
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.app.thread_notices import Notices, NoticeThread
@@ -30,6 +30,7 @@ from reliable_mq.client.connecting.name_servers import parse_addresses
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.transaction import Half
 from reliable_mq.errors import ConfigurationError, NoRoute
+from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import redis_leases
 from reliable_mq.idempotency.redis_servers import servers_of
@@ -91,6 +92,8 @@ class Connections:
             parse_addresses(settings.broker)
         elif settings.broker == EMBEDDED:
             raise ConfigurationError("broker='embedded:DIR' needs a directory for the store")
+        signer = signer_by(settings)
+        self._sign = None if signer is None else signer.signed
         self._client_settings = configured(settings, producer_group=f"{name}_relay")
         if self.is_embedded and self._client_settings.tls is not None:
             raise ConfigurationError(
@@ -163,6 +166,7 @@ class Connections:
                     self._name_servers(),
                     settings=self._client_settings,
                     middleware=self._outside_handlers(),
+                    sign=self._sign,
                 )
                 self.loop_thread.run(client.start())
                 self._client = client
@@ -170,9 +174,7 @@ class Connections:
 
     def _outside_handlers(self) -> list[Middleware]:
         """Return what the client calls of the middleware; the rest is called by the workers."""
-        outside: list[Middleware] = [OutsideHandlers(each) for each in self._middleware]
-        signer = signer_by(self._settings)
-        return outside if signer is None else [*outside, SigningMiddleware(signer)]
+        return [OutsideHandlers(each) for each in self._middleware]
 
     def _name_servers(self) -> str:
         broker = self._settings.broker
@@ -383,3 +385,16 @@ class Handover(NamedTuple):
     def hand(self, stubs: Sequence[Stub], written: float) -> None:
         """Hand stubs over that were written at `written`; never waits."""
         self.connections.hand(self.database, stubs, written)
+
+
+def tell_unsigned(settings: Settings) -> None:
+    """Warn when messages go to a broker elsewhere without a signature."""
+    if settings.signing_keys.get_secret_value() or settings.broker.startswith(EMBEDDED):
+        return
+    places = map(host_and_port_of, parse_addresses(settings.broker))
+    if not all(is_loopback(place.host) for place in places):
+        log.warning(
+            "messages are not signed, and the broker %s is not on this machine: whoever can send "
+            "to its topics can take a message's id for another content; set signing_keys",
+            settings.broker,
+        )

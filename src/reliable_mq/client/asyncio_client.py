@@ -30,6 +30,7 @@ from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.asyncio_sending import AsyncSending
+from reliable_mq.client.sending.outgoing import Sign
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, UsageError, closed
 from reliable_mq.message import MessageQueue
@@ -55,6 +56,8 @@ class AsyncClient(AsyncSending):
         name_servers: "host:port", several joined by ";".
         settings: time-outs, limits and intervals.
         middleware: sees what is sent and consumed, see `Middleware`.
+        sign: returns a message with its signature. It comes behind the middleware. A message that
+            it fails for is refused (`MessageRefused`).
 
     Raises:
         ConfigurationError: when `name_servers` does not read, or a middleware is none.
@@ -66,8 +69,9 @@ class AsyncClient(AsyncSending):
         *,
         settings: ClientSettings = DEFAULT_SETTINGS,
         middleware: Sequence[Middleware] = (),
+        sign: Sign | None = None,
     ) -> None:
-        super().__init__(name_servers, settings, middleware)
+        super().__init__(name_servers, settings, middleware, sign)
         self._consumers: dict[str, AsyncPushConsumer] = {}
         self._readers: set[Reader] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -305,7 +309,7 @@ class AsyncClient(AsyncSending):
             self.client_id,
             settings=self.settings,
             routes=self._routes,
-            producer=self._producer,
+            producer=self._carrier,
             namespace=self.namespace,
             polled=polled,
             is_member=is_member,

@@ -37,6 +37,7 @@ from reliable_mq.client.flow import (
     Work,
 )
 from reliable_mq.client.observing.middleware import Middleware
+from reliable_mq.client.sending.outgoing import Sign
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
 from reliable_mq.message import ReceivedMessage
@@ -64,6 +65,7 @@ class MemoryClient(AsyncClient):
         number: of its connection; no two clients have the same.
         producer_group: how the broker knows it when it sends.
         middleware: sees what is sent.
+        sign: signs what is sent.
     """
 
     def __init__(
@@ -75,10 +77,11 @@ class MemoryClient(AsyncClient):
         number: int,
         producer_group: str,
         middleware: Sequence[Middleware] = (),
+        sign: Sign | None = None,
     ) -> None:
         # A request is tried once: what becomes of one that failed is what tests want to see.
         settings = ClientSettings(producer_group=producer_group, retries=0)
-        super().__init__(NAME_SERVER, settings=settings, middleware=middleware)
+        super().__init__(NAME_SERVER, settings=settings, middleware=middleware, sign=sign)
         self._broker = broker
         self._clock = clock
         self._faults = faults
@@ -114,7 +117,7 @@ class MemoryClient(AsyncClient):
             self.client_id,
             settings=self.settings,
             routes=self._routes,
-            producer=self._producer,
+            producer=self._carrier,
         )
         reader = MemoryConsumer(self, group, handler, self._clock, self._faults)
         self.readers.append(reader)

@@ -75,6 +75,7 @@ class MemoryConnections(Connections):
                     number=next(_numbers),
                     producer_group=f"{self._name}_relay",
                     middleware=self._outside_handlers(),
+                    sign=self._sign,
                 )
             return self._client
 

@@ -22,7 +22,7 @@ from reliable_mq.client.sending.asyncio_singles import Singles
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.sending.batching import Group, plan_many
 from reliable_mq.client.sending.linger import Rows
-from reliable_mq.client.sending.outgoing import size_of
+from reliable_mq.client.sending.outgoing import Sign, size_of
 from reliable_mq.client.sending.producer import Producer, Single
 from reliable_mq.client.sending.request_reply import reply_to
 from reliable_mq.client.sending.thread_in_flight import InFlight
@@ -41,7 +41,11 @@ class AsyncSending(AsyncEngine):
     """What `AsyncClient` can be asked to send."""
 
     def __init__(
-        self, name_servers: str, settings: ClientSettings, middleware: Sequence[Middleware]
+        self,
+        name_servers: str,
+        settings: ClientSettings,
+        middleware: Sequence[Middleware],
+        sign: Sign | None = None,
     ) -> None:
         super().__init__(name_servers, settings)
         origin = Origin(
@@ -53,7 +57,11 @@ class AsyncSending(AsyncEngine):
         #: what calls the middleware
         self.hooks = Hooks(middleware, origin)
         settings = self.settings
-        self._producer = Producer(settings, self._routes, os.urandom)
+        self._producer = Producer(settings, self._routes, os.urandom, sign)
+        #: sends copies of what was received: they keep the signature that they came with
+        self._carrier = self._producer
+        if sign is not None:
+            self._carrier = Producer(settings, self._routes, os.urandom)
         #: sends single messages
         self.singles = Singles(self, self._producer, self.namespace)
         flows = TransactionFlows(settings, self._routes, self._producer)

@@ -44,6 +44,9 @@ DELAY_LEVEL_MAX = len(DELAY_LEVEL_SECONDS)
 BATCH_ITEM_OVERHEAD = 22
 _FLAG_LIMIT = 2**31
 
+Sign = Callable[[Message], Message]
+"""Returns a message, whose id is known, with its signature."""
+
 _OWN_FIELDS = frozenset({KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY})
 #: source: Apache RocketMQ `TopicValidator.isNotAllowedSendTopic`, and our broker's for timers
 _NOT_TO_SEND_TO = frozenset(
@@ -217,18 +220,28 @@ def letter(
     now_ms: int,
     random_bytes: Callable[[int], bytes],
     body_size_max: int = MESSAGE_BODY_SIZE_MAX,
+    sign: Sign | None = None,
 ) -> Letter:
     """Return `message` ready to be sent.
 
     Raises:
-        MessageRefused: when it cannot be sent as it is.
+        MessageRefused: when it cannot be sent as it is, or cannot be signed.
     """
     try:
         check_message(message, body_size_max)
         message = named(message, now_ms, random_bytes)
+        if sign is not None:
+            message = _signed(message, sign)
         return Letter(message, properties_of(message))
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise MessageRefused(_what_is_wrong(message, error)) from error
+
+
+def _signed(message: Message, sign: Sign) -> Message:
+    try:
+        return sign(message)
+    except Exception as error:
+        raise MessageRefused(f"the message cannot be signed: {error!r:.200}") from error
 
 
 def check_batch(batch: Sequence[Letter], size_max: int) -> None:

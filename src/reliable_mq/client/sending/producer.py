@@ -15,6 +15,7 @@ from reliable_mq.client.flow import Flow, Instant, now, work
 from reliable_mq.client.sending.outgoing import (
     Letter,
     Sender,
+    Sign,
     check_batch,
     letter,
     same_topic,
@@ -55,6 +56,7 @@ class Producer:
         settings: time-outs, retries, the producer group.
         routes: the client's routes.
         random_bytes: returns so many random bytes (message ids, pauses, where turns begin).
+        sign: signs each message; None: nothing is signed.
     """
 
     def __init__(
@@ -62,10 +64,12 @@ class Producer:
         settings: ClientSettings,
         routes: RouteTable,
         random_bytes: Callable[[int], bytes],
+        sign: Sign | None = None,
     ) -> None:
         self._settings = settings
         self._routes = routes
         self._random_bytes = random_bytes
+        self._sign = sign
         self._tries = Tries(settings, routes, random_bytes)
         self._timers = TimerBrokers(settings.request_timeout)
         self._sender = Sender(settings.producer_group, settings.new_topic_queues)
@@ -305,7 +309,8 @@ class Producer:
         Raises:
             MessageRefused: when it cannot be sent as it is.
         """
-        return letter(message, now_ms, self._random_bytes, self._settings.body_size_max)
+        size_max = self._settings.body_size_max
+        return letter(message, now_ms, self._random_bytes, size_max, self._sign)
 
     def queue_of(self, ordering_key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
         """Return which of a topic's queues an ordering key leads to."""
