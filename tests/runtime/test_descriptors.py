@@ -6,24 +6,29 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, pull_header, send_header
 from tests.broker_core.raw_client import RawClient
 
-from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.broker_core.store.disk import is_out_of_descriptors, is_out_of_room
 from reliable_mq.errors import StoreError
-from reliable_mq.runtime.descriptors import Descriptor, Descriptors, is_last
+from reliable_mq.runtime.descriptors import (
+    Descriptor,
+    Descriptors,
+    is_last,
+)
 from reliable_mq.runtime.disk_file import descriptor_of
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 
 SIZE = 4096
+T = TypeVar("T")
 
 
 @contextmanager
@@ -172,6 +177,43 @@ def test_when_no_file_can_be_let_go_of_it_is_as_with_a_full_disk() -> None:
     with pytest.raises(OSError, match="Too many open files") as raised:
         files.attempt(act)
     assert is_out_of_room(raised.value)
+
+
+class NoDescriptors(Descriptors):
+    """The open files of a process that may open no more while `is_out`."""
+
+    is_out = False
+
+    def _attempt(self, act: Callable[[], T]) -> T:
+        def refuse() -> T:
+            if self.is_out:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return act()
+
+        return super()._attempt(refuse)
+
+    def attempt(self, act: Callable[[], T]) -> T:
+        return self._attempt(act)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_sync_that_can_open_no_file_says_so_and_can_be_done_later(
+    *, is_new: bool, tmp_path: Path
+) -> None:
+    with disk_of(tmp_path, 4) as (disk, _):
+        files = disk._files = NoDescriptors(4)
+        file = disk.open("q/one", SIZE)  # its name, in two folders, is not synced yet
+        file.write(0, [b"x"])
+        if not is_new:
+            file.sync()
+            file.let_go()
+        files.is_out = True
+        with pytest.raises(StoreError) as raised:
+            file.sync()
+        assert is_out_of_descriptors(raised.value)
+        files.is_out = False
+        file.sync()
+        assert file.read(0, 1) == b"x"
 
 
 def test_connections_leave_the_last_descriptors_to_files() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 from tests.waiting import eventually
@@ -12,7 +12,6 @@ from tests.waiting import eventually
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import Batch, Write
 from reliable_mq.broker_core.store.disk import DiskFile
-from reliable_mq.errors import StoreError
 from reliable_mq.runtime import log_writer
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MemoryDisk
@@ -50,6 +49,10 @@ class GatedSegment:
 
     def close(self) -> None:
         self.gate.set()
+
+
+def fail(cause: Exception) -> NoReturn:
+    raise AssertionError("the broker would end") from cause
 
 
 class Reports:
@@ -209,7 +212,7 @@ def test_a_configuration_file_that_finds_no_room_is_told_once(
 
     asyncio.run(scenario())
     assert [text for text in caplog.messages if text.startswith("first: no room")] == [
-        "first: no room for it, it is written later"
+        "first: no room for it, it is written later; the disk is full: make room"
     ]
 
 
@@ -254,34 +257,6 @@ def test_a_writer_that_is_closed_writes_nothing_when_there_is_room_again(
     segment, disk = asyncio.run(scenario())
     assert segment.written == []
     assert disk.read_text("config/topics.json") == ""
-
-
-class UnopenedSegment(GatedSegment):
-    """A segment that was let go of, and that cannot be opened for its first two syncs."""
-
-    refusals = 2
-
-    def sync(self) -> None:
-        if self.refusals:
-            self.refusals -= 1
-            raise StoreError("segment") from OSError(errno.ENFILE, "Too many open files in system")
-        super().sync()
-
-
-def test_a_sync_waits_until_its_file_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_writer, "_ROOM_SECONDS", 0.0)
-
-    async def scenario() -> tuple[GatedSegment, Reports]:
-        segment, reports = UnopenedSegment(), Reports()
-        writer = LogWriter(MemoryDisk(), 0, reports)
-        writer.take(turn(segment, 0, b"a"))
-        await writer.drain()
-        writer.close()
-        return segment, reports
-
-    segment, reports = asyncio.run(scenario())
-
-    assert (segment.syncs, reports.ends) == (1, [(1, True)])
 
 
 class RefusingKernel:

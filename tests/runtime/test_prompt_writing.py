@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import pytest
-from tests.runtime.test_log_writer import GatedSegment, Reports, turn
+from tests.runtime.test_log_writer import GatedSegment, Reports, fail, turn
+from tests.waiting import eventually
 
 from reliable_mq.broker_core.store.disk import DiskFile
+from reliable_mq.errors import StoreError
+from reliable_mq.runtime import log_writer
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.prompt_sync import PAUSE_SECONDS, VERY_SLOW_SECONDS, PromptSyncs
 from reliable_mq.testing.memory_disk import MemoryDisk
@@ -70,6 +73,38 @@ def test_a_prompt_sync_that_fails_breaks_the_writer_and_reports_nothing() -> Non
 
     assert asyncio.run(scenario()).ends == []
     assert [str(cause) for cause in causes] == ["[Errno 5] Input/output error"]
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_a_prompt_sync_whose_file_cannot_be_opened_is_left_to_the_thread(
+    *, is_wrapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer, "_ROOM_SECONDS", 0.0)
+
+    class Unopened(GatedSegment):
+        refusals = 3
+
+        def sync(self) -> None:
+            if self.refusals:
+                self.refusals -= 1
+                error = OSError(errno.EMFILE, "Too many open files")
+                if is_wrapped:
+                    raise StoreError("segment") from error
+                raise error
+            super().sync()
+
+    async def scenario() -> tuple[GatedSegment, Reports]:
+        segment, reports = Unopened(), Reports()
+        syncs = PromptSyncs(None, on_broken=fail)
+        writer = LogWriter(MemoryDisk(), 0, reports, syncs, on_broken=fail)
+        writer.take(turn(segment, 0, b"a"))
+        await eventually(lambda: bool(reports.ends))
+        writer.close()
+        return segment, reports
+
+    segment, reports = asyncio.run(scenario())
+
+    assert (segment.syncs, reports.ends) == (1, [(1, True)])
 
 
 def test_turns_that_a_prompt_report_brings_are_synced_and_reported_each_in_order() -> None:

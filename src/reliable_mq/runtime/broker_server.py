@@ -18,11 +18,10 @@ import msgspec
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
-from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
+from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room, lack_of
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
-from reliable_mq.runtime.descriptors import is_out_of_descriptors
 from reliable_mq.runtime.disk_file import descriptor_of
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.kernel_sync import KernelSync
@@ -121,10 +120,8 @@ class BrokerServer:
             await self._abandon()
             if not is_out_of_room(error):
                 raise
-            lacks = "the disk has no room for what a start must write; make room"
-            if is_out_of_descriptors(error):
-                lacks = "the system lets this process open no more files; raise its limit"
-            raise StoreError(f"store {self._options.store}: {lacks}") from error
+            lack = lack_of(error)
+            raise StoreError(f"store {self._options.store}: {lack.what}; {lack.advice}") from error
         except BaseException:
             await self._abandon()
             raise

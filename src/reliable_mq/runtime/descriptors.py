@@ -10,7 +10,6 @@ A file may be closed before it was synced. A sync through a later descriptor cov
 before. It also tells of a write that failed, as long as Linux (since 4.17) keeps the file's inode.
 """
 
-import errno
 import os
 import resource
 from collections import OrderedDict
@@ -18,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Protocol, TypeVar
+
+from reliable_mq.broker_core.store.disk import is_out_of_descriptors
 
 _T = TypeVar("_T")
 
@@ -121,11 +122,6 @@ class Descriptors:
             else:
                 file.let_go()
                 count -= 1
-
-
-def is_out_of_descriptors(error: BaseException | None) -> bool:
-    """Whether an error says that the process, or the system, may open no more files."""
-    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def descriptors_max() -> int:

@@ -8,7 +8,11 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
+from reliable_mq.broker_core.store.disk import (
+    DiskFile,
+    is_out_of_descriptors,
+    is_out_of_room,
+)
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.descriptors import Descriptor, Descriptors
 
@@ -267,13 +271,26 @@ class FileDiskFile:
             at = end
 
     def sync(self) -> None:
-        """Return when all that was written before, and the file's name, are on the medium."""
+        """Return when all that was written before, and the file's name, are on the medium.
+
+        Raises:
+            StoreError: when the file or a folder cannot be opened. No sync failed then.
+            OSError: when a sync failed.
+        """
         descriptor = self._descriptor()
         os.fdatasync(descriptor.number)
         if self._unsynced_folders:
             for folder in self._unsynced_folders:
-                sync_folder(self._files, folder)
+                self._sync_folder(folder)
             self._unsynced_folders = ()
+
+    def _sync_folder(self, folder: Path) -> None:
+        try:
+            sync_folder(self._files, folder)
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+            raise StoreError(f"{folder}: {error.strerror}") from error
 
     @property
     def descriptor(self) -> Descriptor | None:
@@ -317,7 +334,11 @@ def _write_rest(descriptor: int, data: bytes, at: int) -> None:
 
 
 def sync_folder(files: Descriptors, folder: Path) -> None:
-    """Return when the names in a folder are on the medium."""
+    """Return when the names in a folder are on the medium.
+
+    Raises:
+        OSError: when it cannot be opened, or the sync failed.
+    """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptor = files.attempt(lambda: os.open(folder, flags))
     try:

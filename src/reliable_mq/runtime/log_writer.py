@@ -10,26 +10,33 @@ Invariant L5: batches are written in the order in which they came.
 
 import asyncio
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
-from reliable_mq.broker_core.store.disk import Disk, DiskFile, is_out_of_room
+from reliable_mq.broker_core.store.disk import (
+    Disk,
+    DiskFile,
+    is_out_of_descriptors,
+    is_out_of_room,
+    lack_of,
+)
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die
-from reliable_mq.runtime.descriptors import Descriptor, is_out_of_descriptors
+from reliable_mq.runtime.descriptors import Descriptor
+from reliable_mq.runtime.job_thread import JobThread
 from reliable_mq.runtime.kernel_sync import KernelSync
 
 log = limited_log(__name__)
 
 _T = TypeVar("_T")
 _Job = Callable[[], None]
-_ROOM_SECONDS = 0.5  # between two tries to write on a disk that is full
+_ROOM_SECONDS = 0.5  # between two tries to write on a disk that is full, or to open a file
+_LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # what may wait for room
+_NOTHING = "nothing"
 
 
 class Syncs(Protocol):
@@ -57,36 +64,6 @@ class Jobs(Protocol):
     def close(self) -> None:
         """Return when all that was put is done."""
         ...
-
-
-class JobThread:
-    """A thread that does jobs.
-
-    Args:
-        on_broken: takes what a job raised, in the thread; no job is done after it.
-    """
-
-    def __init__(self, on_broken: OnBroken) -> None:
-        self._on_broken = on_broken
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="reliable-mq-writer", daemon=True)
-        self._thread.start()
-
-    def put(self, job: _Job) -> None:
-        """Do a job when those before it are done."""
-        self._jobs.put(job)
-
-    def close(self) -> None:
-        """Return when all that was put is done; the thread ends."""
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _serve(self) -> None:
-        try:
-            while (job := self._jobs.get()) is not None:
-                job()
-        except Exception as error:  # noqa: BLE001 - told there
-            self._on_broken(error)
 
 
 class LogWriter:
@@ -125,9 +102,9 @@ class LogWriter:
         self._on_room = on_room
         self._on_saved = on_saved
         self._roomless: deque[Batch] = deque()  # in order; what comes later goes behind them
-        self._is_out_of_room = False  # for the log
+        self._lacking: set[str] = set()  # what found no room
         self._unsaved: dict[str, str] = {}  # configuration files that found no room
-        self._is_unsaved = False  # the same, as the loop knows it
+        self._running = asyncio.Lock()  # jobs of `run` keep their order while one waits
         self._end = 0  # how far the log was written
         self._is_syncing = False
         self._sync_later: asyncio.TimerHandle | None = None
@@ -162,11 +139,7 @@ class LogWriter:
         except Exception as error:  # noqa: BLE001 - told there
             if not is_out_of_room(error):
                 self._on_broken(error)
-            if not self._is_out_of_room:
-                self._is_out_of_room = True
-                log.critical("the disk is full, sends are refused; the log waits: %s", error)
-                if not self._is_unsaved:
-                    self._on_room(False)
+            self._note_lack(_LOG, error)
             self._roomless.appendleft(batch)
             self._write_later = self._loop.call_later(_ROOM_SECONDS, self._write_again)
             return False
@@ -180,12 +153,26 @@ class LogWriter:
                 batch = self._roomless.popleft()
                 if not self._write(batch):
                     return
-            self._is_out_of_room = False
-            log.warning("the disk has room again")
-            if not self._is_unsaved:
-                self._on_room(True)
+            self._note_room(_LOG)
         except Exception as error:  # noqa: BLE001 - told there
             self._on_broken(error)
+
+    def _note_lack(self, of: str, error: Exception | None) -> None:
+        """Note that something waits for room; without `error` the log of the process knows why."""
+        had_room = not self._lacking
+        if of not in self._lacking and error is not None:
+            lack = lack_of(error)
+            log.critical("%s, sends are refused; %s: %s", lack.what, lack.advice, error)
+        self._lacking.add(of)
+        if had_room:
+            self._on_room(False)
+
+    def _note_room(self, of: str) -> None:
+        if of in self._lacking:
+            self._lacking.discard(of)
+            if not self._lacking:
+                log.warning("there is room again")
+                self._on_room(True)
 
     def _written(self, batch: Batch) -> None:
         for write in batch.writes:
@@ -208,7 +195,13 @@ class LogWriter:
                 if not is_out_of_room(error):
                     raise
                 if path not in told:
-                    log.warning("%s: no room for it, it is written later", path)
+                    lack = lack_of(error)
+                    log.warning(
+                        "%s: no room for it, it is written later; %s: %s",
+                        path,
+                        lack.what,
+                        lack.advice,
+                    )
                 self._unsaved[path] = text
         if self._unsaved:
             self._loop.call_soon_threadsafe(self._save_later)
@@ -216,19 +209,13 @@ class LogWriter:
             self._loop.call_soon_threadsafe(self._saved)
 
     def _saved(self) -> None:
-        self._note_files(has_room=True)
+        self._note_room(_TABLES)
         self._on_saved()
-
-    def _note_files(self, *, has_room: bool) -> None:
-        if has_room == self._is_unsaved:
-            self._is_unsaved = not has_room
-            if not self._is_out_of_room:
-                self._on_room(has_room)
 
     def _save_later(self) -> None:
         if self._is_closed:
             return
-        self._note_files(has_room=False)
+        self._note_lack(_TABLES, None)
         self._files_later = self._loop.call_later(
             _ROOM_SECONDS, self._jobs.put, lambda: self._write_files({})
         )
@@ -265,43 +252,76 @@ class LogWriter:
             self._sync_in_thread(files, synced)
 
     def _sync_in_thread(self, files: Sequence[DiskFile], synced: Callable[[], None]) -> None:
-        def again() -> None:
-            self._loop.call_later(_ROOM_SECONDS, self._sync_in_thread, files, synced)
-
         def job() -> None:
-            try:
-                for file in files:
-                    file.sync()
-            except StoreError as error:
-                if not is_out_of_descriptors(error.__cause__):
-                    raise
-                self._loop.call_soon_threadsafe(again)  # the file cannot be opened: no sync failed
-                return
-            self._loop.call_soon_threadsafe(synced)
+            for file in files:
+                file.sync()
 
-        self._jobs.put(job)
+        self._do(_SYNC, job, lambda _nothing: synced())
+
+    def _do(self, kind: str, job: Callable[[], _T], done: Callable[[_T], None]) -> None:
+        """Do a job in the thread, then call `done` on the loop.
+
+        Without a descriptor for one of its files the whole job is done again later. It must bear
+        that. A sync that failed is no such case: nothing may be promised after it.
+        """
+
+        def attempt() -> None:
+            try:
+                result = job()
+            except (OSError, StoreError) as error:
+                if not is_out_of_descriptors(error):
+                    raise
+                self._loop.call_soon_threadsafe(do_later, error)
+            else:
+                self._loop.call_soon_threadsafe(finish, result)
+
+        def do_later(error: Exception) -> None:
+            if self._is_closed:
+                return
+            self._note_lack(kind, error)
+            self._settled.set()
+            self._loop.call_later(_ROOM_SECONDS, do_again)
+
+        def do_again() -> None:
+            if not self._is_closed:
+                self._jobs.put(attempt)
+
+        def finish(result: _T) -> None:
+            self._note_room(kind)
+            done(result)
+
+        self._jobs.put(attempt)
 
     async def run(self, job: Callable[[], _T]) -> _T:
-        """Run a job in the thread and return its result."""
+        """Run a job in the thread and return its result.
+
+        One that cannot open a file is done again until it can; the jobs behind it wait.
+        """
+        async with self._running:
+            return await self._result_of(_JOB, job)
+
+    async def _result_of(self, kind: str, job: Callable[[], _T]) -> _T:
         done: asyncio.Future[_T] = self._loop.create_future()
 
         def tell(result: _T) -> None:
             if not done.done():
                 done.set_result(result)
 
-        def run_and_tell() -> None:
-            self._loop.call_soon_threadsafe(tell, job())
-
-        self._jobs.put(run_and_tell)
+        self._do(kind, job, tell)
         return await done
 
     async def drain(self) -> None:
-        """Return when everything that was taken is durable and reported."""
+        """Return when everything that was taken is durable and reported.
+
+        What waits until a file can be opened is left.
+        """
         while self._is_syncing or self._unsynced:
             if not self._is_syncing:
                 self.sync()
             await self._settled.wait()
-        await self.run(lambda: None)
+            if _SYNC in self._lacking:
+                break
+        await self._result_of(_NOTHING, lambda: None)
 
     def close(self) -> None:
         """End the thread; `drain` first.

@@ -10,7 +10,7 @@ of those nobody is to wait for two more.
 import time
 from collections.abc import Callable, Sequence
 
-from reliable_mq.broker_core.store.disk import DiskFile
+from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_descriptors
 from reliable_mq.runtime.broken import OnBroken, die
 from reliable_mq.runtime.log_writer import Syncs
 
@@ -46,7 +46,7 @@ class PromptSyncs:
     def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
         """Sync `files`; `done` is called before this returns, or later by who was asked.
 
-        False: they must be synced in a thread.
+        False: they must be synced in a thread, which can wait until a file can be opened.
         """
         began = self._clock()
         if began < self._slow_until:
@@ -54,7 +54,9 @@ class PromptSyncs:
         try:
             for file in files:
                 file.sync()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - told there
+            if is_out_of_descriptors(error):  # a file cannot be opened: no sync failed
+                return False
             self._on_broken(error)
         self._judge(began, self._clock())
         done()

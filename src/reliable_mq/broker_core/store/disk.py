@@ -6,7 +6,7 @@ synced. Paths are relative to the store's root, with forward slashes.
 
 import errno
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from reliable_mq.errors import StoreError
 
@@ -167,5 +167,36 @@ def is_out_of_room(error: BaseException) -> bool:
     The medium is full, or the process or the system may open no more files. In both cases what is
     stored is sound, and the broker goes on when there is room.
     """
+    return _number_of(error) in _OUT_OF_ROOM
+
+
+def is_out_of_descriptors(error: BaseException) -> bool:
+    """Whether an error says that a file could not be opened, because too many are open.
+
+    No write and no sync fails with it, so what failed may be tried again.
+    """
+    return _number_of(error) in (errno.EMFILE, errno.ENFILE)
+
+
+class Lack(NamedTuple):
+    """What there is too little of, and what to do about it."""
+
+    what: str
+    advice: str
+
+
+_LACKS = {
+    errno.EMFILE: Lack("the process may open no more files", "raise its limit of open files"),
+    errno.ENFILE: Lack("the system may open no more files", "raise its limit of open files"),
+    errno.EDQUOT: Lack("the quota of the disk is used up", "make room"),
+}
+
+
+def lack_of(error: BaseException) -> Lack:
+    """Return what an error with `is_out_of_room` is for want of."""
+    return _LACKS.get(_number_of(error), Lack("the disk is full", "make room"))
+
+
+def _number_of(error: BaseException) -> int:
     cause = error.__cause__ if isinstance(error, StoreError) else error
-    return isinstance(cause, OSError) and cause.errno in _OUT_OF_ROOM
+    return (isinstance(cause, OSError) and cause.errno) or 0
