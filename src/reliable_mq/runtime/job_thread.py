@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 from reliable_mq.runtime.broken import OnBroken
 
-_Job = Callable[[], None]
+_Job = Callable[[], object]
 
 
 class JobThread:

@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from reliable_mq.broker_core.state import Turn
@@ -33,7 +34,7 @@ from reliable_mq.runtime.kernel_sync import KernelSync
 log = limited_log(__name__)
 
 _T = TypeVar("_T")
-_Job = Callable[[], None]
+_Job = Callable[[], object]
 _ROOM_SECONDS = 0.5  # between two tries to write on a disk that is full, or to open a file
 _LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # what may wait for room
 _NOTHING = "nothing"
@@ -104,7 +105,7 @@ class LogWriter:
         self._roomless: deque[Batch] = deque()  # in order; what comes later goes behind them
         self._lacking: set[str] = set()  # what found no room
         self._unsaved: dict[str, str] = {}  # configuration files that found no room
-        self._running = asyncio.Lock()  # jobs of `run` keep their order while one waits
+        self._held: deque[Callable[[], bool]] = deque()  # in the thread; the first may wait
         self._end = 0  # how far the log was written
         self._is_syncing = False
         self._sync_later: asyncio.TimerHandle | None = None
@@ -262,43 +263,52 @@ class LogWriter:
         """Do a job in the thread, then call `done` on the loop.
 
         Without a descriptor for one of its files the whole job is done again later. It must bear
-        that. A sync that failed is no such case: nothing may be promised after it.
+        that. Jobs of `run` keep their order then. A sync that failed is no such case: nothing may
+        be promised after it.
         """
 
-        def attempt() -> None:
+        def attempt() -> bool:
             try:
                 result = job()
             except (OSError, StoreError) as error:
                 if not is_out_of_descriptors(error):
                     raise
                 self._loop.call_soon_threadsafe(do_later, error)
-            else:
-                self._loop.call_soon_threadsafe(finish, result)
+                return False
+            self._loop.call_soon_threadsafe(finish, result)
+            return True
 
         def do_later(error: Exception) -> None:
-            if self._is_closed:
-                return
-            self._note_lack(kind, error)
-            self._settled.set()
-            self._loop.call_later(_ROOM_SECONDS, do_again)
+            if not self._is_closed:
+                self._note_lack(kind, error)
+                self._settled.set()
+                self._loop.call_later(_ROOM_SECONDS, do_again)
 
         def do_again() -> None:
             if not self._is_closed:
-                self._jobs.put(attempt)
+                self._jobs.put(self._go_on if kind == _JOB else attempt)
 
         def finish(result: _T) -> None:
             self._note_room(kind)
             done(result)
 
-        self._jobs.put(attempt)
+        self._jobs.put(partial(self._take_job, attempt) if kind == _JOB else attempt)
+
+    def _take_job(self, attempt: Callable[[], bool]) -> None:
+        self._held.append(attempt)
+        if len(self._held) == 1:  # nobody waits before it
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._held and self._held[0]():
+            self._held.popleft()
 
     async def run(self, job: Callable[[], _T]) -> _T:
         """Run a job in the thread and return its result.
 
         One that cannot open a file is done again until it can; the jobs behind it wait.
         """
-        async with self._running:
-            return await self._result_of(_JOB, job)
+        return await self._result_of(_JOB, job)
 
     async def _result_of(self, kind: str, job: Callable[[], _T]) -> _T:
         done: asyncio.Future[_T] = self._loop.create_future()
