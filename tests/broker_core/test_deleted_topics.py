@@ -249,6 +249,34 @@ def test_a_queue_that_apaches_broker_deleted_has_no_old_message(is_there: bool) 
     assert pull_of_other(world) == [b"x"]
 
 
+def as_an_older_release_left_it(world: BrokerWorld) -> None:
+    """Leave out what a release before the `writer` did not write, and nothing else."""
+    text = world.disk.read_text(TOPICS_PATH)
+    older = text.replace('\n\t"writer":"reliable_mq",', "")
+    assert older != text
+    assert older.startswith('{\n\t"dataVersion":{"')
+    world.disk.write_text(TOPICS_PATH, older)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_queue_removed_by_hand_is_built_again_after_an_upgrade(*, is_killed: bool) -> None:
+    world = BrokerWorld()
+    world.create_topic()
+    world.create_topic("other")
+    world.send(b"acknowledged")
+    world.send(topic="other")
+    world.core.state.store.checkpoint()
+    if not is_killed:
+        world.stop()
+    as_an_older_release_left_it(world)
+    for name in world.disk.names(f"consumequeue/{TOPIC}/0"):
+        world.disk.remove(f"consumequeue/{TOPIC}/0/{name}")
+    world.start()
+    for live in (go_on, restart, kill):
+        live(world)
+        assert pull(world, 0) == [b"acknowledged"]
+
+
 def test_nobody_finds_it_by_key_or_place() -> None:
     world = BrokerWorld()
     world.create_topic()

@@ -26,6 +26,8 @@ from reliable_mq.wire.java_int import I32, I64
 
 PATH = "config/topics.json"
 _WRITER = "reliable_mq"  # Apache's broker leaves that out when it writes the file
+# Our releases before the writer began the file so. Apache's broker breaks the line in the version.
+_LAYOUT = '{\n\t"dataVersion":{"'
 
 INHERIT = 1
 WRITE = 2
@@ -287,7 +289,7 @@ class TopicTable:
         for name, topic in file.topic_config_table.items():
             self._set(msgspec.structs.replace(topic, topic_name=name))
         self.version = file.data_version
-        self.is_ours = file.writer == _WRITER
+        self.is_ours = file.writer == _WRITER or text.startswith(_LAYOUT)
 
 
 @decodable
