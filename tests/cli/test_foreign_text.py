@@ -11,7 +11,7 @@ import reliable_mq
 from reliable_mq.cli import message as message_command
 from reliable_mq.cli.printing import print_names, print_rows
 from reliable_mq.cli.saying import PlainFormatter, say
-from reliable_mq.line_limit import LINE_LENGTH_MAX, LineLimit
+from reliable_mq.line_limit import LINE_LENGTH_MAX, TEXTS_MAX, LineLimit
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.plain_text import printable, printable_lines
 
@@ -107,8 +107,44 @@ def test_peers_cause_so_many_lines_a_minute_and_the_next_says_how_many_were_left
         return record.getMessage() if limit.filter(record) else ""
 
     assert [passes(second) for second in (0, 1, 2, 3, 59)] == ["closed x"] * 3 + ["", ""]
-    assert passes(61) == "closed x (2 lines of this module were left out before it)"
+    assert passes(61) == "closed x (2 lines like it were left out before it)"
     assert passes(62) == "closed x"
+
+
+def said(limit: LineLimit, level: int, text: object, *args: object) -> str:
+    """Return what a limit lets pass of a line, or ""."""
+    record = logging.LogRecord("n", level, "p", 1, text, args, None)
+    record.created = 1_000.0
+    return record.getMessage() if limit.filter(record) else ""
+
+
+def test_lines_that_a_peer_causes_hide_no_other_line_of_the_module() -> None:
+    limit = LineLimit(3)
+    for _ in range(9):
+        said(limit, logging.WARNING, "what %s answers cannot be used", "a peer")
+    assert said(limit, logging.WARNING, "what %s answers cannot be used", "a peer") == ""
+    assert said(limit, logging.WARNING, "no room for %s", "the log") == "no room for the log"
+
+
+def test_what_ends_the_broker_is_always_said() -> None:
+    limit = LineLimit(1)
+    assert [said(limit, logging.CRITICAL, "it stops") for _ in range(3)] == ["it stops"] * 3
+
+
+def test_texts_that_are_made_up_are_limited_together() -> None:
+    limit = LineLimit(3)
+    passed = [said(limit, logging.WARNING, f"text {number}") for number in range(10_000)]
+    assert len([text for text in passed if text]) <= TEXTS_MAX + 3
+    assert len(limit._counts) <= TEXTS_MAX + 1
+
+
+@pytest.mark.parametrize("args", [("a",), ("a", "b", "c"), ({"b": 1},)])
+def test_a_line_whose_arguments_do_not_fit_raises_nothing_into_the_caller(
+    args: tuple[object, ...],
+) -> None:
+    text = said(LineLimit(), logging.WARNING, "%s of %d\x1b[2J", *args)
+    assert is_harmless(text)
+    assert "%s of %d" in text
 
 
 def test_a_line_that_a_peer_causes_is_escaped_and_cut() -> None:
