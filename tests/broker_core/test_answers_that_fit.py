@@ -6,6 +6,7 @@ from tests.fuzz.requests import NAMES
 
 from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.wire import frame
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_request, encode_command
 from reliable_mq.wire.frame import JSON, ROCKETMQ, FrameReader
@@ -67,4 +68,25 @@ def test_an_answer_that_fits_no_frame_says_so() -> None:
     assert answer.code == ResponseCode.SUCCESS
     answer = broker.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "the answer to this request does not fit into a frame" in (answer.remark or "")
+    told = "the answer to this request cannot be sent: frame length "
+    assert (answer.remark or "").startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("ext", "reason"),
+    [
+        (
+            {"k" * 70_000: "v"},
+            "a name or a number in its header is too large for the ROCKETMQ form",
+        ),
+        ({"k": "\ud800"}, "its header holds half a character"),
+    ],
+)
+def test_an_answer_whose_field_does_not_fit_its_header_says_so(
+    ext: dict[str, str], reason: str
+) -> None:
+    answer = Command(0, 7, flag=1, ext_fields=ext, serialize_type=ROCKETMQ)
+    (cut,) = FrameReader().feed(encode_answer(answer))
+    told = decode_request(cut)
+    assert (told.code, told.opaque) == (ResponseCode.SYSTEM_ERROR, 7)
+    assert told.remark == f"the answer to this request cannot be sent: {reason}"

@@ -27,6 +27,6 @@ def encode_answer(answer: Command) -> bytes:
     try:
         return encode_command(answer)
     except FrameError as error:
-        log.warning("an answer does not fit into a frame, an error is sent: %s", error)
-        reason = f"the answer to this request does not fit into a frame: {error}"
+        log.warning("an answer cannot be sent, an error is sent: %s", error)
+        reason = f"the answer to this request cannot be sent: {error}"
         return encode_command(reply(answer, ResponseCode.SYSTEM_ERROR, reason))

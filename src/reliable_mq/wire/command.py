@@ -273,8 +273,12 @@ def encode_command(command: Command) -> bytes:
             header = _encode_compact(command)
         else:
             raise FrameError(f"unknown serialize type {command.serialize_type}")
-    except (struct.error, UnicodeEncodeError) as error:
-        raise FrameError(f"command {command.code} does not fit its header: {error}") from error
+    except UnicodeEncodeError as error:
+        raise FrameError("its header holds half a character") from error
+    except struct.error as error:
+        raise FrameError(
+            "a name or a number in its header is too large for the ROCKETMQ form"
+        ) from error
     return encode_frame(command.serialize_type, header, command.body)
 
 
