@@ -29,6 +29,7 @@ from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import DeleteGroupHeader, UnregisterClientHeader
 from reliable_mq.wire.peer_texts import read_json
 
+_TOO_MUCH = "too many groups and subscriptions are kept, ask again later"
 _UNIT_SUBSCRIBES = 2  # a topic's system flag: a unit subscribes to it
 
 
@@ -72,13 +73,19 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
         request.now_ms,
         request.connection.address,
     )
+    producers = [producer.group_name for producer in beat.producers or ()]
+    keeps = beat.fingerprint != 0 and beat.without_subscriptions
+    if not state.clients.has_room(
+        member, producers, beat.consumers or (), keeps_subscriptions=keeps
+    ):
+        raise Refused(ResponseCode.SYSTEM_BUSY, _TOO_MUCH)
     is_changed = beat.fingerprint == 0
     for consumer in beat.consumers or []:
-        if _register_consumer(state, consumer, member, beat, request.now_ms):
+        if _register_consumer(state, consumer, member, request.now_ms, keeps=keeps):
             is_other = state.clients.note_fingerprint(consumer.group_name, beat.fingerprint)
             is_changed = is_changed or is_other
-    for producer in beat.producers or []:
-        state.clients.register_producer(producer.group_name, member)
+    for name in producers:
+        state.clients.register_producer(name, member)
     ext = {
         "IS_SUPPORT_HEART_BEAT_V2": "true",
         "IS_SUB_CHANGE": "true" if is_changed else "false",
@@ -87,7 +94,7 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
 
 
 def _register_consumer(
-    state: BrokerState, consumer: ConsumerData, member: Member, beat: _Heartbeat, now_ms: int
+    state: BrokerState, consumer: ConsumerData, member: Member, now_ms: int, *, keeps: bool
 ) -> bool:
     """Note a consumer; return whether its group is there, or may be made."""
     name = consumer.group_name
@@ -96,7 +103,6 @@ def _register_consumer(
         return False
     if group.retry_queue_nums > 0:
         _ensure_retry_topic(state, consumer, group.retry_queue_nums, now_ms)
-    keeps = beat.fingerprint != 0 and beat.without_subscriptions
     if state.clients.register_consumer(consumer, member, keeps_subscriptions=keeps):
         state.notify_group(name)
     return True
