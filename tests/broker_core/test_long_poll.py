@@ -1,21 +1,26 @@
 """Pulls that wait: who is answered, when, and what is left behind."""
 
+from functools import partial
+
 import pytest
 from tests.broker_core.broker_world import (
     GROUP,
     TOPIC,
     BrokerWorld,
+    send_header,
     waiting_pull_header,
 )
 
 from reliable_mq.broker_core.delivery.long_poll import PullLimits, WaitingPull, WaitingPulls
 from reliable_mq.broker_core.requests import pull as pulls
+from reliable_mq.broker_core.requests import subscription
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.java_hash import tags_code
+from reliable_mq.wire.record import iter_records
 
 
 def hold(world: BrokerWorld, offset: int = 0, of: int = 1, **changes: object) -> int:
@@ -166,6 +171,11 @@ def woken(pulls: WaitingPulls, tag: int) -> list[WaitingPull]:
     return list(iter(pulls.take_ready, None))
 
 
+def due(pulls: WaitingPulls, now_ms: int) -> list[WaitingPull]:
+    """Return the pulls whose time is over, and let them wait no longer."""
+    return list(iter(partial(pulls.take_due, now_ms), None))
+
+
 def test_nothing_is_kept_of_pulls_that_were_answered_early() -> None:
     pulls = WaitingPulls()
 
@@ -204,9 +214,9 @@ def test_pulls_fall_due_in_the_order_of_their_deadlines() -> None:
     for number, deadline_ms in enumerate((30, 10, 20)):
         pulls.hold(waiting(number, deadline_ms))
 
-    assert [pull.deadline_ms for pull in pulls.due(20, 9)] == [10, 20]
+    assert [pull.deadline_ms for pull in due(pulls, 20)] == [10, 20]
     pulls.forget(0)
-    assert pulls.due(30, 9) == []
+    assert due(pulls, 30) == []
 
 
 def test_a_pull_of_several_tags_is_answered_once() -> None:
@@ -215,7 +225,7 @@ def test_a_pull_of_several_tags_is_answered_once() -> None:
 
     assert len(woken(pulls, tags_code("red"))) == 1
     assert woken(pulls, tags_code("blue")) == []
-    assert pulls.due(99, 9) == []
+    assert due(pulls, 99) == []
     pulls.invariants()
 
 
@@ -305,6 +315,63 @@ def test_one_turn_answers_only_some_of_very_many_that_a_message_wakes(
     assert sum(answers) == len(opaques)
     assert max(answers) < 1_000
     assert all(world.reply_to(opaque) for opaque in opaques)
+
+
+def distinct_tags(number: int) -> str:
+    """Return 900 tags, one of which many pulls share."""
+    return "||".join(("shared", *(f"t{number}-{tag}" for tag in range(900))))
+
+
+@pytest.mark.parametrize("ends_by", ["message", "time"])
+def test_pulls_by_very_many_tags_are_answered_a_few_at_a_time_and_not_parsed_again(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch, ends_by: str
+) -> None:
+    world.create_topic()
+    opaques = [hold(world, subscription=distinct_tags(number)) for number in range(90)]
+    monkeypatch.setattr(subscription, "tags_code", None)
+    at_once = []
+    if ends_by == "message":
+        world.is_writing = False
+        world.begin(Ask.SEND_MESSAGE_V2, send_header(TAGS="shared"), b"x")
+        world.write()
+        at_once.append(len(world.state.pulls))
+    else:
+        world.now_ms += 15_000
+        world.core.tick(world.now_ms)
+        at_once.append(len(world.state.pulls))
+    assert 20 < at_once[0] < 90
+    world.is_writing = True
+    world.pass_time(100, step=20)
+    assert all(world.reply_to(opaque) for opaque in opaques)
+
+
+def test_a_large_filter_is_not_compiled_again_when_its_pull_is_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = BrokerWorld(enablePropertyFilter="true")
+    world.create_topic()
+    texts = [f"price = 1 OR name = '{number:0>600}'" for number in range(80)]
+    sql = {"expressionType": "SQL92"}
+    opaques = [hold(world, subscription=text, **sql) for text in texts]
+    monkeypatch.setattr(subscription, "compile_filter", None)
+    world.send(price="1")
+    world.pass_time(100, step=20)
+    assert all(answered(world, opaque).code == Code.SUCCESS for opaque in opaques)
+
+
+def test_a_group_that_changes_its_tags_while_it_waits_gets_what_it_wants_now(
+    world: BrokerWorld,
+) -> None:
+    world.create_topic()
+    rows = [{"topic": TOPIC, "subString": "a", "codeSet": [tags_code("a")], "subVersion": 1}]
+    world.subscribe(subscriptionDataSet=rows)
+    opaque = hold(world, sysFlag=2, subscription=None)
+    rows[0] |= {"codeSet": [tags_code("b")], "subVersion": 2}
+    world.subscribe(subscriptionDataSet=rows)
+    world.send(b"1", TAGS="b")
+    world.send(b"2", TAGS="a")
+    found = answered(world, opaque)
+    assert [record.body for record in iter_records(found.body)] == [b"1"]
 
 
 def test_one_tick_answers_only_some_of_very_many_whose_time_is_over(world: BrokerWorld) -> None:

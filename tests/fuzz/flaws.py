@@ -150,8 +150,7 @@ def pulls_look_at_all() -> None:
 def all_pulls_wait_and_wake() -> None:
     """Any number of pulls waits, and all are answered at once."""
     _put(long_poll.WaitingPulls, "has_room", lambda _self, _pull: True)
-    _put(core, "_WOKEN_COST_MAX", _ENDLESS)
-    _put(core, "_DUE_MAX", _ENDLESS)
+    _put(core, "_WAITING_COST_MAX", _ENDLESS)
 
 
 def registrations_in_one_go() -> None:

@@ -42,11 +42,8 @@ log = limited_log(__name__)
 _EXPIRY_INTERVAL_MS = 10_000
 _INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log: messages of 1 KiB are listed in 3 s
 # Answers to waiting pulls that are made in one turn, in microseconds of work: many may wait for one
-# message, and others wait for their turn.
-_WOKEN_COST_MAX = 20_000
-_ANSWER_COST = 30
-_BYTES_FOR_COST = 1024
-_DUE_MAX = 500  # pulls whose deadlines have come that are answered in one tick
+# message or for one moment, and others wait for their turn.
+_WAITING_COST_MAX = 20_000
 _SAMPLE_INTERVAL_MS = 1_000
 
 
@@ -74,6 +71,7 @@ class BrokerCore:
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
         self._arrived: dict[tuple[str, int], set[int]] = {}
+        self._room = _WAITING_COST_MAX  # for answers to waiting pulls, until the turn ends
         self._due_ms = {
             "statistics": 0,
             "delays": 0,
@@ -193,6 +191,7 @@ class BrokerCore:
         """Return what this turn wants done; `began_ms` is when its first command came."""
         if self.state.pulls.is_ready:
             self._answer_woken()
+        self._room = _WAITING_COST_MAX
         turn = self.state.take_turn()
         statistics = self.state.statistics
         if turn.batch or statistics.turn_pulls:
@@ -264,17 +263,27 @@ class BrokerCore:
 
     def _answer_woken(self) -> None:
         """Answer pulls whose messages have come; of very many the rest comes with the next turn."""
-        state, room = self.state, _WOKEN_COST_MAX
-        while room > 0:
+        state = self.state
+        while self._room > 0:
             pull = state.pulls.take_ready()
             if pull is None:
                 return
             is_wanted, cost = judge_new(state, pull)
-            room -= _ANSWER_COST + cost
+            self._room -= cost
             if is_wanted:
-                room -= answer_waiting(state, pull) // _BYTES_FOR_COST
+                self._room -= answer_waiting(state, pull)
             else:
+                self._room -= pull.cost
                 state.pulls.hold(pull)
+
+    def _answer_due(self, now_ms: int) -> None:
+        """Answer pulls whose time is over; of very many the rest comes with the next tick."""
+        state = self.state
+        while self._room > 0:
+            pull = state.pulls.take_due(now_ms)
+            if pull is None:
+                return
+            self._room -= answer_waiting(state, pull)
 
     def _answer(self, connection_id: int, answer: Command) -> None:
         self.state.reply(connection_id, encode_answer(answer))
@@ -288,8 +297,7 @@ class BrokerCore:
             statistics.begin_second(state.store.upkeep.take_grown(), now_ms)
         statistics.run_some()
         self.housekeeping.run_some()
-        for pull in state.pulls.due(now_ms, _DUE_MAX):
-            answer_waiting(state, pull)
+        self._answer_due(now_ms)
         state.calls.expire(now_ms)
         self._store_what_is_due(now_ms)
         if self._is_due("offsets", now_ms, config.offset_interval_ms) and state.offsets.is_dirty:

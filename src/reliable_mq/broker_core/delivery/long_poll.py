@@ -29,6 +29,9 @@ _FILTERED = "filtered"  # in the place of a tag hash: the filter is asked for ev
 _PULL_SIZE = 1_000
 _TAG_SIZE = 350
 _FILTER_PART_SIZE = 450
+# And of the processor, in microseconds, when it ends or goes on.
+_PULL_COST = 30
+BYTES_FOR_COST = 1024
 
 
 class PullLimits(msgspec.Struct, frozen=True):
@@ -68,6 +71,11 @@ class WaitingPull(msgspec.Struct, eq=False):
         elif wanted is not None:
             size += _TAG_SIZE * len(wanted)
         self.size = size
+
+    @property
+    def cost(self) -> int:
+        """Microseconds of work that its end takes, without its answer: each tag is taken out."""
+        return _PULL_COST + self.size // BYTES_FOR_COST
 
 
 class WaitingPulls:
@@ -176,14 +184,18 @@ class WaitingPulls:
         """Let a pull wait no longer; the caller answers it."""
         self._remove(pull.number)
 
-    def due(self, now_ms: int, count_max: int) -> list[WaitingPull]:
-        """Return pulls whose deadline has come, so many at most; they wait no longer."""
-        due: list[WaitingPull] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms and len(due) < count_max:
+    def expire(self, pull: WaitingPull) -> None:
+        """Let a waiting pull be due at once."""
+        pull.deadline_ms = 0
+        heapq.heappush(self._deadlines, (0, pull.number))
+
+    def take_due(self, now_ms: int) -> WaitingPull | None:
+        """Return the pull that is due longest; it waits no longer. None when there is none."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
             number = heapq.heappop(self._deadlines)[1]
             if number in self._waiting:
-                due.append(self._remove(number))
-        return due
+                return self._remove(number)
+        return None
 
     def forget(self, connection: int) -> None:
         """Drop the pulls of a connection that closed."""

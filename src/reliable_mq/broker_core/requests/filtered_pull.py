@@ -6,7 +6,7 @@ Source: Apache RocketMQ `DefaultMessageStore.getMessage`, `ExpressionMessageFilt
 
 from typing import NamedTuple
 
-from reliable_mq.broker_core.delivery.long_poll import WaitingPull
+from reliable_mq.broker_core.delivery.long_poll import WaitingPull, Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
@@ -28,6 +28,7 @@ _WAKE_SCAN_MAX = 800  # as many as one pull looks at
 # What one scan may cost: parts of a filter that are evaluated, and bytes of records that are read.
 _PARTS_MAX = 50_000
 _RECORD_COST = 20  # microseconds, without its filter, whose parts take one each
+_UNITS_FOR_COST = 3  # messages that are judged by their tags in one microsecond
 _READ_SIZE_MAX = 8 * 1024 * 1024
 _JUDGED_SIZE_MAX = 64 * 1024  # what is read of one record to judge it
 
@@ -113,6 +114,13 @@ def _sought(
     return None
 
 
+def scan_cost(wanted: Wanted, count: int) -> int:
+    """Return how many microseconds it takes to look at so many messages."""
+    if isinstance(wanted, Filter):
+        return count * (_RECORD_COST + wanted.parts)
+    return 0 if wanted is None else count // _UNITS_FOR_COST
+
+
 class Judged(NamedTuple):
     """Whether a pull is to be answered now, and what it cost to say so, in microseconds."""
 
@@ -143,5 +151,5 @@ def judge_new(state: BrokerState, pull: WaitingPull) -> Judged:
         log.exception("the filter of %s cannot judge what came", pull.address)
         return _FREE  # the pull meets the same fault, and is answered with it
     pull.judged = found.next_offset
-    cost = (found.next_offset - begin) * (_RECORD_COST + wanted.parts)
+    cost = scan_cost(wanted, found.next_offset - begin)
     return Judged(bool(found.records) or found.next_offset < queue.end, cost)

@@ -77,15 +77,19 @@ def _by_time(state: BrokerState, header: ResetOffsetHeader, queue_id: int) -> in
 def _wake_pulls(state: BrokerState, header: ResetOffsetHeader, queue_id: int) -> None:
     """Answer the group's pulls that wait, so that its consumers hear of the reset at once.
 
+    One of them takes the reset. The others are answered as those whose time is over.
     A consumer that left the group is not told: its last commit may come after its goodbye, as the
     Java client's does, and would undo a reset that its pull had taken.
     """
     group = state.clients.consumer_group(header.group)
     members = group.members if group else {}
-    for pull in state.pulls.of_group(header.topic, queue_id, header.group):
-        if pull.connection in members:
-            state.pulls.release(pull)
-            answer_waiting(state, pull)
+    pulls = state.pulls.of_group(header.topic, queue_id, header.group)
+    pulls = [pull for pull in pulls if pull.connection in members]
+    for pull in pulls[:1]:
+        state.pulls.release(pull)
+        answer_waiting(state, pull)
+    for pull in pulls[1:]:
+        state.pulls.expire(pull)
 
 
 def _tell_consumers(state: BrokerState, asked: Request, header: ResetOffsetHeader) -> Command:

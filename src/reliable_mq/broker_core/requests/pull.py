@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from operator import lt
 from typing import NamedTuple
 
-from reliable_mq.broker_core.delivery.long_poll import WaitingPull, Wanted
+from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, WaitingPull, Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.requests.damaged import sound_records
-from reliable_mq.broker_core.requests.filtered_pull import scan
+from reliable_mq.broker_core.requests.filtered_pull import scan, scan_cost
 from reliable_mq.broker_core.requests.offsets import is_young
 from reliable_mq.broker_core.requests.pull_reply import FOUND, PullExt, encode_found
 from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused, no_such_topic
@@ -43,6 +43,7 @@ _RESET = "OFFSET_RESET"
 # Units looked at for one pull: Apache's maxFilterMessageSize, 16,000 bytes. Apache looks at as many
 # as the client asks for, when that is more; here no client's number keeps the others waiting.
 _SCAN_MAX = 800
+_LOOKED = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
 _TOO_MANY = "too many pulls wait, ask again later"
 _GROUP_FORBIDDEN = {"forbiddenType": "2"}
 _TOPIC_FORBIDDEN = {"forbiddenType": "3"}
@@ -78,12 +79,15 @@ def pull_message(state: BrokerState, request: Request) -> None:
 
 
 def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
-    """Answer a pull that waited, and return the answer's size; it is not held a second time.
+    """Answer a pull that waited, and return the microseconds of work; it is not held again.
 
-    What was allowed when the wait began may be no more, so everything is looked at again.
+    What was allowed when the wait began may be no more, so that is looked at again. Its
+    subscription is not parsed again.
     """
+    cost = pull.cost
     try:
-        frame = _answer_to_waiting(state, pull)
+        frame, looked_at = _answer_to_waiting(state, pull)
+        cost += scan_cost(pull.wanted, looked_at)
     except InvariantBroken:
         raise
     except Exception as error:
@@ -91,25 +95,33 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
         text = f"{type(error).__name__}: {error}"
         frame = encode_answer(reply(pull.command, ResponseCode.SYSTEM_ERROR, text))
     state.reply(pull.connection, frame)
-    return len(frame)
+    return cost + len(frame) // BYTES_FOR_COST
 
 
-def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> bytes:
+def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[bytes, int]:
+    """Return the answer, and how many messages were looked at for it."""
     header = pull.header
     try:
         group = state.groups.get(header.consumer_group)
-        topic, wanted = _allowed(state, group, header, pull.address)
+        topic, wanted = _allowed(state, group, header, pull.address, pull.wanted)
     except Refused as refused:
-        return encode_answer(reply(pull.command, refused.code, refused.remark, refused.ext))
+        return encode_answer(reply(pull.command, refused.code, refused.remark, refused.ext)), 0
     found = _find(state, header, wanted)
     _note_progress(state, header, found, commits=False)
-    return _answer(state, pull.command, header, found, topic, group)
+    looked_at = found.next_offset - header.queue_offset if found.code in _LOOKED else 0
+    return _answer(state, pull.command, header, found, topic, group), looked_at
 
 
 def _allowed(
-    state: BrokerState, group: GroupConfig | None, header: PullMessageHeader, peer: str
+    state: BrokerState,
+    group: GroupConfig | None,
+    header: PullMessageHeader,
+    peer: str,
+    known: Wanted = None,
 ) -> tuple[TopicConfig, Wanted]:
     """Return the topic of a pull that is allowed, and which messages it wants.
+
+    `known` is what it wanted when its wait began.
 
     Raises:
         Refused: when it is not.
@@ -140,7 +152,7 @@ def _allowed(
             f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer}]",
         )
-    return topic, wanted_by(state, group, header)
+    return topic, wanted_by(state, group, header, known)
 
 
 def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> _Found:

@@ -59,9 +59,11 @@ def check_filter(state: BrokerState, subscription: SubscriptionData) -> None:
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(refused)) from refused
 
 
-def _compiled(expression: str, expression_type: str | None) -> Filter:
+def _compiled(expression: str, expression_type: str | None, known: Wanted = None) -> Filter:
     if expression_type != SQL92:
         raise FilterRefused(f"there is no filter of the type {expression_type}")
+    if isinstance(known, Filter) and known.text == expression:
+        return known
     return compile_filter(expression)
 
 
@@ -73,20 +75,25 @@ def _refuse_when_off(state: BrokerState, expression_type: str | None) -> None:
         )
 
 
-def wanted_by(state: BrokerState, group: GroupConfig, header: PullMessageHeader) -> Wanted:
+def wanted_by(
+    state: BrokerState, group: GroupConfig, header: PullMessageHeader, known: Wanted = None
+) -> Wanted:
     """Return what a pull wants.
+
+    `known` is what it wanted when its wait began. The text of a pull is the same then, and the
+    text of a subscription mostly; what was parsed is not parsed again.
 
     Raises:
         Refused: when nobody subscribed, or not to this, or by an expression that does not read.
     """
     if header.sys_flag & SUBSCRIPTION_FLAG:
-        return _inline(state, header.subscription or "", header.expression_type)
+        return _inline(state, header.subscription or "", header.expression_type, known)
     subscription = _registered(state, group, header)
     if is_by_tags(subscription.expression_type):
         return None if subscription.sub_string == ALL else frozenset(subscription.code_set)
     _refuse_when_off(state, subscription.expression_type)
     try:
-        return _compiled(subscription.sub_string, subscription.expression_type)
+        return _compiled(subscription.sub_string, subscription.expression_type, known)
     except FilterRefused as refused:
         raise Refused(
             ResponseCode.FILTER_DATA_NOT_EXIST,
@@ -94,20 +101,23 @@ def wanted_by(state: BrokerState, group: GroupConfig, header: PullMessageHeader)
         ) from refused
 
 
-def _inline(state: BrokerState, expression: str, expression_type: str | None) -> Wanted:
+def _inline(
+    state: BrokerState, expression: str, expression_type: str | None, known: Wanted
+) -> Wanted:
     if expression_type not in (None, "TAG"):
         if not expression:
             raise _unreadable()
         if not is_by_tags(expression_type):
             _refuse_when_off(state, expression_type)
             try:
-                return _compiled(expression, expression_type)
-            except (
-                FilterRefused
-            ) as refused:  # Apache forgets to refuse, and lets everything through
+                return _compiled(expression, expression_type, known)
+            except FilterRefused as refused:
+                # Apache forgets to refuse, and lets everything through.
                 raise _unreadable() from refused
     if expression in ("", ALL):
         return None
+    if known is not None:
+        return known
     if not expression.replace("||", ""):
         raise _unreadable()
     refuse_above(len(expression), FILTER_LENGTH_MAX, "characters of a subscription")
