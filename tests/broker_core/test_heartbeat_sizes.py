@@ -2,6 +2,7 @@
 
 import tracemalloc
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -68,8 +69,8 @@ def test_heartbeats_of_all_connections_keep_so_much_memory_and_no_more(
 @pytest.mark.parametrize("field", ["client_id", "consumeType", "messageModel"])
 def test_long_texts_of_heartbeats_are_counted(world: BrokerWorld, field: str) -> None:
     world.state.clients = ClientTable(ClientLimits(size_of_one=1_000_000))
-    text = "x" * 300_000
-    codes = [beat(world, f"g{number}", [], **{field: text}).code for number in range(4)]
+    text: dict[str, Any] = {field: "x" * 300_000}
+    codes = [beat(world, f"g{number}", [], **text).code for number in range(4)]
     assert codes == [Code.SUCCESS] * 3 + [Code.SYSTEM_BUSY]
 
 

@@ -351,8 +351,7 @@ def test_a_large_filter_is_not_compiled_again_when_its_pull_is_woken(
     world = BrokerWorld(enablePropertyFilter="true")
     world.create_topic()
     texts = [f"price = 1 OR name = '{number:0>600}'" for number in range(80)]
-    sql = {"expressionType": "SQL92"}
-    opaques = [hold(world, subscription=text, **sql) for text in texts]
+    opaques = [hold(world, subscription=text, expressionType="SQL92") for text in texts]
     monkeypatch.setattr(subscription, "compile_filter", None)
     world.send(price="1")
     world.pass_time(100, step=20)
