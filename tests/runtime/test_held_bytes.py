@@ -3,14 +3,36 @@
 from reliable_mq.runtime.held_bytes import HeldBytes
 
 
-def test_who_has_held_something_longest_goes_first_when_it_is_too_much() -> None:
-    held = {1: 40, 2: 30, 3: 20}
+def test_who_holds_the_most_goes_first_and_then_who_has_held_it_longest() -> None:
+    held = {1: 10, 2: 40, 3: 40}
     bytes_ = HeldBytes(100, held.__getitem__)
     assert [bytes_.note(each, size) for each, size in held.items()] == [[], [], []]
-    held[4] = 50
-    assert bytes_.note(4, 50) == [1]
-    held[2] = 40
-    assert bytes_.note(2, 40) == [2]
+    held[4] = 20
+    assert bytes_.note(4, 20) == [2]
+    held[5] = 80
+    assert bytes_.note(5, 80) == [5]
+
+
+def test_a_slow_reader_outlasts_those_who_read_nothing() -> None:
+    mib = 1024 * 1024
+    held = {0: mib // 5} | dict.fromkeys(range(1, 200), 8 * mib)
+    bytes_ = HeldBytes(256 * mib, held.__getitem__)
+    gone = [each for number, size in held.items() for each in bytes_.note(number, size)]
+    assert 150 < len(gone) < 199
+    assert 0 not in gone
+
+
+def test_all_are_counted_anew_seldom() -> None:
+    counted = []
+
+    def count(number: int) -> int:
+        counted.append(number)
+        return 1_000
+
+    bytes_ = HeldBytes(1_000_000, count)
+    for number in range(5_000):
+        bytes_.note(number, 1_000)
+    assert len(counted) < 50 * 1_001
 
 
 def test_who_let_go_of_it_meanwhile_is_not_closed() -> None:

@@ -16,7 +16,7 @@ from tests.waiting import eventually, scene_limit
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import LINES_A_MINUTE
-from reliable_mq.runtime import server_connection
+from reliable_mq.runtime import listener, server_connection
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.wire.command import Command, encode_command, reply, request
 from reliable_mq.wire.record import pack_host
@@ -334,4 +334,40 @@ def test_a_peer_that_asks_for_much_in_one_read_lets_others_in_between(
             other.close()
 
     monkeypatch.setattr(server_connection, "_SLICE_SECONDS", -1.0)
+    run(test)
+
+
+def test_large_answers_that_take_long_are_made_in_many_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten peers ask at once, and one of the answers takes all the time of a turn."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            loop = asyncio.get_running_loop()
+            turns: list[int] = []
+            number = 0
+
+            def count() -> None:
+                nonlocal number
+                number += 1
+                if len(turns) < 10:
+                    loop.call_soon(count)
+
+            received = echo.received
+
+            def receive(connection: Connection, commands: Iterable[Command]) -> None:
+                before = len(echo.seen)
+                received(connection, commands)
+                turns.extend([number] * (len(echo.seen) - before))
+
+            monkeypatch.setattr(echo, "received", receive)
+            peers = [await connect(echo) for _ in range(10)]
+            count()
+            for _, writer in peers:
+                writer.write(encode_command(request(9)))
+            await eventually(lambda: len(turns) == 10)
+            assert max(map(turns.count, turns)) <= 2, turns
+
+    monkeypatch.setattr(listener, "_LARGE_SECONDS", 0.0)
     run(test)

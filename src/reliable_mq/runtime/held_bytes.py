@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 Sizes = dict[int, int]
 
+_SHARE_AFTERWARDS = 0.9
+
 
 class HeldBytes:
-    """Bytes by connection; who holds some longest stands first.
+    """Bytes by connection; who holds some longest stands first among those that hold as many.
 
     Args:
         size_max: of all connections together, in bytes.
@@ -23,10 +25,10 @@ class HeldBytes:
         self._total = 0
 
     def note(self, connection: int, size: int) -> list[int]:
-        """Note what a connection holds; return those that must be closed, so that all fit again.
+        """Note what a connection holds; return those that must be closed when all hold too much.
 
-        Those are the ones that have held something for the longest time: who makes progress lets go
-        of it soon.
+        Those are the ones that hold the most: somebody slow holds little. A tenth is free
+        afterwards, because all are counted anew, which takes milliseconds for very many.
         """
         self._set(connection, size)
         if self._total <= self._size_max:
@@ -34,8 +36,8 @@ class HeldBytes:
         for each in list(self._sizes):
             self._set(each, self._size_now(each))
         gone: list[int] = []
-        for each in list(self._sizes):
-            if self._total <= self._size_max:
+        for each in sorted(self._sizes, key=self._sizes.__getitem__, reverse=True):
+            if self._total <= self._size_max * _SHARE_AFTERWARDS:
                 break
             self._set(each, 0)
             gone.append(each)

@@ -18,11 +18,13 @@ from reliable_mq.runtime.host_names import bound_sockets
 from reliable_mq.runtime.server_connection import Owner, ServerConnection
 
 IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this long
-# What all connections together make this process keep; who held it longest is closed beyond that.
+# What all connections together make this process keep; who holds the most is closed beyond that.
 RECEIVED_SIZE_MAX = 256 * 1024 * 1024  # frames that have not come in whole, requests that wait
 UNSENT_SIZE_MAX = 256 * 1024 * 1024  # answers that are not read
-# Of requests whose answers may be large only so many are handled in one turn of the loop.
+# Of requests whose answers may be large only so many are handled in one turn of the loop, and none
+# when the first of them was begun so long ago: a table may take as much work as many pulls.
 _LARGE_IN_TURN = 32
+_LARGE_SECONDS = 0.02
 _BACKLOG = 1024
 
 
@@ -49,6 +51,7 @@ class Listener:
         self._received = HeldBytes(RECEIVED_SIZE_MAX, self._received_by)
         self._unsent = HeldBytes(UNSENT_SIZE_MAX, self._unsent_to)
         self._large_left = _LARGE_IN_TURN
+        self._large_end = 0.0  # when no other is begun in this turn
         self.port = 0
 
     async def bind(self, host: str, port: int) -> None:
@@ -134,7 +137,8 @@ class Listener:
         """Whether one more request with a large answer may be handled in this turn of the loop."""
         if self._large_left == _LARGE_IN_TURN:
             asyncio.get_running_loop().call_soon(self._refill)
-        elif not self._large_left:
+            self._large_end = time.monotonic() + _LARGE_SECONDS
+        elif not self._large_left or time.monotonic() >= self._large_end:
             return False
         self._large_left -= 1
         return True
