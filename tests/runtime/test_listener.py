@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import socket
@@ -18,6 +19,7 @@ from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import LINES_A_MINUTE
 from reliable_mq.runtime import listener, server_connection
 from reliable_mq.runtime.listener import Listener
+from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, reply, request
 from reliable_mq.wire.record import pack_host
 
@@ -370,4 +372,26 @@ def test_large_answers_that_take_long_are_made_in_many_turns(
             assert max(map(turns.count, turns)) <= 2, turns
 
     monkeypatch.setattr(listener, "_LARGE_SECONDS", 0.0)
+    run(test)
+
+
+def test_commands_that_an_owner_leaves_are_handed_over_again() -> None:
+    """The owner takes one command of those that one read brought, and asks for the others."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            received = echo.received
+
+            def receive(connection: Connection, commands: Iterable[Command]) -> bool:
+                some = list(itertools.islice(commands, 1))
+                received(connection, some)
+                return bool(some)
+
+            echo.received = receive  # type: ignore[assignment, method-assign]
+            _, writer = await connect(echo)
+            frames = [encode_command(request(RequestCode.SEND_MESSAGE, {"n": n})) for n in "123"]
+            writer.write(b"".join(frames))
+            await eventually(lambda: len(echo.seen) == 3)
+            assert [command.ext_fields["n"] for command in echo.seen] == ["1", "2", "3"]
+
     run(test)

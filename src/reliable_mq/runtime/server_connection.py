@@ -156,9 +156,10 @@ class ServerConnection(asyncio.Protocol):
         if not (self._later or self._is_busy) and self._fit(commands):
             if self._reader.kept_size:
                 self._note_received()
-            self._is_busy = bool(self._owner.received(self._connection, commands))
+            left = iter(commands)
+            self._is_busy = bool(self._owner.received(self._connection, left))
             if self._is_busy:
-                self._go_on_later()
+                self._leave(left, len(data))
             return
         is_first = not (self._later or self._is_busy)
         self._later.extend(commands)
@@ -166,6 +167,14 @@ class ServerConnection(asyncio.Protocol):
         self._note_received()
         if is_first:
             self._go_on()
+
+    def _leave(self, commands: Iterable[Command], size: int) -> None:
+        """Let the commands wait that the owner has left; all that one read brought is counted."""
+        self._later.extend(commands)
+        if self._later:
+            self._later_size = size
+            self._note_received()
+        self._go_on_later()
 
     def _fit(self, commands: Sequence[Command]) -> bool:
         """Whether commands may all be handled at once."""
