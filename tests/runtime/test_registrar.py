@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
+import msgspec
 import pytest
 from tests.broker_core.broker_world import BrokerWorld, there
 from tests.waiting import eventually
 
+from reliable_mq.broker_core import registration
 from reliable_mq.broker_core.registration import PART_SIZE_MAX
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.broker_core.topics import TopicConfig
@@ -216,3 +218,29 @@ def test_a_topic_that_fits_no_frame_is_named_and_the_broker_goes_on() -> None:
         assert not scene.server.knows("huge")
 
     assert played(act).sent == [(1, b"done")]
+
+
+def test_a_broker_that_tells_topics_alone_tells_all_in_one_registration_as_far_as_they_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name server may forget the topics that a registration lacks."""
+
+    async def act(scene: Scene) -> None:
+        state = scene.world.state
+        state.config = msgspec.structs.replace(state.config, single_topic_register=True)
+        for topic in many(4_000):
+            state.topics.put(topic, scene.world.now_ms)
+        state.take_unregistered()
+        assert len(state.topics.wrapped()) > 2 * PART_SIZE_MAX
+        await scene.registrar.register()
+        assert len(scene.server.told[-1]) > 4_000
+        registrations = len(scene.server.told)
+
+        monkeypatch.setattr(registration, "_WHOLE_SIZE_MAX", PART_SIZE_MAX)
+        scene.server._core.routes.disconnected(1)
+        await scene.registrar.register()
+        assert len(scene.server.told) == registrations + 1
+        assert scene.server.codes.count(Ask.REGISTER_TOPIC_IN_NAMESRV) > 1_000
+        assert all(scene.server.knows(topic.topic_name) for topic in many(4_000))
+
+    played(act)
