@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import NamedTuple
 
-from tests.fuzz import big_numbers, big_queues, big_tables, big_texts
+from tests.fuzz import big_numbers, big_queues, big_tables, big_texts, many_brokers
 from tests.fuzz.scene import MIB, Scene, Settings
 from tests.fuzz.served_process import Ways
 from tests.waiting import NEVER_BUSY, allowed_seconds
@@ -57,6 +57,8 @@ ATTACKS: Mapping[str, Attack] = {
     "sends": Attack(big_queues.large_sends, _settings(properties=NEVER_BUSY)),
     "invented": Attack(big_queues.invented_ids, _settings(memory_max=64 * MIB)),
     "registrations": Attack(big_tables.registrations, _settings(memory_max=384 * MIB)),
+    "brokers": Attack(many_brokers.many_brokers, _settings(memory_max=384 * MIB)),
+    "at once": Attack(many_brokers.at_once, _settings(memory_max=384 * MIB)),
     "settings": Attack(big_tables.settings),
     "topics": Attack(
         big_tables.many_topics,

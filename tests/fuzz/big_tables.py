@@ -14,7 +14,7 @@ from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 
-_HEADER = {
+HEADER = {
     "brokerName": "stranger",
     "brokerAddr": "10.0.0.1:10911",
     "clusterName": "strangers",
@@ -25,7 +25,7 @@ _HEADER = {
 _ROWS_OF_PREPARED = {"large": 70_000, "small": 20_000}
 
 
-def _compressed(rows: int, name_length: int) -> bytes:
+def compressed(rows: int, name_length: int) -> bytes:
     """Return a registration as Apache packs it, or one that grows beyond all reason."""
     version = b'{"counter":1,"stateVersion":0,"timestamp":5}'
     line = b"%%0%dd 4 3 6 SINGLE_TAG" % name_length
@@ -54,9 +54,9 @@ def registrations(scene: Scene) -> None:
         rows = random.choice((1_000, 100_000, 290_000, 1_000_000 if is_packed else 300_000))
         length = random.choice((8, 8, 30, 100)) if rows < 300_000 else 8
         scene.note("registration", (is_packed, rows, length))
-        header = {**_HEADER, "brokerName": f"stranger-{number % 2}"}
+        header = {**HEADER, "brokerName": f"stranger-{number % 2}"}
         header["compressed"] = str(is_packed).lower()
-        body = (_compressed if is_packed else _plain)(rows, length)
+        body = (compressed if is_packed else _plain)(rows, length)
         frame = try_frame(lambda: peer.frame(Ask.REGISTER_BROKER, header, body))  # noqa: B023
         if frame and peer.send(frame):
             answer = peer.wait()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+from tests.fuzz.name_server_flaws import brokers_without_bounds, put, registrations_side_by_side
 
 from reliable_mq.broker_core import config, core
 from reliable_mq.broker_core.delivery import long_poll
@@ -37,17 +38,10 @@ from reliable_mq.wire.headers import TopicPageHeader
 _ENDLESS = 2**62
 
 
-def _put(owner: object, name: str, value: object) -> None:
-    """Replace something that is there under this name."""
-    if not hasattr(owner, name):
-        raise LookupError(f"{owner} has no {name} that could be taken out")
-    setattr(owner, name, value)
-
-
 def answers_of_any_size() -> None:
     """An answer is encoded as it is, and whatever comes of that ends the broker."""
     for module in (core, pull, name_server):
-        _put(module, "encode_answer", encode_command)
+        put(module, "encode_answer", encode_command)
 
 
 def registration_in_one_part() -> None:
@@ -64,15 +58,15 @@ def registration_in_one_part() -> None:
             return False
         return bool(answer.code == ResponseCode.SUCCESS)
 
-    _put(TopicTable, "parts", parts)
-    _put(registrar.Registrar, "_call", call)
+    put(TopicTable, "parts", parts)
+    put(registrar.Registrar, "_call", call)
 
 
 def tables_without_pages() -> None:
     """Who asks for a page gets the whole table, or none."""
     header = TopicPageHeader
     decode = header.decode
-    _put(header, "decode", classmethod(lambda _cls, _ext: decode({})))
+    put(header, "decode", classmethod(lambda _cls, _ext: decode({})))
 
 
 def a_file_for_each_queue() -> None:
@@ -85,11 +79,11 @@ def a_file_for_each_queue() -> None:
     def attempt(_self: descriptors.Descriptors, act: Callable[[], Any]) -> Any:
         return act()
 
-    _put(descriptors.Descriptors, "__init__", made)
-    _put(descriptors.Descriptors, "_attempt", attempt)
-    _put(descriptors, "is_last", lambda _number: False)
-    _put(server_connection, "is_last", lambda _number: False)
-    _put(disk, "_OUT_OF_ROOM", ())
+    put(descriptors.Descriptors, "__init__", made)
+    put(descriptors.Descriptors, "_attempt", attempt)
+    put(descriptors, "is_last", lambda _number: False)
+    put(server_connection, "is_last", lambda _number: False)
+    put(disk, "_OUT_OF_ROOM", ())
 
 
 def numbers_without_bounds() -> None:
@@ -110,14 +104,14 @@ def numbers_without_bounds() -> None:
             return msgspec.structs.replace(now, **numbers), []
         return changed(now, changes)
 
-    _put(settings, "changed_config", unchecked)
+    put(settings, "changed_config", unchecked)
 
 
 def any_subscription() -> None:
     """A subscription may be of any size."""
     for module in (subscription, groups):
-        _put(module, "refuse_above", lambda *_: None)
-        _put(module, "refuse_too_large", lambda _subscription: None)
+        put(module, "refuse_above", lambda *_: None)
+        put(module, "refuse_too_large", lambda _subscription: None)
 
 
 def filters_of_heartbeats() -> None:
@@ -130,9 +124,9 @@ def filters_of_heartbeats() -> None:
             except tokens.FilterRefused:
                 return
 
-    _put(groups, "refuse_too_large", compiled)
+    put(groups, "refuse_too_large", compiled)
     for name in ("FILTER_LENGTH_MAX", "FILTER_PARTS_MAX"):
-        _put(tokens, name, _ENDLESS)
+        put(tokens, name, _ENDLESS)
 
 
 def pulls_look_at_all() -> None:
@@ -140,25 +134,25 @@ def pulls_look_at_all() -> None:
     find = pull._find
 
     def found(state: Any, header: Any, wanted: Any) -> Any:
-        _put(pull, "_SCAN_MAX", max(800, header.max_msg_nums))
-        _put(filtered_pull, "_PARTS_MAX", _ENDLESS)
+        put(pull, "_SCAN_MAX", max(800, header.max_msg_nums))
+        put(filtered_pull, "_PARTS_MAX", _ENDLESS)
         return find(state, header, wanted)
 
-    _put(pull, "_find", found)
+    put(pull, "_find", found)
 
 
 def all_pulls_wait_and_wake() -> None:
     """Any number of pulls waits, and all are answered at once."""
-    _put(long_poll.WaitingPulls, "has_room", lambda _self, _pull: True)
-    _put(core, "_WAITING_COST_MAX", _ENDLESS)
+    put(long_poll.WaitingPulls, "has_room", lambda _self, _pull: True)
+    put(core, "_WAITING_COST_MAX", _ENDLESS)
 
 
 def registrations_in_one_go() -> None:
     """A registration of any size is worked through while all others wait."""
-    _put(registration, "REGISTERED_TOPICS_MAX", _ENDLESS)
-    _put(routes, "REGISTERED_TOPICS_MAX", _ENDLESS)
-    _put(registration, "REGISTRATION_SIZE_MAX", _ENDLESS)
-    _put(name_server, "_SLICE_SECONDS", math.inf)
+    put(registration, "REGISTERED_TOPICS_MAX", _ENDLESS)
+    put(routes, "REGISTERED_TOPICS_MAX", _ENDLESS)
+    put(registration, "REGISTRATION_SIZE_MAX", _ENDLESS)
+    put(name_server, "_SLICE_SECONDS", math.inf)
 
 
 def settings_written_by_the_loop() -> None:
@@ -171,26 +165,26 @@ def settings_written_by_the_loop() -> None:
             self._write(self._core.settings.dump())
         self._answer(connection, command, answer)
 
-    _put(name_server.NameServer, "_done", written)
-    _put(server_connection, "_SLICE_SECONDS", math.inf)
+    put(name_server.NameServer, "_done", written)
+    put(server_connection, "_SLICE_SECONDS", math.inf)
 
 
 def bodies_of_any_size() -> None:
     """A body may be of any size, and written in any way."""
-    _put(handlers, "REQUEST_BODY_SIZE_MAX", _ENDLESS)
-    _put(peer_texts, "SLOW_TEXT_SIZE_MAX", _ENDLESS)
+    put(handlers, "REQUEST_BODY_SIZE_MAX", _ENDLESS)
+    put(peer_texts, "SLOW_TEXT_SIZE_MAX", _ENDLESS)
 
 
 def half_frames_are_kept() -> None:
     """All frames that have not come in whole are kept."""
-    _put(listener, "RECEIVED_SIZE_MAX", _ENDLESS)
+    put(listener, "RECEIVED_SIZE_MAX", _ENDLESS)
 
 
 def unread_answers_are_kept() -> None:
     """All answers that nobody reads are kept, and who does not read is still read from."""
-    _put(listener, "UNSENT_SIZE_MAX", _ENDLESS)
-    _put(server_connection, "_UNSENT_PAUSE", 2**30)
-    _put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
+    put(listener, "UNSENT_SIZE_MAX", _ENDLESS)
+    put(server_connection, "_UNSENT_PAUSE", 2**30)
+    put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
 
 
 def a_byte_keeps_a_frame_alive() -> None:
@@ -200,13 +194,13 @@ def a_byte_keeps_a_frame_alive() -> None:
         if not self._transport.is_closing() and self._last_used < silent_since:
             self._transport.abort()
 
-    _put(server_connection.ServerConnection, "close_if_idle", close_if_idle)
+    put(server_connection.ServerConnection, "close_if_idle", close_if_idle)
 
 
 def invented_queues_are_kept() -> None:
     """Every queue that somebody names is taken for one."""
     for module in (offsets, locks, offset_reset):
-        _put(module, "is_known_queue", lambda *_: True)
+        put(module, "is_known_queue", lambda *_: True)
 
 
 class Flaw(NamedTuple):
@@ -228,6 +222,8 @@ FLAWS: Mapping[str, Flaw] = {
     "any subscription": Flaw(17, any_subscription, "tags"),
     "all pulls wait and wake": Flaw(17, all_pulls_wait_and_wake, "held"),
     "registrations in one go": Flaw(17, registrations_in_one_go, "registrations"),
+    "brokers without bounds": Flaw(17, brokers_without_bounds, "brokers"),
+    "registrations side by side": Flaw(17, registrations_side_by_side, "at once"),
     "settings written by the loop": Flaw(17, settings_written_by_the_loop, "settings"),
     "bodies of any size": Flaw(17, bodies_of_any_size, "bodies"),
     "half frames are kept": Flaw(18, half_frames_are_kept, "partial"),
