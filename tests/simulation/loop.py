@@ -118,10 +118,10 @@ class WorldJobs:
     def __init__(self, world: World, guard: Guard) -> None:
         self._world = world
         self._guard = guard
-        self._jobs: deque[Step] = deque()
+        self._jobs: deque[Callable[[], object]] = deque()
         self._is_working = False
 
-    def put(self, job: Step) -> None:
+    def put(self, job: Callable[[], object]) -> None:
         """Do a job when those before it are done."""
         self._jobs.append(job)
         if not self._is_working:
