@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import threading
+from queue import SimpleQueue
 from typing import NoReturn
 
 import pytest
@@ -105,11 +106,11 @@ def test_a_sync_that_failed_is_never_tried_again() -> None:
         pass
 
     causes: list[Exception] = []
-    ended = threading.Event()
+    threads: SimpleQueue[threading.Thread] = SimpleQueue()
 
     def broken(cause: Exception) -> NoReturn:
         causes.append(cause)
-        ended.set()
+        threads.put(threading.current_thread())
         raise Ended
 
     class Failing(GatedSegment):
@@ -121,7 +122,7 @@ def test_a_sync_that_failed_is_never_tried_again() -> None:
         segment, reports = Failing(), Reports()
         writer = LogWriter(MemoryDisk(), 0, reports, on_broken=broken)
         writer.take(turn(segment, 0, b"a"))
-        assert await asyncio.to_thread(ended.wait, 60)
+        (await asyncio.to_thread(threads.get, timeout=60)).join(60)
         return segment, reports
 
     segment, reports = asyncio.run(scenario())

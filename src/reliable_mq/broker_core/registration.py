@@ -9,6 +9,7 @@ import msgspec
 
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.decodable import decodable
+from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
@@ -20,10 +21,16 @@ log = limited_log(__name__)
 
 PART_SIZE_MAX = 256 * 1024
 """Characters of JSON in one registration: some 1,500 topics, a few milliseconds of both sides."""
+_WHOLE_SIZE_MAX = FRAME_SIZE_MAX - 1024 * 1024
+"""Of one that is not to be split; the frame has room for its header and for text beyond ASCII."""
 
 
 def registrations(state: BrokerState, names: Collection[str] | None = None) -> Iterator[Command]:
     """Yield what registers the broker, in one part or in several behind each other.
+
+    With `enableSingleTopicRegister` all topics are told in one registration, as many as fit a
+    frame, and each of the others alone: a name server with `deleteTopicWithBrokerRegistration`
+    forgets the topics that a registration lacks.
 
     A name server takes a topic that it knows already only from a registration whose version is not
     the last one's. So each part has a version of its own.
@@ -34,7 +41,12 @@ def registrations(state: BrokerState, names: Collection[str] | None = None) -> I
         state: the broker.
         names: the topics that it tells; None for all. Those that are gone are left out.
     """
-    for number, part in enumerate(state.topics.parts(names, PART_SIZE_MAX)):
+    is_whole = names is None and state.config.single_topic_register
+    size_max = _WHOLE_SIZE_MAX if is_whole else PART_SIZE_MAX
+    for number, part in enumerate(state.topics.parts(names, size_max)):
+        if is_whole and number:
+            yield from filter(None, (topic_registration(state, name) for name in part))
+            continue
         wrapper = state.topics.wrapped(part, number)
         body = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % wrapper
         yield request(RequestCode.REGISTER_BROKER, _header(state), body)
