@@ -38,6 +38,11 @@ def how_to_install(module: str) -> str | None:
     return extra and f"{module} is not installed; pip install 'reliable-mq[{extra}]'"
 
 
+def extra_missing(module: str) -> ExtraMissing:
+    """Return the error for a module of one of our extras that is not installed."""
+    return ExtraMissing(how_to_install(module) or f"{module} is not installed", name=module)
+
+
 @contextmanager
 def extra_of(what: str) -> Iterator[None]:
     """Say in one line what is missing when a module cannot be imported in this block.

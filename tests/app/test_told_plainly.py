@@ -12,6 +12,8 @@ from tests.app.lives import A
 
 from reliable_mq import Message, Reject, ReliableMQ, Retry
 from reliable_mq.app.loading import load_application
+from reliable_mq.client.observing import prometheus, trace_context
+from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
 from reliable_mq.errors import (
     ApplicationBroken,
     ConfigurationError,
@@ -211,6 +213,21 @@ def test_a_database_whose_driver_is_missing_names_the_extra(
 
     with pytest.raises(ConfigurationError, match=re.escape("reliable-mq[postgres]")):
         _ = mq.database.engine
+
+
+def test_a_middleware_whose_extra_is_missing_raises_an_import_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prometheus, "_prometheus", None)
+    monkeypatch.setattr(trace_context, "otel", None)
+
+    for middleware, extra in (
+        (prometheus.PrometheusMiddleware, "prometheus"),
+        (OpenTelemetryMiddleware, "otel"),
+    ):
+        with pytest.raises(ImportError, match=re.escape(f"reliable-mq[{extra}]")) as found:
+            middleware()
+        assert isinstance(found.value, ConfigurationError)
 
 
 def test_the_prometheus_example_can_be_imported_by_any_number_of_processes(

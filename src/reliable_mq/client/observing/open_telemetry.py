@@ -17,7 +17,8 @@ from reliable_mq.client.observing.trace_context import (
     injected,
     with_context,
 )
-from reliable_mq.errors import ConfigurationError, RemoteError
+from reliable_mq.errors import RemoteError
+from reliable_mq.extras import extra_missing
 from reliable_mq.message import Message, ReceivedMessage, SendResult
 from reliable_mq.wire.properties import TRANSACTION_PREPARED
 
@@ -49,15 +50,13 @@ class OpenTelemetryMiddleware(Middleware):
             a context get that of the one span, which is then of kind PRODUCER.
 
     Raises:
-        ConfigurationError: when OpenTelemetry's API is not installed.
+        ExtraMissing: when OpenTelemetry's API is not installed.
     """
 
     def __init__(self, tracer_provider: Any = None, *, creates: bool = True) -> None:
         self._otel = trace_context.otel
         if self._otel is None:
-            raise ConfigurationError(
-                "OpenTelemetry is not installed: pip install 'reliable-mq[otel]'"
-            )
+            raise extra_missing("opentelemetry")
         self._provider = tracer_provider
         self._creates = creates
         self._tracer = self._otel.get_tracer(

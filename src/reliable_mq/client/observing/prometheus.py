@@ -12,7 +12,7 @@ from reliable_mq.client.observing.middleware import (
     ObservedClient,
     Sending,
 )
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.extras import extra_missing
 from reliable_mq.message import Message, ReceivedMessage
 
 _prometheus: Any = None
@@ -64,7 +64,7 @@ class PrometheusMiddleware(Middleware):
         lag_seconds: how often `reliable_mq_lag_messages` is set; nobody is asked for it.
 
     Raises:
-        ConfigurationError: when prometheus_client is not installed.
+        ExtraMissing: when prometheus_client is not installed.
         ValueError: when a registry has these metrics already: one object serves all clients.
     """
 
@@ -77,9 +77,7 @@ class PrometheusMiddleware(Middleware):
         lag_seconds: float = LOOK_SECONDS,
     ) -> None:
         if _prometheus is None:
-            raise ConfigurationError(
-                "prometheus_client is not installed: pip install 'reliable-mq[prometheus]'"
-            )
+            raise extra_missing("prometheus_client")
         registry = _prometheus.REGISTRY if registry is None else registry
 
         def made(kind: Any, name: str, text: str, labels: Sequence[str], **more: Any) -> _Children:
