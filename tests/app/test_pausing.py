@@ -70,7 +70,7 @@ def test_a_closed_topic_is_named_and_opened_by_a_person(
         run(("stub", "list", "--db", url))
     said = capfd.readouterr().out
     assert "topic orders is closed: 8 sends in a row failed" in said
-    assert "reliable-mq pause orders --end opens it" in said
+    assert "reliable-mq pause orders --end --db URL opens it" in said
 
     # When a person opens it, Then it is open
     assert call("orders", "--end") == (0, "orders resumed\n")

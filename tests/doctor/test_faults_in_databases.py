@@ -322,3 +322,5 @@ def _must_be_found(fault: Fault, url: str) -> None:
     told = [each for each in after if fault.says in each.text]
     assert [each.level for each in told] == [fault.level], after
     assert told[0].remedy
+    # A person pastes a command, so it must name the application.
+    assert "reliable-mq " not in told[0].remedy or "MODULE:OBJECT" in told[0].remedy

@@ -68,8 +68,11 @@ def list_(
     print_rows(rows, COLUMNS, as_json=as_json)
     for topic, row in topics.items():
         if not as_json and (row.is_closed or gate_of(row, now) is Gate.PAUSED):
-            place = f" --app {application}" if application else ""
-            say(f"{gate_text(row, now)}; reliable-mq pause {topic} --end{place} opens it")
+            place = options.found_by(application, db)
+            say(
+                f"{gate_text(row, now)}; reliable-mq pause {topic} --end {place}".rstrip()
+                + " opens it"
+            )
 
 
 @app.command()

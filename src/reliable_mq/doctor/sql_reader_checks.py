@@ -55,5 +55,5 @@ def _unwanted(patient: Patient, told: Told) -> None:
                 f"{number} stub(s) of topic {topic} {what} wait for group {group}, and {why}: they "
                 "are sent again and again, and never consumed",
                 f"correct the topic or the tag where they are sent, or what {group} subscribes to; "
-                "then stub void them",
+                "then, for each, reliable-mq stub void ID --app MODULE:OBJECT",
             )

@@ -21,6 +21,7 @@ _IN_DOUBT_SECONDS = 3600.0
 _FUTURE_SECONDS = 60.0
 _NEWEST_ROWS = 100_000
 _NOT_RECONCILED_SECONDS = 3 * 86_400.0
+_VOID = "reliable-mq stub void ID --app MODULE:OBJECT for each"
 
 
 def orphans(patient: Patient, told: Told) -> None:
@@ -171,13 +172,13 @@ def _without_consumer_or_topic(patient: Patient, told: Told) -> None:
         if group not in cluster.consumed:
             told.error(
                 f"{number} stub(s) wait for group {group}, and no consumer of it is connected",
-                f"run the consumers of {group}; if it is gone for good, stub void them",
+                f"run the consumers of {group}; if it is gone for good: {_VOID}",
             )
     for topic, number in sorted(topics.items()):
         if topic not in cluster.topics:
             told.warn(
                 f"{number} stub(s) are for topic {topic}, which no broker has",
-                "the first send makes it; if it was deleted, create it or stub void them",
+                f"the first send makes it; if it was deleted, create it, or: {_VOID}",
             )
 
 

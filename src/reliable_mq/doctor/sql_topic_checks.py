@@ -18,7 +18,7 @@ def topics(patient: Patient, told: Told) -> None:
         if gate is Gate.PAUSED:
             told.warn(
                 f"{gate_text(row, patient.now)}; {_waiting(patient, row.topic)} stub(s) wait",
-                f"reliable-mq pause {row.topic} --end, when it may be sent to again",
+                f"to send again: reliable-mq pause {row.topic} --end --app MODULE:OBJECT",
             )
         elif row.is_closed:
             told.error(
@@ -34,7 +34,7 @@ def _remedy(row: TopicRow, now: float) -> str:
         return "nobody probes it: run reliable-mq resend MODULE:OBJECT; if one runs, see its log"
     return (
         "let its broker take messages: the first that arrives opens the topic, and all that waits "
-        f"is due at once; reliable-mq pause {row.topic} --end opens it by hand"
+        f"is due at once; reliable-mq pause {row.topic} --end --app MODULE:OBJECT opens it"
     )
 
 
