@@ -28,7 +28,7 @@ ARROWS: dict[str, frozenset[str]] = {
     ),
     "name_server": VALUES | {"wire"},
     "broker_core": VALUES | {"wire"},
-    "client": VALUES | {"wire"},
+    "client": VALUES | {"extras", "wire"},
     "outbox": VALUES | {"sql_arrays", "sql_faults", "sql_prepared", "sql_types", "client"},
     "idempotency": VALUES | {"sql_arrays", "sql_prepared", "sql_types", "sql_watched_time"},
     "resend": VALUES
@@ -43,7 +43,7 @@ ARROWS: dict[str, frozenset[str]] = {
     | {"sql_clock", "sql_faults", "sql_schema", "sql_types", "sql_watched_time"}
     | {"app.sql_database", "client", "outbox"}
     | {"idempotency.sql_tables", "idempotency.redis_servers"}
-    | {"resend.topic_gate", "resend.sql_topics"},
+    | {"resend.topic_gate", "resend.sql_topics", "resend.windows"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }
 # The shells of a station may import these too.

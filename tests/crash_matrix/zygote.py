@@ -35,7 +35,6 @@ from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.outgoing import Sign
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.resend import windows
 from reliable_mq.testing import crash_watch  # noqa: F401
 from reliable_mq.testing.crash_points import CrashPoints, install
 
@@ -85,7 +84,6 @@ def live(job: Job) -> int:
 
 def _hurry() -> None:
     """Let the client wait for less than it does in production, so that a run is short."""
-    windows.SEND_SECONDS = 0.5  # on one machine; it lets leases be as short
     begin = AsyncClient.__init__
 
     def begun(

@@ -1,13 +1,19 @@
 """Windows that contradict each other are refused, by their names."""
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tenacity.wait import wait_fixed
 
 from reliable_mq import ReliableMQ
+from reliable_mq.app import sql_resending, thread_upkeep
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.resend.windows import Windows, contradictions, horizon, lease_doubt
+from reliable_mq.resend.book import Book
+from reliable_mq.resend.topic_gate import PROBE_LEASE, PROBE_STUBS, probe_lease
+from reliable_mq.resend.windows import Windows, contradictions, horizon, lease_doubt, send_seconds
 
 DAY = 86_400.0
 FITTING = {
@@ -51,8 +57,10 @@ def test_where_nothing_is_removed_it_does_not_matter_when_it_would_be() -> None:
 
 
 def test_a_lease_that_is_shorter_than_a_send_may_take_is_told_of() -> None:
-    assert lease_doubt(60.0) is None
-    assert "resend_lease=9 is not longer than the 9 s" in str(lease_doubt(9.0))
+    assert lease_doubt(60.0, send_seconds(3.0, 2)) is None
+    assert "resend_lease=9 is not longer than the 9 s" in str(
+        lease_doubt(9.0, send_seconds(3.0, 2))
+    )
 
 
 def test_a_ladder_of_waits_lasts_as_long_as_it_is_climbed() -> None:
@@ -87,3 +95,35 @@ def test_a_consumer_more_patient_than_its_logs_are_kept_is_refused_at_start() ->
 
     with pytest.raises(ConfigurationError, match="retry_waits and max_attempts"):
         mq.start()
+
+
+def test_a_client_that_waits_long_makes_leases_longer() -> None:
+    assert send_seconds(3.0, 2) == 9.0
+    assert send_seconds(60.0, 0) == 180.0
+    assert probe_lease(send_seconds(3.0, 2)) == PROBE_LEASE
+    assert probe_lease(send_seconds(60.0, 2)) > 180.0
+
+
+def test_a_scheduler_has_its_probe_as_long_as_its_client_may_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books: list[Book] = []
+
+    def book_of(*given: Any, **named: Any) -> Book:
+        books.append(sql_resending.book_of(*given, **named))
+        return books[-1]
+
+    monkeypatch.setattr(thread_upkeep, "book_of", book_of)
+    slow = ClientSettings(request_timeout=60.0)
+    mq = ReliableMQ("shop", database=f"sqlite:///{tmp_path / 'shop.db'}", client=slow)
+    mq.create_tables()
+    now = mq.database.clock.measured_now()
+    mq.scheduler()
+    topics = books[0].topics
+    topics.failed("orders", PROBE_STUBS, now, "ConnectionLost: gone")
+    (row,) = topics.rows().values()
+
+    assert row.probe_time is not None
+    assert topics.take_probe("orders", row.probe_time)
+    assert not topics.take_probe("orders", row.probe_time + 180.0)
+    mq.close()

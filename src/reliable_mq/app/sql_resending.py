@@ -7,15 +7,21 @@ from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_opening import SqlOpening
 from reliable_mq.resend.sql_topics import SqlTopics
+from reliable_mq.resend.topic_gate import PROBE_LEASE
 
 
-def book_of(database: Database) -> Book:
-    """Return a database as a resend scheduler sees it."""
+def book_of(database: Database, *, lease: float = PROBE_LEASE) -> Book:
+    """Return a database as a resend scheduler sees it.
+
+    Args:
+        database: the database.
+        lease: seconds for which the scheduler has a probe that it takes, see `probe_lease`.
+    """
     stubs = SqlStubs(database.engine, database.stubs)
     return Book(
         due=SqlDue(stubs, database.logs, database.confirmation()),
         sends=stubs,
-        topics=topics_of(database),
+        topics=topics_of(database, lease=lease),
         opening=SqlOpening(stubs),
         escalations=database.escalating(),
         notice_topic=database.identity.notice_topic,
@@ -23,6 +29,7 @@ def book_of(database: Database) -> Book:
     )
 
 
-def topics_of(database: Database) -> SqlTopics:
+def topics_of(database: Database, *, lease: float = PROBE_LEASE) -> SqlTopics:
     """Return what is known of topics in a database."""
-    return SqlTopics(database.engine, database.resend_topics, SqlAudit(database.audit))
+    audit = SqlAudit(database.audit)
+    return SqlTopics(database.engine, database.resend_topics, audit, lease=lease)

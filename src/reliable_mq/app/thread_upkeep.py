@@ -17,6 +17,7 @@ from reliable_mq.app.sql_keeping import partitions_of, retention_ledgers
 from reliable_mq.app.sql_resending import book_of, topics_of
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
+from reliable_mq.client.configured import configured
 from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
@@ -27,8 +28,8 @@ from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_alerts import SqlAlerts
 from reliable_mq.resend.thread_retention import run_forever
 from reliable_mq.resend.thread_scheduler import Stopped
-from reliable_mq.resend.topic_gate import TopicRow
-from reliable_mq.resend.windows import Windows, check_windows, horizon, lease_doubt
+from reliable_mq.resend.topic_gate import TopicRow, probe_lease
+from reliable_mq.resend.windows import Windows, check_windows, horizon, lease_doubt, send_seconds
 from reliable_mq.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -74,11 +75,13 @@ class Upkeep:
         self._databases = databases
         self._settings = settings
         self._policy = policy
+        client = configured(settings)
+        self._send_seconds = send_seconds(client.request_timeout, client.retries)
 
     def scheduler(self, name: str) -> Scheduler:
         """Return a resend scheduler of a database, under a name of its own."""
         return Scheduler(
-            book_of(self._databases[name]),
+            book_of(self._databases[name], lease=probe_lease(self._send_seconds)),
             self._connections,
             self._policy,
             owner=self._connections.scheduler_owner(),
@@ -118,7 +121,7 @@ class Upkeep:
 
     def run(self, stopped: Stopped) -> None:
         """Run schedulers and retention until `stopped`, the first scheduler in this thread."""
-        if doubt := lease_doubt(self._settings.resend_lease):
+        if doubt := lease_doubt(self._settings.resend_lease, self._send_seconds):
             log.warning("%s", doubt)
         ended = threading.Event()
         threads = [

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from reliable_mq.client.configured import configured
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
+from reliable_mq.resend.windows import send_seconds
 
 SKEW_SECONDS_MAX = 0.5
 """As `sql_clock.TOLERATED_SECONDS`: what lies within is left alone by everybody."""
@@ -70,7 +71,7 @@ def _compare(told: Told, whose: str, ahead: float, error: float) -> None:
 def leases(patient: Patient, told: Told) -> None:
     """A lease outlives what is done under it; one that passes early lets a second one in."""
     settings, client = patient.settings, configured(patient.settings)
-    send = client.request_timeout * (client.retries + 1)
+    send = send_seconds(client.request_timeout, client.retries)
     if settings.resend_lease <= send:
         told.error(
             f"resend_lease is {settings.resend_lease:g} s, a send with its retries may take "

@@ -36,9 +36,18 @@ class SqlTopics:
         engine: the database.
         table: of the topics.
         audit: where it is written what people did to a topic, in the same transaction.
+        lease: seconds for which a scheduler that takes a probe has it.
     """
 
-    def __init__(self, engine: Engine, table: Table, audit: SqlAudit | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        table: Table,
+        audit: SqlAudit | None = None,
+        *,
+        lease: float = PROBE_LEASE,
+    ) -> None:
+        self._lease = lease
         self._engine = engine
         self._audit = audit
         self._table = table
@@ -156,7 +165,7 @@ class SqlTopics:
 
     def take_probe(self, topic: str, now: float) -> bool:
         """Take the right to probe a closed topic; False: another scheduler has it."""
-        values = {"this": topic, "now": utc_datetime(now), "at": utc_datetime(now + PROBE_LEASE)}
+        values = {"this": topic, "now": utc_datetime(now), "at": utc_datetime(now + self._lease)}
         with self._engine.begin() as connection:
             return connection.execute(self._take_probe, values).rowcount == 1
 

@@ -27,8 +27,8 @@ a single message that nobody can send does not keep a topic closed."""
 PROBE_SECONDS_MAX = 10.0
 """Longest wait between two probes of a topic: a broker that is back is noticed this soon."""
 PROBE_LEASE = 15.0
-"""After this time another scheduler probes, when the one that took a probe says nothing. Longer
-than a send takes, see `windows.SEND_SECONDS`."""
+"""After this time another scheduler probes, when the one that took a probe says nothing."""
+_AFTER_SEND_SECONDS = 6.0
 
 AGE_PART = 0.1
 """A stub that failed in an open topic waits for this part of its age, where that is longer."""
@@ -76,6 +76,11 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True):
     def is_opening(self) -> bool:
         """Whether something arrived again, and what waits is still to be made due."""
         return self.probe_time is None and self.probes > 0
+
+
+def probe_lease(send: float) -> float:
+    """Return the seconds for which a scheduler has a probe, where a send may take `send`."""
+    return max(PROBE_LEASE, send + _AFTER_SEND_SECONDS)
 
 
 def gate_of(row: TopicRow | None, now: float) -> Gate:

@@ -8,8 +8,7 @@ import msgspec
 
 from reliable_mq.errors import ConfigurationError
 
-SEND_SECONDS = 9.0
-"""What one send may take: name servers asked, a connection made, an answer awaited; 3 s each."""
+_SEND_STEPS = 3  # name servers are asked, a connection is made, an answer is awaited
 HALF_SECONDS = 7_200.0
 """How long brokers may ask for a half message. Apache's default is 15 times in 15 minutes; the rest
 is for a broker that was away meanwhile."""
@@ -43,16 +42,30 @@ def contradictions(windows: Windows, *, is_kept: bool = False) -> list[str]:
     return [] if is_kept else _of_retention(windows)
 
 
-def lease_doubt(resend_lease: float) -> str | None:
+def send_seconds(request_timeout: float, retries: int) -> float:
+    """Return how long one send may take, seconds.
+
+    Args:
+        request_timeout: seconds that one request waits, of the client's settings.
+        retries: how often a send that failed is tried again, of the same.
+    """
+    return request_timeout * max(_SEND_STEPS, retries + 1)
+
+
+def lease_doubt(resend_lease: float, send: float) -> str | None:
     """Return what is to be said of a lease that is shorter than one send may take, None: nothing.
 
     It breaks no promise: what two schedulers send at the same time is a duplicate.
+
+    Args:
+        resend_lease: seconds.
+        send: what `send_seconds` says.
     """
-    if resend_lease > SEND_SECONDS:
+    if resend_lease > send:
         return None
     return (
-        f"resend_lease={resend_lease:g} is not longer than the {SEND_SECONDS:g} s that one send may"
-        " take: where the broker is slow, two schedulers send the same message"
+        f"resend_lease={resend_lease:g} is not longer than the {send:g} s that one send may take: "
+        "where the broker is slow, two schedulers send the same message"
     )
 
 
