@@ -52,6 +52,8 @@ ATTACKS: Mapping[str, Attack] = {
     "bodies": Attack(big_texts.long_bodies, _settings(memory_max=192 * MIB), 2),
     "filters": Attack(big_texts.filters, _filtering),
     "tags": Attack(big_texts.tags),
+    # One connection may fill 32 MiB: docs/broker.md, "Budgets". The rest is for what is under way.
+    "groups": Attack(big_texts.many_groups, _settings(memory_max=(3 * 32 + 64) * MIB)),
     "pulls": Attack(big_queues.large_pulls, _settings(properties=_PULLING)),
     "held": Attack(big_queues.held_pulls, _settings(properties=_PULLING)),
     "sends": Attack(big_queues.large_sends, _settings(properties=NEVER_BUSY)),

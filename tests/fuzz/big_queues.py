@@ -8,6 +8,7 @@ from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 
 _BATCH_COUNT = 5_000
+_TAGS = 970
 _WINDOW = 2_000  # requests that are sent before their answers are looked for
 
 
@@ -52,13 +53,20 @@ def large_pulls(scene: Scene) -> None:
             scene.note("answer", answer and (answer.code, answer.ext_fields.get("nextBeginOffset")))
 
 
+def _other_tags(number: int) -> str:
+    """Return very many tags, of which one is in every pull, as the subscription of one of many."""
+    return "t0||" + "||".join(f"o{number}-{tag}" for tag in range(_TAGS))
+
+
 def held_pulls(scene: Scene) -> None:
     """Very many pulls of one connection that wait, and a message that may wake all of them."""
     random = scene.random
     sender, peer = scene.peer(), scene.peer()
     _sent(sender, {**SEND, "b": VICTIM}, b"first")
     count = random.choice((5_000, 40_000, 100_000))
-    kind = random.choice(("*", "one tag", "tags", "SQL92"))
+    kind = random.choice(("*", "one tag", "tags", "SQL92", "other tags"))
+    if kind == "other tags":  # of each pull; their size limits how many wait
+        count = min(count, _WINDOW)
     scene.note("held", (count, kind))
     pull = {**PULL, "topic": VICTIM, "queueOffset": 1, "sysFlag": "6"}
     pull |= {"suspendTimeoutMillis": random.choice((15_000, 60_000, 2**62))}
@@ -67,8 +75,11 @@ def held_pulls(scene: Scene) -> None:
     elif kind != "*":
         many = 1 if kind == "one tag" else 10
         pull["subscription"] = "||".join(f"t{number}" for number in range(many))
-    for begin in range(0, count, _WINDOW):
-        frames = [peer.frame(Ask.PULL_MESSAGE, pull) for _ in range(begin, begin + _WINDOW)]
+    for _ in range(0, count, _WINDOW):
+        pulls = [pull] * _WINDOW
+        if kind == "other tags":
+            pulls = [pull | {"subscription": _other_tags(number)} for number in range(_WINDOW)]
+        frames = [peer.frame(Ask.PULL_MESSAGE, each) for each in pulls]
         if not peer.send(b"".join(frames)):
             return
     if peer.ask(-1) is None:

@@ -198,6 +198,22 @@ def _beat(peer: Peer, consumer: Mapping[str, object]) -> None:
     _answered(peer, try_frame(lambda: peer.frame(Ask.HEART_BEAT, {}, body)))
 
 
+def many_groups(scene: Scene) -> None:
+    """Heartbeats that each name another group, with as many subscriptions as fit a body."""
+    random = scene.random
+    peers = [scene.peer() for _ in range(random.choice((1, 1, 3)))]
+    words = [f"tag-{number}" for number in range(1_000)]
+    codes = [0] * len(words)
+    for number in range(random.choice((6, 12))):
+        wanted = [
+            {"topic": f"t{number}-{each}", "subString": "a", "tagsSet": words, "codeSet": codes}
+            for each in range(random.choice((40, 230)))
+        ]
+        scene.note("subscriptions", len(wanted))
+        beat = {"groupName": f"large-{number}", "subscriptionDataSet": wanted}
+        _beat(random.choice(peers), beat)
+
+
 def tags(scene: Scene) -> None:
     """Subscriptions and pulls by very many tags, of which some wait."""
     random = scene.random

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from tests.fuzz.name_server_flaws import brokers_without_bounds, put, registrations_side_by_side
 
-from reliable_mq.broker_core import config, core
+from reliable_mq.broker_core import clients, config, core
 from reliable_mq.broker_core.delivery import long_poll
 from reliable_mq.broker_core.filter import sql92, tokens
 from reliable_mq.broker_core.requests import (
@@ -147,6 +147,11 @@ def all_pulls_wait_and_wake() -> None:
     put(core, "_WAITING_COST_MAX", _ENDLESS)
 
 
+def groups_of_any_size() -> None:
+    """What heartbeats leave in memory has no limit."""
+    put(clients.ClientTable, "has_room", lambda *_, **__: True)
+
+
 def registrations_in_one_go() -> None:
     """A registration of any size is worked through while all others wait."""
     put(registration, "REGISTERED_TOPICS_MAX", _ENDLESS)
@@ -226,6 +231,7 @@ FLAWS: Mapping[str, Flaw] = {
     "registrations side by side": Flaw(17, registrations_side_by_side, "at once"),
     "settings written by the loop": Flaw(17, settings_written_by_the_loop, "settings"),
     "bodies of any size": Flaw(17, bodies_of_any_size, "bodies"),
+    "groups of any size": Flaw(18, groups_of_any_size, "groups"),
     "half frames are kept": Flaw(18, half_frames_are_kept, "partial"),
     "unread answers are kept": Flaw(18, unread_answers_are_kept, "silent"),
     "a byte keeps a frame alive": Flaw(18, a_byte_keeps_a_frame_alive, "slow"),

@@ -48,7 +48,8 @@ def deliver_time_of(
     check_times(delay, deliver_at)
     rest = delay.total_seconds() if delay is not None else _timestamp(deliver_at) - now
     if rest > AHEAD_SECONDS_MAX:
-        raise UsageError(f"delay={delay}, deliver_at={deliver_at}: more than a hundred years ahead")
+        given = f"deliver_at={deliver_at}" if delay is None else f"delay={delay}"
+        raise UsageError(f"{given}: more than a hundred years ahead")
     return now + rest if rest > 0 else None
 
 
