@@ -204,10 +204,10 @@ def many_groups(scene: Scene) -> None:
     peers = [scene.peer() for _ in range(random.choice((1, 1, 3)))]
     words = [f"tag-{number}" for number in range(1_000)]
     codes = [0] * len(words)
-    for number in range(random.choice((6, 12))):
+    for number in range(random.choice((6, 16))):
         wanted = [
             {"topic": f"t{number}-{each}", "subString": "a", "tagsSet": words, "codeSet": codes}
-            for each in range(random.choice((40, 230)))
+            for each in range(random.choice((40, 300, 300)))
         ]
         scene.note("subscriptions", len(wanted))
         beat = {"groupName": f"large-{number}", "subscriptionDataSet": wanted}

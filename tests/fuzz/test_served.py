@@ -14,7 +14,6 @@ FOUND = {
     "numbers without bounds": 2,
     "registrations in one go": 0,
     "brokers without bounds": 0,
-    "registrations side by side": 0,
     "half frames are kept": 0,
 }
 """One flaw for each of the lines 13 to 18, and the case that finds it; `make fuzz FLAWS=1` plants
