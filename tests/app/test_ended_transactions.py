@@ -127,6 +127,31 @@ def test_a_handler_that_commits_unseen_on_postgresql_is_given_up_too(
         forget(redis_url)
 
 
+@pytest.mark.parametrize("with_redis", [True, False])
+def test_a_message_that_was_given_up_is_not_run_again_when_its_dead_letter_was_never_sent(
+    routines: str, redis_url: str, *, with_redis: bool
+) -> None:
+    """Given a process that died when the row was committed, then the message comes again."""
+    ledger = Ledger(routines)
+    ledger.create(A, B, C)
+    redis = redis_url if with_redis else None
+
+    async def outcome(handler: Callable[..., Any]) -> Any:
+        async with Life(routines, redis, handler=handler, lease=LONG, max_attempts=3) as life:
+            (only,) = await life.until_settled(delivery(B))
+            return only
+
+    first = asyncio.run(outcome(ending(["CALL commits()"], raises=False)))
+    forget(redis_url)  # its word would do, and may be gone
+    again = asyncio.run(outcome(ending([], raises=False)))
+
+    assert isinstance(first, Dead)
+    assert again == first
+    assert ledger.effects() == [B]
+    ledger.database.close()
+    forget(redis_url)
+
+
 def test_a_procedure_that_commits_and_then_loses_a_deadlock_is_noticed_by_its_row(
     routines: str, redis_url: str
 ) -> None:

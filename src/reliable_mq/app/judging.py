@@ -11,7 +11,7 @@ import msgspec
 
 from reliable_mq.app.consumer import Consumer, Reject, Retry
 from reliable_mq.app.sql_handler_session import TransactionEnded
-from reliable_mq.app.sql_receipts import Attempt
+from reliable_mq.app.sql_receipts import Attempt, numbered
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.errors import UsageError, words_of
 from reliable_mq.idempotency.lease_store import Fate
@@ -87,6 +87,16 @@ class Judge:
         self._retry_waits = retry_waits
         self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
         self._busy, self._down, self._refused = _Times(), _Times(), _Times()
+
+    def spent(self, attempt: Attempt, error: Exception) -> Attempt:
+        """Return an attempt as the last one if its handler ended its transaction.
+
+        So the row forbids another one, also when this process dies before the dead letter is sent.
+        """
+        if not isinstance(error, TransactionEnded):
+            return attempt
+        number = max(attempt.entry.attempt, self._consumer.max_attempts)
+        return numbered(attempt, number, attempt.entry.in_doubt)
 
     def failed(self, attempt: Attempt, error: Exception, now: float) -> tuple[Settled, float]:
         """Return how a failed attempt ends, and when its next one is expected."""

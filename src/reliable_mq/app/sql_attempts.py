@@ -86,6 +86,7 @@ class Attempts:
         self._settlement = database.settlement()
         self._judge = Judge(consumer, retry_waits)
         self.wait_after = self._judge.wait_after
+        self.unhandled = self._judge.unhandled
         self.sharing = Sharing()
         self._faults = FaultTeller(log, f"group {consumer.group}: a lease may pass")
         self._holding: dict[str, Attempt] = {}  # by token: its RECEIVED row is committed
@@ -253,7 +254,8 @@ class Attempts:
     def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> Settled:
         """Record a failed attempt, whose savepoint is rolled back, beside its neighbours."""
         settled, retry_at = self._judge.failed(attempt, error, self._clock())
-        return self._record(session.connection(), attempt, settled, retry_at)
+        spent = self._judge.spent(attempt, error)
+        return self._record(session.connection(), spent, settled, retry_at)
 
     def fail(self, attempt: Attempt, error: Exception) -> Settled:
         """Record a failed attempt whose transaction was rolled back; never raises."""
@@ -262,7 +264,9 @@ class Attempts:
             return settled  # not ours to record, or nothing to
         try:
             with self.database.engine.begin() as connection:
-                return self._record(connection, attempt, settled, retry_at)
+                return self._record(
+                    connection, self._judge.spent(attempt, error), settled, retry_at
+                )
         except Exception as fault:  # noqa: BLE001 - told there
             is_away = settled.fate == "back" and is_database_down(fault)
             return settled if is_away else self._judge.unrecorded(fault)
@@ -315,10 +319,6 @@ class Attempts:
         if is_row_refused(fault):
             return self.unwritten(attempt, fault)
         return self._judge.unrecorded(fault)
-
-    def unhandled(self, error: Exception) -> Settled:
-        """Return how a delivery ends whose handler was never called."""
-        return self._judge.unhandled(error)
 
     def unwritten(self, attempt: Attempt, error: Exception) -> Settled:
         """Return how a delivery ends of which no row could be written; never raises.
