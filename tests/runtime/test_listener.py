@@ -14,6 +14,7 @@ import pytest
 import uvloop
 from tests.waiting import eventually, scene_limit
 
+from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import LINES_A_MINUTE
@@ -26,6 +27,8 @@ from reliable_mq.wire.record import pack_host
 
 class Echo:
     """An owner that answers each command with its body, `times` over."""
+
+    small_answers = SMALL_ANSWERS
 
     def __init__(self, times: int = 1) -> None:
         self.times = times

@@ -17,6 +17,7 @@ import msgspec
 
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room, lack_of
 from reliable_mq.errors import StoreError
@@ -69,6 +70,8 @@ class BrokerServer:
         on_broken: takes an exception that nobody expected out of what the broker does by itself;
             whatever went wrong within one client's command is answered to that client.
     """
+
+    small_answers = SMALL_ANSWERS
 
     def __init__(self, options: BrokerOptions, on_broken: OnBroken = die) -> None:
         self._options = options

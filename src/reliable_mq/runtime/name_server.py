@@ -39,6 +39,8 @@ class NameServer:
             for nowhere.
     """
 
+    small_answers: frozenset[int] = frozenset()
+
     def __init__(self, settings_file: Path | None = None) -> None:
         self._settings_file = settings_file
         self._core = NameServerCore()

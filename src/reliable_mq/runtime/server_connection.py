@@ -16,7 +16,6 @@ from reliable_mq.errors import FrameError
 from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.descriptors import is_last
-from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.record import pack_host
@@ -27,17 +26,6 @@ _UNSENT_PAUSE = 1024 * 1024  # a peer with this many unread bytes is not read fr
 # Of requests whose answers may be large only so many are handled at once; the others wait, until
 # the peer has read.
 _LARGE_AT_ONCE = 4
-_SMALL_ANSWERS = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.END_TRANSACTION,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-    }
-)
 # Other peers wait while commands are handled. Of many that one read brings, those that do not fit
 # into this time come behind what the others have sent.
 _SLICE_SECONDS = 0.02
@@ -45,7 +33,13 @@ _JOINED_MAX = 4096
 
 
 class Owner(Protocol):
-    """Who gets the commands of a listener's connections."""
+    """Who gets the commands of a listener's connections.
+
+    Attributes:
+        small_answers: codes of requests whose answers are always small.
+    """
+
+    small_answers: frozenset[int]
 
     def received(self, connection: Connection, commands: Iterable[Command]) -> bool | None:
         """Take the commands that one read brought.
@@ -97,12 +91,14 @@ class ServerConnection(asyncio.Protocol):
         "_owner",
         "_reader",
         "_reads_no_more",
+        "_small_answers",
         "_transport",
     )
 
     def __init__(self, listener: Acceptor, owner: Owner) -> None:
         self._listener = listener
         self._owner = owner
+        self._small_answers = owner.small_answers
         self._reader = FrameReader()
         self._loop = asyncio.get_running_loop()
         self._last_used = self._loop.time()
@@ -179,8 +175,8 @@ class ServerConnection(asyncio.Protocol):
     def _fit(self, commands: Sequence[Command]) -> bool:
         """Whether commands may all be handled at once."""
         if len(commands) == 1:
-            return commands[0].code in _SMALL_ANSWERS or self._listener.take_large()
-        return _are_small(commands)
+            return commands[0].code in self._small_answers or self._listener.take_large()
+        return self._small_answers.issuperset([command.code for command in commands])
 
     @property
     def received_size(self) -> int:
@@ -228,7 +224,7 @@ class ServerConnection(asyncio.Protocol):
         end = self._loop.time() + _SLICE_SECONDS
         large = 0
         while self._later and not self._is_unread:
-            if self._later[0].code not in _SMALL_ANSWERS:
+            if self._later[0].code not in self._small_answers:
                 large += 1
                 if large > _LARGE_AT_ONCE or not self._listener.take_large():
                     return
@@ -306,11 +302,6 @@ class ServerConnection(asyncio.Protocol):
         if not self._is_told and self._connection is not None:
             self._is_told = True
             log.log(level, "%s: %s", self._connection.address, what)
-
-
-def _are_small(commands: Iterable[Command]) -> bool:
-    """Whether the answers to all of these are small."""
-    return _SMALL_ANSWERS.issuperset([command.code for command in commands])
 
 
 def _plain_ip(address: str) -> str:

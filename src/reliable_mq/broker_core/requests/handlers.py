@@ -44,6 +44,19 @@ log = limited_log(__name__)
 Handler = Callable[[BrokerState, Request], Command | None]
 """Answers a request, with None when the reply comes later. Raises `Refused` before any change."""
 
+SMALL_ANSWERS: frozenset[int] = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.END_TRANSACTION,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+    }
+)
+"""Requests that are often sent, and whose answers are always small."""
+
 HANDLERS: Mapping[int, Handler] = {
     RequestCode.SEND_MESSAGE: send.send_message,
     RequestCode.SEND_MESSAGE_V2: send.send_message,
