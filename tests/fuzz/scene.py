@@ -373,18 +373,8 @@ def allowed_delay() -> float:
 
 
 SEND = {
-    "a": "producers",
-    "b": TOPIC,
-    "c": "TBW102",
-    "d": "1",
-    "e": "0",
-    "f": "0",
-    "g": "1700000000000",
-    "h": "0",
-    "i": "",
-    "j": "0",
-    "k": "false",
-    "m": "false",
+    **{"a": "producers", "b": TOPIC, "c": "TBW102", "d": "1", "e": "0", "f": "0"},
+    **{"g": "1700000000000", "h": "0", "i": "", "j": "0", "k": "false", "m": "false"},
 }
 PULL = {
     "consumerGroup": GROUP,
