@@ -372,10 +372,21 @@ def allowed_delay() -> float:
     return min(allowed_seconds(DELAY_SECONDS_MAX), 2 * DELAY_SECONDS_MAX)
 
 
-SEND = {
-    **{"a": "producers", "b": TOPIC, "c": "TBW102", "d": "1", "e": "0", "f": "0"},
-    **{"g": "1700000000000", "h": "0", "i": "", "j": "0", "k": "false", "m": "false"},
-}
+_SENT = (
+    "producers",
+    TOPIC,
+    "TBW102",
+    "1",
+    "0",
+    "0",
+    "1700000000000",
+    "0",
+    "",
+    "0",
+    "false",
+    "false",
+)
+SEND = dict(zip("abcdefghijkm", _SENT, strict=True))
 PULL = {
     "consumerGroup": GROUP,
     "topic": TOPIC,
