@@ -2,7 +2,8 @@
 
 import time
 
-from tests.fuzz.scene import MIB, PULL, SEND, VICTIM, Broken, Peer, Scene
+from tests.fuzz.fields import PULL, SEND
+from tests.fuzz.scene import MIB, VICTIM, Broken, Peer, Scene
 from tests.waiting import Budget
 
 from reliable_mq.wire.codes import RequestCode as Ask

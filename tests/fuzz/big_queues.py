@@ -1,7 +1,8 @@
 """Queues of very many messages, and very many pulls that wait at one."""
 
 from tests.fuzz.bystander import GROUP, TOPIC
-from tests.fuzz.scene import PULL, SEND, VICTIM, Broken, Peer, Scene, try_frame
+from tests.fuzz.fields import PULL, SEND, try_frame
+from tests.fuzz.scene import VICTIM, Broken, Peer, Scene
 
 from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode as Ask

@@ -7,8 +7,9 @@ from random import Random
 
 import msgspec
 from tests.fuzz.bystander import TOPIC
+from tests.fuzz.fields import try_frame
 from tests.fuzz.mutations import NUMBERS
-from tests.fuzz.scene import VICTIM, Broken, Peer, Scene, try_frame
+from tests.fuzz.scene import VICTIM, Broken, Peer, Scene
 
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.wire.codes import RequestCode as Ask

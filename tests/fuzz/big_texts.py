@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from tests.fuzz.bystander import GROUP, TOPIC
+from tests.fuzz.fields import PULL, SEND, try_frame
 from tests.fuzz.requests import NAMES
-from tests.fuzz.scene import MIB, PULL, SEND, VICTIM, Broken, Peer, Scene, try_frame
+from tests.fuzz.scene import MIB, VICTIM, Broken, Peer, Scene
 
 from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.limits import FRAME_SIZE_MAX

@@ -14,12 +14,12 @@ from pathlib import Path
 from random import Random
 
 import msgspec
-from tests.fuzz.bystander import GROUP, TOPIC, Seen
+from tests.fuzz.bystander import TOPIC, Seen
+from tests.fuzz.fields import PULL, SEND
 from tests.fuzz.played import Played
 from tests.fuzz.served_process import ServedProcess, Ways, memory_of
 from tests.waiting import Budget, allowed_seconds
 
-from reliable_mq.errors import FrameError
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, request
 from reliable_mq.wire.frame import FrameReader
@@ -370,39 +370,3 @@ class Late(Broken):
 def allowed_delay() -> float:
     """Return the longest delay at the load of now: caches are shared, so work takes longer."""
     return min(allowed_seconds(DELAY_SECONDS_MAX), 2 * DELAY_SECONDS_MAX)
-
-
-_SENT = (
-    "producers",
-    TOPIC,
-    "TBW102",
-    "1",
-    "0",
-    "0",
-    "1700000000000",
-    "0",
-    "",
-    "0",
-    "false",
-    "false",
-)
-SEND = dict(zip("abcdefghijkm", _SENT, strict=True))
-PULL = {
-    "consumerGroup": GROUP,
-    "topic": TOPIC,
-    "queueId": "0",
-    "maxMsgNums": "32",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-}
-
-
-def try_frame(make: Callable[[], bytes]) -> bytes:
-    """Return a frame, b"" when what was asked for fits none."""
-    try:
-        return make()
-    except FrameError:
-        return b""
