@@ -13,7 +13,6 @@ FOUND = {
     "a file for each queue": (0, "a send is refused"),
     "numbers without bounds": (2, "the server ended"),
     "registrations in one go": (0, "of a bystander waited"),
-    "brokers without bounds": (0, "of a bystander waited"),
     "half frames are kept": (0, "MiB of memory"),
     "groups of any size": (0, "MiB of memory"),
 }

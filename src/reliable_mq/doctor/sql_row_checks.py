@@ -98,8 +98,8 @@ def _of_no_status(patient: Patient, told: Told) -> None:
         told.error(
             f"{number} stub(s) have the status {value}, which nothing of ours writes: they "
             "are neither sent nor removed",
-            "reliable-mq reconcile says what became of each; UPDATE their status: 0 sends them, "
-            "2 gives them up",
+            "reliable-mq reconcile --db URL says what became of each; UPDATE their status: 0 sends "
+            "them, 2 gives them up",
         )
 
 
@@ -117,7 +117,8 @@ def _in_doubt(patient: Patient, told: Told) -> None:
         told.error(
             f"{number} attempt(s) of group {group} ended nowhere, an hour ago or more, and were "
             "not begun again",
-            f"look whether a consumer of {group} runs; then reliable-mq reconcile --repair",
+            f"look whether a consumer of {group} runs; then "
+            "reliable-mq reconcile --db URL --repair plan",
         )
 
 
@@ -149,7 +150,8 @@ def _not_reconciled(patient: Patient, told: Told) -> None:
         days = (patient.now - seen.timestamp()) / 86_400
         told.warn(
             f"nothing was reconciled for {days:.0f} days, and retention waits for it",
-            "run reliable-mq reconcile --increment, or --forget, which lets retention go on",
+            "run reliable-mq reconcile --db URL --increment, or with --forget, which lets "
+            "retention go on",
         )
 
 
