@@ -17,10 +17,10 @@ import msgspec
 from reliable_mq.decodable import decodable
 
 FORGIVEN_SECONDS = 5.0
-"""A smaller difference is no jump: a measurement may be as wrong as that. The differences of all
-looks of a stretch are summed, so this much is forgiven once."""
+"""A smaller difference is no jump: a measurement may be as wrong as that. The looks of a stretch
+have their differences summed. So this much is forgiven once."""
 FORGIVEN_PART = 0.001
-"""Nor is this part of the time that passed: two clocks do not run equally fast."""
+"""This part of the time that passed is no jump either: two clocks do not run equally fast."""
 UNWATCHED_PART = 0.1
 """Of a gap in which nobody watched, at most this part of the shortest window is believed."""
 UNWATCHED_SECONDS_MIN = 600.0

@@ -13,7 +13,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import LEASE, LONG, A, B, C, Ledger, Life, delivery
-from tests.app.test_ended_transactions import REST, ROUTINES, assert_given_up, forget, run
+from tests.app.test_ended_transactions import (
+    REST,
+    ROUTINES,
+    assert_given_up,
+    commits_by_the_driver,
+    forget,
+    run,
+)
 
 from reliable_mq.app.shared_run import APART, SharedRun, Sharing
 from reliable_mq.app.sql_attempts import Attempts
@@ -54,16 +61,8 @@ def failing_once(name: str) -> Callable[..., Attempts]:
 def test_a_row_that_is_not_taken_back_at_once_is_believed_by_nobody(
     database_url: str, redis_url: str, batch: int
 ) -> None:
-    def handler(session: Session, message: ReceivedMessage) -> None:
-        effect = text("INSERT INTO effects VALUES (:id)")
-        session.execute(effect, {"id": message.message_id})
-        if message.message_id == B:
-            driver: Any = session.connection().connection.driver_connection
-            driver.execute("COMMIT")
-        session.execute(effect, {"id": message.message_id + REST})
-
     given: dict[str, Any] = {"batch": batch, "make_attempts": failing_once("take_back")}
-    assert_given_up(*run(database_url, redis_url, handler, **given))
+    assert_given_up(*run(database_url, redis_url, commits_by_the_driver, **given))
 
 
 @pytest.mark.parametrize("batch", [1, 3])

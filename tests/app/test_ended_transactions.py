@@ -76,6 +76,16 @@ def ending(statements: Sequence[str], *, raises: bool) -> Callable[..., None]:
     return handler
 
 
+def commits_by_the_driver(session: Session, message: ReceivedMessage) -> None:
+    """Have an effect in two parts, for B with a COMMIT between them that no SQLAlchemy sees."""
+    effect = text("INSERT INTO effects VALUES (:id)")
+    session.execute(effect, {"id": message.message_id})
+    if message.message_id == B:
+        driver: Any = session.connection().connection.driver_connection
+        driver.execute("COMMIT") if hasattr(driver, "execute") else driver.commit()
+    session.execute(effect, {"id": message.message_id + REST})
+
+
 def assert_given_up(outcomes: Sequence[Any], ledger: Ledger, *, has_committed: bool = True) -> None:
     """See that B is a person's, with what it committed there once, and the others are whole."""
     first, second, third = outcomes
@@ -181,15 +191,7 @@ def test_an_async_handler_that_commits_unseen_is_given_up(
 def test_a_commit_of_the_driver_is_noticed_too(
     database_url: str, redis_url: str, batch: int
 ) -> None:
-    def handler(session: Session, message: ReceivedMessage) -> None:
-        effect = text("INSERT INTO effects VALUES (:id)")
-        session.execute(effect, {"id": message.message_id})
-        if message.message_id == B:
-            driver: Any = session.connection().connection.driver_connection
-            driver.execute("COMMIT") if hasattr(driver, "execute") else driver.commit()
-        session.execute(effect, {"id": message.message_id + REST})
-
-    assert_given_up(*run(database_url, redis_url, handler, batch=batch))
+    assert_given_up(*run(database_url, redis_url, commits_by_the_driver, batch=batch))
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from tests.app.test_signed_properties import came
 
 from reliable_mq import ReliableMQ
 from reliable_mq.app.thread_connections import tell_unsigned
@@ -196,12 +197,6 @@ def test_a_resend_is_known_by_its_signature() -> None:
         consumed_by=["points"],
     )
     stored = decode_properties(properties_of(signer.signed(again)))
-
-    def came(properties: dict[str, str]) -> ReceivedMessage:
-        queue = MessageQueue("orders", "broker-a", 0)
-        return ReceivedMessage(
-            topic="orders", body=b"{}", queue=queue, queue_offset=0, properties=properties
-        )
 
     assert signer.fault_of(came(stored)) == ""
     for name in (RESENT, CONSUMED_BY, CONFIRM_TO):

@@ -19,18 +19,20 @@ NEW = "2026:" + "n" * 24
 ID = "A" * 32
 
 
+def came(properties: dict[str, str]) -> ReceivedMessage:
+    """Return a message with these properties as a consumer gets it."""
+    queue = MessageQueue("orders", "broker-a", 0)
+    return ReceivedMessage(
+        topic="orders", body=b"{}", queue=queue, queue_offset=0, properties=properties
+    )
+
+
 @pytest.mark.parametrize("name", ["CORRELATION_ID", "TTL", "INSTANCE_ID", "baggage", "note"])
 def test_no_property_that_a_sender_may_write_can_be_changed(name: str) -> None:
     signer = signer_of(NEW)
     assert signer is not None
     sent = Message("orders", b"{}", message_id=ID, properties={name: "tenant=1"})
     stored = decode_properties(properties_of(signer.signed(sent)))
-
-    def came(properties: dict[str, str]) -> ReceivedMessage:
-        queue = MessageQueue("orders", "broker-a", 0)
-        return ReceivedMessage(
-            topic="orders", body=b"{}", queue=queue, queue_offset=0, properties=properties
-        )
 
     assert signer.fault_of(came(stored)) == ""
     assert signer.fault_of(came({**stored, name: "tenant=2"})) != ""

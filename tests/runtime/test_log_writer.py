@@ -13,7 +13,7 @@ from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import Batch, Write
 from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.runtime import log_writer
-from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.log_writer import LogWriter, Syncs
 from reliable_mq.testing.memory_disk import MemoryDisk
 
 SEGMENT_SIZE = 4096
@@ -63,6 +63,16 @@ class Reports:
 
     def __call__(self, end: int, is_durable: bool) -> None:
         self.ends.append((end, is_durable))
+
+
+async def one_turn(segment: GatedSegment, syncs: Syncs | None = None) -> Reports:
+    """Have one turn written and synced; return what was told of it."""
+    reports = Reports()
+    writer = LogWriter(MemoryDisk(), 0, reports, syncs, on_broken=fail)
+    writer.take(turn(segment, 0, b"a"))
+    await eventually(lambda: bool(reports.ends))
+    writer.close()
+    return reports
 
 
 def turn(segment: GatedSegment, at: int, data: bytes) -> Turn:

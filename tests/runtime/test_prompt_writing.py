@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import pytest
-from tests.runtime.test_log_writer import GatedSegment, Reports, fail, turn
-from tests.waiting import eventually
+from tests.runtime.test_log_writer import GatedSegment, Reports, fail, one_turn, turn
 
 from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.errors import StoreError
@@ -94,13 +93,8 @@ def test_a_prompt_sync_whose_file_cannot_be_opened_is_left_to_the_thread(
             super().sync()
 
     async def scenario() -> tuple[GatedSegment, Reports]:
-        segment, reports = Unopened(), Reports()
-        syncs = PromptSyncs(None, on_broken=fail)
-        writer = LogWriter(MemoryDisk(), 0, reports, syncs, on_broken=fail)
-        writer.take(turn(segment, 0, b"a"))
-        await eventually(lambda: bool(reports.ends))
-        writer.close()
-        return segment, reports
+        segment = Unopened()
+        return segment, await one_turn(segment, PromptSyncs(None, on_broken=fail))
 
     segment, reports = asyncio.run(scenario())
 

@@ -7,8 +7,7 @@ from queue import SimpleQueue
 from typing import NoReturn
 
 import pytest
-from tests.runtime.test_log_writer import GatedSegment, Reports, fail, turn
-from tests.waiting import eventually
+from tests.runtime.test_log_writer import GatedSegment, Reports, fail, one_turn, turn
 
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime import log_writer
@@ -32,12 +31,8 @@ def test_a_sync_waits_until_its_file_can_be_opened(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(log_writer, "_ROOM_SECONDS", 0.0)
 
     async def scenario() -> tuple[GatedSegment, Reports]:
-        segment, reports = UnopenedSegment(), Reports()
-        writer = LogWriter(MemoryDisk(), 0, reports)
-        writer.take(turn(segment, 0, b"a"))
-        await eventually(lambda: bool(reports.ends))
-        writer.close()
-        return segment, reports
+        segment = UnopenedSegment()
+        return segment, await one_turn(segment)
 
     segment, reports = asyncio.run(scenario())
 

@@ -187,9 +187,10 @@ class SqlCalls:
     ) -> bool:
         """Say whether a call's window has passed: by the clock, and by the time that was watched.
 
-        By this process, and by who removes old rows, however long ago that one looked. Its looks go
-        on in this process, which may just have started under a wrong clock: by the ticks in the
-        same run of the machine, else by a short gap and by what this process watched itself.
+        This process has watched, and so has what removes old rows, however long ago it looked. Its
+        last look is compared with the clock of now, as this process may have started under a wrong
+        one. In the same run of the machine the ticks say how much time passed. In another run a
+        short gap counts, and what this process watched itself.
         """
         if not _has_expired(row, now) or row.finish_date is None:
             return _has_expired(row, now)

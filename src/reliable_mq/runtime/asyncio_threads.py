@@ -7,9 +7,7 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-_AT_THE_END = (
-    "interpreter shutdown"  # in what Python says then; a lack of threads it says otherwise
-)
+_AT_THE_END = "interpreter shutdown"  # Python says so then, and says a lack of threads otherwise
 
 
 async def in_thread(work: Callable[[], Result]) -> Result:

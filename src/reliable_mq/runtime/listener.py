@@ -21,8 +21,8 @@ IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this lon
 # What all connections together make this process keep; who holds the most is closed beyond that.
 RECEIVED_SIZE_MAX = 256 * 1024 * 1024  # frames that have not come in whole, requests that wait
 UNSENT_SIZE_MAX = 256 * 1024 * 1024  # answers that are not read
-# Of requests whose answers may be large only so many are handled in one turn of the loop, and none
-# when the first of them was begun so long ago: a table may take as much work as many pulls.
+# A turn of the loop handles only so many requests whose answers may be large. It begins none when
+# the first of them was begun so long ago: a table may take as much work as many pulls.
 _LARGE_IN_TURN = 32
 _LARGE_SECONDS = 0.02
 _BACKLOG = 1024
