@@ -33,7 +33,14 @@ MOMENT = {"as_of": NOW.isoformat(), "since": None, "until": None, "grace_seconds
 def summary_of(run_id: str) -> dict[str, Any]:
     counted = LEDGERS | DAMAGE
     summary = summarize(
-        run_id=run_id, moment=MOMENT, ledgers=counted, groups=(), findings=(), flow=Flow(), whole={}
+        run_id=run_id,
+        moment=MOMENT,
+        ledgers=counted,
+        groups=(),
+        findings=(),
+        flow=Flow(),
+        whole={},
+        read_topics=(),
     )
     return summary | {"repair": None, "seconds": {"session": 0, "all": 0}}
 

@@ -108,3 +108,25 @@ def test_orphans_are_found_where_no_stub_is_left(spark: SparkSession, tmp_path: 
     assert declared["verdicts"] == {"orphan": 2}
     assert forgotten["exit_code"] == 2
     assert "there are none, nor has a run known any" in forgotten["whole"]["managed topics"]
+
+
+@pytest.mark.spark
+def test_a_topic_that_nobody_reads_is_told_until_a_group_commits_an_offset(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Given a message that settled because the broker stored it, as one to a misspelt topic does,
+    then the run says that nobody is known to read the topic, until a group has read it."""
+    cases = Cases(f"sqlite:///{tmp_path}/shop.db", tmp_path / "store")
+    settled, queue = cases.new(ack=Verdict.SETTLED)
+    cases.stub(settled, status=1, **cases.send(settled, queue))
+    url, store = cases.write()
+    options = Options(url, store, tmp_path / "out", NOW, GRACE)
+
+    unread = reconcile(options)
+    cases.passed("audit", queue)
+    cases.store.write()
+    read = reconcile(options)
+
+    assert unread["unread_topics"] == [{"topic": "orders", "messages": 1}]
+    assert read["unread_topics"] == []
+    assert (unread["exit_code"], read["exit_code"]) == (0, 0)

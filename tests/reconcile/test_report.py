@@ -70,6 +70,7 @@ def summary(**change: Any) -> dict[str, Any]:
         "findings": [FINDING],
         "flow": flow,
         "whole": WHOLE,
+        "read_topics": (),
     }
     told = summarize(**(given | change))
     actions = {"resend": {"planned": 3, "changed": 2}}
@@ -96,6 +97,33 @@ def test_verdicts_are_told_by_topic_and_day() -> None:
         },
     ]
     assert [each["topic"] for each in told["by_topic"]] == ["", STRANGE, "orders"]
+
+
+UNREAD = (
+    Group("settled", False, "ordres", "", DAY, 3, 3, 0, 0),
+    Group("settled", False, "orders", "", DAY, 5, 5, 0, 0),  # and groups wait for others
+)
+
+
+@pytest.mark.parametrize(
+    ("read", "unread"),
+    [
+        ((), [{"topic": "ordres", "messages": 3}]),
+        (("ordres",), []),
+        (None, []),
+    ],
+    ids=["no group has read it", "a group has", "a broker was not asked"],
+)
+def test_a_topic_that_nobody_is_known_to_read_is_told(
+    read: tuple[str, ...] | None, unread: list[dict[str, Any]]
+) -> None:
+    told = summary(groups=(*GROUPS, *UNREAD), read_topics=read)
+    out = io.StringIO()
+    print_report(told, Console(file=out, width=300))
+
+    assert told["unread_topics"] == unread
+    for shown in (out.getvalue(), html_report(told)):
+        assert ("nobody is known to read topic ordres: 3 messages" in shown) == bool(unread)
 
 
 def test_latencies_between_all_stations_and_throughput_are_told() -> None:

@@ -18,6 +18,7 @@ from reliable_mq.reconcile.report.report_flow import (
     throughput_section,
 )
 from reliable_mq.reconcile.report.report_style import STYLE
+from reliable_mq.reconcile.report.summary import unread_sentence
 
 FINDINGS_OPEN_MAX = 1
 _ORDER = list(Verdict)
@@ -31,6 +32,7 @@ def html_report(summary: Mapping[str, Any]) -> str:
         _findings(summary),
         _repair(summary["repair"]),
         _dead_letters(summary.get("dead_letters", ())),
+        _unread(summary["unread_topics"]),
         _topics(summary["by_topic"]),
         days_section(summary["by_day"]),
         latency_section(summary["latency_ms"], summary["stations"]),
@@ -195,6 +197,11 @@ def _dead_letters(letters: Iterable[Mapping[str, Any]]) -> str:
         return ""
     heads = ("consumer group", "dead letters", "lets them come again")
     return f"<section><h2>Dead letters, for a person</h2>{table(heads, rows)}</section>"
+
+
+def _unread(topics: Iterable[Mapping[str, Any]]) -> str:
+    told = "".join(f"<p>{_text(unread_sentence(each))}</p>" for each in topics)
+    return f"<section><h2>Topics that nobody is known to read</h2>{told}</section>" if told else ""
 
 
 def _topics(topics: Iterable[Mapping[str, Any]]) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 from reliable_mq.plain_text import printable
 from reliable_mq.reconcile.judgement.verdict import FINDINGS, MEANINGS, Verdict
 from reliable_mq.reconcile.report.report_chart import spell_ms
+from reliable_mq.reconcile.report.summary import unread_sentence
 
 FINDINGS_PRINTED_MAX = 50
 _QUANTILES = ("p50", "p90", "p99", "max")
@@ -30,6 +31,9 @@ def print_report(summary: Mapping[str, Any], console: Console) -> None:
         console.print()
         line = f"{letters} of {each['consumer_group']}, to come again: {each['command']}"
         _say(console, line)
+    for each in summary["unread_topics"]:
+        console.print()
+        _say(console, unread_sentence(each), "yellow")
     if any(summary["latency_ms"].values()):
         console.print()
         console.print(_latencies(summary["latency_ms"]))

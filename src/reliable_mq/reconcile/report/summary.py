@@ -1,7 +1,7 @@
 """The summary of a run: counts, findings with their proof, how messages flowed. Pure; for JSON."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ def summarize(
     findings: Iterable[Mapping[str, Any]],
     flow: Flow,
     whole: Mapping[str, str | None],
+    read_topics: Collection[str] | None,
 ) -> dict[str, Any]:
     """Return the summary; docs/reconciliation.md names its fields.
 
@@ -58,6 +59,7 @@ def summarize(
         findings: the first of them.
         flow: latencies and arrivals.
         whole: what is missing of each ledger, None: nothing.
+        read_topics: topics of which a consumer group has committed an offset; None: not known.
     """
     found = sum(group.rows for group in groups if group.is_finding)
     told = dict(whole)
@@ -75,6 +77,7 @@ def summarize(
         "rows": sum(group.rows for group in groups),
         "verdicts": verdict_counts(groups),
         "by_topic": _by_topic(groups),
+        "unread_topics": _unread_topics(groups, read_topics),
         "by_day": _by_day(groups),
         "suppressed_copies": sum(group.copies for group in groups),
         "retries": sum(group.retries for group in groups),
@@ -114,6 +117,38 @@ def _by_topic(groups: Iterable[Group]) -> list[dict[str, Any]]:
         {"topic": topic, "consumer_group": name, "verdicts": verdict_counts(those)}
         for (topic, name), those in sorted(rows.items())
     ]
+
+
+def _unread_topics(
+    groups: Iterable[Group], read_topics: Collection[str] | None
+) -> list[dict[str, Any]]:
+    """Return the topics that nobody is known to read, with their settled messages.
+
+    Such a message is settled because the broker stored it. No row of the topic has a consumer
+    group, so no stub waits for one, and no group has consumed a message.
+    """
+    if read_topics is None:
+        return []
+    settled = Counter[str]()
+    awaited = set(read_topics)
+    for group in groups:
+        if group.consumer_group:
+            awaited.add(group.topic or "")
+        elif group.verdict == Verdict.SETTLED:
+            settled[group.topic or ""] += group.messages
+    return [
+        {"topic": topic, "messages": settled[topic]} for topic in sorted(settled.keys() - awaited)
+    ]
+
+
+def unread_sentence(unread: Mapping[str, Any]) -> str:
+    """Return an item of `unread_topics` as a sentence for people."""
+    count = unread["messages"]
+    messages = "1 message of it counts" if count == 1 else f"{count:,} messages of it count"
+    return (
+        f"nobody is known to read topic {unread['topic']}: {messages} as settled because the broker"
+        " stored what was sent, and no consumer group has ever committed an offset of it"
+    )
 
 
 def _by_day(groups: Iterable[Group]) -> list[dict[str, Any]]:

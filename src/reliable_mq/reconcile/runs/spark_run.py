@@ -233,6 +233,7 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
         | (dict(going_on.lost) if going_on is not None else {})
         | _flaws(run, tally)
         | dict(run.hidden),
+        read_topics=_read_topics(run.ledgers.logs),
     )
     summary["in_doubt"] = tally.doubts.told()
     summary["twin_ids"] = tally.twins.told()
@@ -244,6 +245,11 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
         summary["increment"] = told_of(going_on, tally.carried)
     place = Place(options.databases, options.prefix, options.cluster or "")
     return with_commands(summary, place), result
+
+
+def _read_topics(logs: BrokerLogs) -> Collection[str] | None:
+    """Return of which topics a group has committed an offset; None: a broker was not asked."""
+    return None if logs.missing else {topic for _, _, topic in logs.progress}
 
 
 def _flaws(run: _Run, tally: Tally) -> dict[str, str]:
