@@ -1,6 +1,7 @@
 """Properties: Apache's names and defaults, one clear line for what is wrong."""
 
 import typing
+from unittest import mock
 
 import msgspec
 import pytest
@@ -28,6 +29,23 @@ def test_a_property_that_is_not_supported_is_named_with_the_nearest_that_is() ->
         f"flushDiskTyp: {without_effect}; did you mean flushDiskType?",
         f"sendMessageThreadPoolNums: {without_effect}",
     ]
+
+
+def test_many_properties_that_are_not_supported_are_counted() -> None:
+    """A peer may send 15,000 of them: to look for the nearest of each took a second."""
+    invented = {f"name{number}": "value" for number in range(15_000)}
+    searched = []
+
+    def search(name: str, known: list[str], n: int) -> list[str]:
+        searched.append(name)
+        return []
+
+    with mock.patch("difflib.get_close_matches", search):
+        _, warnings = broker_config({"x" * 100_000: "a long name", **invented})
+
+    assert len(searched) == 50
+    assert max(map(len, [*searched, *warnings])) < 200
+    assert warnings[-1] == "14951 more properties are not supported and have no effect"
 
 
 @pytest.mark.parametrize(
