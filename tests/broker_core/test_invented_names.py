@@ -1,9 +1,10 @@
 """What peers invent leaves nothing behind: ids of queues, groups and clients that are not there."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld, heartbeat
+from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld, heartbeat, send_header
 
-from reliable_mq.broker_core.requests import groups
+from reliable_mq.broker_core import json_rows
+from reliable_mq.broker_core.requests import consumer_rules, groups
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -110,3 +111,85 @@ def test_thresholds_are_kept_for_so_many_groups_and_no_more(world: BrokerWorld) 
         answer = world.ask(Ask.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, {}, body)
     assert answer.code == Code.INVALID_PARAMETER
     assert len(world.state.cold_read_thresholds) == 900
+
+
+@pytest.fixture
+def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a table be full when it has 20,000 characters, some 80 rows."""
+    monkeypatch.setattr(json_rows, "TABLE_SIZE_MAX", 20_000)
+
+
+@pytest.mark.usefixtures("small_tables")
+def test_invented_topics_fill_no_more_than_their_table(world: BrokerWorld) -> None:
+    """Whoever sends to new topics makes them, until the table is full. What is there goes on."""
+    world.create_topic()
+    world.subscribe(TOPIC)
+    headers = [send_header(f"invented-{number}") for number in range(200)]
+    answers = [world.ask(Ask.SEND_MESSAGE_V2, header, b"x") for header in headers]
+    topics = len(world.state.topics)
+
+    (code,) = {answer.code for answer in answers[150:]}
+    assert code == Code.SYSTEM_ERROR
+    assert "delete topics that nobody needs" in str(answers[-1].remark)
+    assert answers[0].code == Code.SUCCESS
+    row = {"topicName": "wanted", "readQueueNums": 1, "writeQueueNums": 1}
+    listed = fastjson.dumps({"topicConfigList": [row]})
+    header = {"topic": "wanted", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    header |= {"topicFilterType": "SINGLE_TAG", "defaultTopic": "TBW102"}
+    assert world.ask(Ask.UPDATE_AND_CREATE_TOPIC, header).code == Code.SYSTEM_ERROR
+    assert world.ask(Ask.UPDATE_AND_CREATE_TOPIC_LIST, {}, listed).code == Code.SYSTEM_ERROR
+    assert len(world.state.topics) == topics
+    assert world.send().code == Code.SUCCESS
+    for number in range(20):
+        world.ask(Ask.DELETE_TOPIC_IN_BROKER, {"topic": f"invented-{number}"})
+    assert world.ask(Ask.UPDATE_AND_CREATE_TOPIC, header).code == Code.SUCCESS
+    world.state.topics.invariants()
+
+
+@pytest.mark.usefixtures("small_tables")
+def test_invented_groups_fill_no_more_than_their_table(world: BrokerWorld) -> None:
+    """Whoever beats for new groups makes them, until the table is full. What is there goes on."""
+    world.create_topic()
+    world.subscribe(TOPIC)
+    for number in range(200):
+        world.subscribe(TOPIC, group=f"invented-{number}")
+    count = len(world.state.groups)
+
+    assert count < 150
+    wanted = {"groupName": "wanted"}
+    answer = world.ask(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, fastjson.dumps(wanted))
+    assert answer.code == Code.SYSTEM_ERROR
+    listed = fastjson.dumps({"groupConfigList": [wanted]})
+    answer = world.ask(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, listed)
+    assert answer.code == Code.SYSTEM_ERROR
+    assert "delete groups that nobody needs" in str(answer.remark)
+    assert len(world.state.groups) == count
+    assert world.state.find_group(GROUP, world.now_ms) is not None
+    world.state.groups.invariants()
+
+
+def test_modes_and_forbidden_topics_have_a_limit(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_rules, "RULES_MAX", 3)
+    world.subscribe(TOPIC)
+    modes, forbidden = [], []
+    for number in range(5):
+        topic = f"topic-{number}"
+        world.create_topic(topic)
+        mode = fastjson.dumps({"topic": topic, "consumerGroup": GROUP, "mode": "PULL"})
+        modes.append(world.ask(Ask.SET_MESSAGE_REQUEST_MODE, {}, mode).code)
+        header = {"group": GROUP, "topic": topic, "readable": "false"}
+        forbidden.append(world.ask(Ask.UPDATE_AND_GET_GROUP_FORBIDDEN, header).code)
+    expected = [*[Code.SUCCESS] * 3, *[Code.INVALID_PARAMETER] * 2]
+    assert (modes, forbidden) == (expected, expected)
+    again = fastjson.dumps({"topic": "topic-0", "consumerGroup": GROUP, "mode": "POP"})
+    assert world.ask(Ask.SET_MESSAGE_REQUEST_MODE, {}, again).code == Code.SUCCESS
+    header = {"group": GROUP, "topic": "topic-0", "readable": "true"}
+    assert world.ask(Ask.UPDATE_AND_GET_GROUP_FORBIDDEN, header).code == Code.SUCCESS
+    header = {"group": "g" * 256, "topic": TOPIC, "readable": "false"}
+    answer = world.ask(Ask.UPDATE_AND_GET_GROUP_FORBIDDEN, header)
+    assert (answer.code, answer.remark) == (
+        Code.INVALID_PARAMETER,
+        "a name of 256 characters, at most 255 are allowed",
+    )

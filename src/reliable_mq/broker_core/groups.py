@@ -70,13 +70,24 @@ class GroupTable:
                 raise InvariantBroken(f"G1: group {group.group_name!r} is kept as {name!r}")
 
     def find(self, name: str, now_ms: int) -> GroupConfig | None:
-        """Return the group's settings; a group that is new is created when that is allowed."""
+        """Return the group's settings; a group that is new is created when that is allowed.
+
+        None is made when the table is full.
+        """
         group = self._groups.get(name)
-        may_be_created = self._auto_create or is_system_group(name)
-        if group is None and may_be_created and not group_fault(name):
+        if group is None and self._may_be_created(name):
             group = GroupConfig(group_name=name)
             self.put(group, now_ms)
         return group
+
+    def _may_be_created(self, name: str) -> bool:
+        is_wanted = self._auto_create or is_system_group(name)
+        return is_wanted and not self.is_full and not group_fault(name)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the table is so large that no request may make or change a group."""
+        return self._rows.is_full
 
     def get(self, name: str) -> GroupConfig | None:
         """Return the group's settings, or None."""
@@ -113,6 +124,11 @@ class GroupTable:
     def is_read_forbidden(self, group: str, topic: str) -> bool:
         """Whether the group may not read this topic, though it may read others."""
         return bool(max(0, self._forbidden.get(group, {}).get(topic, 0)) & READ)
+
+    @property
+    def forbidden_count(self) -> int:
+        """How many topics are forbidden to groups."""
+        return sum(map(len, self._forbidden.values()))
 
     def forbid_reading(self, group: str, topic: str, now_ms: int, *, is_forbidden: bool) -> None:
         """Forbid a group a topic, or allow it again."""

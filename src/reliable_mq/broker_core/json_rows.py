@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 import msgspec
 
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.limits import TABLE_SIZE_MAX
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -22,27 +23,40 @@ class JsonRows:
     """The rows by name, in the order in which they came.
 
     Invariant J1: there is a row for each entry of the table that it is kept beside.
+    Invariant J2: all rows together have `_size` characters.
     """
 
     def __init__(self) -> None:
         self._rows: dict[str, str] = {}
+        self._size = 0
         self._sorted: list[str] | None = None  # the names; None: they have changed
 
     def check(self, table: Sized) -> None:
-        """J1; see the class."""
+        """J1 and J2; see the class."""
         if len(self._rows) != len(table):
             raise InvariantBroken(f"J1: {len(self._rows)} rows for {len(table)} entries")
+        if sum(map(len, self._rows.values())) != self._size:
+            raise InvariantBroken(f"J2: {self._size} characters are counted")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rows have TABLE_SIZE_MAX characters, so that peers may add nothing."""
+        return self._size >= TABLE_SIZE_MAX
 
     def set(self, name: str, value: object) -> None:
         """Add or replace a row."""
         row = f"{plain_json(name)}:{plain_json(value)}"
-        if name not in self._rows:
+        known = self._rows.get(name)
+        if known is None:
             self._sorted = None
+        self._size += len(row) - len(known or "")
         self._rows[name] = row
 
     def remove(self, name: str) -> None:
         """Remove a row, if it is there."""
-        if self._rows.pop(name, None) is not None:
+        row = self._rows.pop(name, None)
+        if row is not None:
+            self._size -= len(row)
             self._sorted = None
 
     def names(self) -> Sequence[str]:

@@ -39,6 +39,13 @@ class RequestModes:
     def __init__(self) -> None:
         self._file = _File()
 
+    def __len__(self) -> int:
+        return sum(map(len, self._file.message_request_mode_map.values()))
+
+    def has(self, mode: RequestMode) -> bool:
+        """Whether a mode of this group and topic was set."""
+        return mode.consumer_group in self._file.message_request_mode_map.get(mode.topic, {})
+
     def put(self, mode: RequestMode) -> None:
         """Set the mode of a group and topic."""
         modes = self._file.message_request_mode_map.setdefault(mode.topic, {})

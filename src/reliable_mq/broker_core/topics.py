@@ -193,6 +193,11 @@ class TopicTable:
     def __len__(self) -> int:
         return len(self._topics)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the table is so large that no request may make or change a topic."""
+        return self._rows.is_full
+
     def own(self) -> frozenset[str]:
         """Return the topics that the broker made for itself."""
         return self._own
@@ -229,12 +234,13 @@ class TopicTable:
     def create_from_default(
         self, name: str, default_name: str, queues: int, now_ms: int
     ) -> TopicConfig | None:
-        """Create a topic as a copy of a template that allows it; None when it does not.
+        """Create a topic as a copy of a template that allows it.
 
-        The new topic has the queues that were asked for, but no more than the template.
+        The new topic has the queues that were asked for, but no more than the template. It is None
+        when the template does not allow it, and when the table is full.
         """
         default = self._topics.get(default_name)
-        if default is None or not default.perm & INHERIT:
+        if default is None or not default.perm & INHERIT or self.is_full:
             return None
         count = max(0, min(queues, default.write_queue_nums))
         topic = TopicConfig(

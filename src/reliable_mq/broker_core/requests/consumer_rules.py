@@ -13,6 +13,7 @@ from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.request_modes import RequestMode
 from reliable_mq.broker_core.requests.refusal import GROUPS_MAX, Refused, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.limits import RETRY_TOPIC_LENGTH_MAX, RULES_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -31,12 +32,24 @@ def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Comm
     group, topic = header.group, header.topic
     if header.readable is not None:
         is_forbidden = not header.readable
+        if is_forbidden and not state.groups.is_read_forbidden(group, topic):
+            _refuse_long_names(group, topic)
+            refuse_above(state.groups.forbidden_count + 1, RULES_MAX, "topics forbidden to groups")
         state.groups.forbid_reading(group, topic, request.now_ms, is_forbidden=is_forbidden)
         if state.groups.is_dirty:
             state.groups_changed()
     readable = not state.groups.is_read_forbidden(group, topic)
     body = {"group": group, "readable": readable, "topic": topic}
     return reply(request.command, body=fastjson.dumps(body))
+
+
+def _refuse_long_names(*names: str) -> None:
+    for name in names:
+        if len(name) > RETRY_TOPIC_LENGTH_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"a name of {len(name)} characters, at most {RETRY_TOPIC_LENGTH_MAX} are allowed",
+            )
 
 
 def set_message_request_mode(state: BrokerState, request: Request) -> Command:
@@ -50,6 +63,8 @@ def set_message_request_mode(state: BrokerState, request: Request) -> Command:
         raise Refused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
         )
+    if not state.request_modes.has(mode):
+        refuse_above(len(state.request_modes) + 1, RULES_MAX, "groups and topics with a mode")
     state.request_modes.put(mode)
     state.files.change(MODES_PATH, state.request_modes.dump)
     return reply(request.command)

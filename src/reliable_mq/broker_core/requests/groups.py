@@ -18,6 +18,7 @@ from reliable_mq.broker_core.requests.refusal import (
     Refused,
     body_of,
     refuse_above,
+    refuse_full,
 )
 from reliable_mq.broker_core.requests.subscription import check_filter, refuse_too_large
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -179,6 +180,7 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
     if body:
         group = _wanted(state, read_json(body))
         state.pressure.check_tables()
+        refuse_full("groups", is_full=state.groups.is_full)
         state.groups.put(group, request.now_ms)
         state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
@@ -195,6 +197,7 @@ def update_and_create_subscription_group_list(state: BrokerState, request: Reque
     refuse_above(len(listed), ROWS_MAX, "groups")
     groups = [_wanted(state, each) for each in listed]
     state.pressure.check_tables()
+    refuse_full("groups", is_full=state.groups.is_full)
     for group in groups:
         state.groups.put(group, request.now_ms)
     state.groups_changed()

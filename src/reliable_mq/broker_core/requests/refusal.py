@@ -6,6 +6,7 @@ B1: a request that is refused changes nothing, so handlers refuse before they ch
 from collections.abc import Mapping
 
 from reliable_mq.errors import ReliableMQError
+from reliable_mq.limits import TABLE_SIZE_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
 
@@ -57,6 +58,24 @@ def refuse_above(count: int, count_max: int, what: str) -> None:
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
             f"the request is about {count} {what}, at most {count_max} are allowed",
+        )
+
+
+def refuse_full(what: str, *, is_full: bool) -> None:
+    """Refuse a request that makes or changes a topic or a group in a table that is full.
+
+    Args:
+        what: of what the table is.
+        is_full: whether it is.
+
+    Raises:
+        Refused: when it is full.
+    """
+    if is_full:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the broker's table of {what} has {TABLE_SIZE_MAX} characters, the most that it may "
+            f"have: delete {what} that nobody needs",
         )
 
 

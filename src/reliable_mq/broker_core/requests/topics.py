@@ -8,7 +8,7 @@ import msgspec
 
 from reliable_mq.broker_core.names import EVENT_TOPIC, topic_fault
 from reliable_mq.broker_core.requests import message_type
-from reliable_mq.broker_core.requests.refusal import Refused, refuse_above
+from reliable_mq.broker_core.requests.refusal import Refused, refuse_above, refuse_full
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
@@ -60,6 +60,7 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Command | N
         return reply(request.command)
     state.pressure.check_tables()
     if topic != known:
+        refuse_full("topics", is_full=state.topics.is_full)
         state.put_topic(topic, request.now_ms)
     state.reply_when_registered(request, reply(request.command))
     return None
@@ -92,6 +93,7 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
         attributes = _changed_attributes(state, state.topics.get(wanted.topic_name), changes)
         topics.append(msgspec.structs.replace(wanted, attributes=attributes))
     state.pressure.check_tables()
+    refuse_full("topics", is_full=state.topics.is_full)
     for topic in topics:
         state.topics.put(topic, request.now_ms)
     state.topics_changed([topic.topic_name for topic in topics])
