@@ -187,9 +187,23 @@ def test_modes_and_forbidden_topics_have_a_limit(
     assert world.ask(Ask.SET_MESSAGE_REQUEST_MODE, {}, again).code == Code.SUCCESS
     header = {"group": GROUP, "topic": "topic-0", "readable": "true"}
     assert world.ask(Ask.UPDATE_AND_GET_GROUP_FORBIDDEN, header).code == Code.SUCCESS
-    header = {"group": "g" * 256, "topic": TOPIC, "readable": "false"}
-    answer = world.ask(Ask.UPDATE_AND_GET_GROUP_FORBIDDEN, header)
-    assert (answer.code, answer.remark) == (
-        Code.INVALID_PARAMETER,
-        "a name of 256 characters, at most 255 are allowed",
-    )
+
+
+def test_names_that_are_kept_have_a_limit(world: BrokerWorld) -> None:
+    world.create_topic()
+    name = "n" * 256
+    queue = {"topic": TOPIC, "brokerName": "b", "queueId": 0}
+    locks = [
+        fastjson.dumps({"consumerGroup": group, "clientId": client, "mqSet": [queue]})
+        for group, client in ((name, "c"), (GROUP, name))
+    ]
+    header = {"group": name, "topic": TOPIC, "readable": "false"}
+    answers = [
+        *(world.ask(Ask.LOCK_BATCH_MQ, {}, lock) for lock in locks),
+        world.ask(Ask.UPDATE_AND_GET_GROUP_FORBIDDEN, header),
+        world.ask(Ask.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, {}, f"{name}=1".encode()),
+    ]
+
+    assert {(answer.code, answer.remark) for answer in answers} == {
+        (Code.INVALID_PARAMETER, "a name of 256 characters, at most 255 are allowed")
+    }

@@ -2,6 +2,7 @@
 
 import pytest
 
+from reliable_mq.broker_core.delivery import order_lock
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.message import MessageQueue
 
@@ -81,3 +82,20 @@ def test_nothing_is_kept_of_locks_that_were_given_back(locks: OrderLocks) -> Non
     locks.invariants()
     assert not locks._locks
     assert not locks._bound
+
+
+def test_invented_groups_take_no_more_locks_than_there_may_be(
+    locks: OrderLocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds a lock renews it; others get one when locks have ended."""
+    monkeypatch.setattr(order_lock, "LOCKS_MAX", 10)
+    locks.lock(GROUP, "a", [ONE], now_ms=0)
+
+    given = [locks.lock(f"group-{number}", "b", [ONE, TWO], now_ms=1) for number in range(20)]
+
+    assert sum(map(len, given)) == 9
+    assert locks.lock(GROUP, "a", [ONE, TWO], now_ms=2) == [ONE]
+    locks.invariants()
+    locks.expire(60_001)
+    assert locks.lock("group-19", "b", [ONE], now_ms=60_001) == [ONE]
+    locks.invariants()

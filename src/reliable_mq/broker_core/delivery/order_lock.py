@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.limits import LOCKS_MAX
 from reliable_mq.message import MessageQueue
 
 
@@ -21,15 +22,22 @@ class _Lock(msgspec.Struct):
 
 
 class OrderLocks:
-    """Invariant L2: a live lock has one owner, and ends with the connection that it is bound to."""
+    """Who has locked which queue.
+
+    Invariant L2: a live lock has one owner, and ends with the connection that it is bound to.
+    Invariant L3: there are `_count` locks, at most LOCKS_MAX.
+    """
 
     def __init__(self, lifetime_ms: int) -> None:
+        self._count = 0
         self._lifetime_ms = lifetime_ms
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
         self._bound: dict[int, set[tuple[str, MessageQueue]]] = {}  # by connection
 
     def invariants(self) -> None:
-        """L2; see the class."""
+        """L2 and L3; see the class."""
+        if not sum(map(len, self._locks.values())) == self._count <= LOCKS_MAX:
+            raise InvariantBroken(f"L3: {self._count} locks are counted")
         bound = {
             (group, queue): lock.connection
             for group, locks in self._locks.items()
@@ -54,12 +62,14 @@ class OrderLocks:
     ) -> list[MessageQueue]:
         """Take or renew locks; return the queues that the client holds now.
 
-        With a `connection` they end with it.
+        With a `connection` they end with it. Nobody gets a new lock while there are LOCKS_MAX.
         """
         locks = self._locks.get(group, {})
         held: list[MessageQueue] = []
         for queue in queues:
             lock = locks.get(queue)
+            if lock is None and self._count >= LOCKS_MAX:
+                continue
             if lock is None or lock.client_id == client_id or lock.expires_ms <= now_ms:
                 self._free(group, queue)
                 self._take(group, queue, _Lock(client_id, now_ms + self._lifetime_ms, connection))
@@ -91,6 +101,7 @@ class OrderLocks:
 
     def _take(self, group: str, queue: MessageQueue, lock: _Lock) -> None:
         self._locks.setdefault(group, {})[queue] = lock
+        self._count += 1
         if lock.connection is not None:
             self._bound.setdefault(lock.connection, set()).add((group, queue))
 
@@ -99,6 +110,7 @@ class OrderLocks:
         lock = locks.pop(queue, None)
         if lock is None:
             return
+        self._count -= 1
         if not locks:
             del self._locks[group]
         if lock.connection is not None:

@@ -11,9 +11,14 @@ import msgspec
 from reliable_mq.broker_core.names import is_retry_topic
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.request_modes import RequestMode
-from reliable_mq.broker_core.requests.refusal import GROUPS_MAX, Refused, refuse_above
+from reliable_mq.broker_core.requests.refusal import (
+    GROUPS_MAX,
+    Refused,
+    refuse_above,
+    refuse_long_names,
+)
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.limits import RETRY_TOPIC_LENGTH_MAX, RULES_MAX
+from reliable_mq.limits import RULES_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -33,7 +38,7 @@ def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Comm
     if header.readable is not None:
         is_forbidden = not header.readable
         if is_forbidden and not state.groups.is_read_forbidden(group, topic):
-            _refuse_long_names(group, topic)
+            refuse_long_names(group, topic)
             refuse_above(state.groups.forbidden_count + 1, RULES_MAX, "topics forbidden to groups")
         state.groups.forbid_reading(group, topic, request.now_ms, is_forbidden=is_forbidden)
         if state.groups.is_dirty:
@@ -41,15 +46,6 @@ def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Comm
     readable = not state.groups.is_read_forbidden(group, topic)
     body = {"group": group, "readable": readable, "topic": topic}
     return reply(request.command, body=fastjson.dumps(body))
-
-
-def _refuse_long_names(*names: str) -> None:
-    for name in names:
-        if len(name) > RETRY_TOPIC_LENGTH_MAX:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"a name of {len(name)} characters, at most {RETRY_TOPIC_LENGTH_MAX} are allowed",
-            )
 
 
 def set_message_request_mode(state: BrokerState, request: Request) -> Command:
@@ -79,6 +75,7 @@ def update_cold_data_flow(state: BrokerState, request: Request) -> Command:
     """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: thresholds by group; one that does not read is left out."""
     changes = read_properties(request.command.body)
     refuse_above(len(changes | state.cold_read_thresholds), GROUPS_MAX, "groups")
+    refuse_long_names(*changes)
     for group, text in changes.items():
         try:
             state.cold_read_thresholds[group] = msgspec.convert(text, I64, strict=False)

@@ -6,7 +6,12 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `LockBatchRequestBody`.
 import msgspec
 
 from reliable_mq.broker_core.requests.offsets import is_known_queue
-from reliable_mq.broker_core.requests.refusal import QUEUES_ASKED_MAX, body_of, refuse_above
+from reliable_mq.broker_core.requests.refusal import (
+    QUEUES_ASKED_MAX,
+    body_of,
+    refuse_above,
+    refuse_long_names,
+)
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.decodable import decodable
 from reliable_mq.message import MessageQueue
@@ -67,4 +72,5 @@ def unlock_batch_mq(state: BrokerState, request: Request) -> Command:
 def _body(request: Request) -> _LockBody:
     body = msgspec.convert(read_json(body_of(request.command)), _LockBody)
     refuse_above(len(body.mq_set), QUEUES_ASKED_MAX, "queues")
+    refuse_long_names(body.consumer_group, body.client_id)
     return body

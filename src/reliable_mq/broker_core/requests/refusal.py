@@ -6,7 +6,7 @@ B1: a request that is refused changes nothing, so handlers refuse before they ch
 from collections.abc import Mapping
 
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.limits import TABLE_SIZE_MAX
+from reliable_mq.limits import NAME_LENGTH_MAX, TABLE_SIZE_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
 
@@ -59,6 +59,20 @@ def refuse_above(count: int, count_max: int, what: str) -> None:
             ResponseCode.INVALID_PARAMETER,
             f"the request is about {count} {what}, at most {count_max} are allowed",
         )
+
+
+def refuse_long_names(*names: str) -> None:
+    """Refuse a request whose names would be kept, and are longer than any real one.
+
+    Raises:
+        Refused: when one has more than NAME_LENGTH_MAX characters.
+    """
+    for name in names:
+        if len(name) > NAME_LENGTH_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"a name of {len(name)} characters, at most {NAME_LENGTH_MAX} are allowed",
+            )
 
 
 def refuse_full(what: str, *, is_full: bool) -> None:
