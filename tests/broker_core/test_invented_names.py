@@ -1,10 +1,17 @@
 """What peers invent leaves nothing behind: ids of queues, groups and clients that are not there."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld, heartbeat, send_header
+from tests.broker_core.broker_world import (
+    GROUP,
+    TOPIC,
+    BrokerWorld,
+    heartbeat,
+    pull_header,
+    send_header,
+)
 
-from reliable_mq.broker_core import json_rows
-from reliable_mq.broker_core.requests import consumer_rules, groups
+from reliable_mq.broker_core import json_rows, offsets, statistics
+from reliable_mq.broker_core.requests import consumer_rules, groups, offset_reset
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -207,3 +214,75 @@ def test_names_that_are_kept_have_a_limit(world: BrokerWorld) -> None:
     assert {(answer.code, answer.remark) for answer in answers} == {
         (Code.INVALID_PARAMETER, "a name of 256 characters, at most 255 are allowed")
     }
+
+
+def test_groups_and_queues_multiply_to_no_more_offsets_than_there_may_be(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits, resets, clones and pulls of known groups and queues: what is there goes on."""
+    monkeypatch.setattr(offsets, "OFFSETS_MAX", 10)
+    world.create_topic(queues=4)
+    world.subscribe(TOPIC)
+    world.subscribe(TOPIC, group="others")
+    assert [commit(world, queue_id).code for queue_id in range(4)] == [Code.SUCCESS] * 4
+    reset = {"topic": TOPIC, "group": "others", "timestamp": -1, "isForce": "true", "queueId": -1}
+    assert world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset).code == Code.SUCCESS
+    for queue_id in range(4):  # two find room
+        world.ask(Ask.PULL_MESSAGE, pull_header(0, queueId=queue_id))
+    world.subscribe(TOPIC, group="late")
+    clone = {"srcGroup": GROUP, "destGroup": "heirs", "topic": TOPIC, "offline": "true"}
+    late = {"consumerGroup": "late", "topic": TOPIC, "queueId": 0, "commitOffset": 1}
+    refused = [
+        world.ask(Ask.CLONE_GROUP_OFFSET, clone),
+        world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset | {"group": "late"}),
+        world.ask(Ask.UPDATE_CONSUMER_OFFSET, late),
+    ]
+
+    assert {answer.code for answer in refused} == {Code.SYSTEM_ERROR}
+    assert "delete groups or topics that nobody needs" in str(refused[0].remark)
+    assert commit(world, 3, offset=0).code == Code.SUCCESS
+    world.state.offsets.invariants()
+    world.ask(Ask.DELETE_SUBSCRIPTIONGROUP, {"groupName": "others", "cleanOffset": "true"})
+    assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, late).code == Code.SUCCESS
+    world.state.offsets.invariants()
+
+
+def test_a_request_that_multiplies_queues_has_a_budget(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_reset, "QUEUES_ASKED_MAX", 3)
+    monkeypatch.setattr(offset_reset, "OFFSETS_ASKED_MAX", 3)
+    world.create_topic(queues=4)
+    world.subscribe(TOPIC)
+    for queue_id in range(4):
+        commit(world, queue_id)
+    reset = {"topic": TOPIC, "group": GROUP, "timestamp": -1, "isForce": "true", "queueId": -1}
+    clone = {"srcGroup": GROUP, "destGroup": "heirs", "topic": TOPIC, "offline": "true"}
+    compared = {"topic": TOPIC, "compareGroup": GROUP, "filterGroups": ""}
+    answers = [
+        world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset),
+        world.ask(Ask.CLONE_GROUP_OFFSET, clone),
+        world.ask(Ask.CLONE_GROUP_OFFSET, clone | {"destGroup": "g" * 256}),
+        world.ask(Ask.QUERY_CORRECTION_OFFSET, compared),
+    ]
+    told = {"useServerSideResetOffset": "false"}
+    body = "".join(f"{name}={value}" for name, value in told.items()).encode()
+    assert world.ask(Ask.UPDATE_BROKER_CONFIG, {}, body).code == Code.SUCCESS
+    answers.append(world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset))
+
+    assert {answer.code for answer in answers} == {Code.INVALID_PARAMETER}
+    assert world.state.offsets.topics_of("heirs") == []
+
+
+def test_counters_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is beyond it is counted in the broker's totals only."""
+    monkeypatch.setattr(statistics, "COUNTERS_MAX", 20)
+    world = BrokerWorld()
+    for number in range(50):
+        world.send(topic=f"invented-{number}")
+    runtime = world.ask(Ask.GET_BROKER_RUNTIME_INFO)
+    names = [(statistics.TOPIC_PUT_NUMS, f"invented-{number}") for number in range(50)]
+    counted = [name for name in names if world.state.statistics.item(*name) is not None]
+
+    assert fastjson.loads(runtime.body)["table"]["msgPutTotalTodayNow"] == "50"
+    assert 1 <= len(counted) <= 20

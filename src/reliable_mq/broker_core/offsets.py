@@ -4,6 +4,8 @@ An offset is the queue offset of the next message to consume.
 Source: Apache RocketMQ `ConsumerOffsetManager`.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from reliable_mq.broker_core.json_rows import plain_json
@@ -11,6 +13,7 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.limits import OFFSETS_MAX
 from reliable_mq.wire import fastjson
 
 PATH = "config/consumerOffset.json"
@@ -23,10 +26,12 @@ class OffsetTable:
     Only what changed since is encoded for the file again: there may be tens of thousands of queues.
 
     A reset holds until the group's next pull of the queue takes it: it is the group's offset, and
-    commits are dropped. Invariant O1: no offset is negative.
+    commits are dropped. Invariant O1: no offset is negative. Invariant O2: `_count` is how many
+    offsets there are, committed ones and those up to where groups have pulled.
     """
 
     def __init__(self) -> None:
+        self._count = 0
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._pulled: dict[tuple[str, str], dict[int, int]] = {}
         self._resets: dict[tuple[str, str], dict[int, int]] = {}
@@ -41,10 +46,21 @@ class OffsetTable:
         return self._is_changed
 
     def invariants(self) -> None:
-        """O1; see the class."""
+        """O1 and O2; see the class."""
+        count = sum(map(len, (*self._offsets.values(), *self._pulled.values())))
+        if count != self._count:
+            raise InvariantBroken(f"O2: {self._count} offsets are counted, there are {count}")
         for (topic, group), queues in self._offsets.items():
             if any(offset < 0 for offset in queues.values()):
                 raise InvariantBroken(f"O1: group {group} has a negative offset in {topic}")
+
+    def has_room(self, count: int) -> bool:
+        """Whether so many more offsets may be kept; peers multiply groups and queues."""
+        return self._count + count <= OFFSETS_MAX
+
+    def may_commit(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether an offset is there already, or there is room for it."""
+        return self.has_room(1) or queue_id in self._offsets.get((topic, group), ())
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the group's offset, or None when it never committed one."""
@@ -58,7 +74,12 @@ class OffsetTable:
         """Set the group's offset. It may go back: a reset does that. A negative one is dropped."""
         if offset >= 0:
             key = (topic, group)
-            self._offsets.setdefault(key, {})[queue_id] = offset
+            queues = self._offsets.get(key)
+            if queues is None:
+                queues = self._offsets[key] = {}
+            if queue_id not in queues:
+                self._count += 1
+            queues[queue_id] = offset
             self._change(key)
 
     def _change(self, key: tuple[str, str]) -> None:
@@ -83,6 +104,10 @@ class OffsetTable:
             del self._resets[topic, group]
         return offset
 
+    def count_of(self, group: str, topic: str) -> int:
+        """Return of how many queues of a topic the group has committed an offset."""
+        return len(self._offsets.get((topic, group), ()))
+
     def all_of(self, group: str, topic: str) -> dict[int, int]:
         """Return what the group committed in a topic, by queue."""
         return dict(self._offsets.get((topic, group), {}))
@@ -91,6 +116,7 @@ class OffsetTable:
         """Give a group the offsets of another in a topic, if that has any."""
         offsets = self._offsets.get((topic, source))
         if offsets:
+            self._count += len(offsets) - len(self._offsets.get((topic, group), ()))
             self._offsets[topic, group] = dict(offsets)
             self._change((topic, group))
 
@@ -112,10 +138,14 @@ class OffsetTable:
         return self._pulled.get((topic, group), {}).get(queue_id, 0)
 
     def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """Note where a group's next pull begins. This is not saved."""
+        """Note where a group's next pull begins, if there is room. This is not saved."""
         queues = self._pulled.get((topic, group))
         if queues is None:
             queues = self._pulled[topic, group] = {}
+        if queue_id not in queues:
+            if not self.has_room(1):
+                return
+            self._count += 1
         queues[queue_id] = next_offset
 
     def topics_of(self, group: str) -> list[str]:
@@ -128,24 +158,22 @@ class OffsetTable:
 
     def remove_group(self, group: str) -> None:
         """Forget a group's offsets of all topics."""
-        self._remove({key for key in self._offsets if key[1] == group})
-        for table in (self._pulled, self._resets):
-            for key in [key for key in table if key[1] == group]:
-                del table[key]
+        self._remove(lambda key: key[1] == group)
 
     def remove_topic(self, topic: str) -> None:
         """Forget all groups' offsets of a topic."""
-        self._remove({key for key in self._offsets if key[0] == topic})
-        for table in (self._pulled, self._resets):
-            for key in [key for key in table if key[0] == topic]:
-                del table[key]
+        self._remove(lambda key: key[0] == topic)
 
-    def _remove(self, keys: set[tuple[str, str]]) -> None:
-        for key in keys:
-            del self._offsets[key]
+    def _remove(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
+        for key in [key for key in self._offsets if is_gone(key)]:
+            self._count -= len(self._offsets.pop(key))
             self._rows.pop(key, None)
+            self._changed.discard(key)
             self._is_changed = True
-        self._changed -= keys
+        for key in [key for key in self._pulled if is_gone(key)]:
+            self._count -= len(self._pulled.pop(key))
+        for key in [key for key in self._resets if is_gone(key)]:
+            del self._resets[key]
 
     def dump(self) -> str:
         """Return the text of the file."""
@@ -174,7 +202,9 @@ class OffsetTable:
         file = msgspec.convert(fastjson.loads(text), _File, strict=False)
         for name, queues in file.offset_table.items():
             topic, _, group = name.partition(_SEPARATOR)
-            self._offsets[topic, group] = {q: offset for q, offset in queues.items() if offset >= 0}
+            kept = {q: offset for q, offset in queues.items() if offset >= 0}
+            self._count += len(kept) - len(self._offsets.get((topic, group), ()))
+            self._offsets[topic, group] = kept
             self._changed.add((topic, group))
         self.version = file.data_version
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from reliable_mq.broker_core.names import DEAD_LETTER_PREFIX, GIVEN_UP_TOPIC, OP_TOPIC
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.limits import COUNTERS_MAX
 
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
@@ -24,6 +25,7 @@ GROUP_GET_LATENCY = "GROUP_GET_LATENCY"
 SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS = "BROKER_GET_NUMS"
+_OF_BROKER = "BROKER_"
 _WITHOUT_SYSTEM = "_WITHOUT_SYSTEM_TOPIC"
 # What the broker writes there for itself Apache does not count; nor what goes to dead letters.
 _UNCOUNTED = frozenset({OP_TOPIC, GIVEN_UP_TOPIC})
@@ -57,13 +59,14 @@ class StatsItem:
         self._created_ms = now_ms
         self.value = 0
         self.times = 0
-        self._samples: tuple[deque[tuple[int, int, int]], ...] = tuple(
-            deque(maxlen=count + 2) for _interval_ms, count in WINDOWS
-        )
+        self._samples: tuple[list[tuple[int, int, int]], ...] = ([], [], [])  # by window
 
     def sample(self, window: int, now_ms: int) -> None:
         """Keep how it is now."""
-        self._samples[window].append((now_ms, self.times, self.value))
+        samples = self._samples[window]
+        samples.append((now_ms, self.times, self.value))
+        if len(samples) > WINDOWS[window][1] + 2:
+            del samples[0]
 
     def over(self, window: int, now_ms: int) -> Sum:
         """Return what came in the last minute (0), hour (1) or day (2)."""
@@ -110,6 +113,8 @@ class _Time:
 
 class Statistics:
     """The counters of a broker. Invariant T1: no total ever decreases.
+
+    What topics, groups and queues beyond COUNTERS_MAX do is counted in the broker's totals only.
 
     Args:
         cluster: the broker's cluster.
@@ -277,6 +282,8 @@ class Statistics:
     def _add(self, name: str, key: str, value: int, times: int, now_ms: int) -> None:
         item = self._items.get((name, key))
         if item is None:
+            if len(self._items) >= COUNTERS_MAX and not name.startswith(_OF_BROKER):
+                return
             item = self._items[name, key] = StatsItem(now_ms)
         item.value += value
         item.times += times
@@ -331,7 +338,7 @@ class Statistics:
             words = key.split("@")
             if name in (TOPIC_PUT_LATENCY, GROUP_GET_LATENCY):  # there a queue's number comes first
                 words = words[1:]
-            if not name.startswith("BROKER") and is_gone(words):
+            if not name.startswith(_OF_BROKER) and is_gone(words):
                 del self._items[name, key]
 
     def rates(self) -> list[Totals | None]:

@@ -8,8 +8,15 @@ from reliable_mq.broker_core.clients import ConsumerGroup, Member
 from reliable_mq.broker_core.requests.offsets import is_known_queue, offset_at_time
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.queue_stats import QueueKey, queue_key
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import (
+    QUEUES_ASKED_MAX,
+    Refused,
+    no_room_for_offsets,
+    refuse_above,
+    refuse_long_names,
+)
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.limits import OFFSETS_ASKED_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply, request
@@ -42,11 +49,14 @@ def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command
     if header.queue_id >= 0:
         offsets = {header.queue_id: _target(state, header)}
     else:
+        refuse_above(topic.read_queue_nums, QUEUES_ASKED_MAX, "queues")
         offsets = {
             queue_id: _by_time(state, header, queue_id) for queue_id in range(topic.read_queue_nums)
         }
     if not offsets:
         raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+    if not state.offsets.has_room(len(offsets)):
+        raise no_room_for_offsets()
     for queue_id, offset in offsets.items():
         if is_known_queue(state, header.topic, queue_id):  # Apache keeps offsets of others, too
             state.offsets.reset(header.group, header.topic, queue_id, offset)
@@ -100,6 +110,7 @@ def _tell_consumers(state: BrokerState, asked: Request, header: ResetOffsetHeade
             ResponseCode.TOPIC_NOT_EXIST,
             f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
         )
+    refuse_above(topic.write_queue_nums, QUEUES_ASKED_MAX, "queues")
     offsets: dict[int, int] = {}
     for queue_id in range(topic.write_queue_nums):
         consumed = state.offsets.get(header.group, header.topic, queue_id)
@@ -180,9 +191,18 @@ def clone_group_offset(state: BrokerState, asked: Request) -> Command:
     source = state.clients.consumer_group(header.src_group)
     wanted = source.subscriptions if source and not header.offline else None
     topic = (header.topic or "").strip()
-    for name in [topic] if topic else state.offsets.topics_of(header.src_group):
-        if state.topics.get(name) is not None and (not wanted or name in wanted):
-            state.offsets.clone(header.src_group, header.dest_group, name)
+    refuse_long_names(header.dest_group)
+    names = [
+        name
+        for name in ([topic] if topic else state.offsets.topics_of(header.src_group))
+        if state.topics.get(name) is not None and (not wanted or name in wanted)
+    ]
+    count = sum(state.offsets.count_of(header.src_group, name) for name in names)
+    refuse_above(count, OFFSETS_ASKED_MAX, "offsets")
+    if not state.offsets.has_room(count):
+        raise no_room_for_offsets()
+    for name in names:
+        state.offsets.clone(header.src_group, header.dest_group, name)
     return reply(asked.command)
 
 
@@ -196,11 +216,13 @@ def query_correction_offset(state: BrokerState, asked: Request) -> Command:
     header = CorrectionOffsetHeader.decode(asked.command.ext_fields)
     ignored = set((header.filter_groups or "").split(","))
     lowest: dict[int, int] = {}
-    for group in state.offsets.groups_of(header.topic):
-        if group not in ignored:
-            for queue_id, offset in state.offsets.all_of(group, header.topic).items():
-                if offset >= state.store.bounds(header.topic, queue_id)[0]:
-                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+    groups = [group for group in state.offsets.groups_of(header.topic) if group not in ignored]
+    count = sum(state.offsets.count_of(group, header.topic) for group in groups)
+    refuse_above(count, OFFSETS_ASKED_MAX, "offsets")
+    for group in groups:
+        for queue_id, offset in state.offsets.all_of(group, header.topic).items():
+            if offset >= state.store.bounds(header.topic, queue_id)[0]:
+                lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
     for queue_id, offset in state.offsets.all_of(header.compare_group, header.topic).items():
         if lowest.get(queue_id, offset) > offset:
             lowest[queue_id] = I64_MAX

@@ -6,7 +6,7 @@ Source: Apache RocketMQ `ConsumerManageProcessor`, `AdminBrokerProcessor`, `Cons
 import re
 from bisect import bisect_left, bisect_right
 
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import Refused, no_room_for_offsets
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.wire.codes import ResponseCode
@@ -80,6 +80,8 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Command:
     if state.offsets.pending_reset(group, topic, header.queue_id) is not None:
         return reply(request.command, remark="Offset has been previously reset")
     if is_known_queue(state, topic, header.queue_id):
+        if not state.offsets.may_commit(group, topic, header.queue_id):
+            raise no_room_for_offsets()
         state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     return reply(request.command)
 

@@ -321,7 +321,9 @@ def _note_progress(
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     state.offsets.note_pull(group, topic, queue_id, found.next_offset)
     state.statistics.pulled(group, topic, queue_id, found.messages, len(found.body))
-    if commits and found.status != _RESET:  # what the client has come to is no longer true
+    if not commits or found.status == _RESET:  # what the client has come to is no longer true
+        return
+    if state.offsets.may_commit(group, topic, queue_id):
         state.offsets.commit(group, topic, queue_id, header.commit_offset)
 
 
