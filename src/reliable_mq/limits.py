@@ -45,7 +45,10 @@ FIELDS_MAX = 10_000  # in the header of a command
 SHORT_HEADER_SIZE = 64 * 1024  # bytes; one of JSON that is no longer has no more fields than that
 ROWS_MAX = 10_000  # of topics or groups in one request that makes them
 TABLE_SIZE_MAX = 64 * 1024 * 1024  # characters of a broker's table of topics, or of its groups
-OFFSETS_MAX = 3_000_000  # of groups in queues at a broker, committed ones and those of pulls
+# Of the offsets that a broker keeps, committed ones and those of pulls: each has 1, each topic of a
+# group so much more. That bounds their memory, and the time to write them.
+OFFSETS_SIZE_MAX = 4_000_000
+TOPIC_OFFSETS_COST = 8
 OFFSETS_ASKED_MAX = 100_000  # that one request clones or compares
 COUNTERS_MAX = 100_000  # of what topics, groups and queues do; about 1 KB of memory each
 LOCKS_MAX = 100_000  # of queues, of all groups at a broker

@@ -12,6 +12,7 @@ from tests.broker_core.broker_world import (
 
 from reliable_mq.broker_core import json_rows, offsets, statistics
 from reliable_mq.broker_core.requests import consumer_rules, groups, offset_reset
+from reliable_mq.limits import TOPIC_OFFSETS_COST
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -220,7 +221,7 @@ def test_groups_and_queues_multiply_to_no_more_offsets_than_there_may_be(
     world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commits, resets, clones and pulls of known groups and queues: what is there goes on."""
-    monkeypatch.setattr(offsets, "OFFSETS_MAX", 10)
+    monkeypatch.setattr(offsets, "OFFSETS_SIZE_MAX", 10 + 3 * TOPIC_OFFSETS_COST)
     world.create_topic(queues=4)
     world.subscribe(TOPIC)
     world.subscribe(TOPIC, group="others")

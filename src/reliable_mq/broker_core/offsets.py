@@ -4,7 +4,7 @@ An offset is the queue offset of the next message to consume.
 Source: Apache RocketMQ `ConsumerOffsetManager`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -13,7 +13,7 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
-from reliable_mq.limits import OFFSETS_MAX
+from reliable_mq.limits import OFFSETS_SIZE_MAX, TOPIC_OFFSETS_COST
 from reliable_mq.wire import fastjson
 
 PATH = "config/consumerOffset.json"
@@ -26,12 +26,12 @@ class OffsetTable:
     Only what changed since is encoded for the file again: there may be tens of thousands of queues.
 
     A reset holds until the group's next pull of the queue takes it: it is the group's offset, and
-    commits are dropped. Invariant O1: no offset is negative. Invariant O2: `_count` is how many
-    offsets there are, committed ones and those up to where groups have pulled.
+    commits are dropped. Invariant O1: no offset is negative. Invariant O2: `_size` is what the
+    committed offsets and those of pulls take; each counts 1, and each topic of a group 8 more.
     """
 
     def __init__(self) -> None:
-        self._count = 0
+        self._size = 0
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._pulled: dict[tuple[str, str], dict[int, int]] = {}
         self._resets: dict[tuple[str, str], dict[int, int]] = {}
@@ -47,16 +47,16 @@ class OffsetTable:
 
     def invariants(self) -> None:
         """O1 and O2; see the class."""
-        count = sum(map(len, (*self._offsets.values(), *self._pulled.values())))
-        if count != self._count:
-            raise InvariantBroken(f"O2: {self._count} offsets are counted, there are {count}")
+        size = sum(map(_size_of, (*self._offsets.values(), *self._pulled.values())))
+        if size != self._size:
+            raise InvariantBroken(f"O2: offsets of size {self._size} are counted, it is {size}")
         for (topic, group), queues in self._offsets.items():
             if any(offset < 0 for offset in queues.values()):
                 raise InvariantBroken(f"O1: group {group} has a negative offset in {topic}")
 
     def has_room(self, count: int) -> bool:
         """Whether so many more offsets may be kept; peers multiply groups and queues."""
-        return self._count + count <= OFFSETS_MAX
+        return self._size + count <= OFFSETS_SIZE_MAX
 
     def may_commit(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether an offset is there already, or there is room for it."""
@@ -77,8 +77,9 @@ class OffsetTable:
             queues = self._offsets.get(key)
             if queues is None:
                 queues = self._offsets[key] = {}
+                self._size += TOPIC_OFFSETS_COST
             if queue_id not in queues:
-                self._count += 1
+                self._size += 1
             queues[queue_id] = offset
             self._change(key)
 
@@ -116,9 +117,13 @@ class OffsetTable:
         """Give a group the offsets of another in a topic, if that has any."""
         offsets = self._offsets.get((topic, source))
         if offsets:
-            self._count += len(offsets) - len(self._offsets.get((topic, group), ()))
-            self._offsets[topic, group] = dict(offsets)
+            self._put((topic, group), dict(offsets))
             self._change((topic, group))
+
+    def _put(self, key: tuple[str, str], offsets: dict[int, int]) -> None:
+        known = self._offsets.get(key)
+        self._size += _size_of(offsets) - (0 if known is None else _size_of(known))
+        self._offsets[key] = offsets
 
     def settle(self, store: MessageStore) -> None:
         """Take back the offsets behind the ends of queues that lost messages.
@@ -141,11 +146,14 @@ class OffsetTable:
         """Note where a group's next pull begins, if there is room. This is not saved."""
         queues = self._pulled.get((topic, group))
         if queues is None:
+            if not self.has_room(1):
+                return
             queues = self._pulled[topic, group] = {}
+            self._size += TOPIC_OFFSETS_COST
         if queue_id not in queues:
             if not self.has_room(1):
                 return
-            self._count += 1
+            self._size += 1
         queues[queue_id] = next_offset
 
     def topics_of(self, group: str) -> list[str]:
@@ -166,12 +174,12 @@ class OffsetTable:
 
     def _remove(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
         for key in [key for key in self._offsets if is_gone(key)]:
-            self._count -= len(self._offsets.pop(key))
+            self._size -= _size_of(self._offsets.pop(key))
             self._rows.pop(key, None)
             self._changed.discard(key)
             self._is_changed = True
         for key in [key for key in self._pulled if is_gone(key)]:
-            self._count -= len(self._pulled.pop(key))
+            self._size -= _size_of(self._pulled.pop(key))
         for key in [key for key in self._resets if is_gone(key)]:
             del self._resets[key]
 
@@ -202,11 +210,13 @@ class OffsetTable:
         file = msgspec.convert(fastjson.loads(text), _File, strict=False)
         for name, queues in file.offset_table.items():
             topic, _, group = name.partition(_SEPARATOR)
-            kept = {q: offset for q, offset in queues.items() if offset >= 0}
-            self._count += len(kept) - len(self._offsets.get((topic, group), ()))
-            self._offsets[topic, group] = kept
+            self._put((topic, group), {q: offset for q, offset in queues.items() if offset >= 0})
             self._changed.add((topic, group))
         self.version = file.data_version
+
+
+def _size_of(queues: Mapping[int, int]) -> int:
+    return TOPIC_OFFSETS_COST + len(queues)
 
 
 @decodable

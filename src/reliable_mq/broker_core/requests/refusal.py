@@ -6,7 +6,7 @@ B1: a request that is refused changes nothing, so handlers refuse before they ch
 from collections.abc import Mapping
 
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.limits import NAME_LENGTH_MAX, OFFSETS_MAX, TABLE_SIZE_MAX
+from reliable_mq.limits import NAME_LENGTH_MAX, TABLE_SIZE_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
 
@@ -65,8 +65,8 @@ def no_room_for_offsets() -> Refused:
     """Return the refusal of a request that would add an offset to a table that is full."""
     return Refused(
         ResponseCode.SYSTEM_ERROR,
-        f"the broker keeps {OFFSETS_MAX} offsets, the most that it may: delete groups or topics "
-        "that nobody needs",
+        "the broker keeps as many offsets of groups as it may: delete groups or topics that nobody "
+        "needs",
     )
 
 
