@@ -49,7 +49,7 @@ TABLE_SIZE_MAX = 64 * 1024 * 1024  # characters of a broker's table of topics, o
 # group so much more. That bounds their memory, and the time to write them.
 OFFSETS_SIZE_MAX = 4_000_000
 TOPIC_OFFSETS_COST = 8
-OFFSETS_ASKED_MAX = 100_000  # that one request clones or compares
+OFFSETS_ASKED_MAX = 100_000  # that one request clones, compares, or has encoded
 COUNTERS_MAX = 100_000  # of what topics, groups and queues do; about 1 KB of memory each
 LOCKS_MAX = 100_000  # of queues, of all groups at a broker
 NAME_LENGTH_MAX = 255  # characters of a name that a request gives, where no other limit is shorter

@@ -11,7 +11,7 @@ from tests.broker_core.broker_world import (
 )
 
 from reliable_mq.broker_core import json_rows, offsets, statistics
-from reliable_mq.broker_core.requests import consumer_rules, groups, offset_reset
+from reliable_mq.broker_core.requests import consumer_rules, groups, offset_reset, tables
 from reliable_mq.limits import TOPIC_OFFSETS_COST
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -287,3 +287,29 @@ def test_counters_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert fastjson.loads(runtime.body)["table"]["msgPutTotalTodayNow"] == "50"
     assert 1 <= len(counted) <= 20
+
+
+def test_offsets_that_change_all_at_once_are_encoded_in_several_ticks(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are served in between. The file has all of them in the end, whatever changed then."""
+    monkeypatch.setattr(offsets, "_ENCODED_AT_ONCE", 10)
+    monkeypatch.setattr(tables, "OFFSETS_ASKED_MAX", 100)
+    world.create_topic(queues=8)
+    names = [f"group-{number}" for number in range(20)]
+    for name in names:
+        world.subscribe(TOPIC, group=name)
+        for queue_id in range(8):
+            ext = {"consumerGroup": name, "topic": TOPIC, "queueId": queue_id, "commitOffset": 1}
+            world.ask(Ask.UPDATE_CONSUMER_OFFSET, ext)
+    assert world.ask(Ask.GET_ALL_CONSUMER_OFFSET).code == Code.SYSTEM_BUSY
+
+    world.pass_time(6_000, step=6_000)
+    left = world.state.offsets.unencoded_count
+    world.ask(Ask.DELETE_SUBSCRIPTIONGROUP, {"groupName": names[0], "cleanOffset": "true"})
+    world.pass_time(400, step=20)
+
+    assert 100 < left < 160
+    saved = fastjson.loads(world.disk.read_text(offsets.PATH))["offsetTable"]
+    assert saved == {f"{TOPIC}@{name}": dict.fromkeys(range(8), 1) for name in names[1:]}
+    assert world.ask(Ask.GET_ALL_CONSUMER_OFFSET).code == Code.SUCCESS

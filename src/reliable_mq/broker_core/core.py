@@ -72,6 +72,7 @@ class BrokerCore:
         self._half_check = HalfCheck()
         self._arrived: dict[tuple[str, int], set[int]] = {}
         self._room = _WAITING_COST_MAX  # for answers to waiting pulls, until the turn ends
+        self._is_encoding_offsets = False
         self._due_ms = {
             "statistics": 0,
             "delays": 0,
@@ -300,8 +301,7 @@ class BrokerCore:
         self._answer_due(now_ms)
         state.calls.expire(now_ms)
         self._store_what_is_due(now_ms)
-        if self._is_due("offsets", now_ms, config.offset_interval_ms) and state.offsets.is_dirty:
-            state.files.change(OFFSETS_PATH, state.offsets.dump)
+        self._save_offsets(now_ms)
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
         if is_due and state.schedule.is_dirty:
             state.files.change(schedule.PATH, state.schedule.dump)
@@ -311,6 +311,17 @@ class BrokerCore:
             state.locks.expire(now_ms)
             for group in state.clients.expire(now_ms):
                 state.notify_group(group)
+
+    def _save_offsets(self, now_ms: int) -> None:
+        """Save the offsets when it is due; very many are encoded over several ticks."""
+        offsets = self.state.offsets
+        is_due = self._is_due("offsets", now_ms, self.state.config.offset_interval_ms)
+        if is_due and offsets.is_dirty and not self._is_encoding_offsets:
+            offsets.begin_dump()
+            self._is_encoding_offsets = True
+        if self._is_encoding_offsets and not offsets.encode_some():
+            self._is_encoding_offsets = False
+            self.state.files.change(OFFSETS_PATH, offsets.dump_encoded)
 
     def _store_what_is_due(self, now_ms: int) -> None:
         """Store what the broker stores by itself; without room for it nothing is done."""

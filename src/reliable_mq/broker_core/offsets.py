@@ -18,12 +18,14 @@ from reliable_mq.wire import fastjson
 
 PATH = "config/consumerOffset.json"
 _SEPARATOR = "@"
+_ENCODED_AT_ONCE = 20_000  # offsets, in some 4 ms; a topic has 65,535 queues at most
 
 
 class OffsetTable:
     """Offsets by (topic, group) and queue. `is_dirty` until it was dumped.
 
-    Only what changed since is encoded for the file again: there may be tens of thousands of queues.
+    Only what changed since is encoded for the file again, some milliseconds at a time: there may be
+    millions of offsets.
 
     A reset holds until the group's next pull of the queue takes it: it is the group's offset, and
     commits are dropped. Invariant O1: no offset is negative. Invariant O2: `_size` is what the
@@ -37,7 +39,8 @@ class OffsetTable:
         self._resets: dict[tuple[str, str], dict[int, int]] = {}
         self.version = DataVersion()
         self._rows: dict[tuple[str, str], str] = {}
-        self._changed: set[tuple[str, str]] = set()
+        self._changed: set[tuple[str, str]] = set()  # since the last `begin_dump`
+        self._unencoded: list[tuple[str, str]] = []  # what had changed before it
         self._is_changed = False  # also by what was removed
 
     @property
@@ -183,19 +186,50 @@ class OffsetTable:
         for key in [key for key in self._resets if is_gone(key)]:
             del self._resets[key]
 
+    def begin_dump(self) -> None:
+        """Begin to encode what has changed; call `encode_some` until nothing is left."""
+        self._is_changed = False
+        self._unencoded = [*self._unencoded, *self._changed]
+        self._changed = set()
+
+    def encode_some(self) -> bool:
+        """Encode some of what changed before `begin_dump`; return whether more is left."""
+        room = _ENCODED_AT_ONCE
+        while self._unencoded and room > 0:
+            key = self._unencoded.pop()
+            if key in self._offsets:  # it may have been removed
+                room -= self._encode(key)
+        return bool(self._unencoded)
+
+    def _encode(self, key: tuple[str, str]) -> int:
+        """Encode what a group has in a topic; return how many offsets that are."""
+        queues = sorted(self._offsets[key].items())
+        offsets = ",".join([f"\n\t\t\t{queue_id}:{offset}" for queue_id, offset in queues])
+        name = plain_json(_SEPARATOR.join(key))
+        self._rows[key] = f"\n\t\t{name}:{{{offsets}\n\t\t}}"
+        return len(queues) + 1
+
+    @property
+    def unencoded_count(self) -> int:
+        """How many offsets `text` has to encode."""
+        changed = (*self._changed, *self._unencoded)
+        return sum(len(self._offsets.get(key, ())) for key in changed)
+
     def dump(self) -> str:
-        """Return the text of the file."""
+        """Return the text of the file, with all that there is."""
         self._is_changed = False
         return self.text()
 
     def text(self) -> str:
-        """Return the table as the file has it, and tools want it."""
-        changed, self._changed = self._changed, set()
-        for topic, group in changed:
-            queues = sorted(self._offsets[topic, group].items())
-            offsets = ",".join([f"\n\t\t\t{queue_id}:{offset}" for queue_id, offset in queues])
-            name = plain_json(f"{topic}{_SEPARATOR}{group}")
-            self._rows[topic, group] = f"\n\t\t{name}:{{{offsets}\n\t\t}}"
+        """Return the table as the file has it, and tools want it, with all that there is."""
+        for key in (*self._changed, *self._unencoded):
+            if key in self._offsets:
+                self._encode(key)
+        self._changed, self._unencoded = set(), []
+        return self.dump_encoded()
+
+    def dump_encoded(self) -> str:
+        """Return the text of the file as of `begin_dump`, or somewhat later."""
         return (
             f'{{\n\t"dataVersion":{plain_json(self.version)},'
             f'\n\t"offsetTable":{{{",".join(self._rows.values())}\n\t}}\n}}'

@@ -7,7 +7,7 @@ from reliable_mq.broker_core.names import system_topics
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.topics import DataVersion
-from reliable_mq.limits import FRAME_SIZE_MAX
+from reliable_mq.limits import FRAME_SIZE_MAX, OFFSETS_ASKED_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -64,6 +64,12 @@ def _page(
 
 def get_all_consumer_offset(state: BrokerState, request: Request) -> Command:
     """GET_ALL_CONSUMER_OFFSET: the whole table, or a refusal; Apache knows no pages of it."""
+    if state.offsets.unencoded_count > OFFSETS_ASKED_MAX:
+        raise Refused(
+            ResponseCode.SYSTEM_BUSY,
+            f"more than {OFFSETS_ASKED_MAX} offsets have changed since they were saved: ask again "
+            "in some seconds",
+        )
     body = state.offsets.text().encode()
     _refuse_too_long(body, "the offsets of all groups", "group by group with GET_CONSUME_STATS")
     return reply(request.command, body=body)
