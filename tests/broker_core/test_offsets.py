@@ -1,8 +1,11 @@
 """Offsets of groups and queues, by number and by time."""
 
+from unittest import mock
+
 import pytest
 from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld, there
 
+from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 
@@ -121,3 +124,27 @@ def test_a_group_meets_the_messages_that_come_in_place_of_lost_ones(world: Broke
     # Then the group goes on with the first message that comes now
     answer = world.ask(Ask.QUERY_CONSUMER_OFFSET, {**QUEUE, "consumerGroup": GROUP})
     assert answer.ext_fields["offset"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("topic", "group"), [("orders", "payments"), ("t{1:", "g,2:"), ("t 4:", 'g"3:')]
+)
+def test_offsets_read_as_they_were_written_whatever_the_names_are(topic: str, group: str) -> None:
+    written, read = OffsetTable(), OffsetTable()
+    written.commit(group, topic, 3, 7)
+
+    read.load(written.dump())
+
+    assert read.all_of(group, topic) == {3: 7}
+    read.invariants()
+
+
+def test_a_table_of_usual_names_is_read_by_the_fast_reader() -> None:
+    """The reader of all that fastjson writes takes 40 us for each of what may be millions."""
+    written, read = OffsetTable(), OffsetTable()
+    written.commit("payments", "orders", 3, 7)
+
+    with mock.patch("reliable_mq.wire.fastjson.loads", side_effect=AssertionError):
+        read.load(written.dump())
+
+    assert read.all_of("payments", "orders") == {3: 7}

@@ -57,6 +57,8 @@ ATTACKS: Mapping[str, Attack] = {
     "pulls": Attack(big_queues.large_pulls, _settings(properties=_PULLING)),
     "held": Attack(big_queues.held_pulls, _settings(properties=_PULLING)),
     "sends": Attack(big_queues.large_sends, _settings(properties=NEVER_BUSY)),
+    # 4 million offsets, and their text while it is written: docs/broker.md, "Budgets".
+    "multiplied": Attack(big_queues.multiplied_ids, _settings(memory_max=256 * MIB)),
     "invented": Attack(big_queues.invented_ids, _settings(memory_max=64 * MIB)),
     "registrations": Attack(big_tables.registrations, _settings(memory_max=384 * MIB)),
     "brokers": Attack(many_brokers.many_brokers, _settings(memory_max=384 * MIB)),

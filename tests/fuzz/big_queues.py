@@ -1,5 +1,7 @@
 """Queues of very many messages, and very many pulls that wait at one."""
 
+from collections.abc import Callable
+
 from tests.fuzz.bystander import GROUP, TOPIC
 from tests.fuzz.fields import PULL, SEND, try_frame
 from tests.fuzz.scene import VICTIM, Broken, Peer, Scene
@@ -10,6 +12,7 @@ from reliable_mq.wire.codes import ResponseCode as Code
 
 _BATCH_COUNT = 5_000
 _TAGS = 970
+_WIDE = 10_000  # queues
 _WINDOW = 2_000  # requests that are sent before their answers are looked for
 
 
@@ -153,3 +156,40 @@ def invented_ids(scene: Scene) -> None:
     kept = peer.ask(Ask.GET_ALL_CONSUMER_OFFSET)
     if kept is not None and len(kept.body) > 10_000:
         raise Broken(f"{len(kept.body)} bytes of offsets of queues that are not there are kept")
+
+
+def multiplied_ids(scene: Scene) -> None:
+    """Groups are invented, and each has something in every queue of a wide topic."""
+    random = scene.random
+    peer = scene.peer()
+    wide = {"topic": "wide", "readQueueNums": _WIDE, "writeQueueNums": _WIDE, "perm": 6}
+    wide |= {"topicFilterType": "SINGLE_TAG", "defaultTopic": "TBW102"}
+    peer.ask(Ask.UPDATE_AND_CREATE_TOPIC, wide)
+    kind, count = random.choice((("locks", 100), ("offsets", 3_000), ("topics", 2_000)))
+    scene.note("multiplied", (kind, count))
+    code, ext, body = _multiplied(peer, kind)
+    for begin in range(0, count, _WINDOW):
+        frames = [
+            peer.frame(code, ext(str(number)), body % number if body else b"x")
+            for number in range(begin, min(begin + _WINDOW, count))
+        ]
+        if not peer.send(b"".join(frames)) or peer.wait() is None:
+            return
+        peer.answers.clear()
+
+
+def _multiplied(peer: Peer, kind: str) -> tuple[int, Callable[[str], dict[str, object]], bytes]:
+    """Return the code, the header for a number, and the body with a place for the number."""
+    if kind == "topics":
+        return Ask.SEND_MESSAGE_V2, lambda name: {**SEND, "b": f"invented-{name:0>100}"}, b""
+    if kind == "locks":
+        queues = b",".join(
+            b'{"topic":"wide","brokerName":"b","queueId":%d}' % number for number in range(_WIDE)
+        )
+        body = b'{"consumerGroup":"locking-%d","clientId":"c","mqSet":[' + queues + b"]}"
+        return Ask.LOCK_BATCH_MQ, lambda _name: {}, body
+    peer.ask(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"source"}')
+    reset = {"topic": "wide", "group": "source", "timestamp": -1, "isForce": "true"}
+    peer.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset | {"queueId": -1})
+    clone = {"srcGroup": "source", "topic": "wide", "offline": "true"}
+    return Ask.CLONE_GROUP_OFFSET, lambda name: {**clone, "destGroup": f"heir-{name}"}, b""

@@ -12,7 +12,8 @@ import msgspec
 from tests.fuzz.name_server_flaws import brokers_without_bounds, put, registrations_side_by_side
 
 from reliable_mq.broker_core import clients, config, core
-from reliable_mq.broker_core.delivery import long_poll
+from reliable_mq.broker_core import offsets as offset_table
+from reliable_mq.broker_core.delivery import long_poll, order_lock
 from reliable_mq.broker_core.filter import sql92, tokens
 from reliable_mq.broker_core.requests import (
     filtered_pull,
@@ -208,6 +209,12 @@ def invented_queues_are_kept() -> None:
         put(module, "is_known_queue", lambda *_: True)
 
 
+def groups_multiply() -> None:
+    """Every group may have something in every queue."""
+    put(offset_table, "OFFSETS_SIZE_MAX", _ENDLESS)
+    put(order_lock, "LOCKS_MAX", _ENDLESS)
+
+
 class Flaw(NamedTuple):
     """Which line of the list a flaw brings back, how, and which kind of case finds it."""
 
@@ -235,5 +242,6 @@ FLAWS: Mapping[str, Flaw] = {
     "half frames are kept": Flaw(18, half_frames_are_kept, "partial"),
     "unread answers are kept": Flaw(18, unread_answers_are_kept, "silent"),
     "a byte keeps a frame alive": Flaw(18, a_byte_keeps_a_frame_alive, "slow"),
+    "groups multiply": Flaw(18, groups_multiply, "multiplied"),
     "invented queues are kept": Flaw(18, invented_queues_are_kept, "invented"),
 }
