@@ -353,3 +353,17 @@ def test_files_that_go_before_their_time_for_want_of_space_are_warned_of_and_oth
         told,
         "the disk is 50 % full, sends go on",
     ]
+
+
+def test_a_changed_ratio_holds_for_what_the_last_look_at_the_disk_found() -> None:
+    """Whoever lets the disk be fuller need not wait for the next look until sends go on."""
+    world = world_with(1)
+    world.disk.used = 0.77
+    clean(world)
+    update = RequestCode.UPDATE_BROKER_CONFIG
+
+    world.ask(update, {}, b"diskSpaceWarningLevelRatio=70")
+    answer = world.ask(RequestCode.SEND_MESSAGE_V2, send_again(), b"x")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    world.ask(update, {}, b"diskSpaceWarningLevelRatio=90")
+    world.send()

@@ -73,14 +73,9 @@ class BrokerCore:
         self._arrived: dict[tuple[str, int], set[int]] = {}
         self._room = _WAITING_COST_MAX  # for answers to waiting pulls, until the turn ends
         self._is_encoding_offsets = False
-        self._due_ms = {
-            "statistics": 0,
-            "delays": 0,
-            "offsets": 0,
-            "delay offsets": 0,
-            "clients": 0,
-            "halves": 0,
-        }
+        self._due_ms = dict.fromkeys(
+            ("statistics", "delays", "offsets", "delay offsets", "clients", "halves"), 0
+        )
 
     def _timers(self, config: BrokerConfig, store: MessageStore) -> Timers:
         files = TimerStore(

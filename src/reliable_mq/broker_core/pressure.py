@@ -59,6 +59,12 @@ class Pressure:
         self._has_bytes = free_size >= _TABLES_SIZE
         self._judge()
 
+    def change_limits(self, limits: PressureLimits, *, is_full: bool) -> None:
+        """Go on with other limits, and with whether the disk is too full by the rules of now."""
+        self.limits = limits
+        self._is_full = is_full
+        self._judge()
+
     def note_room(self, *, has_room: bool) -> None:
         """Note whether the system had room for the last write."""
         self._has_room = has_room

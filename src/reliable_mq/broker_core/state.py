@@ -390,8 +390,8 @@ class BrokerState:
         self.groups.allow_creation(auto_create=config.auto_create_group)
         self.topics.plain_lanes.clear()
         self.locks.change_lifetime(config.lock_lifetime_ms)
-        self.retention.rules = config.retention
-        self.pressure.limits = _pressure_limits(config)
+        self.retention.change_rules(config.retention)
+        self.pressure.change_limits(_pressure_limits(config), is_full=self.retention.is_full)
         self.store.log.read_ahead(is_wanted=config.data_read_ahead)
         self.config = config
 

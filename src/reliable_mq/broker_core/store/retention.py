@@ -137,6 +137,11 @@ class Retention:
         """Let old files go at any hour, for the next rounds."""
         self.manual_rounds = MANUAL_ROUNDS
 
+    def change_rules(self, rules: RetentionRules) -> None:
+        """Go on with other rules, also for what the last look at the disk found."""
+        self.rules = rules
+        self.is_full = self.used > rules.warning
+
     def judge(self, found: Survey, now_ms: int) -> int:
         """Return how many of the oldest files go, after a look at the clocks.
 
