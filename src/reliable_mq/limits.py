@@ -45,15 +45,16 @@ FIELDS_MAX = 10_000  # in the header of a command
 SHORT_HEADER_SIZE = 64 * 1024  # bytes; one of JSON that is no longer has no more fields than that
 ROWS_MAX = 10_000  # of topics or groups in one request that makes them
 TABLE_SIZE_MAX = 64 * 1024 * 1024  # characters of a broker's table of topics, or of its groups
-# Of the offsets that a broker keeps, committed ones and those of pulls: each has 1, each topic of a
-# group so much more. That bounds their memory, and the time to write them.
-OFFSETS_SIZE_MAX = 4_000_000
+# Offsets that a broker keeps: each counts 1, and each pair of a topic and a group so much more.
+# That bounds their memory, some 90 bytes for each, and the time to write them.
+OFFSETS_SIZE_MAX = 4_000_000  # committed ones
+PULLED_SIZE_MAX = 1_000_000  # up to where groups have pulled; not saved
 TOPIC_OFFSETS_COST = 8
-OFFSETS_ASKED_MAX = 100_000  # that one request clones, compares, or has encoded
+OFFSETS_ASKED_MAX = 100_000  # the size of those that one request clones, compares, or has encoded
 COUNTERS_MAX = 100_000  # of what topics, groups and queues do; about 1 KB of memory each
 LOCKS_MAX = 100_000  # of queues, of all groups at a broker
 NAME_LENGTH_MAX = 255  # characters of a name that a request gives, where no other limit is shorter
-RULES_MAX = 10_000  # modes of groups and topics at a broker, and topics forbidden to groups
+RULES_MAX = 5_000  # modes of groups and topics at a broker, and topics forbidden to groups
 ATTRIBUTES_LENGTH_MAX = 64 * 1024  # characters of the changes of one topic's or group's attributes
 FILTER_LENGTH_MAX = 64 * 1024  # characters of an expression
 FILTER_PARTS_MAX = 2_000  # names, constants, signs and words of a SQL92 expression

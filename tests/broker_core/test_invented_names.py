@@ -11,6 +11,7 @@ from tests.broker_core.broker_world import (
 )
 
 from reliable_mq.broker_core import json_rows, offsets, statistics
+from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from reliable_mq.broker_core.requests import consumer_rules, groups, offset_reset, tables
 from reliable_mq.limits import TOPIC_OFFSETS_COST
 from reliable_mq.wire import fastjson
@@ -206,6 +207,8 @@ def test_names_that_are_kept_have_a_limit(world: BrokerWorld) -> None:
         for group, client in ((name, "c"), (GROUP, name))
     ]
     header = {"group": name, "topic": TOPIC, "readable": "false"}
+    clone = {"srcGroup": GROUP, "destGroup": name, "topic": TOPIC, "offline": "true"}
+    assert "longer than group max length" in str(world.ask(Ask.CLONE_GROUP_OFFSET, clone).remark)
     answers = [
         *(world.ask(Ask.LOCK_BATCH_MQ, {}, lock) for lock in locks),
         world.ask(Ask.UPDATE_AND_GET_GROUP_FORBIDDEN, header),
@@ -221,16 +224,14 @@ def test_groups_and_queues_multiply_to_no_more_offsets_than_there_may_be(
     world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commits, resets, clones and pulls of known groups and queues: what is there goes on."""
-    monkeypatch.setattr(offsets, "OFFSETS_SIZE_MAX", 10 + 3 * TOPIC_OFFSETS_COST)
+    monkeypatch.setattr(offsets, "OFFSETS_SIZE_MAX", 8 + 2 * TOPIC_OFFSETS_COST)
     world.create_topic(queues=4)
     world.subscribe(TOPIC)
     world.subscribe(TOPIC, group="others")
+    world.subscribe(TOPIC, group="late")
     assert [commit(world, queue_id).code for queue_id in range(4)] == [Code.SUCCESS] * 4
     reset = {"topic": TOPIC, "group": "others", "timestamp": -1, "isForce": "true", "queueId": -1}
     assert world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset).code == Code.SUCCESS
-    for queue_id in range(4):  # two find room
-        world.ask(Ask.PULL_MESSAGE, pull_header(0, queueId=queue_id))
-    world.subscribe(TOPIC, group="late")
     clone = {"srcGroup": GROUP, "destGroup": "heirs", "topic": TOPIC, "offline": "true"}
     late = {"consumerGroup": "late", "topic": TOPIC, "queueId": 0, "commitOffset": 1}
     refused = [
@@ -238,14 +239,37 @@ def test_groups_and_queues_multiply_to_no_more_offsets_than_there_may_be(
         world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset | {"group": "late"}),
         world.ask(Ask.UPDATE_CONSUMER_OFFSET, late),
     ]
+    pull = pull_header(0, consumerGroup="late", sysFlag=5, commitOffset=1)
+    assert world.ask(Ask.PULL_MESSAGE, pull).code == Code.PULL_NOT_FOUND, "a pull is served"
 
     assert {answer.code for answer in refused} == {Code.SYSTEM_ERROR}
-    assert "delete groups or topics that nobody needs" in str(refused[0].remark)
-    assert commit(world, 3, offset=0).code == Code.SUCCESS
+    assert all("delete topics that nobody needs" in str(answer.remark) for answer in refused)
+    assert world.state.offsets.topics_of("late") == []
+    again = [
+        commit(world, 3, offset=0),
+        world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset),
+        world.ask(Ask.CLONE_GROUP_OFFSET, clone | {"destGroup": "others"}),
+    ]
+    assert {answer.code for answer in again} == {Code.SUCCESS}
     world.state.offsets.invariants()
     world.ask(Ask.DELETE_SUBSCRIPTIONGROUP, {"groupName": "others", "cleanOffset": "true"})
     assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, late).code == Code.SUCCESS
     world.state.offsets.invariants()
+
+
+def test_pulls_are_noted_as_long_as_there_is_room_and_take_none_of_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(offsets, "PULLED_SIZE_MAX", 2 + TOPIC_OFFSETS_COST)
+    table = offsets.OffsetTable()
+    for queue_id in range(4):
+        table.note_pull(GROUP, TOPIC, queue_id, 7)
+    table.note_pull("others", TOPIC, 0, 7)
+
+    assert [table.pulled(GROUP, TOPIC, queue_id) for queue_id in range(4)] == [7, 7, 0, 0]
+    assert table.pulled("others", TOPIC, 0) == 0
+    assert table.may_commit("others", TOPIC, range(100))
+    table.invariants()
 
 
 def test_a_request_that_multiplies_queues_has_a_budget(
@@ -263,7 +287,6 @@ def test_a_request_that_multiplies_queues_has_a_budget(
     answers = [
         world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset),
         world.ask(Ask.CLONE_GROUP_OFFSET, clone),
-        world.ask(Ask.CLONE_GROUP_OFFSET, clone | {"destGroup": "g" * 256}),
         world.ask(Ask.QUERY_CORRECTION_OFFSET, compared),
     ]
     told = {"useServerSideResetOffset": "false"}
@@ -289,27 +312,111 @@ def test_counters_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= len(counted) <= 20
 
 
-def test_offsets_that_change_all_at_once_are_encoded_in_several_ticks(
-    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others are served in between. The file has all of them in the end, whatever changed then."""
+@pytest.fixture
+def slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a tick encode one row of a table of offsets."""
     monkeypatch.setattr(offsets, "_ENCODED_AT_ONCE", 10)
     monkeypatch.setattr(tables, "OFFSETS_ASKED_MAX", 100)
+
+
+NAMES = [f"group-{number}" for number in range(20)]
+
+
+def commit_all(world: BrokerWorld, offset: int, names: list[str] = NAMES) -> None:
+    """Let each group commit in each of eight queues, behind a message."""
     world.create_topic(queues=8)
-    names = [f"group-{number}" for number in range(20)]
+    for queue_id in range(8):
+        world.send(queue_id=queue_id)
     for name in names:
         world.subscribe(TOPIC, group=name)
         for queue_id in range(8):
-            ext = {"consumerGroup": name, "topic": TOPIC, "queueId": queue_id, "commitOffset": 1}
-            world.ask(Ask.UPDATE_CONSUMER_OFFSET, ext)
+            ext = {"consumerGroup": name, "topic": TOPIC, "queueId": queue_id}
+            world.ask(Ask.UPDATE_CONSUMER_OFFSET, ext | {"commitOffset": offset})
+
+
+def saved(world: BrokerWorld) -> dict[str, dict[int, int]]:
+    text = world.disk.read_text(offsets.PATH)
+    return of_topic(fastjson.loads(text)) if text else {}
+
+
+def of_topic(table: dict[str, dict[str, dict[int, int]]]) -> dict[str, dict[int, int]]:
+    """Return the offsets without those of the broker's own group."""
+    rows = table["offsetTable"].items()
+    return {name: queues for name, queues in rows if name.startswith(TOPIC)}
+
+
+def asked(world: BrokerWorld) -> dict[str, dict[int, int]]:
+    answer = world.ask(Ask.GET_ALL_CONSUMER_OFFSET)
+    assert answer.code == Code.SUCCESS
+    return of_topic(fastjson.loads(answer.body))
+
+
+def each_at(offset: int, names: list[str]) -> dict[str, dict[int, int]]:
+    return {f"{TOPIC}@{name}": dict.fromkeys(range(8), offset) for name in names}
+
+
+@pytest.mark.usefixtures("slices")
+def test_offsets_that_change_all_at_once_are_encoded_in_several_ticks(world: BrokerWorld) -> None:
+    """Others are served in between. No file is written before all are encoded; then it has all,
+    whatever was deleted meanwhile. Who asks for all gets those that were saved last."""
+    commit_all(world, 1)
     assert world.ask(Ask.GET_ALL_CONSUMER_OFFSET).code == Code.SYSTEM_BUSY
 
     world.pass_time(6_000, step=6_000)
-    left = world.state.offsets.unencoded_count
-    world.ask(Ask.DELETE_SUBSCRIPTIONGROUP, {"groupName": names[0], "cleanOffset": "true"})
-    world.pass_time(400, step=20)
+    first = saved(world)
+    world.ask(Ask.DELETE_SUBSCRIPTIONGROUP, {"groupName": NAMES[0], "cleanOffset": "true"})
+    world.pass_time(600, step=20)
+    second = saved(world)
+    commit_all(world, 2, NAMES[1:])
 
-    assert 100 < left < 160
-    saved = fastjson.loads(world.disk.read_text(offsets.PATH))["offsetTable"]
-    assert saved == {f"{TOPIC}@{name}": dict.fromkeys(range(8), 1) for name in names[1:]}
-    assert world.ask(Ask.GET_ALL_CONSUMER_OFFSET).code == Code.SUCCESS
+    assert (first, second) == ({}, each_at(1, NAMES[1:]))
+    assert asked(world) == each_at(1, NAMES[1:])
+
+
+@pytest.mark.usefixtures("slices")
+@pytest.mark.parametrize("ends", ["is closed", "is asked"])
+def test_who_needs_all_offsets_between_two_slices_gets_them(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    commit_all(world, 1)
+    world.pass_time(6_000, step=6_000)
+    if ends == "is closed":
+        world.stop()
+        found = saved(world)
+        world.start()
+    else:
+        monkeypatch.setattr(tables, "OFFSETS_ASKED_MAX", 10_000)
+        found = asked(world)
+
+    assert found == each_at(1, NAMES)
+
+
+@pytest.mark.usefixtures("slices")
+def test_a_broker_that_was_started_again_tells_all_offsets_soon(world: BrokerWorld) -> None:
+    commit_all(world, 1)
+    world.stop()
+    world.start()
+
+    world.pass_time(7_000, step=20)
+
+    assert asked(world) == each_at(1, NAMES)
+
+
+def test_what_says_which_halves_are_settled_is_written_as_of_one_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given a row that was encoded before its partner moved, when the file is written, then it has
+    both as they are: else a transaction that was rolled back would be asked for again."""
+    monkeypatch.setattr(offsets, "_ENCODED_AT_ONCE", 1)
+    table = offsets.OffsetTable()
+    for topic in (HALF_TOPIC, OP_TOPIC):
+        table.commit(TRANSACTION_GROUP, topic, 0, 1)
+    table.begin_dump()
+    assert table.encode_some()
+    for topic in (HALF_TOPIC, OP_TOPIC):
+        table.commit(TRANSACTION_GROUP, topic, 0, 2)
+    assert not table.encode_some()
+
+    written = fastjson.loads(table.dump_encoded())["offsetTable"]
+
+    assert list(written.values()) == [{0: 2}, {0: 2}]

@@ -13,8 +13,11 @@ from reliable_mq.broker_core.topics import READ, DataVersion
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.java_int import I32, I64
+
+log = limited_log(__name__)
 
 PATH = "config/subscriptionGroup.json"
 
@@ -69,25 +72,31 @@ class GroupTable:
             if group.group_name != name:
                 raise InvariantBroken(f"G1: group {group.group_name!r} is kept as {name!r}")
 
-    def find(self, name: str, now_ms: int) -> GroupConfig | None:
+    def find(self, name: str, now_ms: int, *, may_create: bool = True) -> GroupConfig | None:
         """Return the group's settings; a group that is new is created when that is allowed.
 
-        None is made when the table is full.
+        None is made when there is no room for it.
         """
         group = self._groups.get(name)
-        if group is None and self._may_be_created(name):
+        if group is None and may_create and self._may_be_created(name):
             group = GroupConfig(group_name=name)
+            if not self.has_room(group):
+                log.warning("group %s is not made: the table of groups is full", name)
+                return None
             self.put(group, now_ms)
         return group
 
     def _may_be_created(self, name: str) -> bool:
-        is_wanted = self._auto_create or is_system_group(name)
-        return is_wanted and not self.is_full and not group_fault(name)
+        return (self._auto_create or is_system_group(name)) and not group_fault(name)
 
     @property
-    def is_full(self) -> bool:
-        """Whether the table is so large that no request may make or change a group."""
-        return self._rows.is_full
+    def size(self) -> int:
+        """How many characters of JSON all groups have together."""
+        return self._rows.size
+
+    def has_room(self, group: GroupConfig) -> bool:
+        """Whether a request may add or replace this group; see `JsonRows.has_room`."""
+        return self._rows.has_room(group.group_name, group)
 
     def get(self, name: str) -> GroupConfig | None:
         """Return the group's settings, or None."""

@@ -19,6 +19,10 @@ def plain_json(value: object) -> str:
     return _encoder.encode(value).decode()
 
 
+def _row(name: str, value: object) -> str:
+    return f"{plain_json(name)}:{plain_json(value)}"
+
+
 class JsonRows:
     """The rows by name, in the order in which they came.
 
@@ -39,13 +43,20 @@ class JsonRows:
             raise InvariantBroken(f"J2: {self._size} characters are counted")
 
     @property
-    def is_full(self) -> bool:
-        """Whether the rows have TABLE_SIZE_MAX characters, so that peers may add nothing."""
-        return self._size >= TABLE_SIZE_MAX
+    def size(self) -> int:
+        """How many characters all rows have together."""
+        return self._size
+
+    def has_room(self, name: str, value: object) -> bool:
+        """Whether a peer may set this row: the table is not full, or its row gets no longer."""
+        known = self._rows.get(name)
+        if self._size < TABLE_SIZE_MAX:
+            return True
+        return known is not None and len(_row(name, value)) <= len(known)
 
     def set(self, name: str, value: object) -> None:
         """Add or replace a row."""
-        row = f"{plain_json(name)}:{plain_json(value)}"
+        row = _row(name, value)
         known = self._rows.get(name)
         if known is None:
             self._sorted = None

@@ -5,37 +5,46 @@ Source: Apache RocketMQ `ConsumerOffsetManager`.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 
 import msgspec
 
 from reliable_mq.broker_core.json_rows import plain_json
+from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
-from reliable_mq.limits import OFFSETS_SIZE_MAX, TOPIC_OFFSETS_COST
+from reliable_mq.limits import OFFSETS_SIZE_MAX, PULLED_SIZE_MAX, TOPIC_OFFSETS_COST
 from reliable_mq.wire import fastjson
 
 PATH = "config/consumerOffset.json"
 _SEPARATOR = "@"
 _BARE_NUMBER = re.compile(r"([{,\s])([0-9]+):")
-_ENCODED_AT_ONCE = 20_000  # offsets, in some 4 ms; a topic has 65,535 queues at most
+_ENCODED_AT_ONCE = 20_000  # the size of rows, in some 4 ms; a topic has 65,535 queues at most
+# Which halves are settled is read from one to the other; see `delivery.half`.
+_AT_ONCE = ((HALF_TOPIC, TRANSACTION_GROUP), (OP_TOPIC, TRANSACTION_GROUP))
 
 
 class OffsetTable:
     """Offsets by (topic, group) and queue. `is_dirty` until it was dumped.
 
     Only what changed since is encoded for the file again, some milliseconds at a time: there may be
-    millions of offsets.
+    millions of offsets. So the rows of the file are not of one moment. Those of `_AT_ONCE` are.
 
     A reset holds until the group's next pull of the queue takes it: it is the group's offset, and
     commits are dropped. Invariant O1: no offset is negative. Invariant O2: `_size` is what the
-    committed offsets and those of pulls take; each counts 1, and each topic of a group 8 more.
+    committed offsets take, and `_pulled_size` those of pulls: each counts 1, and each pair of a
+    topic and a group 8 more. Invariant O3: `_topics` and `_groups` list the pairs that have
+    committed offsets.
     """
 
     def __init__(self) -> None:
         self._size = 0
+        self._pulled_size = 0
+        self._topics: dict[str, set[str]] = {}  # by group
+        self._groups: dict[str, set[str]] = {}  # by topic
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._pulled: dict[tuple[str, str], dict[int, int]] = {}
         self._resets: dict[tuple[str, str], dict[int, int]] = {}
@@ -51,21 +60,38 @@ class OffsetTable:
         return self._is_changed
 
     def invariants(self) -> None:
-        """O1 and O2; see the class."""
-        size = sum(map(_size_of, (*self._offsets.values(), *self._pulled.values())))
-        if size != self._size:
-            raise InvariantBroken(f"O2: offsets of size {self._size} are counted, it is {size}")
+        """O1 to O3; see the class."""
+        sizes = [sum(map(_size_of, table.values())) for table in (self._offsets, self._pulled)]
+        if sizes != [self._size, self._pulled_size]:
+            raise InvariantBroken(f"O2: {self._size} and {self._pulled_size}, it is {sizes}")
+        by_group = {(topic, group) for group, names in self._topics.items() for topic in names}
+        by_topic = {(topic, group) for topic, names in self._groups.items() for group in names}
+        if not by_group == by_topic == self._offsets.keys():
+            raise InvariantBroken("O3: other pairs are listed than have offsets")
         for (topic, group), queues in self._offsets.items():
             if any(offset < 0 for offset in queues.values()):
                 raise InvariantBroken(f"O1: group {group} has a negative offset in {topic}")
 
-    def has_room(self, count: int) -> bool:
-        """Whether so many more offsets may be kept; peers multiply groups and queues."""
-        return self._size + count <= OFFSETS_SIZE_MAX
+    def has_room(self, size: int) -> bool:
+        """Whether offsets of this size may be added; peers multiply groups and queues."""
+        return self._size + size <= OFFSETS_SIZE_MAX
 
-    def may_commit(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether an offset is there already, or there is room for it."""
-        return self.has_room(1) or queue_id in self._offsets.get((topic, group), ())
+    def may_commit(self, group: str, topic: str, queue_ids: Collection[int]) -> bool:
+        """Whether these offsets are there already, or there is room for those that are not."""
+        queues = self._offsets.get((topic, group))
+        if queues is None:
+            return self.has_room(TOPIC_OFFSETS_COST + len(queue_ids))
+        added = sum(queue_id not in queues for queue_id in queue_ids)
+        return not added or self.has_room(added)
+
+    def may_clone(self, source: str, group: str, topics: Iterable[str]) -> bool:
+        """Whether a group may have the offsets of another in these topics."""
+        sizes = (
+            _size_of(self._offsets.get((topic, source), {}))
+            - (_size_of(known) if (known := self._offsets.get((topic, group))) else 0)
+            for topic in topics
+        )
+        return self.has_room(sum(sizes))
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the group's offset, or None when it never committed one."""
@@ -81,8 +107,7 @@ class OffsetTable:
             key = (topic, group)
             queues = self._offsets.get(key)
             if queues is None:
-                queues = self._offsets[key] = {}
-                self._size += TOPIC_OFFSETS_COST
+                queues = self._put(key, {})
             if queue_id not in queues:
                 self._size += 1
             queues[queue_id] = offset
@@ -110,9 +135,9 @@ class OffsetTable:
             del self._resets[topic, group]
         return offset
 
-    def count_of(self, group: str, topic: str) -> int:
-        """Return of how many queues of a topic the group has committed an offset."""
-        return len(self._offsets.get((topic, group), ()))
+    def size_of(self, group: str, topic: str) -> int:
+        """Return what the group's offsets in a topic take; see the class."""
+        return _size_of(self._offsets.get((topic, group), {}))
 
     def all_of(self, group: str, topic: str) -> dict[int, int]:
         """Return what the group committed in a topic, by queue."""
@@ -125,10 +150,15 @@ class OffsetTable:
             self._put((topic, group), dict(offsets))
             self._change((topic, group))
 
-    def _put(self, key: tuple[str, str], offsets: dict[int, int]) -> None:
+    def _put(self, key: tuple[str, str], offsets: dict[int, int]) -> dict[int, int]:
         known = self._offsets.get(key)
+        if known is None:
+            topic, group = key
+            self._topics.setdefault(group, set()).add(topic)
+            self._groups.setdefault(topic, set()).add(group)
         self._size += _size_of(offsets) - (0 if known is None else _size_of(known))
         self._offsets[key] = offsets
+        return offsets
 
     def settle(self, store: MessageStore) -> None:
         """Take back the offsets behind the ends of queues that lost messages.
@@ -151,40 +181,49 @@ class OffsetTable:
         """Note where a group's next pull begins, if there is room. This is not saved."""
         queues = self._pulled.get((topic, group))
         if queues is None:
-            if not self.has_room(1):
+            if self._pulled_size >= PULLED_SIZE_MAX:
                 return
             queues = self._pulled[topic, group] = {}
-            self._size += TOPIC_OFFSETS_COST
+            self._pulled_size += TOPIC_OFFSETS_COST
         if queue_id not in queues:
-            if not self.has_room(1):
+            if self._pulled_size >= PULLED_SIZE_MAX:
                 return
-            self._size += 1
+            self._pulled_size += 1
         queues[queue_id] = next_offset
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics in which the group has an offset."""
-        return sorted(topic for topic, owner in self._offsets if owner == group)
+        return sorted(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have an offset in the topic."""
-        return sorted(group for name, group in self._offsets if name == topic)
+        return sorted(self._groups.get(topic, ()))
 
     def remove_group(self, group: str) -> None:
         """Forget a group's offsets of all topics."""
-        self._remove(lambda key: key[1] == group)
+        self._remove([(topic, group) for topic in self._topics.get(group, ())])
+        self._forget_unsaved(lambda key: key[1] == group)
 
     def remove_topic(self, topic: str) -> None:
         """Forget all groups' offsets of a topic."""
-        self._remove(lambda key: key[0] == topic)
+        self._remove([(topic, group) for group in self._groups.get(topic, ())])
+        self._forget_unsaved(lambda key: key[0] == topic)
 
-    def _remove(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
-        for key in [key for key in self._offsets if is_gone(key)]:
+    def _remove(self, keys: Iterable[tuple[str, str]]) -> None:
+        for key in keys:
+            topic, group = key
             self._size -= _size_of(self._offsets.pop(key))
             self._rows.pop(key, None)
             self._changed.discard(key)
             self._is_changed = True
+            for listed, name, other in ((self._topics, group, topic), (self._groups, topic, group)):
+                listed[name].discard(other)
+                if not listed[name]:
+                    del listed[name]
+
+    def _forget_unsaved(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
         for key in [key for key in self._pulled if is_gone(key)]:
-            self._size -= _size_of(self._pulled.pop(key))
+            self._pulled_size -= _size_of(self._pulled.pop(key))
         for key in [key for key in self._resets if is_gone(key)]:
             del self._resets[key]
 
@@ -198,24 +237,32 @@ class OffsetTable:
         """Encode some of what changed before `begin_dump`; return whether more is left."""
         room = _ENCODED_AT_ONCE
         while self._unencoded and room > 0:
-            key = self._unencoded.pop()
-            if key in self._offsets:  # it may have been removed
-                room -= self._encode(key)
+            room -= self._encode(self._unencoded.pop())
         return bool(self._unencoded)
 
     def _encode(self, key: tuple[str, str]) -> int:
-        """Encode what a group has in a topic; return how many offsets that are."""
+        """Encode what a group has in a topic, if it was not removed; return its size."""
+        if key not in self._offsets:
+            return 1
         queues = sorted(self._offsets[key].items())
         offsets = ",".join([f"\n\t\t\t{queue_id}:{offset}" for queue_id, offset in queues])
         name = plain_json(_SEPARATOR.join(key))
         self._rows[key] = f"\n\t\t{name}:{{{offsets}\n\t\t}}"
-        return len(queues) + 1
+        return _size_of(self._offsets[key])
+
+    def is_text_cheap(self, size_max: int) -> bool:
+        """Whether offsets of this size at most have to be encoded for `text`."""
+        size = 0
+        for key in chain(self._changed, self._unencoded):
+            size += _size_of(self._offsets.get(key, {}))
+            if size > size_max:
+                return False
+        return True
 
     @property
-    def unencoded_count(self) -> int:
-        """How many offsets `text` has to encode."""
-        changed = (*self._changed, *self._unencoded)
-        return sum(len(self._offsets.get(key, ())) for key in changed)
+    def has_all_rows(self) -> bool:
+        """Whether `dump_encoded` has a row for each pair of a topic and a group."""
+        return len(self._rows) == len(self._offsets)
 
     def dump(self) -> str:
         """Return the text of the file, with all that there is."""
@@ -224,14 +271,15 @@ class OffsetTable:
 
     def text(self) -> str:
         """Return the table as the file has it, and tools want it, with all that there is."""
-        for key in (*self._changed, *self._unencoded):
-            if key in self._offsets:
-                self._encode(key)
+        for key in chain(self._changed, self._unencoded):
+            self._encode(key)
         self._changed, self._unencoded = set(), []
         return self.dump_encoded()
 
     def dump_encoded(self) -> str:
-        """Return the text of the file as of `begin_dump`, or somewhat later."""
+        """Return the text of the file; each row is as of `begin_dump`, or somewhat later."""
+        for key in _AT_ONCE:
+            self._encode(key)
         return (
             f'{{\n\t"dataVersion":{plain_json(self.version)},'
             f'\n\t"offsetTable":{{{",".join(self._rows.values())}\n\t}}\n}}'
@@ -248,6 +296,7 @@ class OffsetTable:
             topic, _, group = name.partition(_SEPARATOR)
             self._put((topic, group), {q: offset for q, offset in queues.items() if offset >= 0})
             self._changed.add((topic, group))
+        self._is_changed = bool(self._changed)  # so that all rows are encoded soon
         self.version = file.data_version
 
 

@@ -51,6 +51,17 @@ class RequestModes:
         modes = self._file.message_request_mode_map.setdefault(mode.topic, {})
         modes[mode.consumer_group] = mode
 
+    def forget(self, *, topic: str = "", group: str = "") -> bool:
+        """Forget what was set for a topic, or for a group; return whether that was something."""
+        table = self._file.message_request_mode_map
+        is_changed = table.pop(topic, None) is not None
+        for name in [name for name, modes in table.items() if group in modes]:
+            is_changed = True
+            del table[name][group]
+            if not table[name]:
+                del table[name]
+        return is_changed
+
     def to_json(self) -> dict[str, object]:
         """Return the table as the file has it."""
         table: dict[str, object] = msgspec.to_builtins(self._file)

@@ -321,7 +321,7 @@ class BrokerState:
 
     def find_group(self, name: str, now_ms: int) -> GroupConfig | None:
         """Return a consumer group; one that is new is created and saved when that is allowed."""
-        group = self.groups.find(name, now_ms)
+        group = self.groups.find(name, now_ms, may_create=not self.topics.is_overfull)
         if self.groups.is_dirty:
             self.groups_changed()
         return group

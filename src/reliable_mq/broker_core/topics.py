@@ -18,9 +18,11 @@ from reliable_mq.broker_core.names import (
     is_system_topic,
     reply_topic,
 )
+from reliable_mq.broker_core.requests.refusal import table_full
 from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.limits import TABLE_SIZE_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.java_int import I32, I64
 
@@ -194,9 +196,21 @@ class TopicTable:
         return len(self._topics)
 
     @property
-    def is_full(self) -> bool:
-        """Whether the table is so large that no request may make or change a topic."""
-        return self._rows.is_full
+    def size(self) -> int:
+        """How many characters of JSON all topics have together."""
+        return self._rows.size
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether retry topics, which are always made, have doubled what the table may have.
+
+        Then no new group is made, whose retry topics would follow.
+        """
+        return self._rows.size >= 2 * TABLE_SIZE_MAX
+
+    def has_room(self, topic: TopicConfig) -> bool:
+        """Whether a request may add or replace this topic; see `JsonRows.has_room`."""
+        return self._rows.has_room(topic.topic_name, topic)
 
     def own(self) -> frozenset[str]:
         """Return the topics that the broker made for itself."""
@@ -237,10 +251,13 @@ class TopicTable:
         """Create a topic as a copy of a template that allows it.
 
         The new topic has the queues that were asked for, but no more than the template. It is None
-        when the template does not allow it, and when the table is full.
+        when the template does not allow it.
+
+        Raises:
+            Refused: when there is no room for it.
         """
         default = self._topics.get(default_name)
-        if default is None or not default.perm & INHERIT or self.is_full:
+        if default is None or not default.perm & INHERIT:
             return None
         count = max(0, min(queues, default.write_queue_nums))
         topic = TopicConfig(
@@ -251,6 +268,8 @@ class TopicTable:
             topic_sys_flag=default.topic_sys_flag,
             topic_filter_type=default.topic_filter_type,
         )
+        if not self.has_room(topic):
+            raise table_full("topics")
         self.put(topic, now_ms)
         return topic
 

@@ -39,13 +39,20 @@ def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Comm
         is_forbidden = not header.readable
         if is_forbidden and not state.groups.is_read_forbidden(group, topic):
             refuse_long_names(group, topic)
-            refuse_above(state.groups.forbidden_count + 1, RULES_MAX, "topics forbidden to groups")
+            if state.groups.forbidden_count >= RULES_MAX:
+                raise _too_many_rules("topics forbidden to groups: allow some of them again")
         state.groups.forbid_reading(group, topic, request.now_ms, is_forbidden=is_forbidden)
         if state.groups.is_dirty:
             state.groups_changed()
     readable = not state.groups.is_read_forbidden(group, topic)
     body = {"group": group, "readable": readable, "topic": topic}
     return reply(request.command, body=fastjson.dumps(body))
+
+
+def _too_many_rules(what: str) -> Refused:
+    return Refused(
+        ResponseCode.INVALID_PARAMETER, f"the broker keeps {RULES_MAX} {what}, or change others"
+    )
 
 
 def set_message_request_mode(state: BrokerState, request: Request) -> Command:
@@ -59,11 +66,17 @@ def set_message_request_mode(state: BrokerState, request: Request) -> Command:
         raise Refused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
         )
-    if not state.request_modes.has(mode):
-        refuse_above(len(state.request_modes) + 1, RULES_MAX, "groups and topics with a mode")
+    if not state.request_modes.has(mode) and len(state.request_modes) >= RULES_MAX:
+        raise _too_many_rules("modes: delete topics or groups that nobody needs")
     state.request_modes.put(mode)
     state.files.change(MODES_PATH, state.request_modes.dump)
     return reply(request.command)
+
+
+def forget_modes(state: BrokerState, *, topic: str = "", group: str = "") -> None:
+    """Forget the modes of a topic or a group that is deleted."""
+    if state.request_modes.forget(topic=topic, group=group):
+        state.files.change(MODES_PATH, state.request_modes.dump)
 
 
 def get_all_message_request_mode(state: BrokerState, request: Request) -> Command:

@@ -11,6 +11,7 @@ from reliable_mq.broker_core.clients import ConsumerData, Member, SubscriptionDa
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.connections import connection_of
+from reliable_mq.broker_core.requests.consumer_rules import forget_modes
 from reliable_mq.broker_core.requests.group_attributes import altered
 from reliable_mq.broker_core.requests.refusal import (
     GROUPS_MAX,
@@ -18,7 +19,7 @@ from reliable_mq.broker_core.requests.refusal import (
     Refused,
     body_of,
     refuse_above,
-    refuse_full,
+    table_full,
 )
 from reliable_mq.broker_core.requests.subscription import check_filter, refuse_too_large
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -180,7 +181,8 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
     if body:
         group = _wanted(state, read_json(body))
         state.pressure.check_tables()
-        refuse_full("groups", is_full=state.groups.is_full)
+        if not state.groups.has_room(group):
+            raise table_full("groups")
         state.groups.put(group, request.now_ms)
         state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
@@ -197,7 +199,8 @@ def update_and_create_subscription_group_list(state: BrokerState, request: Reque
     refuse_above(len(listed), ROWS_MAX, "groups")
     groups = [_wanted(state, each) for each in listed]
     state.pressure.check_tables()
-    refuse_full("groups", is_full=state.groups.is_full)
+    if not all(map(state.groups.has_room, groups)):
+        raise table_full("groups")
     for group in groups:
         state.groups.put(group, request.now_ms)
     state.groups_changed()
@@ -234,6 +237,7 @@ def delete_subscription_group(state: BrokerState, request: Request) -> None:
     if state.groups.remove(header.group_name, request.now_ms):
         state.groups_changed()
     state.statistics.forget_group(header.group_name)
+    forget_modes(state, group=header.group_name)
     if header.clean_offset:
         state.offsets.remove_group(header.group_name)
     state.reply_when_saved(request, reply(request.command))

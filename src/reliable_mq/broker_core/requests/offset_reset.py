@@ -5,6 +5,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor.resetOffset`, `Broker2Client.reset
 """
 
 from reliable_mq.broker_core.clients import ConsumerGroup, Member
+from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.offsets import is_known_queue, offset_at_time
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.queue_stats import QueueKey, queue_key
@@ -13,7 +14,6 @@ from reliable_mq.broker_core.requests.refusal import (
     Refused,
     no_room_for_offsets,
     refuse_above,
-    refuse_long_names,
 )
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.limits import OFFSETS_ASKED_MAX
@@ -55,7 +55,7 @@ def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command
         }
     if not offsets:
         raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
-    if not state.offsets.has_room(len(offsets)):
+    if not state.offsets.may_commit(header.group, header.topic, offsets):
         raise no_room_for_offsets()
     for queue_id, offset in offsets.items():
         if is_known_queue(state, header.topic, queue_id):  # Apache keeps offsets of others, too
@@ -191,15 +191,17 @@ def clone_group_offset(state: BrokerState, asked: Request) -> Command:
     source = state.clients.consumer_group(header.src_group)
     wanted = source.subscriptions if source and not header.offline else None
     topic = (header.topic or "").strip()
-    refuse_long_names(header.dest_group)
+    fault = group_fault(header.dest_group)
+    if fault:
+        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
     names = [
         name
         for name in ([topic] if topic else state.offsets.topics_of(header.src_group))
         if state.topics.get(name) is not None and (not wanted or name in wanted)
     ]
-    count = sum(state.offsets.count_of(header.src_group, name) for name in names)
-    refuse_above(count, OFFSETS_ASKED_MAX, "offsets")
-    if not state.offsets.has_room(count):
+    size = sum(state.offsets.size_of(header.src_group, name) for name in names)
+    refuse_above(size, OFFSETS_ASKED_MAX, "offsets")
+    if not state.offsets.may_clone(header.src_group, header.dest_group, names):
         raise no_room_for_offsets()
     for name in names:
         state.offsets.clone(header.src_group, header.dest_group, name)
@@ -217,8 +219,8 @@ def query_correction_offset(state: BrokerState, asked: Request) -> Command:
     ignored = set((header.filter_groups or "").split(","))
     lowest: dict[int, int] = {}
     groups = [group for group in state.offsets.groups_of(header.topic) if group not in ignored]
-    count = sum(state.offsets.count_of(group, header.topic) for group in groups)
-    refuse_above(count, OFFSETS_ASKED_MAX, "offsets")
+    size = sum(state.offsets.size_of(group, header.topic) for group in groups)
+    refuse_above(size, OFFSETS_ASKED_MAX, "offsets")
     for group in groups:
         for queue_id, offset in state.offsets.all_of(group, header.topic).items():
             if offset >= state.store.bounds(header.topic, queue_id)[0]:

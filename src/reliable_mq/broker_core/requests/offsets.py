@@ -80,7 +80,7 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Command:
     if state.offsets.pending_reset(group, topic, header.queue_id) is not None:
         return reply(request.command, remark="Offset has been previously reset")
     if is_known_queue(state, topic, header.queue_id):
-        if not state.offsets.may_commit(group, topic, header.queue_id):
+        if not state.offsets.may_commit(group, topic, (header.queue_id,)):
             raise no_room_for_offsets()
         state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     return reply(request.command)

@@ -17,6 +17,7 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import ConsumeQueueHeader
 
+_TIMES_QUEUES_MAX = 3_000  # whose times one answer has: each may take reads of the log
 _UNITS_MAX = 4_096  # of one answer; Apache gives as many as were asked for
 
 
@@ -62,10 +63,14 @@ def get_broker_consume_stats(state: BrokerState, request: Request) -> Command:
     is_order = request.command.ext_fields.get("isOrder", "").lower() == "true"
     stats: list[dict[str, list[object]]] = []
     total = 0
+    refuse_above(len(state.groups), QUEUES_ASKED_MAX, "groups")
+    count = 0
     for group in state.groups.names():
         of_group: list[object] = []
         for topic in _topics_of(state, group):
             if topic.order or not is_order:
+                count += topic.write_queue_nums
+                refuse_above(count, QUEUES_ASKED_MAX, "queues")
                 table = _offsets_in(state, group, topic)
                 total += sum(row["brokerOffset"] - row["consumerOffset"] for row in table.values())
                 key = f"{topic.topic_name}@{group}"
@@ -112,6 +117,7 @@ def query_consume_time_span(state: BrokerState, request: Request) -> Command:
     topic = state.topics.get(name)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+    refuse_above(topic.write_queue_nums, _TIMES_QUEUES_MAX, "queues")
     spans = []
     for queue_id in range(topic.write_queue_nums):
         queue = state.store.queue(name, queue_id)

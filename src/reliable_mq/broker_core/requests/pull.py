@@ -323,8 +323,10 @@ def _note_progress(
     state.statistics.pulled(group, topic, queue_id, found.messages, len(found.body))
     if not commits or found.status == _RESET:  # what the client has come to is no longer true
         return
-    if state.offsets.may_commit(group, topic, queue_id):
+    if state.offsets.may_commit(group, topic, (queue_id,)):
         state.offsets.commit(group, topic, queue_id, header.commit_offset)
+    else:
+        log.warning("no room for an offset of group %s in topic %s: it is not kept", group, topic)
 
 
 def _waiting(

@@ -65,8 +65,8 @@ def no_room_for_offsets() -> Refused:
     """Return the refusal of a request that would add an offset to a table that is full."""
     return Refused(
         ResponseCode.SYSTEM_ERROR,
-        "the broker keeps as many offsets of groups as it may: delete groups or topics that nobody "
-        "needs",
+        "the broker keeps as many offsets of groups as it may: delete topics that nobody needs, or "
+        "groups with their offsets (cleanOffset)",
     )
 
 
@@ -84,22 +84,13 @@ def refuse_long_names(*names: str) -> None:
             )
 
 
-def refuse_full(what: str, *, is_full: bool) -> None:
-    """Refuse a request that makes or changes a topic or a group in a table that is full.
-
-    Args:
-        what: of what the table is.
-        is_full: whether it is.
-
-    Raises:
-        Refused: when it is full.
-    """
-    if is_full:
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR,
-            f"the broker's table of {what} has {TABLE_SIZE_MAX} characters, the most that it may "
-            f"have: delete {what} that nobody needs",
-        )
+def table_full(what: str) -> Refused:
+    """Return the refusal of a request that would make the table of topics or of groups longer."""
+    return Refused(
+        ResponseCode.SYSTEM_ERROR,
+        f"the broker's table of {what} has {TABLE_SIZE_MAX} characters of JSON or more: delete "
+        f"{what} that nobody needs; rows may be changed if they get no longer",
+    )
 
 
 def no_such_topic(topic: str, *, after: str = "") -> Refused:

@@ -24,7 +24,6 @@ from reliable_mq.broker_core.requests.refusal import (
     no_such_group,
     no_such_queue,
     no_such_topic,
-    refuse_full,
     too_large,
 )
 from reliable_mq.broker_core.requests.timed import (
@@ -186,7 +185,6 @@ def topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> Top
         return _retry_topic(state, header, now_ms)
     topic = _made(state, header, now_ms)
     if topic is None:
-        refuse_full("topics", is_full=state.topics.is_full)
         raise no_such_topic(name)
     return topic
 

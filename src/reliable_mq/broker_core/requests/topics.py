@@ -8,7 +8,8 @@ import msgspec
 
 from reliable_mq.broker_core.names import EVENT_TOPIC, topic_fault
 from reliable_mq.broker_core.requests import message_type
-from reliable_mq.broker_core.requests.refusal import Refused, refuse_above, refuse_full
+from reliable_mq.broker_core.requests.consumer_rules import forget_modes
+from reliable_mq.broker_core.requests.refusal import Refused, refuse_above, table_full
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
@@ -60,7 +61,8 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Command | N
         return reply(request.command)
     state.pressure.check_tables()
     if topic != known:
-        refuse_full("topics", is_full=state.topics.is_full)
+        if not state.topics.has_room(topic):
+            raise table_full("topics")
         state.put_topic(topic, request.now_ms)
     state.reply_when_registered(request, reply(request.command))
     return None
@@ -93,7 +95,8 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
         attributes = _changed_attributes(state, state.topics.get(wanted.topic_name), changes)
         topics.append(msgspec.structs.replace(wanted, attributes=attributes))
     state.pressure.check_tables()
-    refuse_full("topics", is_full=state.topics.is_full)
+    if not all(map(state.topics.has_room, topics)):
+        raise table_full("topics")
     for topic in topics:
         state.topics.put(topic, request.now_ms)
     state.topics_changed([topic.topic_name for topic in topics])
@@ -180,6 +183,7 @@ def delete_topic_in_broker(state: BrokerState, request: Request) -> None:
         state.topics_changed()
     state.offsets.remove_topic(name)
     state.statistics.forget_topic(name)
+    forget_modes(state, topic=name)
     if state.store.delete_topic(name):
         _store_event(state, name, request.now_ms)
     # First: after a crash the topic may still be there, but not be gone with its messages left.
