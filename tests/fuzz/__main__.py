@@ -111,7 +111,8 @@ def _fuzz(arguments: argparse.Namespace) -> int:
             found_count += len(findings)
             for finding in findings:
                 print(finding, f"\nreplay it: make fuzz CASE={finding.split()[0]}\n", flush=True)
-            if found_count > _FINDINGS_MAX:
+            is_over = time.monotonic() - began > arguments.minutes * 60  # rounds take longer, too
+            if found_count > _FINDINGS_MAX or is_over:
                 pool.shutdown(cancel_futures=True)
                 break
     for name in names:
