@@ -105,6 +105,8 @@ def _fuzz(arguments: argparse.Namespace) -> int:
             for number in range(rounds)
         ]
         for future in as_completed(futures):
+            if future.cancelled():
+                continue
             played, findings = future.result()
             for name, part in played.items():
                 done.setdefault(name, Done()).add(part)
@@ -113,8 +115,7 @@ def _fuzz(arguments: argparse.Namespace) -> int:
                 print(finding, f"\nreplay it: make fuzz CASE={finding.split()[0]}\n", flush=True)
             is_over = time.monotonic() - began > arguments.minutes * 60  # rounds take longer, too
             if found_count > _FINDINGS_MAX or is_over:
-                pool.shutdown(cancel_futures=True)
-                break
+                pool.shutdown(wait=False, cancel_futures=True)  # those under way are counted
     for name in names:
         print(done.get(name, Done()).line(name))
     count = sum(part.cases for part in done.values())
