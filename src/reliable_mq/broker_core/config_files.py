@@ -14,7 +14,8 @@ _Act = Callable[[], None]
 class ConfigFiles:
     """Files by path, with what makes their text.
 
-    Invariant F2: whoever waits is let go by a write whose text was made after the change.
+    Invariant F2: whoever waits is let go by a write whose text was made after the change. The text
+    of the offsets may have been made before; nobody waits for it.
     """
 
     def __init__(self) -> None:

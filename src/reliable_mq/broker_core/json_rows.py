@@ -49,9 +49,9 @@ class JsonRows:
 
     def has_room(self, name: str, value: object) -> bool:
         """Whether a peer may set this row: the table is not full, or its row gets no longer."""
-        known = self._rows.get(name)
         if self._size < TABLE_SIZE_MAX:
             return True
+        known = self._rows.get(name)
         return known is not None and len(_row(name, value)) <= len(known)
 
     def set(self, name: str, value: object) -> None:

@@ -78,20 +78,19 @@ class OffsetTable:
 
     def may_commit(self, group: str, topic: str, queue_ids: Collection[int]) -> bool:
         """Whether these offsets are there already, or there is room for those that are not."""
+        if self.has_room(TOPIC_OFFSETS_COST + len(queue_ids)):
+            return True
         queues = self._offsets.get((topic, group))
         if queues is None:
-            return self.has_room(TOPIC_OFFSETS_COST + len(queue_ids))
+            return False
         added = sum(queue_id not in queues for queue_id in queue_ids)
         return not added or self.has_room(added)
 
     def may_clone(self, source: str, group: str, topics: Iterable[str]) -> bool:
         """Whether a group may have the offsets of another in these topics."""
-        sizes = (
-            _size_of(self._offsets.get((topic, source), {}))
-            - (_size_of(known) if (known := self._offsets.get((topic, group))) else 0)
-            for topic in topics
+        return self.has_room(
+            sum(self.size_of(source, topic) - self.size_of(group, topic) for topic in topics)
         )
-        return self.has_room(sum(sizes))
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the group's offset, or None when it never committed one."""
@@ -136,8 +135,9 @@ class OffsetTable:
         return offset
 
     def size_of(self, group: str, topic: str) -> int:
-        """Return what the group's offsets in a topic take; see the class."""
-        return _size_of(self._offsets.get((topic, group), {}))
+        """Return what the group's offsets in a topic take, 0 when it has none; see the class."""
+        queues = self._offsets.get((topic, group))
+        return 0 if queues is None else _size_of(queues)
 
     def all_of(self, group: str, topic: str) -> dict[int, int]:
         """Return what the group committed in a topic, by queue."""
@@ -151,12 +151,10 @@ class OffsetTable:
             self._change((topic, group))
 
     def _put(self, key: tuple[str, str], offsets: dict[int, int]) -> dict[int, int]:
-        known = self._offsets.get(key)
-        if known is None:
-            topic, group = key
-            self._topics.setdefault(group, set()).add(topic)
-            self._groups.setdefault(topic, set()).add(group)
-        self._size += _size_of(offsets) - (0 if known is None else _size_of(known))
+        topic, group = key
+        self._topics.setdefault(group, set()).add(topic)
+        self._groups.setdefault(topic, set()).add(group)
+        self._size += _size_of(offsets) - self.size_of(group, topic)
         self._offsets[key] = offsets
         return offsets
 
@@ -253,8 +251,8 @@ class OffsetTable:
     def is_text_cheap(self, size_max: int) -> bool:
         """Whether offsets of this size at most have to be encoded for `text`."""
         size = 0
-        for key in chain(self._changed, self._unencoded):
-            size += _size_of(self._offsets.get(key, {}))
+        for topic, group in chain(self._changed, self._unencoded):
+            size += self.size_of(group, topic)
             if size > size_max:
                 return False
         return True

@@ -40,7 +40,7 @@ def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Comm
         if is_forbidden and not state.groups.is_read_forbidden(group, topic):
             refuse_long_names(group, topic)
             if state.groups.forbidden_count >= RULES_MAX:
-                raise _too_many_rules("topics forbidden to groups: allow some of them again")
+                raise _too_many_rules("topics forbidden to groups", "allow some of them again")
         state.groups.forbid_reading(group, topic, request.now_ms, is_forbidden=is_forbidden)
         if state.groups.is_dirty:
             state.groups_changed()
@@ -49,9 +49,10 @@ def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Comm
     return reply(request.command, body=fastjson.dumps(body))
 
 
-def _too_many_rules(what: str) -> Refused:
+def _too_many_rules(what: str, cure: str) -> Refused:
     return Refused(
-        ResponseCode.INVALID_PARAMETER, f"the broker keeps {RULES_MAX} {what}, or change others"
+        ResponseCode.INVALID_PARAMETER,
+        f"the broker has {RULES_MAX} {what}, the most that it keeps: {cure}",
     )
 
 
@@ -67,7 +68,7 @@ def set_message_request_mode(state: BrokerState, request: Request) -> Command:
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
         )
     if not state.request_modes.has(mode) and len(state.request_modes) >= RULES_MAX:
-        raise _too_many_rules("modes: delete topics or groups that nobody needs")
+        raise _too_many_rules("modes", "delete topics or groups that nobody needs")
     state.request_modes.put(mode)
     state.files.change(MODES_PATH, state.request_modes.dump)
     return reply(request.command)

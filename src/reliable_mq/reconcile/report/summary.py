@@ -147,7 +147,7 @@ def unread_sentence(unread: Mapping[str, Any]) -> str:
     messages = "1 message of it counts" if count == 1 else f"{count:,} messages of it count"
     return (
         f"nobody is known to read topic {unread['topic']}: {messages} as settled because the broker"
-        " stored what was sent, and the brokers keep no offset of a consumer group in it"
+        " stored what was sent. The brokers keep no offset of a consumer group in it"
     )
 
 
