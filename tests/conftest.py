@@ -19,6 +19,7 @@ from tests.postgres_databases import new_database
 from tests.recorded_tables import recorded
 
 from reliable_mq.app import sql_database
+from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.line_limit import LineLimit
 from reliable_mq.sql_schema import create_and_note
 from reliable_mq.testing.local_mysql import LocalMySQL, find_mysqld
@@ -51,11 +52,22 @@ def signals_do_after_a_test_what_they_did_before() -> Iterator[None]:
 
 
 def pytest_sessionstart() -> None:
-    """Let applications be patient, unless a test says otherwise.
+    """End at once on a disk on which every broker of the tests would refuse sends.
+
+    Let applications be patient, unless a test says otherwise.
 
     Let tests interrupt themselves and what they start: a shell's background jobs ignore SIGINT, and
     children inherit that.
     """
+    folder = Path(tempfile.gettempdir())
+    disk, refuses = shutil.disk_usage(folder), BrokerConfig().warning_percent
+    used = disk.used / (disk.used + disk.free)
+    if used * 100 > refuses:
+        pytest.exit(
+            f"the disk of {folder} is {used:.0%} full, and brokers refuse sends above {refuses}%: "
+            "make room, or let TMPDIR name another disk",
+            pytest.ExitCode.USAGE_ERROR,
+        )
     os.environ.setdefault("RELIABLE_MQ_CLIENT", PATIENT_CLIENT)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -199,7 +199,26 @@ VALUES = [
     ),
     ("broker", with_broker(config={"brokerPermission": "4"}), "permission 4", Level.ERROR),
     ("broker", with_broker(config={"messageDelayLevel": "1s 9s"}), "'1s 9s'", Level.ERROR),
-    ("broker", with_broker(runtime={"commitLogDiskRatio": "0.9"}), "90% full", Level.ERROR),
+    (
+        "broker",
+        with_broker(runtime={"commitLogDiskRatio": "0.91"}),
+        "91% full: it refuses sends",
+        Level.ERROR,
+    ),
+    (
+        "broker",
+        with_broker(runtime={"commitLogDiskRatio": "0.9"}),
+        "90% full: it refuses sends above 90%",
+        Level.WARNING,
+    ),
+    (
+        "broker",
+        with_broker(
+            config={"diskSpaceWarningLevelRatio": "70"}, runtime={"commitLogDiskRatio": "0.71"}
+        ),
+        "71% full: it refuses sends",
+        Level.ERROR,
+    ),
     ("broker", with_broker(runtime={"brokerVersion": "399"}), "older than 5.0", Level.WARNING),
     (
         "broker",

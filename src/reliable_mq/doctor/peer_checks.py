@@ -7,7 +7,11 @@ from reliable_mq.limits import DELAY_LEVELS_TEXT
 from reliable_mq.settings import EMBEDDED
 
 _READ_AND_WRITE = 6
-_DISK_USED_MAX = 0.85
+_NEARLY_FULL_PERCENT = 5  # below the mark from which sends are refused
+# Bounds of the broker's marks; the higher one is the default.
+# Source: Apache RocketMQ `DefaultMessageStore.CleanCommitLogService`.
+_REFUSES_PERCENT = 35, 90
+_REMOVES_PERCENT = 30, 85
 
 
 def redis(patient: Patient, told: Told) -> None:
@@ -121,10 +125,29 @@ def _broker(name: str, config: dict[str, str], runtime: dict[str, str], told: To
             "come at other times than asked for",
             f"messageDelayLevel={DELAY_LEVELS_TEXT}",
         )
-    used = runtime.get("commitLogDiskRatio", "")
-    if used.replace(".", "", 1).isdecimal() and float(used) > _DISK_USED_MAX:
-        soon = "it will remove files before their time, then" if removes_unread else "it will soon"
+    _disk(name, config, runtime, told)
+
+
+def _disk(name: str, config: dict[str, str], runtime: dict[str, str], told: Told) -> None:
+    """The disk of a broker has room: from its own marks on it removes files and refuses sends."""
+    ratio = runtime.get("commitLogDiskRatio", "")
+    if not ratio.replace(".", "", 1).isdecimal():
+        return
+    used = float(ratio) * 100
+    refuses = _percent(config.get("diskSpaceWarningLevelRatio", ""), *_REFUSES_PERCENT)
+    removes = _percent(config.get("diskSpaceCleanForciblyRatio", ""), *_REMOVES_PERCENT)
+    state = f"the disk of broker {name} is {used:.0f}% full"
+    if used > refuses:
+        told.error(f"{state}: it refuses sends", "make room")
+    elif config.get("cleanFileForciblyEnable") == "true" and used > removes:
         told.error(
-            f"the disk of broker {name} is {float(used):.0%} full: {soon} refuse sends",
+            f"{state}: it removes files before their time, and refuses sends above {refuses}%",
             "make room",
         )
+    elif used > refuses - _NEARLY_FULL_PERCENT:
+        told.warn(f"{state}: it refuses sends above {refuses}%", "make room")
+
+
+def _percent(value: str, least: int, most: int) -> int:
+    """Return a mark as the broker takes it: within its bounds, of which the higher is default."""
+    return min(max(int(value), least), most) if value.isdecimal() else most
