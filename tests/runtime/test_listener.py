@@ -2,87 +2,20 @@
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
 
 import pytest
-import uvloop
-from tests.waiting import eventually, scene_limit
+from tests.runtime.echo_server import Echo, connect, is_served, run, serving
+from tests.waiting import eventually
 
-from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
-from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import LINES_A_MINUTE
-from reliable_mq.runtime import listener, server_connection
 from reliable_mq.runtime.listener import Listener
-from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, encode_command, reply, request
+from reliable_mq.wire.command import encode_command, reply, request
 from reliable_mq.wire.record import pack_host
-
-
-class Echo:
-    """An owner that answers each command with its body, `times` over."""
-
-    small_answers = SMALL_ANSWERS
-
-    def __init__(self, times: int = 1) -> None:
-        self.times = times
-        self.listener = Listener(self)
-        self.seen: list[Command] = []
-        self.connections: list[Connection] = []
-        self.gone: list[Connection] = []
-
-    def received(self, connection: Connection, commands: Iterable[Command]) -> None:
-        if connection not in self.connections:
-            self.connections.append(connection)
-        for command in commands:
-            self.seen.append(command)
-            answer = encode_command(reply(command, body=command.body * self.times))
-            self.listener.send(connection.id, [answer])
-
-    def disconnected(self, connection: Connection) -> None:
-        self.gone.append(connection)
-
-
-@asynccontextmanager
-async def serving(
-    host: str = "127.0.0.1", *, times: int = 1, idle_seconds: float | None = None
-) -> AsyncIterator[Echo]:
-    echo = Echo(times)
-    if idle_seconds is not None:
-        echo.listener = Listener(echo, idle_seconds)
-    await echo.listener.bind(host, 0)
-    await echo.listener.serve()
-    try:
-        yield echo
-    finally:
-        await echo.listener.close()
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with scene_limit():
-            await test()
-
-    uvloop.run(bounded())
-
-
-async def connect(
-    echo: Echo, host: str = "127.0.0.1"
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(host, echo.listener.port, limit=1 << 24)
-
-
-async def is_served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    writer.write(encode_command(request(7, body=b"still here")))
-    length = struct.unpack(">i", await reader.readexactly(4))[0]
-    return b"still here" in await reader.readexactly(length)
-
 
 BAD = {
     "a frame over 16 MiB": struct.pack(">i", 16 * 1024 * 1024 + 1),
@@ -310,91 +243,5 @@ def test_after_reading_stopped_answers_still_leave() -> None:
             assert [command.code for command in echo.seen] == [7]
             echo.listener.send(echo.connections[0].id, [b"last words"])
             assert await reader.readexactly(10) == b"last words"
-
-    run(test)
-
-
-def test_a_peer_that_asks_for_much_in_one_read_lets_others_in_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each command takes longer than a slice; the other peer asks while the first is handled."""
-
-    async def test() -> None:
-        async with serving() as echo:
-            other = socket.create_connection(("127.0.0.1", echo.listener.port))
-            reader, writer = await connect(echo)
-            assert await is_served(reader, writer)
-            received = echo.received
-
-            def receive(connection: Connection, commands: Iterable[Command]) -> None:
-                if len(echo.seen) == 1:
-                    other.sendall(encode_command(request(9)))
-                received(connection, commands)
-
-            monkeypatch.setattr(echo, "received", receive)
-            writer.write(encode_command(request(8)) * 10)
-            await eventually(lambda: len(echo.seen) == 12)
-            codes = [command.code for command in echo.seen]
-            assert codes.index(9) < 6, codes
-            other.close()
-
-    monkeypatch.setattr(server_connection, "_SLICE_SECONDS", -1.0)
-    run(test)
-
-
-def test_large_answers_that_take_long_are_made_in_many_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Ten peers ask at once, and one of the answers takes all the time of a turn."""
-
-    async def test() -> None:
-        async with serving() as echo:
-            loop = asyncio.get_running_loop()
-            turns: list[int] = []
-            number = 0
-
-            def count() -> None:
-                nonlocal number
-                number += 1
-                if len(turns) < 10:
-                    loop.call_soon(count)
-
-            received = echo.received
-
-            def receive(connection: Connection, commands: Iterable[Command]) -> None:
-                before = len(echo.seen)
-                received(connection, commands)
-                turns.extend([number] * (len(echo.seen) - before))
-
-            monkeypatch.setattr(echo, "received", receive)
-            peers = [await connect(echo) for _ in range(10)]
-            count()
-            for _, writer in peers:
-                writer.write(encode_command(request(9)))
-            await eventually(lambda: len(turns) == 10)
-            assert max(map(turns.count, turns)) <= 2, turns
-
-    monkeypatch.setattr(listener, "_LARGE_SECONDS", 0.0)
-    run(test)
-
-
-def test_commands_that_an_owner_leaves_are_handed_over_again() -> None:
-    """The owner takes one command of those that one read brought, and asks for the others."""
-
-    async def test() -> None:
-        async with serving() as echo:
-            received = echo.received
-
-            def receive(connection: Connection, commands: Iterable[Command]) -> bool:
-                some = list(itertools.islice(commands, 1))
-                received(connection, some)
-                return bool(some)
-
-            echo.received = receive  # type: ignore[assignment, method-assign]
-            _, writer = await connect(echo)
-            frames = [encode_command(request(RequestCode.SEND_MESSAGE, {"n": n})) for n in "123"]
-            writer.write(b"".join(frames))
-            await eventually(lambda: len(echo.seen) == 3)
-            assert [command.ext_fields["n"] for command in echo.seen] == ["1", "2", "3"]
 
     run(test)

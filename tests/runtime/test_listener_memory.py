@@ -7,7 +7,7 @@ import struct
 from functools import partial
 
 import pytest
-from tests.runtime.test_listener import Echo, connect, is_served, run, serving
+from tests.runtime.echo_server import Echo, connect, is_served, run, serving
 from tests.waiting import eventually
 
 from reliable_mq.runtime import listener

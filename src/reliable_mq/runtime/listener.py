@@ -25,6 +25,11 @@ UNSENT_SIZE_MAX = 256 * 1024 * 1024  # answers that are not read
 # the first of them was begun so long ago: a table may take as much work as many pulls.
 _LARGE_IN_TURN = 32
 _LARGE_SECONDS = 0.02
+# Of one connection only so many are handled at once; the others wait, until the peer has read.
+_LARGE_AT_ONCE = 4
+_LARGE_AT_ONCE_AMONG_OTHERS = 1
+# So long a turn of the loop goes on with connections that have more to do.
+_TURN_SECONDS = 0.02
 _BACKLOG = 1024
 
 
@@ -52,6 +57,8 @@ class Listener:
         self._unsent = HeldBytes(UNSENT_SIZE_MAX, self._unsent_to)
         self._large_left = _LARGE_IN_TURN
         self._large_end = 0.0  # when no other is begun in this turn
+        self._waiting: dict[ServerConnection, None] = {}  # have more to do, in their order
+        self._is_turn_due = False
         self.port = 0
 
     async def bind(self, host: str, port: int) -> None:
@@ -136,15 +143,43 @@ class Listener:
     def take_large(self) -> bool:
         """Whether one more request with a large answer may be handled in this turn of the loop."""
         if self._large_left == _LARGE_IN_TURN:
-            asyncio.get_running_loop().call_soon(self._refill)
+            self._schedule_turn()
             self._large_end = time.monotonic() + _LARGE_SECONDS
         elif not self._large_left or time.monotonic() >= self._large_end:
             return False
         self._large_left -= 1
         return True
 
-    def _refill(self) -> None:
+    @property
+    def large_share(self) -> int:
+        """How many requests with large answers one connection may have handled at once."""
+        return _LARGE_AT_ONCE_AMONG_OTHERS if self._waiting else _LARGE_AT_ONCE
+
+    def go_on_later(self, connection: ServerConnection) -> None:
+        """Call the connection's `go_on` in a later turn of the loop, behind those that wait.
+
+        Else a peer that always has more to do would use up every turn before others have theirs.
+        """
+        self._waiting[connection] = None
+        self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._is_turn_due = False
         self._large_left = _LARGE_IN_TURN
+        end = time.monotonic() + _TURN_SECONDS
+        for _ in range(len(self._waiting)):
+            connection = next(iter(self._waiting))
+            del self._waiting[connection]
+            connection.go_on()
+            if not self._large_left or time.monotonic() >= end:
+                break
+        if self._waiting:
+            self._schedule_turn()
 
     def opened(self, connection: ServerConnection) -> int:
         """Note a new connection and return its id."""
@@ -154,7 +189,9 @@ class Listener:
 
     def closed(self, connection: Connection) -> None:
         """Note that a connection is gone."""
-        if self._open.pop(connection.id, None) is not None:
+        gone = self._open.pop(connection.id, None)
+        if gone is not None:
+            self._waiting.pop(gone, None)
             self._received.note(connection.id, 0)
             self._unsent.note(connection.id, 0)
             self._owner.disconnected(connection)

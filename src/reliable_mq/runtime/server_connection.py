@@ -23,9 +23,6 @@ from reliable_mq.wire.record import pack_host
 log = limited_log(__name__)
 
 _UNSENT_PAUSE = 1024 * 1024  # a peer with this many unread bytes is not read from
-# Of requests whose answers may be large only so many are handled at once; the others wait, until
-# the peer has read.
-_LARGE_AT_ONCE = 4
 # Other peers wait while commands are handled. Of many that one read brings, those that do not fit
 # into this time come behind what the others have sent.
 _SLICE_SECONDS = 0.02
@@ -70,6 +67,13 @@ class Acceptor(Protocol):
     def take_large(self) -> bool:
         """Whether one more request with a large answer may be handled in this turn of the loop."""
 
+    @property
+    def large_share(self) -> int:
+        """How many requests with large answers one connection may have handled at once."""
+
+    def go_on_later(self, connection: "ServerConnection") -> None:
+        """Call the connection's `go_on` in a later turn of the loop, behind those that wait."""
+
 
 class ServerConnection(asyncio.Protocol):
     """One peer. Invariant L6: while its unread answers are many, its requests are not read."""
@@ -80,7 +84,6 @@ class ServerConnection(asyncio.Protocol):
         "_has_unsent",
         "_held",
         "_is_busy",
-        "_is_due",
         "_is_told",
         "_is_unread",
         "_last_used",
@@ -105,7 +108,6 @@ class ServerConnection(asyncio.Protocol):
         self._is_told = False  # whether the log says why the connection ends
         self._reads_no_more = False
         self._is_busy = False  # whether the owner has begun a command that goes on
-        self._is_due = False  # whether `_go_on` comes by itself
         self._is_unread = False  # whether the peer leaves answers unread
         self._later: deque[Command] = deque()  # came, and wait until the peer has read
         self._later_size = 0  # bytes of what came, until nothing of it waits
@@ -162,7 +164,7 @@ class ServerConnection(asyncio.Protocol):
         self._later_size += kept + len(data) - self._reader.kept_size
         self._note_received()
         if is_first:
-            self._go_on()
+            self.go_on()
 
     def _leave(self, commands: Iterable[Command], size: int) -> None:
         """Let the commands wait that the owner has left; all that one read brought is counted."""
@@ -198,9 +200,8 @@ class ServerConnection(asyncio.Protocol):
             self._held = size
             self._listener.note_received(self._connection.id, size)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Hand on what waits, as much as may be handled at once, unless answers are unread."""
-        self._is_due = False
         if self._connection is None or self._is_unread or self._transport.is_closing():
             return
         if self._later or self._is_busy:
@@ -215,9 +216,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _go_on_later(self) -> None:
         self._transport.pause_reading()
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._go_on)  # behind the answers to what was handled
+        self._listener.go_on_later(self)  # behind the answers to what was handled
 
     def _slice(self) -> Iterator[Command]:
         """Yield what waits, as much as may be handled at once."""
@@ -226,7 +225,7 @@ class ServerConnection(asyncio.Protocol):
         while self._later and not self._is_unread:
             if self._later[0].code not in self._small_answers:
                 large += 1
-                if large > _LARGE_AT_ONCE or not self._listener.take_large():
+                if large > self._listener.large_share or not self._listener.take_large():
                     return
             yield self._later.popleft()
             if self._loop.time() > end:

@@ -1,0 +1,73 @@
+"""A server on a listener that answers each command with its body, and its clients."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+
+import uvloop
+from tests.waiting import scene_limit
+
+from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
+from reliable_mq.broker_core.state import Connection
+from reliable_mq.runtime.listener import Listener
+from reliable_mq.wire.command import Command, encode_command, reply, request
+
+
+class Echo:
+    """An owner that answers each command with its body, `times` over."""
+
+    small_answers = SMALL_ANSWERS
+
+    def __init__(self, times: int = 1) -> None:
+        self.times = times
+        self.listener = Listener(self)
+        self.seen: list[Command] = []
+        self.connections: list[Connection] = []
+        self.gone: list[Connection] = []
+
+    def received(self, connection: Connection, commands: Iterable[Command]) -> None:
+        if connection not in self.connections:
+            self.connections.append(connection)
+        for command in commands:
+            self.seen.append(command)
+            answer = encode_command(reply(command, body=command.body * self.times))
+            self.listener.send(connection.id, [answer])
+
+    def disconnected(self, connection: Connection) -> None:
+        self.gone.append(connection)
+
+
+@asynccontextmanager
+async def serving(
+    host: str = "127.0.0.1", *, times: int = 1, idle_seconds: float | None = None
+) -> AsyncIterator[Echo]:
+    echo = Echo(times)
+    if idle_seconds is not None:
+        echo.listener = Listener(echo, idle_seconds)
+    await echo.listener.bind(host, 0)
+    await echo.listener.serve()
+    try:
+        yield echo
+    finally:
+        await echo.listener.close()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with scene_limit():
+            await test()
+
+    uvloop.run(bounded())
+
+
+async def connect(
+    echo: Echo, host: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(host, echo.listener.port, limit=1 << 24)
+
+
+async def is_served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    writer.write(encode_command(request(7, body=b"still here")))
+    length = struct.unpack(">i", await reader.readexactly(4))[0]
+    return b"still here" in await reader.readexactly(length)
