@@ -21,6 +21,7 @@ from tests.recorded_tables import recorded
 from reliable_mq.app import sql_database
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.line_limit import LineLimit
+from reliable_mq.runtime.file_disk import used_ratio_of
 from reliable_mq.sql_schema import create_and_note
 from reliable_mq.testing.local_mysql import LocalMySQL, find_mysqld
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
@@ -60,8 +61,7 @@ def pytest_sessionstart() -> None:
     children inherit that.
     """
     folder = Path(tempfile.gettempdir())
-    disk, refuses = shutil.disk_usage(folder), BrokerConfig().warning_percent
-    used = disk.used / (disk.used + disk.free)
+    used, refuses = used_ratio_of(folder), BrokerConfig().warning_percent
     if used * 100 > refuses:
         pytest.exit(
             f"the disk of {folder} is {used:.0%} full, and brokers refuse sends above {refuses}%: "

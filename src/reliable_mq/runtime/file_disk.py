@@ -17,6 +17,20 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _MEMORY_KINDS = ("tmpfs", "ramfs", "devtmpfs")
 
 
+def used_ratio_of(folder: Path) -> float:
+    """Return how full a folder's medium is for programs, 0 to 1, rounded up to a hundredth.
+
+    What only the system may use counts as taken (Apache RocketMQ `UtilAll`).
+
+    Raises:
+        OSError: when the folder is not there.
+    """
+    room = os.statvfs(folder)
+    used = room.f_blocks - room.f_bfree
+    whole = used + room.f_bavail
+    return -(-used * 100 // whole) / 100 if whole else 1.0
+
+
 class FileDisk:
     """The folder of a store, held by this object alone until `close`."""
 
@@ -47,14 +61,8 @@ class FileDisk:
 
     @property
     def used_ratio(self) -> float:
-        """How full the medium is for programs, 0 to 1, rounded up to a hundredth.
-
-        What only the system may use counts as taken (Apache RocketMQ `UtilAll`).
-        """
-        room = os.statvfs(self._root)
-        used = room.f_blocks - room.f_bfree
-        whole = used + room.f_bavail
-        return -(-used * 100 // whole) / 100 if whole else 1.0
+        """How full the medium is: see `used_ratio_of`."""
+        return used_ratio_of(self._root)
 
     @property
     def capacity(self) -> tuple[int, int]:

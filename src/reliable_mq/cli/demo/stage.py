@@ -13,10 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.cli.demo.faults import Fault, Target, orders_to_die_at
 from reliable_mq.cli.demo.processes import Process, run_to_the_end
 from reliable_mq.cli.reconcile import CLEAN, FINDINGS
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.runtime.file_disk import used_ratio_of
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
 APPLICATION = "examples.shop:mq"
@@ -57,8 +59,22 @@ class Stage:
         self._clear_output()
         self._logs.mkdir(parents=True)
         (self.output / _MARK).touch()
+        self._check_room()
         self._data.chmod(0o755)
         return self
+
+    def _check_room(self) -> None:
+        """Refuse a disk on which the broker would refuse every send.
+
+        Raises:
+            ConfigurationError: when it is that full.
+        """
+        used, refuses = used_ratio_of(self.output), BrokerConfig().warning_percent
+        if used * 100 > refuses:
+            raise ConfigurationError(
+                f"--out {self.output}: its disk is {used:.0%} full, and the broker refuses sends "
+                f"above {refuses}%; make room, or choose a folder on another disk"
+            )
 
     def _clear_output(self) -> None:
         """Remove what an earlier demo left, and nothing else.

@@ -1,0 +1,30 @@
+"""A demo refuses a folder in which it cannot play, before it starts anything."""
+
+from pathlib import Path
+
+import pytest
+
+from reliable_mq.cli.demo import stage
+from reliable_mq.cli.demo.stage import Stage
+from reliable_mq.errors import ConfigurationError
+
+
+def test_a_folder_that_no_demo_made_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("the only copy")
+    with pytest.raises(ConfigurationError, match="not empty and no demo made it"), Stage(tmp_path):
+        pass
+    assert (tmp_path / "thesis.txt").read_text() == "the only copy"
+
+
+def test_a_disk_on_which_the_broker_would_refuse_sends_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = [0.91, 0.90]
+    monkeypatch.setattr(stage, "used_ratio_of", lambda _folder: used.pop(0))
+    with (
+        pytest.raises(ConfigurationError, match="91% full, and the broker refuses sends above 90%"),
+        Stage(tmp_path / "out"),
+    ):
+        pass
+    with Stage(tmp_path / "out") as ready:
+        assert not ready.processes
