@@ -81,7 +81,8 @@ def java_command(
     main_class: str, *, class_path: str, home: Path, flags: tuple[str, ...] = ()
 ) -> list[str]:
     """The command of one JVM that writes nothing outside `home`."""
-    return ["java", *flags, f"-Duser.home={home}", "-cp", class_path, main_class]
+    places = (f"-Duser.home={home}", f"-Djava.io.tmpdir={home}")
+    return ["java", *flags, *places, "-cp", class_path, main_class]
 
 
 def _program(name: str, directory: Path, options: Mapping[str, object]) -> list[str]:

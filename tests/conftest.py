@@ -52,6 +52,24 @@ def signals_do_after_a_test_what_they_did_before() -> Iterator[None]:
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+def _disk_too_full() -> str:
+    """Return what to say of a disk on which every broker of the tests refuses sends; else ""."""
+    folder = Path(tempfile.gettempdir())
+    used, refuses = used_ratio_of(folder), BrokerConfig().warning_percent
+    if used * 100 <= refuses:
+        return ""
+    return (
+        f"the disk of {folder} is {used:.0%} full, and brokers refuse sends above {refuses}%: "
+        "make room, or let TMPDIR name another disk"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say so when the disk became too full meanwhile."""
+    if too_full := _disk_too_full():
+        terminalreporter.write_line(too_full, red=True)
+
+
 def pytest_sessionstart() -> None:
     """End at once on a disk on which every broker of the tests would refuse sends.
 
@@ -60,14 +78,8 @@ def pytest_sessionstart() -> None:
     Let tests interrupt themselves and what they start: a shell's background jobs ignore SIGINT, and
     children inherit that.
     """
-    folder = Path(tempfile.gettempdir())
-    used, refuses = used_ratio_of(folder), BrokerConfig().warning_percent
-    if used * 100 > refuses:
-        pytest.exit(
-            f"the disk of {folder} is {used:.0%} full, and brokers refuse sends above {refuses}%: "
-            "make room, or let TMPDIR name another disk",
-            pytest.ExitCode.USAGE_ERROR,
-        )
+    if too_full := _disk_too_full():
+        pytest.exit(too_full, pytest.ExitCode.USAGE_ERROR)
     os.environ.setdefault("RELIABLE_MQ_CLIENT", PATIENT_CLIENT)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

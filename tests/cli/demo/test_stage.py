@@ -1,5 +1,6 @@
 """A demo refuses a folder in which it cannot play, before it starts anything."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,14 @@ from reliable_mq.cli.demo.stage import Stage
 from reliable_mq.errors import ConfigurationError
 
 
-def test_a_folder_that_no_demo_made_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_that_no_demo_made_is_refused_and_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "thesis.txt").write_text("the only copy")
     with pytest.raises(ConfigurationError, match="not empty and no demo made it"), Stage(tmp_path):
         pass
+    assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
     assert (tmp_path / "thesis.txt").read_text() == "the only copy"
 
 
@@ -21,10 +26,12 @@ def test_a_disk_on_which_the_broker_would_refuse_sends_is_refused(
 ) -> None:
     used = [0.91, 0.90]
     monkeypatch.setattr(stage, "used_ratio_of", lambda _folder: used.pop(0))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with (
         pytest.raises(ConfigurationError, match="91% full, and the broker refuses sends above 90%"),
         Stage(tmp_path / "out"),
     ):
         pass
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
     with Stage(tmp_path / "out") as ready:
         assert not ready.processes

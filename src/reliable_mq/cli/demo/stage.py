@@ -56,10 +56,14 @@ class Stage:
         self.processes: dict[Target, Process] = {}
 
     def __enter__(self) -> Self:
-        self._clear_output()
-        self._logs.mkdir(parents=True)
-        (self.output / _MARK).touch()
-        self._check_room()
+        try:
+            self._clear_output()
+            self._logs.mkdir(parents=True)
+            (self.output / _MARK).touch()
+            self._check_room()
+        except BaseException:
+            shutil.rmtree(self._data, ignore_errors=True)
+            raise
         self._data.chmod(0o755)
         return self
 
