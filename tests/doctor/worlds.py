@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from sqlalchemy import event, insert, text
@@ -16,6 +17,7 @@ from reliable_mq.doctor.finding import Finding
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.topic_gate import PROBE_STUBS
+from reliable_mq.runtime import file_disk
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.sql_types import utc_datetime
@@ -29,15 +31,17 @@ PATIENT: dict[str, Any] = {"redis_timeout": 60.0, "claim_lease": 600.0}
 
 @contextmanager
 def running_broker(directory: Path, **properties: str) -> Iterator[str]:
+    """Run a broker on a disk that is half full, however full this machine's is."""
     thread = LoopThread("broker")
     options = BrokerOptions(store=directory, port=0, name_server_port=0, properties=properties)
     server = BrokerServer(options)
-    thread.run(server.start())
-    try:
-        yield server.name_server_address
-    finally:
-        thread.run(server.close())
-        thread.close()
+    with patch.object(file_disk, "used_ratio_of", return_value=0.5):
+        thread.run(server.start())
+        try:
+            yield server.name_server_address
+        finally:
+            thread.run(server.close())
+            thread.close()
 
 
 class World:
