@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _database_numbers = itertools.count(1)
 _names = itertools.count(1)
+_lacked_room: list[str] = []
 UNSYNCED = ("SET fsync = off", "SET full_page_writes = off")
 """How the tests' PostgreSQL runs: see `postgres_server`."""
 PATIENT_CLIENT = '{"request_timeout": 15.0}'
@@ -64,10 +65,16 @@ def _disk_too_full() -> str:
     )
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note when a test fails on a disk that is too full: later there may be room again."""
+    if report.failed and (too_full := _disk_too_full()):
+        _lacked_room[:] = [too_full]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say so when the disk became too full meanwhile."""
-    if too_full := _disk_too_full():
-        terminalreporter.write_line(too_full, red=True)
+    """Say so when the disk was too full for a test."""
+    for too_full in _lacked_room:
+        terminalreporter.write_line(f"when a test failed, {too_full}", red=True)
 
 
 def pytest_sessionstart() -> None:

@@ -194,7 +194,7 @@ VALUES = [
     (
         "broker",
         with_broker(config={"cleanFileForciblyEnable": "true"}),
-        "removes messages that nobody has read when its disk is more than 85 % full",
+        "removes messages that nobody has read when its disk is more than 85% full",
         Level.WARNING,
     ),
     ("broker", with_broker(config={"brokerPermission": "4"}), "permission 4", Level.ERROR),
@@ -207,17 +207,31 @@ VALUES = [
     ),
     (
         "broker",
-        with_broker(runtime={"commitLogDiskRatio": "0.9"}),
-        "90% full: it refuses sends above 90%",
+        with_broker(runtime={"commitLogDiskRatio": "0.2", "consumeQueueDiskRatio": "0.91"}),
+        "91% full: it refuses sends",
+        Level.ERROR,
+    ),
+    (
+        "broker",
+        with_broker(
+            config={"diskSpaceWarningLevelRatio": "55"}, runtime={"commitLogDiskRatio": "0.55"}
+        ),
+        "55% full: it refuses sends above 55%",
         Level.WARNING,
     ),
     (
         "broker",
         with_broker(
-            config={"diskSpaceWarningLevelRatio": "70"}, runtime={"commitLogDiskRatio": "0.71"}
+            config={"diskSpaceWarningLevelRatio": "-1"}, runtime={"commitLogDiskRatio": "0.4"}
         ),
-        "71% full: it refuses sends",
+        "40% full: it refuses sends",
         Level.ERROR,
+    ),
+    (
+        "broker",
+        with_broker(runtime={"commitLogDiskRatio": "0.9"}),
+        "90% full: it refuses sends above 90%",
+        Level.WARNING,
     ),
     ("broker", with_broker(runtime={"brokerVersion": "399"}), "older than 5.0", Level.WARNING),
     (
@@ -260,6 +274,34 @@ def test_a_fault_among_the_values_is_found(
         assert [each.level for each in told.findings] == wanted
     assert says in told.findings[0].text
     assert told.findings[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("used", "says"),
+    [
+        ("0.80", ""),
+        ("0.81", "81% full: it removes files before their time above 85%"),
+        ("0.86", "86% full: it removes files before their time"),
+        ("0.91", "91% full: it removes files before their time and refuses sends"),
+    ],
+)
+def test_a_broker_that_removes_what_nobody_has_read_is_told_before_it_does(
+    used: str, says: str
+) -> None:
+    told = Told("broker")
+    removing = {"cleanFileForciblyEnable": "true", "diskSpaceCleanForciblyRatio": "99"}
+    CHECKS["broker"](with_broker(config=removing, runtime={"commitLogDiskRatio": used}), told)
+    always, *more = told.findings
+    assert "when its disk is more than 85% full" in always.text
+    assert [each.text.partition("is ")[2] for each in more] == ([says] if says else [])
+
+
+@pytest.mark.parametrize("ratio", ["", "-1", "-1.0", "NaN", "Infinity", "0,9"])
+def test_a_ratio_that_says_nothing_is_no_finding(ratio: str) -> None:
+    told = Told("broker")
+    marks = {"diskSpaceWarningLevelRatio": "9" * 5_000}
+    CHECKS["broker"](with_broker(config=marks, runtime={"commitLogDiskRatio": ratio}), told)
+    assert [each.level for each in told.findings] == [Level.OK], told.findings
 
 
 def test_who_is_compared_with_a_database_that_answered_late_may_be_wrong_by_as_much() -> None:

@@ -172,7 +172,8 @@ def settings_written_by_the_loop() -> None:
         self._answer(connection, command, answer)
 
     put(name_server.NameServer, "_done", written)
-    put(server_connection, "_SLICE_SECONDS", math.inf)
+    put(listener, "_SLICE_SECONDS", math.inf)
+    put(listener, "_SHARED_SLICE_SECONDS", math.inf)
 
 
 def bodies_of_any_size() -> None:

@@ -23,16 +23,20 @@ class Echo:
         self.times = times
         self.listener = Listener(self)
         self.seen: list[Command] = []
+        self.batches: list[tuple[int, int]] = []  # connection, how many commands at once
         self.connections: list[Connection] = []
         self.gone: list[Connection] = []
 
     def received(self, connection: Connection, commands: Iterable[Command]) -> None:
         if connection not in self.connections:
             self.connections.append(connection)
+        before = len(self.seen)
         for command in commands:
             self.seen.append(command)
             answer = encode_command(reply(command, body=command.body * self.times))
             self.listener.send(connection.id, [answer])
+        if len(self.seen) > before:
+            self.batches.append((connection.id, len(self.seen) - before))
 
     def disconnected(self, connection: Connection) -> None:
         self.gone.append(connection)

@@ -3,14 +3,16 @@
 import asyncio
 import itertools
 import socket
+from collections import Counter
 from collections.abc import Iterable
 
 import pytest
-from tests.runtime.echo_server import connect, is_served, run, serving
+from tests.runtime.echo_server import Echo, connect, is_served, run, serving
 from tests.waiting import eventually
 
 from reliable_mq.broker_core.state import Connection
-from reliable_mq.runtime import listener, server_connection
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.runtime import listener
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
 
@@ -39,7 +41,7 @@ def test_a_peer_that_asks_for_much_in_one_read_lets_others_in_between(
             assert codes.index(9) < 6, codes
             other.close()
 
-    monkeypatch.setattr(server_connection, "_SLICE_SECONDS", -1.0)
+    monkeypatch.setattr(listener, "_SLICE_SECONDS", -1.0)
     run(test)
 
 
@@ -102,6 +104,11 @@ def test_peers_that_have_much_to_do_take_turns_with_one_that_asks_for_little(
             await eventually(lambda: len(echo.seen) == 50 * busy_peers + 1)
             codes = [command.code for command in echo.seen]
             assert codes.index(9) < 8 * (1 + busy_peers), codes
+            asked = [connection for connection, _ in echo.batches]
+            middle = asked[4 * busy_peers : 30 * busy_peers]
+            turns = [set(middle[at : at + busy_peers]) for at in range(len(middle) - busy_peers)]
+            own = [each for each in turns if other_id(echo) not in each]
+            assert {len(each) for each in own} == {busy_peers}, asked
             other.close()
 
     monkeypatch.setattr(listener, "_LARGE_SECONDS", 0.0)
@@ -109,9 +116,47 @@ def test_peers_that_have_much_to_do_take_turns_with_one_that_asks_for_little(
     run(test)
 
 
-def test_a_peer_that_does_not_read_or_is_gone_keeps_nobody_from_their_turn() -> None:
-    """Both have requests left that wait for a turn."""
+def other_id(echo: Echo) -> int:
+    """The connection that was made first."""
+    return min(each.id for each in echo.connections)
 
+
+@pytest.mark.parametrize(("seconds", "at_once"), [(60.0, 4), (0.0, 1)])
+def test_while_others_wait_slow_requests_are_handled_one_by_one_and_quick_ones_four_at_once(
+    seconds: float, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never more than four before the owner had the time to answer."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            loop, unanswered = asyncio.get_running_loop(), Counter[int]()
+            most = 0
+
+            def receive(connection: Connection, commands: Iterable[Command]) -> None:
+                nonlocal most
+                before = len(echo.seen)
+                received(connection, commands)
+                unanswered[connection.id] += len(echo.seen) - before
+                most = max(most, unanswered[connection.id])
+                loop.call_soon(unanswered.clear)
+
+            received = echo.received
+            monkeypatch.setattr(echo, "received", receive)
+            peers = [await connect(echo) for _ in range(3)]
+            for _, writer in peers:
+                writer.write(encode_command(request(8)) * 24)
+            await eventually(lambda: len(echo.seen) == 72)
+            middle = [count for _, count in echo.batches[4:-4]]
+            assert set(middle) == {at_once}, echo.batches
+            assert most == 4 or at_once == 1
+
+    monkeypatch.setattr(listener, "_SHARED_SLICE_SECONDS", seconds)
+    monkeypatch.setattr(listener, "_TURN_SECONDS", 60.0)
+    monkeypatch.setattr(listener, "_LARGE_SECONDS", 60.0)
+    run(test)
+
+
+def test_peers_that_do_not_read_wait_for_no_turn_and_one_that_reads_again_is_served() -> None:
     async def test() -> None:
         async with serving(times=4) as echo:
             deaf = [await connect(echo) for _ in range(2)]
@@ -119,14 +164,72 @@ def test_a_peer_that_does_not_read_or_is_gone_keeps_nobody_from_their_turn() -> 
             for _, writer in deaf:
                 writer.write(ask * 20)
             await eventually(lambda: len(echo.connections) == 2)
-            deaf[0][1].transport.abort()
-            assert await is_served(*await connect(echo))
-            await eventually(lambda: len(echo.gone) == 1)
+            await eventually(lambda: not (echo.listener._waiting or echo.listener._is_turn_due))
             assert len(echo.seen) < 40
-            assert await is_served(*await connect(echo))
-            deaf[1][1].transport.abort()
+            other = await connect(echo)
+            assert await is_served(*other)
+            deaf[0][1].transport.abort()
+            await eventually(lambda: len(echo.gone) == 1)
+            reader, writer = deaf[1]
+            while handled(echo, echo.connections[1]) < 20:
+                assert await reader.read(1 << 24)
+                echo.listener.invariants()
+            assert await is_served(*other)
+            writer.transport.abort()
 
     run(test)
+
+
+def test_a_peer_that_is_gone_while_it_waits_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            monkeypatch.setattr(echo.listener, "_schedule_turn", lambda: None)
+            _, writer = await connect(echo)
+            writer.write(encode_command(request(8)) * 50)
+            await eventually(lambda: echo.listener._waiting)
+            with pytest.raises(InvariantBroken):
+                echo.listener.invariants()
+            (waiting,) = echo.listener._waiting
+            waiting.close_if_idle(asyncio.get_running_loop().time() + 1)
+            assert not echo.gone  # it is not silent: this side does not read
+            waiting.cut_off("gone")
+            await eventually(lambda: len(echo.gone) == 1)
+            assert not echo.listener._waiting
+
+    run(test)
+
+
+def test_an_owner_that_fails_on_one_peer_closes_it_and_serves_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It fails in a later turn, while the others wait for theirs."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            received = echo.received
+
+            def receive(connection: Connection, commands: Iterable[Command]) -> None:
+                if len(echo.seen) > 15 and connection == echo.connections[0]:
+                    raise MemoryError("no more of this")
+                received(connection, commands)
+
+            echo.received = receive  # type: ignore[method-assign]
+            peers = [await connect(echo) for _ in range(3)]
+            for _, writer in peers:
+                writer.write(encode_command(request(8)) * 20)
+            await eventually(lambda: len(echo.gone) == 1)
+            (gone,) = echo.gone
+            assert gone == echo.connections[0]
+            for each in echo.connections[1:]:
+                await eventually(lambda each=each: handled(echo, each) == 20)  # type: ignore[misc]
+            echo.listener.invariants()
+        assert "requests of a connection cannot be handled" in caplog.text
+
+    run(test)
+
+
+def handled(echo: Echo, connection: Connection) -> int:
+    return sum(count for asked, count in echo.batches if asked == connection.id)
 
 
 def test_commands_that_an_owner_leaves_are_handed_over_again() -> None:

@@ -7,11 +7,12 @@ from reliable_mq.limits import DELAY_LEVELS_TEXT
 from reliable_mq.settings import EMBEDDED
 
 _READ_AND_WRITE = 6
-_NEARLY_FULL_PERCENT = 5  # below the mark from which sends are refused
-# Bounds of the broker's marks; the higher one is the default.
+_NEARLY_FULL_PERCENT = 5  # below a mark
+# The broker's marks and their bounds in percent; the higher bound is the default.
 # Source: Apache RocketMQ `DefaultMessageStore.CleanCommitLogService`.
-_REFUSES_PERCENT = 35, 90
-_REMOVES_PERCENT = 30, 85
+_REFUSES = "diskSpaceWarningLevelRatio", 35, 90
+_REMOVES = "diskSpaceCleanForciblyRatio", 30, 85
+_DISK_RATIOS = "commitLogDiskRatio", "consumeQueueDiskRatio"
 
 
 def redis(patient: Patient, told: Told) -> None:
@@ -103,12 +104,11 @@ def _broker(name: str, config: dict[str, str], runtime: dict[str, str], told: To
             "power takes it away (P3); stubs are sent again only as long as they are unconfirmed",
             "flushDiskType=SYNC_FLUSH; or live with it, replicas and a battery",
         )
-    removes_unread = config.get("cleanFileForciblyEnable") == "true"
-    if removes_unread:
-        mark = config.get("diskSpaceCleanForciblyRatio", "85")
+    if _removes_unread(config):
+        mark = _percent(config, *_REMOVES)
         told.warn(
             f"broker {name} removes messages that nobody has read when its disk is more than "
-            f"{mark} % full, whatever fills it (P2); stubs are sent again only as long as they are "
+            f"{mark}% full, whatever fills it (P2); stubs are sent again only as long as they are "
             "unconfirmed",
             "cleanFileForciblyEnable=false: a disk that fills then refuses sends",
         )
@@ -130,24 +130,34 @@ def _broker(name: str, config: dict[str, str], runtime: dict[str, str], told: To
 
 def _disk(name: str, config: dict[str, str], runtime: dict[str, str], told: Told) -> None:
     """The disk of a broker has room: from its own marks on it removes files and refuses sends."""
-    ratio = runtime.get("commitLogDiskRatio", "")
-    if not ratio.replace(".", "", 1).isdecimal():
-        return
-    used = float(ratio) * 100
-    refuses = _percent(config.get("diskSpaceWarningLevelRatio", ""), *_REFUSES_PERCENT)
-    removes = _percent(config.get("diskSpaceCleanForciblyRatio", ""), *_REMOVES_PERCENT)
-    state = f"the disk of broker {name} is {used:.0f}% full"
-    if used > refuses:
-        told.error(f"{state}: it refuses sends", "make room")
-    elif config.get("cleanFileForciblyEnable") == "true" and used > removes:
-        told.error(
-            f"{state}: it removes files before their time, and refuses sends above {refuses}%",
-            "make room",
-        )
-    elif used > refuses - _NEARLY_FULL_PERCENT:
-        told.warn(f"{state}: it refuses sends above {refuses}%", "make room")
+    used = max(_used_percent(runtime, each) for each in _DISK_RATIOS)
+    ends = [(_percent(config, *_REFUSES), "refuses sends")]
+    if _removes_unread(config):
+        ends.insert(0, (_percent(config, *_REMOVES), "removes files before their time"))
+    state = f"the disk of broker {name} is {used}% full"
+    now = [does for mark, does in ends if used > mark]
+    soon = [f"{does} above {mark}%" for mark, does in ends if used > mark - _NEARLY_FULL_PERCENT]
+    if now:
+        told.error(f"{state}: it {' and '.join(now)}", "make room")
+    elif soon:
+        told.warn(f"{state}: it {' and '.join(soon)}", "make room")
 
 
-def _percent(value: str, least: int, most: int) -> int:
+def _used_percent(runtime: dict[str, str], name: str) -> int:
+    """Return how full a disk is, in whole percent; 0 when the broker does not know."""
+    try:
+        return max(0, round(float(runtime.get(name, "")) * 100))
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _percent(config: dict[str, str], name: str, least: int, most: int) -> int:
     """Return a mark as the broker takes it: within its bounds, of which the higher is default."""
-    return min(max(int(value), least), most) if value.isdecimal() else most
+    try:
+        return min(max(int(config.get(name, "")), least), most)
+    except ValueError:
+        return most
+
+
+def _removes_unread(config: dict[str, str]) -> bool:
+    return config.get("cleanFileForciblyEnable") == "true"

@@ -10,12 +10,16 @@ import asyncio
 import itertools
 import resource
 import time
+from collections import OrderedDict
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused, InvariantBroken
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.held_bytes import HeldBytes
 from reliable_mq.runtime.host_names import bound_sockets
 from reliable_mq.runtime.server_connection import Owner, ServerConnection
+
+log = limited_log(__name__)
 
 IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this long
 # What all connections together make this process keep; who holds the most is closed beyond that.
@@ -25,11 +29,11 @@ UNSENT_SIZE_MAX = 256 * 1024 * 1024  # answers that are not read
 # the first of them was begun so long ago: a table may take as much work as many pulls.
 _LARGE_IN_TURN = 32
 _LARGE_SECONDS = 0.02
-# Of one connection only so many are handled at once; the others wait, until the peer has read.
-_LARGE_AT_ONCE = 4
-_LARGE_AT_ONCE_AMONG_OTHERS = 1
-# So long a turn of the loop goes on with connections that have more to do.
+# So long a turn of the loop goes on with connections that have more to do, and with one of them:
+# alone, and while others wait.
 _TURN_SECONDS = 0.02
+_SLICE_SECONDS = 0.02
+_SHARED_SLICE_SECONDS = 0.002
 _BACKLOG = 1024
 
 
@@ -40,6 +44,8 @@ def now_ms() -> int:
 
 class Listener:
     """Accepts connections; `send` answers on them by id.
+
+    Invariant: while a connection waits to go on, a turn is due.
 
     Args:
         owner: gets the commands.
@@ -57,7 +63,7 @@ class Listener:
         self._unsent = HeldBytes(UNSENT_SIZE_MAX, self._unsent_to)
         self._large_left = _LARGE_IN_TURN
         self._large_end = 0.0  # when no other is begun in this turn
-        self._waiting: dict[ServerConnection, None] = {}  # have more to do, in their order
+        self._waiting: OrderedDict[ServerConnection, None] = OrderedDict()  # have more to do
         self._is_turn_due = False
         self.port = 0
 
@@ -143,17 +149,20 @@ class Listener:
     def take_large(self) -> bool:
         """Whether one more request with a large answer may be handled in this turn of the loop."""
         if self._large_left == _LARGE_IN_TURN:
-            self._schedule_turn()
+            asyncio.get_running_loop().call_soon(self._refill)
             self._large_end = time.monotonic() + _LARGE_SECONDS
         elif not self._large_left or time.monotonic() >= self._large_end:
             return False
         self._large_left -= 1
         return True
 
+    def _refill(self) -> None:
+        self._large_left = _LARGE_IN_TURN
+
     @property
-    def large_share(self) -> int:
-        """How many requests with large answers one connection may have handled at once."""
-        return _LARGE_AT_ONCE_AMONG_OTHERS if self._waiting else _LARGE_AT_ONCE
+    def slice_seconds(self) -> float:
+        """For how long one connection may go on at once."""
+        return _SHARED_SLICE_SECONDS if self._waiting else _SLICE_SECONDS
 
     def go_on_later(self, connection: ServerConnection) -> None:
         """Call the connection's `go_on` in a later turn of the loop, behind those that wait.
@@ -166,20 +175,31 @@ class Listener:
     def _schedule_turn(self) -> None:
         if not self._is_turn_due:
             self._is_turn_due = True
-            asyncio.get_running_loop().call_soon(self._begin_turn)
+            asyncio.get_running_loop().call_soon(self._run_turn)
 
-    def _begin_turn(self) -> None:
+    def _run_turn(self) -> None:
         self._is_turn_due = False
-        self._large_left = _LARGE_IN_TURN
         end = time.monotonic() + _TURN_SECONDS
         for _ in range(len(self._waiting)):
-            connection = next(iter(self._waiting))
-            del self._waiting[connection]
-            connection.go_on()
+            connection, _none = self._waiting.popitem(last=False)
+            try:
+                connection.go_on()
+            except Exception:
+                log.exception("requests of a connection cannot be handled")
+                connection.cut_off("closed, its requests cannot be handled")
             if not self._large_left or time.monotonic() >= end:
                 break
         if self._waiting:
             self._schedule_turn()
+
+    def invariants(self) -> None:
+        """Check that while a connection waits, a turn is due.
+
+        Raises:
+            InvariantBroken: when none is.
+        """
+        if self._waiting and not self._is_turn_due:
+            raise InvariantBroken(f"{len(self._waiting)} connections wait, and no turn is due")
 
     def opened(self, connection: ServerConnection) -> int:
         """Note a new connection and return its id."""

@@ -7,6 +7,7 @@ read its answers is not read from.
 import asyncio
 import ipaddress
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, cast
@@ -23,9 +24,9 @@ from reliable_mq.wire.record import pack_host
 log = limited_log(__name__)
 
 _UNSENT_PAUSE = 1024 * 1024  # a peer with this many unread bytes is not read from
-# Other peers wait while commands are handled. Of many that one read brings, those that do not fit
-# into this time come behind what the others have sent.
-_SLICE_SECONDS = 0.02
+# Of requests whose answers may be large only so many are handled at once; the others wait, until
+# the peer has read.
+_LARGE_AT_ONCE = 4
 _JOINED_MAX = 4096
 
 
@@ -68,8 +69,8 @@ class Acceptor(Protocol):
         """Whether one more request with a large answer may be handled in this turn of the loop."""
 
     @property
-    def large_share(self) -> int:
-        """How many requests with large answers one connection may have handled at once."""
+    def slice_seconds(self) -> float:
+        """For how long one connection may go on at once. Others wait meanwhile."""
 
     def go_on_later(self, connection: "ServerConnection") -> None:
         """Call the connection's `go_on` in a later turn of the loop, behind those that wait."""
@@ -212,6 +213,8 @@ class ServerConnection(asyncio.Protocol):
         if self._later or self._is_busy:
             self._go_on_later()
         elif not (self._reads_no_more or self._is_unread or self._transport.is_closing()):
+            # The peer could send nothing while its requests waited.
+            self._last_used = self._frame_began = self._loop.time()
             self._transport.resume_reading()
 
     def _go_on_later(self) -> None:
@@ -220,15 +223,15 @@ class ServerConnection(asyncio.Protocol):
 
     def _slice(self) -> Iterator[Command]:
         """Yield what waits, as much as may be handled at once."""
-        end = self._loop.time() + _SLICE_SECONDS
+        end = time.monotonic() + self._listener.slice_seconds  # the loop counts milliseconds
         large = 0
         while self._later and not self._is_unread:
             if self._later[0].code not in self._small_answers:
                 large += 1
-                if large > self._listener.large_share or not self._listener.take_large():
+                if large > _LARGE_AT_ONCE or not self._listener.take_large():
                     return
             yield self._later.popleft()
-            if self._loop.time() > end:
+            if time.monotonic() > end:
                 return
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -279,7 +282,8 @@ class ServerConnection(asyncio.Protocol):
         self._transport.abort()
 
     def close_if_idle(self, silent_since: float) -> None:
-        if self._transport.is_closing():
+        is_waiting = (self._later or self._is_busy) and not self._is_unread
+        if is_waiting or self._transport.is_closing():
             return
         if self._last_used < silent_since:
             self._tell("closed, it was silent too long", logging.INFO)
