@@ -36,6 +36,8 @@ LOSE   ?=
 SEEDS  ?= 100
 # make fuzz MINUTES=60, CASE=broker:17 to replay one, FLAWS=1 to find what is planted; make chaos MINUTES=30 SEED=17 BROKER=apache DATABASES=2 RECONCILE=30
 MINUTES ?= 1
+# make walk COUNT=5: so many messages, the median of them is printed
+COUNT   ?=
 FLAWS   ?=
 RECONCILE ?=
 BROKER  ?=
@@ -48,7 +50,7 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 .NOTPARALLEL:
 
 .DEFAULT_GOAL := help
-.PHONY: help interpreter ready demo test interop wheel check format bench sim fuzz crash chaos walk clean
+.PHONY: help interpreter ready demo test interop wheel check format bench sim fuzz crash chaos walk figures clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -102,8 +104,11 @@ chaos: ready ## kill and stop everything at random under load, then count; MINUT
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %) $(RECONCILE:%=--reconcile %) \
 	$(BROKER:%=--broker %) $(DATABASES:%=--databases %)
 
-walk: ready ## print the path of one message through all stations
-	@$(BIN)/reliable-mq walk
+walk: ready ## print the path of one message through all stations; COUNT=1 counts its calls, functions, files and changes of package
+	@$(if $(COUNT),$(BIN)/python -m tests.house.walk_count $(COUNT),$(BIN)/reliable-mq walk)
+
+figures: ready ## count lines, files, circles of imports, names that stand twice, words a sentence
+	@$(BIN)/python -m tests.house.figures
 
 clean: ## remove the environment and everything that was made
 	rm -rf $(VENV) .venv-rivals demo-output build dist spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
