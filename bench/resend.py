@@ -35,6 +35,7 @@ from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.app.sql_resending import book_of
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
@@ -47,7 +48,6 @@ from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.sql_types import utc_datetime
 from reliable_mq.testing.local_servers import LocalPostgres
 from reliable_mq.watched_time import first_look
 

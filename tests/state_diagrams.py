@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.idempotency import breaker, claim
 from reliable_mq.outbox import half, stub
 from reliable_mq.resend import escalation
@@ -31,7 +32,7 @@ class Machine(NamedTuple):
 
 
 MACHINES = (
-    Machine("A stub", stub.__name__, stub.StubStatus.UNCONFIRMED, stub.TRANSITIONS),
+    Machine("A stub", stub.__name__, StubStatus.UNCONFIRMED, stub.TRANSITIONS),
     Machine(
         "A half message, for the process that sent it",
         half.__name__,

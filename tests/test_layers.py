@@ -29,26 +29,22 @@ ARROWS: dict[str, frozenset[str]] = {
     "name_server": VALUES | {"wire"},
     "broker_core": VALUES | {"wire"},
     "client": VALUES | {"extras", "wire"},
-    "outbox": VALUES | {"sql_arrays", "sql_faults", "sql_prepared", "sql_types", "client"},
-    "idempotency": VALUES | {"sql_arrays", "sql_prepared", "sql_types", "sql_watched_time"},
-    "resend": VALUES
-    | {"sql_faults", "sql_prepared", "sql_types", "sql_watched_time"}
-    | {"client", "outbox", "idempotency.sql_tables"},
-    "reconcile": VALUES
-    | {"wire", "sql_places", "sql_schema", "sql_types"}
-    | {"outbox.sql_tables", "idempotency.sql_tables", "idempotency.sql_key_tables"}
-    | {"resend.sql_tables", "resend.sql_people_tables", "resend.sql_scheduling_tables"},
-    "migrations": VALUES | {"sql_schema", "sql_types"},
+    "database": VALUES,
+    "outbox": VALUES | {"database", "client"},
+    "idempotency": VALUES | {"database"},
+    "resend": VALUES | {"database", "client", "outbox"},
+    "reconcile": VALUES | {"wire", "database"},
+    "migrations": VALUES | {"database"},
     "doctor": VALUES
-    | {"sql_clock", "sql_faults", "sql_schema", "sql_types", "sql_watched_time"}
-    | {"app.sql_database", "client", "outbox"}
-    | {"idempotency.sql_tables", "idempotency.redis_servers"}
+    | {"app.sql_database", "client", "database", "outbox"}
+    | {"idempotency.redis_servers"}
     | {"resend.topic_gate", "resend.sql_topics", "resend.windows"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }
 # The shells of a station may import these too.
 SHELL_ARROWS: dict[str, frozenset[str]] = {
     "client": frozenset({"runtime"}),
+    "database": frozenset({"runtime"}),
     "outbox": frozenset({"runtime"}),
     "idempotency": frozenset({"runtime"}),
     "resend": frozenset({"runtime"}),
@@ -56,7 +52,7 @@ SHELL_ARROWS: dict[str, frozenset[str]] = {
     # A cluster that is closed knows a run by the same account and certificates as any client.
     "reconcile": frozenset({"runtime.blocking_link", "client.configured"})
     | {f"client.connecting.{name}" for name in ("file_tls", "security", "signature")}
-    | {"sql_clock", "outbox.sql_again", "outbox.stub"}
+    | {"outbox.sql_again", "outbox.stub"}
     | {"resend.escalation", "resend.sql_audit", "resend.sql_escalations"},
 }
 FREE = frozenset({"app", "cli", "testing", "__init__"})  # the faces, and what tests stand on
@@ -129,6 +125,7 @@ def test_no_module_imports_against_the_arrows_or_touches_the_world() -> None:
         ("broker_core/store/segment.py", "import os"),
         ("broker_core/dispatch.py", "from reliable_mq.idempotency.claim import Claim"),
         ("client/sending/producer.py", "from reliable_mq.runtime import connection"),
+        ("database/sql_schema.py", "from reliable_mq.outbox.stub import Stub"),
         ("reconcile/ledgers.py", "from reliable_mq.outbox.stub import Stub"),
         ("runtime/server.py", "from reliable_mq.app import application"),
     ],
@@ -146,7 +143,7 @@ def test_a_planted_violation_is_found(path: str, source: str) -> None:
         ("idempotency/redis_lease.py", "import time"),
         (
             "reconcile/runs/spark_job.py",
-            "from reliable_mq.outbox.sql_tables import message_stub_table",
+            "from reliable_mq.database.sql_stub_table import message_stub_table",
         ),
         ("runtime/server.py", "import asyncio\nfrom reliable_mq.broker_core import core"),
         ("app/application.py", "from reliable_mq.outbox import transaction"),

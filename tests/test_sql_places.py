@@ -8,11 +8,11 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 from sqlalchemy.exc import ArgumentError
 
-from reliable_mq.app.sql_urls import checked_url
+from reliable_mq.database.sql_places import whole_url
+from reliable_mq.database.sql_urls import checked_url
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import NotAPlace
 from reliable_mq.reconcile.databases.sql_connection import sync_url
-from reliable_mq.sql_places import whole_url
 
 POSTGRES = "postgresql+psycopg://u:s3cret@"
 

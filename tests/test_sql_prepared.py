@@ -19,8 +19,8 @@ from sqlalchemy import (
     update,
 )
 
-from reliable_mq.sql_prepared import Prepared
-from reliable_mq.sql_types import UtcDateTime
+from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_types import UtcDateTime
 
 metadata = MetaData()
 rows = Table(

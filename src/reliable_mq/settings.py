@@ -10,10 +10,10 @@ import msgspec
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
+from reliable_mq.database.sql_types import TABLE_PREFIX_PATTERN
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.signature import signer_of
-from reliable_mq.sql_types import TABLE_PREFIX_PATTERN
 
 log = logging.getLogger(__name__)
 

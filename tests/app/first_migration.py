@@ -15,7 +15,7 @@ from sqlalchemy.sql.type_api import TypeEngine
 
 import reliable_mq.migrations
 from reliable_mq.app.sql_database import Database
-from reliable_mq.sql_types import (
+from reliable_mq.database.sql_types import (
     MYSQL,
     PARTIAL_INDEXES,
     Body,
@@ -50,7 +50,7 @@ from sqlalchemy import (
 )
 
 from reliable_mq.migrations.sql_steps import add_tables, partial
-from reliable_mq.sql_types import (
+from reliable_mq.database.sql_types import (
     MYSQL,
     PARTIAL_INDEXES,
     Body,

@@ -12,8 +12,8 @@ from tests.app.lives import LONG, A, B, Ledger, Life, delivery, write_effect
 
 from reliable_mq.app.asyncio_gate import HandlerGate
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
+from reliable_mq.database.row_values import LogState
 from reliable_mq.errors import InvariantBroken
-from reliable_mq.idempotency.claim import LogState
 from reliable_mq.message import ReceivedMessage
 
 PATIENCE = 60.0

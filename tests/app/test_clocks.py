@@ -19,11 +19,11 @@ from tests.resend.watching import watch
 from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_database import Database
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
+from reliable_mq.database.sql_clock import MEASURED_SECONDS, DatabaseClock
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.sql_clock import MEASURED_SECONDS, DatabaseClock
-from reliable_mq.sql_types import utc_datetime
 
 HOUR = 3600.0
 

@@ -14,8 +14,8 @@ from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 from reliable_mq.app.key_reading import key_reader_of
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.client.consuming.thread_handling import GoesOn
+from reliable_mq.database.sql_types import READS_ONLY
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.sql_types import READS_ONLY
 from reliable_mq.testing.local_servers import LocalValkey
 
 

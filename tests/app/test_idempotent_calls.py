@@ -14,8 +14,8 @@ from tests.app.kill_switch import Killed, KillSwitch
 from tests.steps import last_steps
 
 from reliable_mq import IdempotentCall
+from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.errors import CallRunning, KeyInvalid, KeyReused, UsageError
-from reliable_mq.sql_clock import DatabaseClock
 
 
 def test_a_second_call_gets_what_the_first_returned_and_has_no_effect(bank: Bank) -> None:

@@ -18,8 +18,8 @@ from tests.app.banks import Bank, elsewhere
 from tests.app.kill_switch import Killed
 
 from reliable_mq import IdempotentCall
+from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.errors import UsageError
-from reliable_mq.sql_clock import DatabaseClock
 
 DAY = 86_400.0
 
@@ -66,7 +66,7 @@ class Machine:
         self.began = time.time()
         self._monkeypatch = monkeypatch
         # The database's clock is this machine's.
-        monkeypatch.setattr("reliable_mq.sql_clock.measure", lambda *_: (0.0, 0.0))
+        monkeypatch.setattr("reliable_mq.database.sql_clock.measure", lambda *_: (0.0, 0.0))
         self.start()
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class Machine:
 
     def boot(self) -> None:
         """Let the machine start."""
-        self._monkeypatch.setattr("reliable_mq.sql_clock.ticks_run", lambda: "another run")
+        self._monkeypatch.setattr("reliable_mq.database.sql_clock.ticks_run", lambda: "another run")
         self.start()
 
     def look(self) -> None:

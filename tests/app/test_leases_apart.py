@@ -16,8 +16,8 @@ from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import LONG, A, Handler, Ledger, Life, delivery, write_effect
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.sql_types import utc_datetime
 
 ATTEMPTS = 3
 

@@ -7,7 +7,7 @@ from alembic.config import Config
 from sqlalchemy import Column, Integer, MetaData, Table, inspect
 
 from reliable_mq.app.sql_database import Database
-from reliable_mq.sql_schema import REVISION, differences, revision_of
+from reliable_mq.database.sql_schema import REVISION, differences, revision_of
 
 THEIR_ENVIRONMENT = """
 from alembic import context

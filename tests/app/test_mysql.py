@@ -18,10 +18,10 @@ from tests.resend.worlds import World
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
+from reliable_mq.database.sql_faults import is_database_busy, is_database_down
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.sql_faults import is_database_busy, is_database_down
 from reliable_mq.testing.local_mysql import LocalMySQL
 
 

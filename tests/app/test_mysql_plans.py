@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import event, text
 from tests.resend.worlds import World
 
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.resend.due import Agenda, ClaimRequest, DueKind
-from reliable_mq.sql_types import utc_datetime
 
 EXPLAIN = "EXPLAIN FORMAT=TRADITIONAL"  # MySQL 9 gives a tree otherwise
 

@@ -29,10 +29,10 @@ from tests.steps import last_steps
 import reliable_mq.migrations
 from reliable_mq.app.sql_database import Database
 from reliable_mq.cli.main import run
+from reliable_mq.database.sql_schema import REVISION, differences, revision_of, version_table
+from reliable_mq.database.sql_types import PlainText, is_on, table_options
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.migrations.sql_upgrade import script_text
-from reliable_mq.sql_schema import REVISION, differences, revision_of, version_table
-from reliable_mq.sql_types import PlainText, is_on, table_options
 
 REVISIONS = [f"{number:04}" for number in range(1, int(REVISION) + 1)]
 DEATHS_MAX = 500

@@ -14,6 +14,7 @@ from reliable_mq import Message, Reject, ReliableMQ, Retry
 from reliable_mq.app.loading import load_application
 from reliable_mq.client.observing import prometheus, trace_context
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
+from reliable_mq.database.sql_faults import BROKER_TOLD_SECONDS, FaultTeller
 from reliable_mq.errors import (
     ApplicationBroken,
     ConfigurationError,
@@ -26,7 +27,6 @@ from reliable_mq.resend.alerts import LogNotifier
 from reliable_mq.resend.escalation import Digest, Escalation, Kind
 from reliable_mq.resend.scheduler import ResendCounts
 from reliable_mq.resend.thread_scheduler import SUM_SECONDS, SumTeller
-from reliable_mq.sql_faults import BROKER_TOLD_SECONDS, FaultTeller
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,7 +81,7 @@ def test_a_broker_that_is_away_is_told_in_one_line_a_minute(
     error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("reliable_mq.sql_faults.time.monotonic", lambda: now)
+    monkeypatch.setattr("reliable_mq.database.sql_faults.time.monotonic", lambda: now)
     teller = FaultTeller(logging.getLogger("test"), "reading notices")
 
     for step in (0.0, 1.0, BROKER_TOLD_SECONDS - 2.0, 2.0):

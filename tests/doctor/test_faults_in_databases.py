@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 from tests.doctor.worlds import EVERY, MYSQL, POSTGRES, SQLITE, World
 
+from reliable_mq.database.sql_types import utc_datetime
+from reliable_mq.database.sql_watched_time import SqlWatchedTime
 from reliable_mq.doctor.finding import Level, worst
 from reliable_mq.reconcile.runs.sql_outcome import let_retention_pass
-from reliable_mq.sql_types import utc_datetime
-from reliable_mq.sql_watched_time import SqlWatchedTime
 from reliable_mq.watched_time import Reading, first_look
 
 

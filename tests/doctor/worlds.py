@@ -13,6 +13,7 @@ from sqlalchemy import event, insert, text
 from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.cli.main import run
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.doctor.finding import Finding
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
@@ -20,7 +21,6 @@ from reliable_mq.resend.topic_gate import PROBE_STUBS
 from reliable_mq.runtime import file_disk
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.loop_thread import LoopThread
-from reliable_mq.sql_types import utc_datetime
 from reliable_mq.testing.local_servers import free_port
 
 SQLITE, POSTGRES, MYSQL = "sqlite", "postgresql", "mysql"

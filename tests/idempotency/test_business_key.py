@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reliable_mq.database.row_values import SHOWN_LENGTH_MAX
 from reliable_mq.errors import KeyInvalid
-from reliable_mq.idempotency.business_key import SHOWN_LENGTH_MAX, business_key
+from reliable_mq.idempotency.business_key import business_key
 
 
 class Kind(Enum):

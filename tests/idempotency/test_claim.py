@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from reliable_mq.database.row_values import LogState
 from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.claim import (
     ROW_TRANSITIONS,
@@ -11,7 +12,6 @@ from reliable_mq.idempotency.claim import (
     STEP_OF_ROW,
     Claim,
     Lease,
-    LogState,
     Row,
     RowEvent,
     Step,

@@ -21,6 +21,7 @@ from tests.model.state import (
     State,
 )
 
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.idempotency.claim import (
     STEP_OF_ROW,
     UNREACHABLE,
@@ -33,7 +34,7 @@ from reliable_mq.idempotency.claim import (
     first_step,
     next_row,
 )
-from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status, statuses_before
+from reliable_mq.outbox.stub import StubEvent, next_status, statuses_before
 
 Move = tuple[str, State]
 HANDLING = (Pc.RUN, Pc.IN_TX)

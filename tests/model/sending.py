@@ -8,16 +8,9 @@ from collections.abc import Iterator
 from tests.model.protocol import Move, confirmed, worse
 from tests.model.state import NOBODY, RELAY, SCHEDULER, Copy, Pc, Sender, State, Stub
 
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.idempotency.claim import Row
-from reliable_mq.outbox.stub import (
-    DueState,
-    GroupView,
-    Position,
-    StubEvent,
-    StubStatus,
-    due_state,
-    next_status,
-)
+from reliable_mq.outbox.stub import DueState, GroupView, Position, StubEvent, due_state, next_status
 from reliable_mq.outbox.stub import Stub as StubRow
 
 COUNT_MAX = 2

@@ -11,8 +11,8 @@ RELAY and SCHEDULER are theirs, GONE is a claim whose holder has died or goes on
 from enum import IntEnum
 from typing import NamedTuple
 
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.idempotency.claim import Row
-from reliable_mq.outbox.stub import StubStatus
 
 CONSUMERS = (0, 1)
 NOBODY, GONE, RELAY, SCHEDULER = -1, 9, 10, 11

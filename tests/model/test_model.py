@@ -21,10 +21,11 @@ from tests.model.state import GONE, NOBODY, Consumer, Key, Log, Pc, State, Stub
 from tests.model.world import World
 
 from reliable_mq.app.sql_database import Database
-from reliable_mq.idempotency.claim import Lease, LogState, Row, Step
+from reliable_mq.database.row_values import LogState
+from reliable_mq.database.sql_types import utc_datetime
+from reliable_mq.idempotency.claim import Lease, Row, Step
 from reliable_mq.idempotency.redis_leases import claim_of
 from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
-from reliable_mq.sql_types import utc_datetime
 
 DEPTH = 16
 NOW, AHEAD, PAST = 1000.0, 1010.0, 990.0

@@ -7,8 +7,8 @@ from tests.model.protocol import CONSUMERS, HANDLING, Consuming, Move, crashed, 
 from tests.model.sending import COUNT_MAX, Sending
 from tests.model.state import GONE, NOBODY, SCHEDULER, Pc, Sender, State
 
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.idempotency.claim import Row, RowEvent, next_row
-from reliable_mq.outbox.stub import StubStatus
 
 ROW_LEASE_PASSES = "the row's lease passes"
 

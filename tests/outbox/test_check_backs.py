@@ -9,10 +9,10 @@ from sqlalchemy import text, update
 from sqlalchemy.exc import DBAPIError
 from tests.outbox.half_world import FIRST, HalfWorld, Life
 
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import HalfRolledBack, MessageRefused, Unavailable
 from reliable_mq.message import Decision
 from reliable_mq.outbox.half import TOMBSTONE_NOTE
-from reliable_mq.outbox.stub import StubStatus
 
 LATER = 1000.0
 

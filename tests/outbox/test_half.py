@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from reliable_mq.client.sending.transaction import Half
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Decision, Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.half import (
@@ -20,7 +21,6 @@ from reliable_mq.outbox.half import (
     next_half_state,
 )
 from reliable_mq.outbox.half_sender import HalfSender
-from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.outbox.thread_open_halves import AGE_SECONDS_MAX, OpenHalves
 
 QUEUE = MessageQueue("orders", "b", 0)

@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import Row, select, update
 
 from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.relay import Relay, SendOutcome
 from reliable_mq.outbox.sql_stubs import SqlStubs, stub_of
 from reliable_mq.outbox.stub import Position, Stub
-from reliable_mq.sql_types import utc_datetime
 
 AT = Position("broker-a", 2, 41)
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import UsageError
 from reliable_mq.message import CONTENT_TYPE
 from reliable_mq.outbox.stub import (
@@ -14,7 +15,6 @@ from reliable_mq.outbox.stub import (
     Position,
     Stub,
     StubEvent,
-    StubStatus,
     due_state,
     groups_of,
     groups_text,

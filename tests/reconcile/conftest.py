@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.resend.worlds import World
 
+from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.reconcile.runs.spark_session import session
 from reliable_mq.runtime.java_home import use_java
-from reliable_mq.sql_clock import DatabaseClock
 
 
 @pytest.fixture(scope="session")

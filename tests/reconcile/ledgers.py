@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import MetaData, create_engine, insert
 
-from reliable_mq.idempotency.sql_tables import consume_log_table
+from reliable_mq.database.sql_confirmation_table import confirmation_table
+from reliable_mq.database.sql_consume_log_table import consume_log_table
+from reliable_mq.database.sql_stub_table import message_stub_table
+from reliable_mq.database.sql_types import let_tables_be_alike
 from reliable_mq.message import new_message_id
-from reliable_mq.outbox.sql_tables import message_stub_table
-from reliable_mq.resend.sql_tables import confirmation_table
-from reliable_mq.sql_types import let_tables_be_alike
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (

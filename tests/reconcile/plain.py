@@ -14,8 +14,8 @@ from tests.reconcile.decisions import decide
 from tests.reconcile.plain_scan import rows_of
 from tests.reconcile.raw_ledgers import digest_of_stub
 
-from reliable_mq.idempotency.sql_tables import consume_log_table
-from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.database.sql_consume_log_table import consume_log_table
+from reliable_mq.database.sql_stub_table import message_stub_table
 from reliable_mq.reconcile.brokers.file_queues import read_progress
 from reliable_mq.reconcile.brokers.file_store import read_layout
 from reliable_mq.reconcile.brokers.log_scan import LogRow

@@ -18,11 +18,11 @@ from pyarrow import parquet
 from sqlalchemy import MetaData, Table, create_engine, select
 from tests.reconcile.plain_scan import scan
 
-from reliable_mq.idempotency.sql_tables import consume_log_table
-from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.database.sql_confirmation_table import confirmation_table
+from reliable_mq.database.sql_consume_log_table import consume_log_table
+from reliable_mq.database.sql_stub_table import message_stub_table
 from reliable_mq.reconcile.brokers.log_scan import LogRow
 from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA, log_batch
-from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.wire.record import body_checksum
 
 ROWS_AT_ONCE = 20_000

@@ -12,13 +12,13 @@ from sqlalchemy import MetaData, create_engine, select
 from tests.reconcile.ledgers import NOW
 from tests.steps import last_steps
 
+from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.reconcile.judgement.flow import Flow
 from reliable_mq.reconcile.report.summary import summarize
 from reliable_mq.reconcile.runs import conclusion
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolder, LocalRunFolders
 from reliable_mq.reconcile.runs.run_folder import SUMMARY
 from reliable_mq.reconcile.runs.sql_outcome import recorded_runs, write_outcome
-from reliable_mq.reconcile.sql_tables import finding_table, run_table
 from reliable_mq.testing.crash_watch import watch
 
 STEPS_MAX = 200

@@ -9,12 +9,12 @@ from sqlalchemy import MetaData, create_engine, insert
 from tests.reconcile.judging import event, verdicts_of
 from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, TableWriter, message_id
 
+from reliable_mq.database.sql_scheduling_tables import retention_table
 from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
 from reliable_mq.reconcile.judgement.events import CONSUMED, EVENTS, LOG, STUB
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.world import World
 from reliable_mq.reconcile.runs.spark_judge import FileTask, Judging, hidden_name
-from reliable_mq.resend.sql_scheduling_tables import retention_table
 
 WORLD = World(NOW, GRACE, NOW - timedelta(seconds=5), frozenset({"orders"}))
 

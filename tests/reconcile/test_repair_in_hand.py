@@ -4,9 +4,9 @@ import pytest
 from tests.reconcile.test_sql_repair import repair_of, repaired
 from tests.resend.worlds import MAX, QUEUE, World
 
+from reliable_mq.database.sql_clock import DatabaseClock
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.reconcile.repairs.repair import Action
-from reliable_mq.sql_clock import DatabaseClock
-from reliable_mq.sql_types import utc_datetime
 
 
 def test_a_run_that_repeats_itself_leaves_to_the_scheduler_what_it_will_send(world: World) -> None:

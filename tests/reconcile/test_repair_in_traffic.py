@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
-from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.reconcile.repairs.repair import Action, Repair
 from reliable_mq.reconcile.repairs.sql_repair import Order, Repaired, repair_all
 

@@ -24,8 +24,8 @@ from tests.reconcile.plain import PlainReconciliation
 from tests.reconcile.test_spark_reconcile import options, rows_of
 from tests.waiting import communicate, until
 
+from reliable_mq.database.sql_run_tables import run_table
 from reliable_mq.reconcile.runs.spark_run import reconcile
-from reliable_mq.reconcile.sql_tables import run_table
 from reliable_mq.testing.local_spark import LocalSparkCluster, spark_environment, spark_program
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes]

@@ -19,8 +19,8 @@ from tests.reconcile.test_spark_increment import FIRST_DAY, GROUP, Days
 from tests.waiting import until
 
 from reliable_mq.client.thread_client import Client
+from reliable_mq.database.sql_run_tables import run_table
 from reliable_mq.message import Message
-from reliable_mq.reconcile.sql_tables import run_table
 
 
 @pytest.mark.spark

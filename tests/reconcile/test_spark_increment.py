@@ -13,6 +13,7 @@ from tests.reconcile.judging import event
 from tests.reconcile.ledgers import GRACE, NOW, message_id
 from tests.reconcile.test_spark_reconcile import rows_of, verdicts_in
 
+from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.judgement.event_rows import NONE, PADDING, bodies_of, event_rows
 from reliable_mq.reconcile.judgement.events import EVENTS, RECORD
@@ -21,7 +22,6 @@ from reliable_mq.reconcile.runs.run_plan import NO_RUN
 from reliable_mq.reconcile.runs.spark_job import whole_bodies
 from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 from reliable_mq.reconcile.runs.sql_outcome import Overtaken, write_outcome
-from reliable_mq.reconcile.sql_tables import finding_table, run_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

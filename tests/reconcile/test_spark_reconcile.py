@@ -22,15 +22,15 @@ from tests.reconcile.ledgers import (
 )
 from tests.reconcile.plain import PlainReconciliation
 
+from reliable_mq.database.sql_clock import DatabaseClock
+from reliable_mq.database.sql_people_tables import audit_table
+from reliable_mq.database.sql_run_tables import finding_table, run_table
+from reliable_mq.database.sql_scheduling_tables import retention_table
+from reliable_mq.database.sql_stub_table import message_stub_table
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.reconcile.judgement.verdict import FINDINGS, Verdict
 from reliable_mq.reconcile.repairs.repair import Choice
 from reliable_mq.reconcile.runs.spark_run import Options, reconcile
-from reliable_mq.reconcile.sql_tables import finding_table, run_table
-from reliable_mq.resend.sql_people_tables import audit_table
-from reliable_mq.resend.sql_scheduling_tables import retention_table
-from reliable_mq.sql_clock import DatabaseClock
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import create_engine, insert, text
 from tests.reconcile.ledgers import LONG_AGO, TableWriter, message_id
 
+from reliable_mq.database.sql_types import EARLIEST, LATEST
 from reliable_mq.errors import ConfigurationError, Unavailable
 from reliable_mq.reconcile.databases.ledger_columns import (
     AUDIT,
@@ -27,7 +28,6 @@ from reliable_mq.reconcile.databases.ledger_columns import (
 from reliable_mq.reconcile.databases.sql_arrow import Asked, read
 from reliable_mq.reconcile.databases.sql_ledger import check_tables
 from reliable_mq.reconcile.source_filters import Condition
-from reliable_mq.sql_types import EARLIEST, LATEST
 from reliable_mq.wire.record import body_checksum
 
 A_MICROSECOND = timedelta(microseconds=1)

@@ -14,13 +14,13 @@ from pyspark.sql.types import DataType, LongType, StringType, StructType
 from sqlalchemy import create_engine, text
 from tests.reconcile.ledgers import LONG_AGO, TableWriter, message_id
 
+from reliable_mq.database.sql_schema import version_table
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.databases.ledger_columns import STUB, schema_of
 from reliable_mq.reconcile.databases.spark_table_reader import FilteringTableReader, TableReader
 from reliable_mq.reconcile.databases.spark_table_source import TableSource
 from reliable_mq.reconcile.databases.sql_ledger import check_tables
 from reliable_mq.reconcile.runs.spark_ledgers_source import LedgersSource
-from reliable_mq.sql_schema import version_table
 
 COUNT = 12
 NARROW = StructType().add("offset", LongType()).add("topic", StringType())

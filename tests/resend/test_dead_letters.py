@@ -5,8 +5,8 @@ import json
 import pytest
 from tests.resend.worlds import World
 
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.resend.sql_dead_letters import LetterState, SqlDeadLetters
-from reliable_mq.sql_types import utc_datetime
 
 A = "a".ljust(32, "0")
 RETRY = "r" * 32

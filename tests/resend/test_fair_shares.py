@@ -9,6 +9,7 @@ from tests.app.kill_switch import Killed
 from tests.resend.worlds import MAX, World
 
 from reliable_mq.app.sql_resending import book_of
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost, RemoteError
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Position
@@ -25,7 +26,6 @@ from reliable_mq.resend.topic_gate import (
     probe_wait,
     verdict_of,
 )
-from reliable_mq.sql_types import utc_datetime
 from reliable_mq.wire.codes import ResponseCode
 
 

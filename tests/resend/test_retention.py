@@ -10,10 +10,10 @@ from tests.app.kill_switch import Killed, KillSwitch
 from tests.resend.retained_ledgers import CONFIRMED, LOGGED, UNCONFIRMED, VOIDED, Ledgers
 from tests.resend.watching import watched_reading
 
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.resend.retention import Retention, RetentionCounts
 from reliable_mq.resend.thread_retention import IDLE_SECONDS, pause_after
-from reliable_mq.sql_types import utc_datetime
 
 OLD = "to_timestamp(5000 + i) FROM generate_series(1, 20000) i"
 STUB_COLUMNS = "message_id, topic, content, status, create_date, update_date"

@@ -4,10 +4,10 @@ from sqlalchemy import MetaData, select
 from tests.resend.retained_ledgers import CONFIRMED, Ledgers
 from tests.resend.test_retention import ledgers
 
+from reliable_mq.database.sql_people_tables import audit_table
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.reconcile.runs.sql_outcome import forget, let_retention_pass
 from reliable_mq.resend.retention import RetentionCounts
-from reliable_mq.resend.sql_people_tables import audit_table
-from reliable_mq.sql_types import utc_datetime
 
 __all__ = ["ledgers"]  # a fixture
 

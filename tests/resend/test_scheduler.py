@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import text, update
 from tests.resend.worlds import MAX, QUEUE, World
 
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost, NoRoute
 from reliable_mq.message import RESENT
 from reliable_mq.outbox.stub import Position, Stub
@@ -14,7 +15,6 @@ from reliable_mq.resend.due import ClaimRequest, DueKind
 from reliable_mq.resend.progress import has_passed
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
 from reliable_mq.resend.thread_scheduler import SOON_SECONDS, run_forever
-from reliable_mq.sql_types import utc_datetime
 
 DYING = ClaimRequest(
     kind=DueKind.UNSENT,

@@ -2,10 +2,10 @@
 
 from tests.resend.worlds import QUEUE, World
 
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost
 from reliable_mq.resend.scheduler import ResendCounts
 from reliable_mq.resend.thread_scheduler import pause_after
-from reliable_mq.sql_types import utc_datetime
 
 
 def test_lost_stubs_of_one_key_are_resent_in_their_order_whichever_is_due_first(

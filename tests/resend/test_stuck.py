@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import event, text
 from tests.resend.worlds import MAX, QUEUE, World
 
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.resend import sql_stuck
 from reliable_mq.resend.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
 from reliable_mq.resend.escalation import Kind
-from reliable_mq.sql_types import utc_datetime
 
 DAY = 86_400.0
 LOOK = CLOSED_LOOK_SECONDS

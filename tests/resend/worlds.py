@@ -12,6 +12,7 @@ from tests.resend.watching import watched_retention
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_resending import book_of
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost, MessageRefused, NotSent
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_stubs import SqlStubs
@@ -25,7 +26,6 @@ from reliable_mq.resend.sql_alerts import SqlAlerts
 from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_topics import SqlTopics
-from reliable_mq.sql_types import utc_datetime
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
 MAX = 3

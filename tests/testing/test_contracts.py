@@ -9,11 +9,11 @@ from sqlalchemy import inspect, text
 from sqlalchemy.dialects import registry
 
 from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_schema import differences
+from reliable_mq.database.sql_types import register_like_postgresql
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import RedisLeases
-from reliable_mq.sql_schema import differences
-from reliable_mq.sql_types import register_like_postgresql
 from reliable_mq.testing.contracts import LeaseStoreContract
 from reliable_mq.testing.database_contract import DatabaseContract
 from reliable_mq.testing.memory_leases import LeaseTable, MemoryLeases

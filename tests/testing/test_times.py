@@ -12,8 +12,8 @@ from sqlalchemy import select
 from tests.testing.test_message_world import Shop
 
 from reliable_mq import Reject, ReliableMQ
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import Refused, RemoteError, UsageError
-from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.memory_broker import MemoryBroker
 from reliable_mq.testing.message_world import MessageWorld

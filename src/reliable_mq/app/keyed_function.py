@@ -18,10 +18,10 @@ from sqlalchemy.orm import Session, scoped_session
 
 from reliable_mq.app.key_reading import field_of
 from reliable_mq.client.checked import check_value
+from reliable_mq.database.sql_key_tables import RESULT_SIZE_MAX
 from reliable_mq.errors import CallRunning, KeyReused, UsageError
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.idempotency.sql_calls import Answer, Call, CallFound
-from reliable_mq.idempotency.sql_key_tables import RESULT_SIZE_MAX
 from reliable_mq.settings import SECONDS_MAX
 
 SCOPE_LENGTH_MAX = 127

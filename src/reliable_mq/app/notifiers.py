@@ -9,10 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from reliable_mq.database.row_values import NOTIFIER_LENGTH_MAX
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.extras import extra_of
 from reliable_mq.resend.alerts import LogNotifier, Notifier
-from reliable_mq.resend.escalation import NOTIFIER_LENGTH_MAX
 from reliable_mq.resend.mail_addresses import addresses_of
 from reliable_mq.settings import Settings
 

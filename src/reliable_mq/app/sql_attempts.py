@@ -37,11 +37,11 @@ from reliable_mq.app.sql_telling import NoticeInbox, Telling
 from reliable_mq.client.consuming.subscription import Dead, Later
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import Origin
+from reliable_mq.database.sql_faults import FaultTeller, is_database_down, is_row_refused
 from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import SqlKeyLog
-from reliable_mq.sql_faults import FaultTeller, is_database_down, is_row_refused
 
 log = logging.getLogger(__name__)
 

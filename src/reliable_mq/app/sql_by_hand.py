@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from reliable_mq.app.sql_database import Database
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import UsageError
-from reliable_mq.outbox.stub import StubEvent, StubStatus
+from reliable_mq.outbox.stub import StubEvent
 from reliable_mq.resend.sql_stub_list import PAGE_ROWS, SqlStubList
 from reliable_mq.resend.stub_filter import StubFilter
 

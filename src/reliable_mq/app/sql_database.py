@@ -18,35 +18,25 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.app.sql_handler_session import HandlerSession, hold_transactions_of
 from reliable_mq.app.sql_keeping import partitions_of
-from reliable_mq.app.sql_mysql import ISOLATION_LEVEL, make_mysql_keep_promises
 from reliable_mq.app.sql_processes import SqlProcesses, process_table
-from reliable_mq.app.sql_urls import checked_url, known_drivers
 from reliable_mq.app.thread_handling_times import HandlingTimes
-from reliable_mq.errors import ConfigurationError
-from reliable_mq.extras import extra_of
-from reliable_mq.idempotency.sql_key_tables import business_key_table, idempotent_call_table
-from reliable_mq.idempotency.sql_tables import consume_log_table
-from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
-from reliable_mq.outbox.sql_tables import message_stub_table
-from reliable_mq.reconcile.sql_tables import finding_table, run_table
-from reliable_mq.resend.sql_audit import SqlAudit
-from reliable_mq.resend.sql_confirmation import SqlConfirmation
-from reliable_mq.resend.sql_escalations import SqlEscalations
-from reliable_mq.resend.sql_people_tables import (
+from reliable_mq.database.sql_clock import DatabaseClock
+from reliable_mq.database.sql_confirmation_table import confirmation_table
+from reliable_mq.database.sql_consume_log_table import consume_log_table
+from reliable_mq.database.sql_key_tables import business_key_table, idempotent_call_table
+from reliable_mq.database.sql_mysql import ISOLATION_LEVEL, make_mysql_keep_promises
+from reliable_mq.database.sql_people_tables import (
     alert_table,
     audit_table,
     duty_table,
     escalation_table,
     notifier_table,
 )
-from reliable_mq.resend.sql_scheduling_tables import resend_topic_table, retention_table
-from reliable_mq.resend.sql_settlement import SqlHands, SqlSettlement
-from reliable_mq.resend.sql_stuck import SqlStuck
-from reliable_mq.resend.sql_tables import confirmation_table
-from reliable_mq.runtime.forks import call_in_child, leave_to_parent
-from reliable_mq.sql_clock import DatabaseClock
-from reliable_mq.sql_schema import REVISION, alone, check_revision, create_and_note
-from reliable_mq.sql_types import (
+from reliable_mq.database.sql_run_tables import finding_table, run_table
+from reliable_mq.database.sql_scheduling_tables import resend_topic_table, retention_table
+from reliable_mq.database.sql_schema import REVISION, alone, check_revision, create_and_note
+from reliable_mq.database.sql_stub_table import message_stub_table
+from reliable_mq.database.sql_types import (
     ANY_TEXT,
     READS_ONLY,
     TABLE_PREFIX_PATTERN,
@@ -55,7 +45,17 @@ from reliable_mq.sql_types import (
     for_one_statement,
     missing_table_text,
 )
-from reliable_mq.sql_watched_time import watched_time_table
+from reliable_mq.database.sql_urls import checked_url, known_drivers
+from reliable_mq.database.sql_watched_time import watched_time_table
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.extras import extra_of
+from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
+from reliable_mq.resend.sql_audit import SqlAudit
+from reliable_mq.resend.sql_confirmation import SqlConfirmation
+from reliable_mq.resend.sql_escalations import SqlEscalations
+from reliable_mq.resend.sql_settlement import SqlHands, SqlSettlement
+from reliable_mq.resend.sql_stuck import SqlStuck
+from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 
 log = logging.getLogger(__name__)
 

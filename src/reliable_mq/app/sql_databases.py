@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.sql_database import Database
-from reliable_mq.app.sql_urls import checked_url
+from reliable_mq.database.sql_urls import checked_url
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.outbox.sql_same_database import place_of
 from reliable_mq.settings import MAIN_DATABASE, Settings

@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
 from reliable_mq.app.sql_probes import is_plain, is_probe_there, set_probe, status_of
+from reliable_mq.database.sql_types import MYSQL
 from reliable_mq.errors import UsageError
-from reliable_mq.sql_types import MYSQL
 
 _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from reliable_mq.sql_types import mysql_code_of, sqlstate_of
+from reliable_mq.database.sql_types import mysql_code_of, sqlstate_of
 
 _PROBE = "reliable_mq_probe"
 # One statement that begins so ends no transaction: what it calls are functions, which must not.

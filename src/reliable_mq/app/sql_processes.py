@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.app.thread_handling_times import HandlingTimes
-from reliable_mq.sql_types import LongText, UtcDateTime, utc_datetime
+from reliable_mq.database.sql_types import LongText, UtcDateTime, utc_datetime
 
 log = logging.getLogger(__name__)
 

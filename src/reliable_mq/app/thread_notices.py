@@ -14,13 +14,13 @@ from typing import Protocol
 
 import msgspec
 
+from reliable_mq.database.sql_faults import FaultTeller
 from reliable_mq.idempotency.sql_notices import Owed
 from reliable_mq.message import CONTENT_TYPE, Message, SendResult, SendStatus
 from reliable_mq.outbox.composing import fresh_message_id
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.relay import Sender
 from reliable_mq.resend.notice import IDS_MAX, SECONDS_MAX, Notice
-from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 

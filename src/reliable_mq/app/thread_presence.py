@@ -6,7 +6,7 @@ thread that ends at once: who commits must not wait, and may hold the only lock 
 
 import threading
 
-from reliable_mq.sql_clock import DatabaseClock
+from reliable_mq.database.sql_clock import DatabaseClock
 
 
 class Presence:

@@ -4,7 +4,7 @@ from reliable_mq.app.sql_database import Database
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json
-from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
+from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 
 
 def command(

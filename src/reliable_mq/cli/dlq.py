@@ -21,8 +21,8 @@ from reliable_mq.cli.database_options import opened
 from reliable_mq.cli.printing import moment_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE, DATABASE_VARIABLE, takes_options_of
+from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import UsageError
-from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.message_id import ledger_id
 

@@ -10,8 +10,8 @@ from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE
+from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.doctor.finding import Finding, Level, worst
-from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
 _MARKS = {Level.OK: "ok  ", Level.WARNING: "warn", Level.ERROR: "FAIL", Level.SKIPPED: "-   "}
 

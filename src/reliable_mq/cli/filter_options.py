@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from reliable_mq.cli.printing import moment_of
-from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.resend.stub_filter import StubFilter
 
 

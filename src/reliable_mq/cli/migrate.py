@@ -8,10 +8,10 @@ from reliable_mq.app.sql_database import Database
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json, say_lines
+from reliable_mq.database.sql_schema import REVISION
+from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import UsageError
 from reliable_mq.migrations.sql_upgrade import pending, script_text
-from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
-from reliable_mq.sql_schema import REVISION
 
 
 def command(

@@ -10,7 +10,7 @@ from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.printing import print_rows
 from reliable_mq.cli.saying import say, say_json
-from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
+from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 
 COLUMNS = ("database", "name", "waiting", "told_date", "failures", "next_time", "note")
 

@@ -11,8 +11,8 @@ from reliable_mq.app.application import ReliableMQ
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json
+from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import UsageError
-from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
 from reliable_mq.resend.topic_gate import TopicRow, gate_of
 

@@ -10,8 +10,8 @@ from reliable_mq.cli import database_options as options
 from reliable_mq.cli import metrics
 from reliable_mq.cli.saying import log_plainly, say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE
+from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import UsageError
-from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
 
 def command(

@@ -22,11 +22,11 @@ from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.database.sql_run_tables import finding_table
+from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.outbox.stub import StubEvent, groups_of
-from reliable_mq.reconcile.sql_tables import finding_table
 from reliable_mq.resend.sql_history import SqlHistory, readable
 from reliable_mq.resend.sql_stub_list import PAGE_ROWS, SqlStubList
 from reliable_mq.resend.stub_filter import StubFilter

@@ -19,6 +19,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
+from reliable_mq.database.sql_clock import measure
+from reliable_mq.database.sql_faults import fault_line
+from reliable_mq.database.sql_types import READS_ONLY, utc_datetime
+from reliable_mq.database.sql_watched_time import SqlWatchedTime
 from reliable_mq.doctor import peer_checks, timing_checks
 from reliable_mq.doctor.finding import Finding, Told
 from reliable_mq.doctor.patient import Patient, RedisFacts
@@ -33,10 +37,6 @@ from reliable_mq.outbox.stub import groups_of
 from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.resend.topic_gate import TopicRow
 from reliable_mq.settings import Settings
-from reliable_mq.sql_clock import measure
-from reliable_mq.sql_faults import fault_line
-from reliable_mq.sql_types import READS_ONLY, utc_datetime
-from reliable_mq.sql_watched_time import SqlWatchedTime
 from reliable_mq.watched_time import WatchedTime
 
 Check = Callable[[Patient, Told], None]

@@ -5,14 +5,14 @@ Every question is answered from an index, or reads unconfirmed stubs only, or th
 
 from sqlalchemy import ColumnElement, func, not_, select
 
+from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.sql_stub_table import is_settled, parked_rows
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
-from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED
-from reliable_mq.outbox.sql_tables import is_settled, parked_rows
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.resend.topic_gate import Gate, gate_of
-from reliable_mq.sql_types import utc_datetime
 
 _LOOKS_MISSED = 30
 """A scheduler that is alive leaves nothing due for so many of its intervals."""

@@ -4,10 +4,10 @@ letter for letter?
 
 from sqlalchemy import text
 
+from reliable_mq.database.sql_schema import REVISION, check_revision, differences
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.sql_schema import REVISION, check_revision, differences
 
 _MIGRATE = "run reliable-mq migrate MODULE:OBJECT (without Alembic: reliable-mq create-tables)"
 _EXACT = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")

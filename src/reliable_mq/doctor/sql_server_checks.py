@@ -3,11 +3,11 @@
 from sqlalchemy import Connection, Table, false, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
+from reliable_mq.database.sql_faults import fault_line, is_database_busy
+from reliable_mq.database.sql_types import is_missing_table
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
-from reliable_mq.sql_faults import fault_line, is_database_busy
-from reliable_mq.sql_types import is_missing_table
 
 _PACKET_SIZE_MIN = 3 * MESSAGE_BODY_SIZE_MAX
 """A body of which every byte is escaped, and the rest of its row."""

@@ -2,9 +2,9 @@
 
 from sqlalchemy import func, select
 
+from reliable_mq.database.sql_stub_table import waiting_rows
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
-from reliable_mq.outbox.sql_tables import waiting_rows
 from reliable_mq.resend.topic_gate import Gate, TopicRow, gate_of, gate_text
 
 _PROBE_MISSED_SECONDS = 60.0

@@ -13,9 +13,8 @@ from uuid import UUID
 
 import msgspec
 
+from reliable_mq.database.row_values import SHOWN_LENGTH_MAX
 from reliable_mq.errors import KeyInvalid
-
-SHOWN_LENGTH_MAX = 255
 
 
 class BusinessKey(msgspec.Struct, frozen=True):

@@ -24,18 +24,12 @@ that fails, or by one that did not count: the column `in_doubt` stays.
 """
 
 from collections.abc import Mapping
-from enum import Enum, IntEnum
+from enum import Enum
 
 import msgspec
 
+from reliable_mq.database.row_values import LogState
 from reliable_mq.transitions import after
-
-
-class LogState(IntEnum):
-    """What the column `state` of the consume log holds."""
-
-    RECEIVED = 0
-    CONSUMED = 1
 
 
 class Row(Enum):

@@ -24,9 +24,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from reliable_mq.idempotency.claim import LogState, Row, row_of
-from reliable_mq.sql_types import utc_datetime
-from reliable_mq.sql_watched_time import SqlWatchedTime
+from reliable_mq.database.row_values import LogState
+from reliable_mq.database.sql_types import utc_datetime
+from reliable_mq.database.sql_watched_time import SqlWatchedTime
+from reliable_mq.idempotency.claim import Row, row_of
 from reliable_mq.watched_time import WatchedTime, unwatched_max
 
 

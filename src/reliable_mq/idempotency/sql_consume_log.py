@@ -1,9 +1,9 @@
 """The statements on the consume log, one sentence each.
 
-Table `<prefix>consume_log`, see `sql_tables`. Its primary key (consumer group, message id) decides
-between two owners: the second insert waits for the first one's commit and then finds a row. What a
-found row means, and what may become of it, is `claim`'s to say; the conditions here repeat it so
-that a token that lost its claim changes nothing.
+Table `<prefix>consume_log`, see `sql_consume_log_table`. Its primary key (consumer group, message
+id) decides between two owners: the second insert waits for the first one's commit and then finds a
+row. What a found row means, and what may become of it, is `claim`'s to say; the conditions here
+repeat it so that a token that lost its claim changes nothing.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,10 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Table, and_, bindparam, delete, null, select, update
 
-from reliable_mq.idempotency.claim import (
-    STEP_OF_ROW,
-    LogState,
-    Row,
-    Step,
-    attempt_after,
-    row_of,
-)
+from reliable_mq.database.row_values import LogState
+from reliable_mq.database.sql_types import is_among, utc_datetime
+from reliable_mq.idempotency.claim import STEP_OF_ROW, Row, Step, attempt_after, row_of
 from reliable_mq.idempotency.sql_log_inserts import inserts_of
-from reliable_mq.sql_types import is_among, utc_datetime
 
 NOTICE_LEASE_SECONDS = 5.0
 """How long it is its consumer's alone to tell another database what was consumed."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, Table, and_, bindparam, update
 
-from reliable_mq.idempotency.claim import LogState
+from reliable_mq.database.row_values import LogState
 from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
 
 

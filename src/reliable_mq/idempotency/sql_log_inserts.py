@@ -28,11 +28,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
+from reliable_mq.database.row_values import LogState
+from reliable_mq.database.sql_arrays import rows_of_arrays
+from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_types import family_of, is_among, mysql_code
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.idempotency.claim import LogState
-from reliable_mq.sql_arrays import rows_of_arrays
-from reliable_mq.sql_prepared import Prepared
-from reliable_mq.sql_types import family_of, is_among, mysql_code
 
 Rows = Sequence[dict[str, Any]]
 _DUPLICATE_ENTRY = 1062  # of MySQL and MariaDB

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Engine, Table, and_, bindparam, null, select, update
 
-from reliable_mq.idempotency.claim import LogState
+from reliable_mq.database.row_values import LogState
+from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.idempotency.sql_consume_log import NOTICE_LEASE_SECONDS, Entry
-from reliable_mq.sql_types import is_among, utc_datetime
 
 
 class Owed(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@
 
 from alembic import context
 
-from reliable_mq.sql_schema import version_table
+from reliable_mq.database.sql_schema import version_table
 
 given = context.config.attributes
 versions = version_table(given["prefix"]).name

@@ -6,8 +6,8 @@ from alembic import op
 from sqlalchemy import MetaData, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from reliable_mq.sql_schema import create_missing
-from reliable_mq.sql_types import is_on, table_options
+from reliable_mq.database.sql_schema import create_missing
+from reliable_mq.database.sql_types import is_on, table_options
 
 
 def add_tables(metadata: MetaData) -> None:

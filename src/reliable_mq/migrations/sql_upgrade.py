@@ -12,8 +12,8 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, MetaData
 
+from reliable_mq.database.sql_schema import REVISION, alone, differences, revision_of
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.sql_schema import REVISION, alone, differences, revision_of
 
 __all__ = ["pending", "script_text", "upgrade"]
 

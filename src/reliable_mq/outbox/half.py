@@ -22,8 +22,8 @@ from enum import Enum
 
 import msgspec
 
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.message import Decision
-from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.transitions import after
 
 TOMBSTONE_NOTE = "a check-back came before its transaction committed, so it never will"

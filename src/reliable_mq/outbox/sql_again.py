@@ -11,8 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, false, null, or_, select, true, update
 
-from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status
-from reliable_mq.sql_types import is_among
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_types import is_among
+from reliable_mq.outbox.stub import StubEvent, next_status
 
 _RECEIVED = 0
 

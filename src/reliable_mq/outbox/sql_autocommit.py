@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from reliable_mq.sql_types import family_of
+from reliable_mq.database.sql_types import family_of
 
 _ASKS = "reliable_mq_asks"
 

@@ -12,11 +12,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, bindparam, insert, not_, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
 
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_stub_table import waiting_rows
+from reliable_mq.database.sql_types import READS_ONLY, family_of, utc_datetime
 from reliable_mq.outbox.half import TOMBSTONE_CONTENT, TOMBSTONE_NOTE, HalfView
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_tables import waiting_rows
-from reliable_mq.outbox.stub import StubStatus
-from reliable_mq.sql_types import READS_ONLY, family_of, utc_datetime
 
 # How a transaction is kept from waiting for ever for another one, and how that is undone.
 _HURRY: Mapping[str, tuple[str, str]] = {

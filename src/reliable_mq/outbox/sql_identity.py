@@ -21,9 +21,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from reliable_mq.database.sql_types import (
+    READS_ONLY,
+    UtcDateTime,
+    is_missing_table,
+    missing_table_text,
+)
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import NOTICE_TOPIC_PREFIX
-from reliable_mq.sql_types import READS_ONLY, UtcDateTime, is_missing_table, missing_table_text
 
 _ONLY = 1
 _ID_BYTES = 8

@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, insert, select
 
-from reliable_mq.outbox.stub import StubStatus
-from reliable_mq.sql_arrays import rows_of_arrays
-from reliable_mq.sql_prepared import Prepared
-from reliable_mq.sql_types import MYSQL, is_among
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_arrays import rows_of_arrays
+from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_types import MYSQL, is_among
 
 Row = dict[str, Any]
 

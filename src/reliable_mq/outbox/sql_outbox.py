@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.orm import Session
 
+from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions
@@ -24,7 +25,6 @@ from reliable_mq.outbox.sql_sqlite_savepoints import keep_savepoints
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_unowned import announce
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.sql_types import is_missing_table, missing_table_text
 
 
 class SqlOutbox:

@@ -10,9 +10,9 @@ from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Engine, Table, text
 
+from reliable_mq.database.sql_faults import drop_lost_transactions
+from reliable_mq.database.sql_types import MYSQL, family_of
 from reliable_mq.errors import UsageError
-from reliable_mq.sql_faults import drop_lost_transactions
-from reliable_mq.sql_types import MYSQL, family_of
 
 # When the server was started, to the microsecond, tells servers apart without any privilege; the
 # table's number tells schemas of one database apart.

@@ -20,11 +20,12 @@ from sqlalchemy import (
     update,
 )
 
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_arrays import rows_of_arrays
+from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.outbox.relay import SendOutcome
-from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status
-from reliable_mq.sql_arrays import rows_of_arrays
-from reliable_mq.sql_prepared import Prepared
-from reliable_mq.sql_types import utc_datetime
+from reliable_mq.outbox.stub import StubEvent, next_status
 
 _UNCONFIRMED: ColumnElement[int] = literal_column(str(StubStatus.UNCONFIRMED.value))
 

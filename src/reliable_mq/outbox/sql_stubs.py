@@ -1,8 +1,8 @@
 """The statements on the message stub table, one sentence each.
 
-Table `<prefix>message_stub`, see `sql_tables`. A row is *ours* while `owner` is our name; only its
-owner writes what a send came to, so that a lost lease cannot write. Every time in the rows comes
-from the caller's clock.
+Table `<prefix>message_stub`, see `sql_stub_table`. A row is *ours* while `owner` is our name; only
+its owner writes what a send came to, so that a lost lease cannot write. Every time in the rows
+comes from the caller's clock.
 """
 
 import json
@@ -28,13 +28,9 @@ from sqlalchemy import (
     update,
 )
 
-from reliable_mq.outbox.relay import SendOutcome
-from reliable_mq.outbox.sql_inserts import StubInserts
-from reliable_mq.outbox.sql_send_records import SendRecords
-from reliable_mq.outbox.stub import Stub, groups_of, groups_text
-from reliable_mq.outbox.stub import StubStatus as Status
-from reliable_mq.sql_prepared import Prepared
-from reliable_mq.sql_types import (
+from reliable_mq.database.row_values import StubStatus as Status
+from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_types import (
     EARLIEST,
     LATEST,
     Unreadable,
@@ -42,6 +38,10 @@ from reliable_mq.sql_types import (
     is_among,
     utc_datetime,
 )
+from reliable_mq.outbox.relay import SendOutcome
+from reliable_mq.outbox.sql_inserts import StubInserts
+from reliable_mq.outbox.sql_send_records import SendRecords
+from reliable_mq.outbox.stub import Stub, groups_of, groups_text
 
 # Written as literals: a partial index is used only when its condition is in the statement's text.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))

@@ -10,26 +10,17 @@ that says "sent"), so a position is recorded in every status. A settled stub nev
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from enum import Enum, IntEnum
+from enum import Enum
 
 import msgspec
 
+from reliable_mq.database.row_values import TEXT_LENGTH_MAX, StubStatus
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.message import CONFIRM_TO, CONSUMED_BY, CONTENT_TYPE, RESENT, Message
 from reliable_mq.transitions import after
 
 _KNOWN_LENGTH_MAX = 4_096  # more names than this are left away: a record's properties are bounded
-TEXT_LENGTH_MAX = 255
-"""Characters of a tag, a message key and an ordering key, each."""
-
-
-class StubStatus(IntEnum):
-    """What the column `status` holds."""
-
-    UNCONFIRMED = 0
-    CONFIRMED = 1
-    VOIDED = 2
 
 
 class StubEvent(Enum):

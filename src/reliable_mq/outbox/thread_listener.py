@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from reliable_mq.sql_faults import FaultTeller, fault_line
+from reliable_mq.database.sql_faults import FaultTeller, fault_line
 
 log = logging.getLogger(__name__)
 

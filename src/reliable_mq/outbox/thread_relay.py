@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from reliable_mq.database.sql_faults import FaultTeller
 from reliable_mq.outbox.pace import Pace
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import msgspec
 
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConfigurationError, words_of
 from reliable_mq.resend.escalation import Digest, Escalation, Kind, Look, Standing, check_notifier
-from reliable_mq.sql_types import utc_datetime
 
 log = logging.getLogger(__name__)
 

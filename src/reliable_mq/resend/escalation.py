@@ -18,10 +18,10 @@ from enum import Enum, IntEnum, StrEnum
 
 import msgspec
 
+from reliable_mq.database.row_values import NOTIFIER_LENGTH_MAX
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.transitions import after
 
-NOTIFIER_LENGTH_MAX = 64
 FIRST_RETRY_SECONDS = 5.0
 RETRY_SECONDS_MAX = 600.0
 DIGEST_ITEMS_MAX = 50

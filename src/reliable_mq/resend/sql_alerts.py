@@ -25,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 
+from reliable_mq.database.sql_types import READS_ONLY, utc_datetime
 from reliable_mq.resend.escalation import (
     DIGEST_ITEMS_MAX,
     AlertEvent,
@@ -39,7 +40,6 @@ from reliable_mq.resend.escalation import (
     retry_wait,
 )
 from reliable_mq.resend.sql_escalations import insert_new
-from reliable_mq.sql_types import READS_ONLY, utc_datetime
 
 SHARES_MAX = 100
 

@@ -1,6 +1,6 @@
 """The audit: what was changed by hand, by whom and why, in the transaction of the change.
 
-Table `<prefix>audit`, see `sql_tables`; reconciliation's repair writes to it too.
+Table `<prefix>audit`, see `sql_people_tables`; reconciliation's repair writes to it too.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Table, insert
 
-from reliable_mq.sql_types import plain_text, utc_datetime
+from reliable_mq.database.sql_types import plain_text, utc_datetime
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):

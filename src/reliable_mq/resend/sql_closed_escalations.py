@@ -2,8 +2,8 @@
 
 from sqlalchemy import Connection, Table, bindparam, delete, exists, select
 
+from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.resend.escalation import AlertState
-from reliable_mq.sql_types import is_among, utc_datetime
 
 
 class SqlClosedEscalations:

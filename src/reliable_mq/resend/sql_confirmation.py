@@ -24,10 +24,11 @@ from sqlalchemy import (
     update,
 )
 
-from reliable_mq.idempotency.sql_tables import LogState
-from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status
-from reliable_mq.sql_prepared import Prepared
-from reliable_mq.sql_types import is_among, utc_datetime
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_types import is_among, utc_datetime
+from reliable_mq.outbox.stub import StubEvent, next_status
 
 
 class SqlConfirmation:

@@ -1,7 +1,7 @@
 """The statements on escalations: what a person must know is committed with what it tells of.
 
-Table `<prefix>escalation`, see `sql_tables`. That a stub is given to a person (no more sends by
-themselves) and the row that says so are one commit: whoever dies, neither is without the other.
+Table `<prefix>escalation`, see `sql_people_tables`. That a stub is given to a person (no more sends
+by themselves) and the row that says so are one commit: whoever dies, neither is without the other.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from reliable_mq.outbox.stub import Stub, StubStatus
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_types import family_of, is_among, utc_datetime
+from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.escalation import Escalation, Kind, open_key
-from reliable_mq.sql_types import family_of, is_among, utc_datetime
 
 _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 

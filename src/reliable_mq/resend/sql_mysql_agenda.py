@@ -24,7 +24,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from reliable_mq.outbox.sql_tables import waiting_kinds
+from reliable_mq.database.sql_stub_table import waiting_kinds
 
 
 def mysql_agenda_of(table: Table) -> Any:

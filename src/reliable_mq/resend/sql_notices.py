@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, and_, bindparam, insert, select, update
 
-from reliable_mq.idempotency.sql_tables import LogState
+from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.resend.notice import Notice
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_settlement import SqlSettlement
-from reliable_mq.sql_types import is_among, utc_datetime
 
 
 class SqlNoticeBook:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, Engine, MetaData, Table, exists, literal, not_, or_, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
+from reliable_mq.database.sql_stub_table import arrived_rows, is_settled
+from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.outbox.sql_tables import arrived_rows, is_settled
 from reliable_mq.resend.days import Day, day_in, days_over, wanted_days
 from reliable_mq.resend.retention import Removed
 from reliable_mq.resend.sql_retention import Ledger, SqlRetention
-from reliable_mq.sql_types import utc_datetime
 
 log = logging.getLogger(__name__)
 

@@ -30,12 +30,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from reliable_mq.idempotency.sql_tables import consumed_rows, free_keys
-from reliable_mq.outbox.sql_tables import arrived_rows, settled_rows
+from reliable_mq.database.sql_consume_log_table import consumed_rows, free_keys
+from reliable_mq.database.sql_scheduling_tables import ROWS_DUTY
+from reliable_mq.database.sql_stub_table import arrived_rows, settled_rows
+from reliable_mq.database.sql_types import is_among, utc_datetime
+from reliable_mq.database.sql_watched_time import SqlWatchedTime
 from reliable_mq.resend.retention import Removed
-from reliable_mq.resend.sql_scheduling_tables import ROWS_DUTY
-from reliable_mq.sql_types import is_among, utc_datetime
-from reliable_mq.sql_watched_time import SqlWatchedTime
 from reliable_mq.watched_time import WatchedTime, read
 
 RemoveOld = Callable[[Connection, float, int], int]

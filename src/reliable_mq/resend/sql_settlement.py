@@ -9,20 +9,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, func, null, select, true, update
 
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.outbox.sql_again import Attempts, sent_again
-from reliable_mq.outbox.stub import (
-    StubEvent,
-    StubStatus,
-    groups_of,
-    groups_text,
-    next_status,
-    statuses_before,
-)
+from reliable_mq.outbox.stub import StubEvent, groups_of, groups_text, next_status, statuses_before
 from reliable_mq.resend.sql_audit import Act, SqlAudit
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_escalations import SqlEscalations
 from reliable_mq.resend.stub_filter import status_text
-from reliable_mq.sql_types import is_among, utc_datetime
 
 _SEEN = ("status", "count", "given_up", "resend_time", "broker_name", "queue_id", "offset", "note")
 

@@ -31,15 +31,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from reliable_mq.idempotency.sql_tables import LogState
-from reliable_mq.outbox.sql_tables import waiting_rows
-from reliable_mq.outbox.stub import StubStatus, groups_of
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.sql_stub_table import waiting_rows
+from reliable_mq.database.sql_types import MYSQL, READS_ONLY, is_among, utc_datetime
+from reliable_mq.outbox.stub import groups_of
 from reliable_mq.resend.escalation import Escalation, Kind, open_key
 from reliable_mq.resend.sql_agenda import agenda_of
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_escalations import SqlEscalations
 from reliable_mq.resend.sql_mysql_agenda import mysql_topics_of
-from reliable_mq.sql_types import MYSQL, READS_ONLY, is_among, utc_datetime
 
 TOLD_ONE_BY_ONE = 50
 """Stubs of a matter that are told by themselves at once."""

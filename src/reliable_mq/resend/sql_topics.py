@@ -24,9 +24,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from reliable_mq.database.sql_types import NOTE_LENGTH_MAX, utc_datetime
 from reliable_mq.resend.sql_audit import Act, SqlAudit
 from reliable_mq.resend.topic_gate import PROBE_LEASE, TopicRow, after_failures
-from reliable_mq.sql_types import NOTE_LENGTH_MAX, utc_datetime
 
 
 class SqlTopics:

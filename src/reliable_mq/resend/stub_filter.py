@@ -4,7 +4,7 @@ from datetime import datetime
 
 import msgspec
 
-from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.database.row_values import StubStatus
 
 
 def status_text(value: int) -> str:

@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Callable
 
+from reliable_mq.database.sql_faults import FaultTeller
 from reliable_mq.resend.alerts import Alerts
 from reliable_mq.resend.thread_scheduler import Stopped
-from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from reliable_mq.database.sql_faults import FaultTeller
 from reliable_mq.resend.retention import Retention, RetentionCounts
 from reliable_mq.resend.thread_scheduler import Stopped
-from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 

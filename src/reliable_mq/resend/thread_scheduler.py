@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from reliable_mq.database.sql_faults import FaultTeller
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
-from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 

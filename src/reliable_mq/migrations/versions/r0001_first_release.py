@@ -19,8 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-from reliable_mq.migrations.sql_steps import add_tables, partial
-from reliable_mq.sql_types import (
+from reliable_mq.database.sql_types import (
     MYSQL,
     PARTIAL_INDEXES,
     Body,
@@ -29,6 +28,7 @@ from reliable_mq.sql_types import (
     UtcDateTime,
     only_on,
 )
+from reliable_mq.migrations.sql_steps import add_tables, partial
 
 revision = "0001"
 down_revision = None

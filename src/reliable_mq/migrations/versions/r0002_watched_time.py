@@ -5,8 +5,8 @@ Revision 0002, after 0001.
 
 from sqlalchemy import Column, MetaData, SmallInteger, Table
 
+from reliable_mq.database.sql_types import LongText
 from reliable_mq.migrations.sql_steps import add_tables
-from reliable_mq.sql_types import LongText
 
 revision = "0002"
 down_revision = "0001"

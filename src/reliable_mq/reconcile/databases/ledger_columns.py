@@ -21,14 +21,14 @@ from sqlalchemy import (
     Table,
 )
 
+from reliable_mq.database.sql_confirmation_table import confirmation_table
+from reliable_mq.database.sql_consume_log_table import consume_log_table
+from reliable_mq.database.sql_key_tables import business_key_table
+from reliable_mq.database.sql_people_tables import audit_table, escalation_table
+from reliable_mq.database.sql_run_tables import finding_table, run_table
+from reliable_mq.database.sql_stub_table import message_stub_table
+from reliable_mq.database.sql_types import UtcDateTime
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.idempotency.sql_key_tables import business_key_table
-from reliable_mq.idempotency.sql_tables import consume_log_table
-from reliable_mq.outbox.sql_tables import message_stub_table
-from reliable_mq.reconcile.sql_tables import finding_table, run_table
-from reliable_mq.resend.sql_people_tables import audit_table, escalation_table
-from reliable_mq.resend.sql_tables import confirmation_table
-from reliable_mq.sql_types import UtcDateTime
 
 STUB, CONSUME_LOG, TOLD = "stub", "consume_log", "confirmation"
 KEY, ESCALATION, AUDIT = "key", "escalation", "audit"

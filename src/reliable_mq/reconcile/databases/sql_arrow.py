@@ -34,6 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from reliable_mq.database.sql_types import EARLIEST, LATEST, UtcDateTime, family_of
 from reliable_mq.message_digest import DIGEST_SIZE, body_hash_of, digest_of, sent_properties
 from reliable_mq.reconcile.databases import sql_adbc
 from reliable_mq.reconcile.databases.ledger_columns import (
@@ -51,7 +52,6 @@ from reliable_mq.reconcile.databases.ledger_columns import (
 from reliable_mq.reconcile.databases.sql_conditions import EVERYTHING, KeyRange, clause, in_range
 from reliable_mq.reconcile.databases.sql_connection import connected, paced, sync_url
 from reliable_mq.reconcile.source_filters import Condition
-from reliable_mq.sql_types import EARLIEST, LATEST, UtcDateTime, family_of
 from reliable_mq.wire.record import CRC_MASK, body_checksum
 
 _BATCH_SIZE = 4 * 1024 * 1024

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlalchemy import make_url
 
+from reliable_mq.database.sql_clock import measure
 from reliable_mq.reconcile.clocks import Clock
 from reliable_mq.reconcile.databases.sql_connection import connected
-from reliable_mq.sql_clock import measure
 
 
 def database_clocks(urls: Sequence[str], local: Callable[[], float] = time.time) -> Iterator[Clock]:

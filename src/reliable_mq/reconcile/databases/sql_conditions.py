@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from sqlalchemy import ColumnElement, String, Table, and_, collate, func, not_, or_, true
 
-from reliable_mq.idempotency.sql_tables import consumed_rows, received_rows
-from reliable_mq.outbox.sql_tables import parked_rows, settled_rows, waiting_rows
+from reliable_mq.database.sql_consume_log_table import consumed_rows, received_rows
+from reliable_mq.database.sql_stub_table import parked_rows, settled_rows, waiting_rows
+from reliable_mq.database.sql_types import tells_no_time
 from reliable_mq.reconcile.source_filters import (
     AMONG,
     AT_LEAST,
@@ -21,7 +22,6 @@ from reliable_mq.reconcile.source_filters import (
     STARTS_WITH,
     Condition,
 )
-from reliable_mq.sql_types import tells_no_time
 
 SETTLED, WAITING, PARKED = "settled", "waiting", "parked"
 CONSUMED, RECEIVED = "consumed", "received"

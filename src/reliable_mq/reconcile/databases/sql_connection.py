@@ -10,10 +10,10 @@ from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
+from reliable_mq.database.sql_places import whole_url
+from reliable_mq.database.sql_types import drivers_of
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import NotAPlace
-from reliable_mq.sql_places import whole_url
-from reliable_mq.sql_types import drivers_of
 
 T = TypeVar("T")
 

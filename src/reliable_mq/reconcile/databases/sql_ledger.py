@@ -20,6 +20,9 @@ from sqlalchemy import (
     true,
 )
 
+from reliable_mq.database.sql_scheduling_tables import retention_table
+from reliable_mq.database.sql_schema import check_revision
+from reliable_mq.database.sql_types import MYSQL
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.databases.ledger_columns import (
     COLUMNS,
@@ -44,9 +47,6 @@ from reliable_mq.reconcile.databases.sql_ranges import (
     key_ranges,
     whole_ranges,
 )
-from reliable_mq.resend.sql_scheduling_tables import retention_table
-from reliable_mq.sql_schema import check_revision
-from reliable_mq.sql_types import MYSQL
 
 __all__ = [
     "COLUMNS",

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from reliable_mq.database.sql_types import family_of, mysql_code
 from reliable_mq.errors import ConfigurationError, Unavailable
 from reliable_mq.reconcile.databases.sql_adbc import APPLICATION
 from reliable_mq.reconcile.databases.sql_connection import connected
-from reliable_mq.sql_types import family_of, mysql_code
 
 SQLITE_WAIT_SECONDS = 5
 _ACCESS_DENIED = 1227  # MySQL: needs the privilege PROCESS

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import make_url
 
-from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
+from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from reliable_mq.outbox.stub import StubStatus, groups_of
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.outbox.stub import groups_of
 from reliable_mq.reconcile.repairs.repair import AGAIN, Action, Repair
 
 LOCKED = "somebody is at work on it; left alone"

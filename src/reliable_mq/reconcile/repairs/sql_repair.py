@@ -27,9 +27,12 @@ from sqlalchemy import (
     update,
 )
 
-from reliable_mq.idempotency.sql_tables import LogState
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_clock import DatabaseClock
+from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.sql_people_tables import audit_table, escalation_table
+from reliable_mq.database.sql_types import family_of, is_among, let_tables_be_alike, utc_datetime
 from reliable_mq.outbox.sql_again import Attempts, sent_again, unsent
-from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.reconcile.databases.sql_ledger import (
     CONSUME_LOG,
     STUB,
@@ -47,9 +50,6 @@ from reliable_mq.reconcile.repairs.sql_obstacles import (
 )
 from reliable_mq.resend.sql_audit import Act, SqlAudit
 from reliable_mq.resend.sql_escalations import SqlEscalations
-from reliable_mq.resend.sql_people_tables import audit_table, escalation_table
-from reliable_mq.sql_clock import DatabaseClock
-from reliable_mq.sql_types import family_of, is_among, let_tables_be_alike, utc_datetime
 
 ACTOR = "reconcile"
 _BATCH = 500

@@ -1,8 +1,8 @@
 """Which run follows which: what an increment reads, and what it leaves for the next one. Pure.
 
-The end of a run is one row (`sql_tables.run_table`); an increment begins with the row of the one
-before it. Tables are read by when rows changed, a margin before the moment up to which all changes
-were visible; a log by its offsets, or those of its queues, which is exact.
+The end of a run is one row (`sql_run_tables.run_table`); an increment begins with the row of the
+one before it. Tables are read by when rows changed, a margin before the moment up to which all
+changes were visible; a log by its offsets, or those of its queues, which is exact.
 """
 
 import json

@@ -10,13 +10,13 @@ from typing import Any
 from sqlalchemy import Connection, MetaData, Table, exists, insert, inspect, select, update
 from sqlalchemy.exc import IntegrityError
 
+from reliable_mq.database.sql_people_tables import audit_table
+from reliable_mq.database.sql_run_tables import finding_table, run_table
+from reliable_mq.database.sql_scheduling_tables import ROWS_DUTY, retention_table
+from reliable_mq.database.sql_types import let_tables_be_alike
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.reconcile.databases.sql_ledger import open_engine
 from reliable_mq.reconcile.runs.run_plan import INCREMENT
-from reliable_mq.reconcile.sql_tables import finding_table, run_table
-from reliable_mq.resend.sql_people_tables import audit_table
-from reliable_mq.resend.sql_scheduling_tables import ROWS_DUTY, retention_table
-from reliable_mq.sql_types import let_tables_be_alike
 
 ACTOR = "reconcile"
 _BATCH = 1_000

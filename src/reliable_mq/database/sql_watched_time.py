@@ -15,7 +15,7 @@ from sqlalchemy import (
     update,
 )
 
-from reliable_mq.sql_types import LongText
+from reliable_mq.database.sql_types import LongText
 from reliable_mq.watched_time import WatchedTime, read, text_of
 
 _ONLY = 1

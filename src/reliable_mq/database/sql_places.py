@@ -13,8 +13,8 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import ArgumentError
 
+from reliable_mq.database.sql_types import MYSQL
 from reliable_mq.host_and_port import NotAPlace, host_and_port_of, port_of
-from reliable_mq.sql_types import MYSQL
 
 _ONE_HOST = (*MYSQL, "sqlite")
 _LOGIN = r"(?:[^:/]*(?::[^@]*)?@)?"

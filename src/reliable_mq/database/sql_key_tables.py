@@ -15,9 +15,9 @@ from sqlalchemy import (
     false,
 )
 
-from reliable_mq.idempotency.business_key import SHOWN_LENGTH_MAX
-from reliable_mq.idempotency.sql_tables import free_keys
-from reliable_mq.sql_types import Body, UtcDateTime
+from reliable_mq.database.row_values import SHOWN_LENGTH_MAX
+from reliable_mq.database.sql_consume_log_table import free_keys
+from reliable_mq.database.sql_types import Body, UtcDateTime
 
 RESULT_SIZE_MAX = 1024 * 1024
 """Bytes of a stored result: whoever asks again is sent all of it, and the database keeps it."""

@@ -5,7 +5,7 @@ Statements are in `sql_confirmation` (what is complete) and `sql_notices` (what 
 
 from sqlalchemy import Column, Index, Integer, MetaData, SmallInteger, String, Table
 
-from reliable_mq.sql_types import PARTIAL_INDEXES, UtcDateTime, only_on, tells_no_time
+from reliable_mq.database.sql_types import PARTIAL_INDEXES, UtcDateTime, only_on, tells_no_time
 
 __all__ = ["confirmation_table"]
 

@@ -16,8 +16,8 @@ from sqlalchemy import (
     literal_column,
 )
 
-from reliable_mq.idempotency.claim import LogState
-from reliable_mq.sql_types import (
+from reliable_mq.database.row_values import LogState
+from reliable_mq.database.sql_types import (
     NOTE_LENGTH_MAX,
     PARTIAL_INDEXES,
     PlainText,

@@ -22,8 +22,8 @@ from sqlalchemy import (
     text,
 )
 
-from reliable_mq.outbox.stub import TEXT_LENGTH_MAX, StubStatus
-from reliable_mq.sql_types import (
+from reliable_mq.database.row_values import TEXT_LENGTH_MAX, StubStatus
+from reliable_mq.database.sql_types import (
     MYSQL,
     NOTE_LENGTH_MAX,
     PARTIAL_INDEXES,

@@ -25,9 +25,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
+from reliable_mq.database.sql_faults import is_database_busy
+from reliable_mq.database.sql_types import family_of, is_on, table_options
 from reliable_mq.errors import ConfigurationError, Unavailable
-from reliable_mq.sql_faults import is_database_busy
-from reliable_mq.sql_types import family_of, is_on, table_options
 
 REVISION = "0002"
 """The revision of the tables that this release expects."""

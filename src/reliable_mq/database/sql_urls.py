@@ -6,10 +6,10 @@ from urllib.parse import parse_qsl, unquote
 from sqlalchemy import URL
 from sqlalchemy.exc import ArgumentError
 
+from reliable_mq.database.sql_places import whole_url
+from reliable_mq.database.sql_types import Drivers, drivers_of, family_of
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import NotAPlace
-from reliable_mq.sql_places import whole_url
-from reliable_mq.sql_types import Drivers, drivers_of, family_of
 
 _SQLITE_DRIVERS = ("sqlite", "sqlite+pysqlite", "sqlite+aiosqlite")
 _IN_MEMORY = {("mode", "memory"), ("vfs", "memdb")}

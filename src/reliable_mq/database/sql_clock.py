@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, Engine, text
 
+from reliable_mq.database.sql_types import family_of
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
-from reliable_mq.sql_types import family_of
 from reliable_mq.watched_time import Reading, WatchedTime, first_look
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from reliable_mq.sql_faults import drop_lost_transactions
+from reliable_mq.database.sql_faults import drop_lost_transactions
 
 ISOLATION_LEVEL = "READ COMMITTED"
 """As PostgreSQL's. In MySQL's own REPEATABLE READ a transaction does not see what a rival committed

@@ -15,8 +15,8 @@ from sqlalchemy import (
     Table,
 )
 
-from reliable_mq.resend.escalation import NOTIFIER_LENGTH_MAX
-from reliable_mq.sql_types import (
+from reliable_mq.database.row_values import NOTIFIER_LENGTH_MAX
+from reliable_mq.database.sql_types import (
     NOTE_LENGTH_MAX,
     GrowingNumber,
     LongText,

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Boolean, Column, Integer, MetaData, String, Table, false
 
-from reliable_mq.sql_types import NOTE_LENGTH_MAX, PlainText, UtcDateTime
+from reliable_mq.database.sql_types import NOTE_LENGTH_MAX, PlainText, UtcDateTime
 
 
 def resend_topic_table(metadata: MetaData, prefix: str) -> Table:

@@ -14,8 +14,8 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
+from reliable_mq.database.sql_types import is_missing_table, mysql_code, mysql_code_of, sqlstate_of
 from reliable_mq.errors import RemoteError, Unavailable, words_of
-from reliable_mq.sql_types import is_missing_table, mysql_code, mysql_code_of, sqlstate_of
 
 TOLD_SECONDS = 10.0
 """A fault that every message meets is told once in so many seconds."""

@@ -13,7 +13,7 @@ from sqlalchemy import (
     Table,
 )
 
-from reliable_mq.sql_types import LongText, UtcDateTime
+from reliable_mq.database.sql_types import LongText, UtcDateTime
 
 
 def run_table(metadata: MetaData, prefix: str) -> Table:
