@@ -1,7 +1,7 @@
 """Has people told of what a run found and nobody was told of, through the outbox of escalations.
 
 A run with news is one escalation, in the database that keeps the record of the runs; notifiers
-tell it as they tell every other (D18): a mail server that is down loses nothing. What an open
+tell it as they tell every other (018): a mail server that is down loses nothing. What an open
 escalation tells of already is no news, nor is what the run has repaired. A ledger that was not
 whole is news as a finding is. An escalation is closed by the first run that looked at its messages
 again and found none of its findings, and nothing missing that was missing.
