@@ -172,8 +172,10 @@ def settings_written_by_the_loop() -> None:
         self._answer(connection, command, answer)
 
     put(name_server.NameServer, "_done", written)
-    put(listener, "_SLICE_SECONDS", math.inf)
-    put(listener, "_SHARED_SLICE_SECONDS", math.inf)
+    for seconds in ("_LARGE_SECONDS", "_SLICE_SECONDS", "_SHARED_SLICE_SECONDS"):
+        put(listener, seconds, math.inf)
+    put(listener, "_LARGE_IN_TURN", _ENDLESS)
+    put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
 
 
 def bodies_of_any_size() -> None:
