@@ -32,9 +32,9 @@ from bench.page_costs import cost_of
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import figures_table
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.app.sql_resending import book_of
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_outbox import SqlOutbox
@@ -47,6 +47,7 @@ from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
+from reliable_mq.resend.sql_confirmation import confirmation_of
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.testing.local_servers import LocalPostgres
 from reliable_mq.watched_time import first_look
@@ -66,9 +67,8 @@ def figure(what: str, value: float, unit: str, bar: str = "") -> Figure:
 
 def fill(database: Database, count: int, *, settled: bool = False, logs: bool = False) -> None:
     """Write stubs that are due, or settled long ago, and logs of as many messages without one."""
-    stubs, rest, age = database.stubs.name, "0, now() - interval '1 hour', NULL", "1 hour"
-    if settled:
-        rest, age = "1, NULL, 'b'", "40 days"
+    stubs, age = database.stubs.name, "40 days" if settled else "1 hour"
+    rest = "1, NULL, 'b'" if settled else "0, now() - interval '1 hour', NULL"
     for begin in range(0, count, CHUNK):
         end = min(begin + CHUNK, count)
         then = f"now() - interval '{age}' + i * interval '100 us'"
@@ -99,8 +99,8 @@ def fill(database: Database, count: int, *, settled: bool = False, logs: bool = 
 
 def due_of(database: Database) -> SqlDue:
     """Return the claims of a database."""
-    stubs = SqlStubs(database.engine, database.stubs)
-    return SqlDue(stubs, database.logs, database.confirmation())
+    stubs, confirmation = SqlStubs(database.engine, database.stubs), confirmation_of(database)
+    return SqlDue(stubs, database.logs, confirmation)
 
 
 def timed(work: Callable[[], object]) -> float:

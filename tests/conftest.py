@@ -18,8 +18,8 @@ import pytest
 from tests.postgres_databases import new_database
 from tests.recorded_tables import recorded
 
-from reliable_mq.app import sql_database
 from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.database import sql_database
 from reliable_mq.database.sql_schema import create_and_note
 from reliable_mq.line_limit import LineLimit
 from reliable_mq.runtime.file_disk import used_ratio_of

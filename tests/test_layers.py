@@ -29,14 +29,14 @@ ARROWS: dict[str, frozenset[str]] = {
     "name_server": VALUES | {"wire"},
     "broker_core": VALUES | {"wire"},
     "client": VALUES | {"extras", "wire"},
-    "database": VALUES,
+    "database": VALUES | {"extras"},
     "outbox": VALUES | {"database", "client"},
     "idempotency": VALUES | {"database"},
     "resend": VALUES | {"database", "client", "outbox"},
     "reconcile": VALUES | {"wire", "database"},
     "migrations": VALUES | {"database"},
     "doctor": VALUES
-    | {"app.sql_database", "client", "database", "outbox"}
+    | {"client", "database", "outbox"}
     | {"idempotency.redis_servers"}
     | {"resend.topic_gate", "resend.sql_topics", "resend.windows"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.type_api import TypeEngine
 
 import reliable_mq.migrations
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import (
     MYSQL,
     PARTIAL_INDEXES,

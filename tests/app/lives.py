@@ -14,8 +14,8 @@ from reliable_mq.app.asyncio_delivery import Deliveries
 from reliable_mq.app.asyncio_gate import HandlerGate
 from reliable_mq.app.consumer import Consumer, plan_of
 from reliable_mq.app.sql_attempts import Attempts
-from reliable_mq.app.sql_database import Database
 from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Outcome
+from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.redis_leases import RedisLeases
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outbox.sql_stubs import SqlStubs

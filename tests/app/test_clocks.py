@@ -17,9 +17,9 @@ from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
 from tests.resend.watching import watch
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_database import Database
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.database.sql_clock import MEASURED_SECONDS, DatabaseClock
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.sql_stubs import SqlStubs

@@ -13,6 +13,7 @@ from tests.waiting import until
 
 from reliable_mq import Message, ReceivedMessage, Reject, ReliableMQ, Retry
 from reliable_mq.resend.escalation import Digest
+from reliable_mq.resend.sql_settlement import hands_of
 
 QUICK: dict[str, Any] = {
     "resend_waits": (0.3, 1.0),
@@ -159,7 +160,7 @@ def test_a_message_given_up_elsewhere_is_escalated_here_and_begins_anew_when_ret
         until(lambda: not owed(shop, "billing"))
         works.set()
         database = shop.database
-        hands, now = database.hands(), database.clock.now()
+        hands, now = hands_of(database), database.clock.now()
         with database.engine.begin() as connection:
             assert hands.retry(connection, [message_id], "ann", "", now) == {message_id: True}
         until(lambda: statuses(database) == [1])

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError, UsageError
 
 

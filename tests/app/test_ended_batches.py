@@ -24,9 +24,9 @@ from tests.app.test_ended_transactions import (
 
 from reliable_mq.app.shared_run import APART, SharedRun, Sharing
 from reliable_mq.app.sql_attempts import Attempts
-from reliable_mq.app.sql_handler_session import RunsAgain
 from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.client.consuming.subscription import CONSUMED
+from reliable_mq.database.sql_handler_session import RunsAgain
 from reliable_mq.idempotency.sql_consume_log import Entry
 from reliable_mq.message import ReceivedMessage
 

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from tests.outbox.test_users_drivers import DRIVERS, Driver
 
-from reliable_mq.app.sql_handler_session import (
+from reliable_mq.database.sql_handler_session import (
     HandlerSession,
     TransactionEnded,
     hold_transactions_of,

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery
 
-from reliable_mq.app.sql_probes import is_plain
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead
+from reliable_mq.database.sql_probes import is_plain
 from reliable_mq.message import ReceivedMessage
 
 REST = "-rest"

@@ -6,8 +6,9 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Column, Integer, MetaData, Table, inspect
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_schema import REVISION, differences, revision_of
+from reliable_mq.migrations.sql_upgrade import migrate
 
 THEIR_ENVIRONMENT = """
 from alembic import context
@@ -32,7 +33,7 @@ revision, down_revision = ${repr(up_revision)}, ${repr(down_revision)}
 
 def upgrade():
     given = context.config.attributes
-    given["migrated"].append(given["database"].migrate())
+    given["migrated"].append(given["migrate"]())
     ${upgrades}
 """
 
@@ -46,7 +47,7 @@ def test_a_migration_of_the_applications_own_may_run_ours_and_goes_on(
     (tmp_path / "script.py.mako").write_text(THEIR_TEMPLATE)
     theirs, migrated = MetaData(), list[list[str]]()
     Table("orders", theirs, Column("id", Integer, primary_key=True))
-    given = {"metadata": theirs, "database": database, "migrated": migrated}
+    given = {"metadata": theirs, "migrate": lambda: migrate(database), "migrated": migrated}
     config = Config(attributes=given)
     config.set_main_option("script_location", str(tmp_path))
     url = database.engine.url.render_as_string(hide_password=False)

@@ -16,8 +16,8 @@ from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 from tests.outbox.benches import Bench
 from tests.resend.worlds import World
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import is_database_busy, is_database_down
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, Ledger, Life, delivery, write_effect
 
-from reliable_mq.app.sql_handler_session import _ends_on_mysql
 from reliable_mq.client.consuming.subscription import Later
+from reliable_mq.database.sql_handler_session import _ends_on_mysql
 from reliable_mq.message import ReceivedMessage
 
 

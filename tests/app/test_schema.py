@@ -3,7 +3,7 @@
 import gc
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,12 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from tests.steps import last_steps
 
 import reliable_mq.migrations
-from reliable_mq.app.sql_database import Database
 from reliable_mq.cli.main import run
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_schema import REVISION, differences, revision_of, version_table
 from reliable_mq.database.sql_types import PlainText, is_on, table_options
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.migrations.sql_upgrade import script_text
+from reliable_mq.migrations.sql_upgrade import migrate, script_text
 
 REVISIONS = [f"{number:04}" for number in range(1, int(REVISION) + 1)]
 DEATHS_MAX = 500
@@ -82,7 +82,7 @@ def test_migrated_tables_are_those_that_are_created_without_alembic(database: Da
     created = shape(database)
     clear(database)
 
-    assert database.migrate() == REVISIONS
+    assert migrate(database) == REVISIONS
 
     migrated = shape(database)
     assert created.keys() == migrated.keys() > database.metadata.tables.keys()
@@ -102,7 +102,7 @@ def test_tables_of_the_first_release_are_brought_to_this_one(database: Database)
     with pytest.raises(ConfigurationError, match="run reliable-mq migrate"):
         database.check_tables()
 
-    assert database.migrate() == REVISIONS[1:]
+    assert migrate(database) == REVISIONS[1:]
 
     assert shape(database) == wanted
 
@@ -111,7 +111,7 @@ def test_a_database_at_this_revision_is_left_alone_by_both_ways(database: Databa
     database.create_tables()
     before = shape(database)
 
-    assert database.migrate() == []
+    assert migrate(database) == []
     database.create_tables()
 
     assert shape(database) == before
@@ -134,7 +134,13 @@ class Killed(BaseException):
     """SIGKILL; nobody catches it."""
 
 
-@pytest.mark.parametrize("way", ["migrate", "create_tables"])
+WAYS: dict[str, Callable[[Database], object]] = {
+    "migrate": migrate,
+    "create_tables": Database.create_tables,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_whoever_dies_between_two_statements_is_followed_by_one_who_ends_it(
     database_url: str, way: str
 ) -> None:
@@ -170,7 +176,7 @@ def _ends(url: str, way: str, life: int) -> bool:
 
     event.listen(database.engine, "after_cursor_execute", count)
     try:
-        getattr(database, way)()
+        WAYS[way](database)
     except Killed:
         return False
     finally:
@@ -183,8 +189,10 @@ def test_two_processes_at_once_make_one_schema(database_url: str) -> None:
     databases = [Database(database_url, prefix="rmq_", connections=1) for _ in range(4)]
 
     with ThreadPoolExecutor(len(databases)) as pool:
-        ways = [databases[0].migrate, databases[1].create_tables] * 2
-        for running in [pool.submit(way) for way in ways]:
+        for running in [
+            pool.submit(way, database)
+            for way, database in zip([*WAYS.values()] * 2, databases, strict=True)
+        ]:
             running.result(60)
 
     with databases[0].engine.connect() as connection:
@@ -208,7 +216,7 @@ def test_on_sqlite_no_process_sees_the_tables_of_a_migration_that_goes_on(
             seen.add(revision_of(connection, "rmq_"))
 
     event.listen(migrated.engine, "before_cursor_execute", look)
-    assert migrated.migrate() == REVISIONS
+    assert migrate(migrated) == REVISIONS
     event.remove(migrated.engine, "before_cursor_execute", look)
     look()
 
@@ -233,7 +241,7 @@ def test_tables_of_a_newer_release_are_used(database: Database) -> None:
         connection.execute(text("UPDATE rmq_schema_version SET version_num = '9999'"))
 
     database.check_tables()
-    assert database.migrate() == []
+    assert migrate(database) == []
 
 
 def test_tables_that_nobody_of_ours_made_are_neither_created_around_nor_taken_for_ours(
@@ -242,7 +250,7 @@ def test_tables_that_nobody_of_ours_made_are_neither_created_around_nor_taken_fo
     theirs = Table("rmq_message_stub", type(database.metadata)(), Column("seq", Integer))
     theirs.create(database.engine)
 
-    for way in (database.create_tables, database.migrate):
+    for way in (database.create_tables, lambda: migrate(database)):
         with pytest.raises(ConfigurationError, match="rmq_message_stub has no column message_id"):
             way()
         assert inspect(database.engine).get_table_names()[:1] == ["rmq_message_stub"]
@@ -288,7 +296,7 @@ def _execute_script(connection: Connection, script: str) -> None:
 def test_another_prefix_makes_other_tables_beside_them(database_url: str) -> None:
     for prefix in ("rmq_", "audit_"):
         database = Database(database_url, prefix=prefix, connections=1)
-        assert database.migrate() == REVISIONS
+        assert migrate(database) == REVISIONS
         database.close()
 
     names = set(inspect(database.engine).get_table_names())

@@ -2,7 +2,7 @@
 
 from sqlalchemy import MetaData
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 
 
 def our_tables() -> MetaData:

@@ -17,6 +17,7 @@ from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.doctor.finding import Finding
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.resend.sql_settlement import settlement_of
 from reliable_mq.resend.topic_gate import PROBE_STUBS
 from reliable_mq.runtime import file_disk
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
@@ -109,7 +110,7 @@ class World:
         """Let its only group give a message up, so that a person is told."""
         self.stub(message_id)
         with self.database.engine.begin() as connection:
-            self.database.settlement().exhaust(
+            settlement_of(self.database).exhaust(
                 connection, message_id, group="payments", reason="no", now=time.time()
             )
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Row, event, select
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import select
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
 from reliable_mq.idempotency.sql_notices import Owed, SqlNotices, owed_of
 

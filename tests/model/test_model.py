@@ -20,8 +20,8 @@ from tests.model.sending import Sending
 from tests.model.state import GONE, NOBODY, Consumer, Key, Log, Pc, State, Stub
 from tests.model.world import World
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.database.row_values import LogState
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.idempotency.claim import Lease, Row, Step
 from reliable_mq.idempotency.redis_leases import claim_of

@@ -10,9 +10,9 @@ import msgspec
 from sqlalchemy import event, select, text
 from tests.app.kill_switch import Killed, KillSwitch
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_resending import book_of
 from reliable_mq.client.sending.transaction import CheckBack, Half
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import RemoteError, Unavailable
 from reliable_mq.message import (
     Decision,

@@ -13,6 +13,7 @@ from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import HalfRolledBack, MessageRefused, Unavailable
 from reliable_mq.message import Decision
 from reliable_mq.outbox.half import TOMBSTONE_NOTE
+from reliable_mq.resend.sql_settlement import hands_of, settlement_of
 
 LATER = 1000.0
 
@@ -70,7 +71,7 @@ def test_a_half_whose_stub_somebody_wants_sent_again_is_left_to_the_scheduler(
     """The half cannot say that its message comes again, nor who has consumed it."""
     stub = commit_one(producer, required_groups=("payments",))
     with other.database.engine.begin() as connection:
-        other.database.hands().retry(connection, [stub], "ann", "", LATER)
+        hands_of(other.database).retry(connection, [stub], "ann", "", LATER)
 
     assert other.answer(FIRST) is Decision.UNKNOWN
     other.scheduler.run_once(LATER)
@@ -89,7 +90,7 @@ def test_a_half_whose_stub_waits_for_a_person_is_not_sent_by_a_late_check_back(
         if gone == "sends used up":
             connection.execute(text("UPDATE rmq_message_stub SET resend_time = NULL"))
         else:
-            other.database.settlement().exhaust(
+            settlement_of(other.database).exhaust(
                 connection, stub, group="payments", reason="no", now=9.0, topic="orders"
             )
 
@@ -224,7 +225,7 @@ def test_a_stub_that_a_person_voided_is_rolled_back(
 ) -> None:
     message_id = commit_one(producer)
     with other.database.engine.begin() as connection:
-        voided = other.database.hands().void(connection, [message_id], "ann", "", LATER)
+        voided = hands_of(other.database).void(connection, [message_id], "ann", "", LATER)
     assert voided == {message_id: True}
 
     assert other.answer(FIRST) is Decision.ROLLBACK
@@ -239,7 +240,7 @@ def test_nobody_can_send_a_tombstone(world: HalfWorld, producer: Life, other: Li
     other.answer(FIRST)
 
     with other.database.engine.begin() as connection:
-        retried = other.database.hands().retry(connection, [message_id], "ann", "", LATER)
+        retried = hands_of(other.database).retry(connection, [message_id], "ann", "", LATER)
     assert retried == {message_id: False}
     other.resend()
     assert bodies(world) == []

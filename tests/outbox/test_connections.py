@@ -23,7 +23,7 @@ from sqlalchemy.orm import (
 )
 from tests.outbox.benches import Bench
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
 
 INSERT = text("INSERT INTO orders VALUES (1)")

@@ -7,7 +7,7 @@ from sqlalchemy import select, text
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.resend.worlds import World
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import MetaData
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_identity import SqlIdentity, identity_table
 from reliable_mq.errors import ConfigurationError, MessageRefused
 from reliable_mq.message import CONFIRM_TO, notice_topic_of
-from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
 from reliable_mq.outbox.stub import Stub, message_of
 
 TOPIC = "rmq_notices_0123456789abcdef"

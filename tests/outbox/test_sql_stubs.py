@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from sqlalchemy import Row, select, update
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.relay import Relay, SendOutcome

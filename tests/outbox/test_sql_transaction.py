@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
 from tests.outbox.benches import Bench
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.outbox.sql_stubs import SqlStubs
 

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from tests.reconcile.cases import Cases
 from tests.reconcile.ledgers import StoreWriter, TableWriter, message_id
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main", "reconcile")

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, TableWriter, message_id
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.databases.ledger_columns import (
     AUDIT,

@@ -15,6 +15,7 @@ from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import RESENT
 from reliable_mq.reconcile.repairs.repair import Action, Rate, Repair
 from reliable_mq.reconcile.repairs.sql_repair import Order, Repaired, repair_all
+from reliable_mq.resend.sql_confirmation import confirmation_of
 
 AS_OF = utc_datetime(200.0)
 CHANGED_BY_TIME = ("message_id", "seq", "create_date", "update_date", "resend_time", "note")
@@ -283,7 +284,7 @@ def test_while_traffic_runs_no_settled_stub_is_opened_again(world: World) -> Non
                     state = {"state": 1, "attempt": 1, "create_date": AS_OF}
                     row = insert(world.database.logs).values(**log, **place, **state)
                     connection.execute(row)
-                    world.database.confirmation().confirm(connection, "g", [stub], 201.0)
+                    confirmation_of(world.database).confirm(connection, "g", [stub], 201.0)
                 confirmed.append(stub)
             except Exception as error:  # noqa: BLE001 - the test's result
                 failures.append(error)

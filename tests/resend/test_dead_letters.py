@@ -7,6 +7,7 @@ from tests.resend.worlds import World
 
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.resend.sql_dead_letters import LetterState, SqlDeadLetters
+from reliable_mq.resend.sql_settlement import settlement_of
 
 A = "a".ljust(32, "0")
 RETRY = "r" * 32
@@ -22,7 +23,7 @@ def letters(world: World) -> SqlDeadLetters:
 
 def give_up(world: World, *, group: str = "g", now: float = 110.0) -> None:
     """Do what a consumer does with its last attempt."""
-    settlement = world.database.settlement()
+    settlement = settlement_of(world.database)
     with world.database.engine.begin() as connection:
         settlement.exhaust(connection, A, group=group, reason="no", now=now)
 

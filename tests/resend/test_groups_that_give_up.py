@@ -3,6 +3,8 @@
 import pytest
 from tests.resend.worlds import MAX, QUEUE, World
 
+from reliable_mq.resend.sql_settlement import settlement_of
+
 GONE = {QUEUE: (9, 9)}
 """A group has gone past the message, which its broker has lost."""
 
@@ -14,7 +16,7 @@ def world(database_url: str) -> World:
 
 def give_up(world: World, stub: str, group: str) -> None:
     with world.database.engine.begin() as connection:
-        world.database.settlement().exhaust(
+        settlement_of(world.database).exhaust(
             connection, stub, group=group, reason="no", now=105.0, topic="orders"
         )
 

@@ -14,6 +14,7 @@ from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.stub import StubEvent
+from reliable_mq.resend.sql_confirmation import confirmation_of
 from reliable_mq.resend.sql_dead_letters import SqlDeadLetters
 from reliable_mq.resend.sql_stub_list import SqlStubList
 from reliable_mq.resend.stub_filter import StubFilter
@@ -112,7 +113,7 @@ def test_a_retry_does_not_wait_for_a_consumer_that_will_wait_for_the_stub(world:
         consumed(consumer, world, done, "g")
         retried = world.hands.retry(person, [done, other], "ann", "", 200.0)
         person.commit()
-        world.database.confirmation().confirm(consumer, "g", [done], 201.0)
+        confirmation_of(world.database).confirm(consumer, "g", [done], 201.0)
         consumer.commit()
 
     assert retried == {done: True, other: True}

@@ -13,6 +13,7 @@ from tests.resend.watching import watched_reading
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.resend.retention import Retention, RetentionCounts
+from reliable_mq.resend.sql_settlement import hands_of
 from reliable_mq.resend.thread_retention import IDLE_SECONDS, pause_after
 
 OLD = "to_timestamp(5000 + i) FROM generate_series(1, 20000) i"
@@ -232,7 +233,7 @@ def test_a_stub_that_a_person_sends_again_at_this_moment_stays(postgres_url: str
     stub = ledgers.stub("a", VOIDED)
     database = ledgers.database
     with database.engine.begin() as connection:
-        retried = database.hands().retry(connection, [stub], "ann", "", 1100.0)
+        retried = hands_of(database).retry(connection, [stub], "ann", "", 1100.0)
         assert retried == {stub: True}
         # Not yet committed: the row still says VOIDED to everybody else, and it is locked.
         assert ledgers.retention().run_once(9999.0).stubs == 0

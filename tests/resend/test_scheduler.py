@@ -14,6 +14,7 @@ from reliable_mq.outbox.stub import Position, Stub
 from reliable_mq.resend.due import ClaimRequest, DueKind
 from reliable_mq.resend.progress import has_passed
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
+from reliable_mq.resend.sql_settlement import settlement_of
 from reliable_mq.resend.thread_scheduler import SOON_SECONDS, run_forever
 
 DYING = ClaimRequest(
@@ -267,7 +268,7 @@ def test_what_was_given_up_is_sent_no_more_and_says_how_often_it_was_sent(world:
     # Given a dead letter of a message that was sent once, of three times
     stub = world.sent("a")
     with world.database.engine.begin() as connection:
-        settlement = world.database.settlement()
+        settlement = settlement_of(world.database)
         settlement.exhaust(connection, stub, group="g", reason="no", now=105.0)
     world.broker.progress["g"] = {QUEUE: (9, 9)}
 
@@ -290,7 +291,7 @@ def test_what_is_given_up_while_a_scheduler_looks_at_it_is_neither_sent_nor_look
         world.broker.on_asked = None
         for stub, group in zip(stubs, ("g", "h"), strict=True):
             with world.database.engine.begin() as connection:
-                settlement = world.database.settlement()
+                settlement = settlement_of(world.database)
                 settlement.exhaust(connection, stub, group=group, reason="no", now=105.0)
 
     world.broker.on_asked = give_up

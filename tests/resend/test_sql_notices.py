@@ -10,7 +10,9 @@ from sqlalchemy import select
 from tests.resend.worlds import QUEUE, World
 
 from reliable_mq.resend.notice import Notice
+from reliable_mq.resend.sql_confirmation import confirmation_of
 from reliable_mq.resend.sql_notices import SqlNoticeBook
+from reliable_mq.resend.sql_settlement import settlement_of
 
 BOTH = ("g", "h")
 
@@ -22,7 +24,7 @@ class Desk:
         self.world = World(url)
         database = self.world.database
         self.book = SqlNoticeBook(
-            database.stubs, database.confirmation(), database.settlement(), database.dialect
+            database.stubs, confirmation_of(database), settlement_of(database), database.dialect
         )
 
     def tell(self, group: str = "g", now: float = 200.0, **what: Any) -> None:
@@ -71,7 +73,7 @@ def test_a_group_of_this_database_and_one_of_another_complete_a_stub_in_either_o
     def consume_here() -> None:
         desk.world.log(stub, group="h")
         with database.engine.begin() as connection:
-            database.confirmation().confirm(connection, "h", [stub], 200.0)
+            confirmation_of(database).confirm(connection, "h", [stub], 200.0)
 
     if here_first:
         consume_here()

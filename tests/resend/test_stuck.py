@@ -11,6 +11,8 @@ from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.resend import sql_stuck
 from reliable_mq.resend.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
 from reliable_mq.resend.escalation import Kind
+from reliable_mq.resend.sql_settlement import settlement_of
+from reliable_mq.resend.sql_stuck import stuck_of
 
 DAY = 86_400.0
 LOOK = CLOSED_LOOK_SECONDS
@@ -111,7 +113,7 @@ def test_what_a_group_gave_up_is_not_stuck_for_that_group(world: World) -> None:
     stub = world.sent("a", groups=("payments", "points", "stock"))
     world.log(stub, group="stock")
     with world.database.engine.begin() as connection:
-        world.database.settlement().exhaust(
+        settlement_of(world.database).exhaust(
             connection, stub, group="payments", reason="no", now=105.0, topic="orders"
         )
 
@@ -132,7 +134,7 @@ def test_what_is_stuck_is_over_when_its_group_has_consumed_it_or_given_it_up(wor
 
     # When that group gives it up, Then its dead letter tells of it, and the other one is told of
     with world.database.engine.begin() as connection:
-        world.database.settlement().exhaust(
+        settlement_of(world.database).exhaust(
             connection, stub, group="payments", reason="no", now=105.0, topic="orders"
         )
     world.stuck.close_settled(200.0 + DAY)
@@ -180,7 +182,7 @@ def test_looks_that_take_long_come_less_often(
 
     world.stuck.look(1000.0, DAY)
 
-    another = world.database.stuck()
+    another = stuck_of(world.database)
     assert not another.take_turn(1599.0, 1599.0 + LOOK)
     assert another.take_turn(1600.0, 1600.0 + LOOK)
 
@@ -203,7 +205,7 @@ def test_who_dies_between_two_matters_has_told_of_one_and_the_next_tells_of_the_
         world.stuck.look(100.0 + DAY, DAY)
 
     assert world.open_escalations() == [("stuck", "a")]
-    assert world.database.stuck().look(100.0 + DAY, DAY) == 1
+    assert stuck_of(world.database).look(100.0 + DAY, DAY) == 1
     assert world.open_escalations() == [("stuck", "a"), ("stuck", "b")]
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import delete
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_keeping import retention_ledgers
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_watched_time import SqlWatchedTime
 from reliable_mq.resend.retention import Retention, RetentionCounts
 from reliable_mq.watched_time import Reading, Stretch, WatchedTime

@@ -10,8 +10,8 @@ from sqlalchemy import Table, event, insert, select, update
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.resend.watching import watched_retention
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_resending import book_of
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost, MessageRefused, NotSent
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
@@ -24,7 +24,11 @@ from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_alerts import SqlAlerts
 from reliable_mq.resend.sql_audit import SqlAudit
+from reliable_mq.resend.sql_confirmation import confirmation_of
 from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_escalations import escalations_of
+from reliable_mq.resend.sql_settlement import hands_of
+from reliable_mq.resend.sql_stuck import stuck_of
 from reliable_mq.resend.sql_topics import SqlTopics
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
@@ -118,16 +122,16 @@ class World:
         self.stubs = SqlStubs(self.database.engine, self.database.stubs)
         self.topics = SqlTopics(self.database.engine, self.database.resend_topics)
         self.broker = MemoryBroker()
-        self.escalations = self.database.escalating()
-        self.stuck = self.database.stuck()
+        self.escalations = escalations_of(self.database)
+        self.stuck = stuck_of(self.database)
         self.audit = SqlAudit(self.database.audit)
-        self.hands = self.database.hands()
+        self.hands = hands_of(self.database)
         self.notifier = MemoryNotifier()
         self.scheduler = self.new_scheduler("one")
 
     def new_due(self) -> SqlDue:
         database = self.database
-        return SqlDue(self.stubs, database.logs, database.confirmation())
+        return SqlDue(self.stubs, database.logs, confirmation_of(database))
 
     @contextmanager
     def mortal(self) -> Iterator["MortalWorld"]:

@@ -8,7 +8,7 @@ from redis import Redis
 from sqlalchemy import inspect, text
 from sqlalchemy.dialects import registry
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_schema import differences
 from reliable_mq.database.sql_types import register_like_postgresql
 from reliable_mq.errors import ConfigurationError, UsageError

@@ -10,9 +10,6 @@ from reliable_mq.app.declarations import Declarations
 from reliable_mq.app.declaring import Declaring
 from reliable_mq.app.half_messages import HalfMessages
 from reliable_mq.app.outboxes import Outboxes
-from reliable_mq.app.sql_database import Database
-from reliable_mq.app.sql_databases import Databases
-from reliable_mq.app.sql_handler_session import refuse_second_transaction
 from reliable_mq.app.tables_and_health import TablesAndHealth
 from reliable_mq.app.thread_calls import CallBook
 from reliable_mq.app.thread_connections import Connections, OpenLeases
@@ -22,6 +19,9 @@ from reliable_mq.client.checked import check_value
 from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.observing.middleware import Middleware, check_middleware
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_databases import Databases
+from reliable_mq.database.sql_handler_session import refuse_second_transaction
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of

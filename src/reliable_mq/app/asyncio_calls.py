@@ -9,7 +9,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from reliable_mq.app.held_keys import holding
 from reliable_mq.app.keyed_function import Asked, KeyedFunction
-from reliable_mq.app.sql_handler_session import HandlerSession
 from reliable_mq.app.thread_calls import (
     CallBook,
     ThreadCalls,
@@ -17,6 +16,7 @@ from reliable_mq.app.thread_calls import (
     stored_or_fault,
     tell_overtaken,
 )
+from reliable_mq.database.sql_handler_session import HandlerSession
 from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.sql_calls import Answer
 

@@ -16,8 +16,8 @@ from reliable_mq.app.observed_handlers import observed
 from reliable_mq.app.shared_run import SharedRun
 from reliable_mq.app.sql_attempts import Attempts, Begun
 from reliable_mq.app.sql_ended_attempts import settle, unsettled
-from reliable_mq.app.sql_handler_session import HandlerSession, TransactionEnded
 from reliable_mq.app.sql_receipts import Attempt
+from reliable_mq.database.sql_handler_session import HandlerSession, TransactionEnded
 
 
 async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:

@@ -10,11 +10,11 @@ from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.observed_handlers import hooks_of_handlers
 from reliable_mq.app.signing import Seal, signer_by
 from reliable_mq.app.sql_attempts import Attempts
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_telling import NoticeInbox
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.observing.middleware import Middleware
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.runtime.daemon_threads import DaemonThreads

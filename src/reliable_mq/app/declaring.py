@@ -14,8 +14,8 @@ from reliable_mq.app.declarations import Declarations
 from reliable_mq.app.half_messages import HalfMessages
 from reliable_mq.app.key_reading import KeySource
 from reliable_mq.app.keyed_function import KeyedFunction, Source
-from reliable_mq.app.sql_databases import Databases
 from reliable_mq.app.thread_calls import CallBook
+from reliable_mq.database.sql_databases import Databases
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.settings import MAIN_DATABASE

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from reliable_mq.app.asyncio_listeners import Listeners
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_halves import Halves, Link
+from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.relay import NextTime
 from reliable_mq.runtime.forks import call_in_child
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import msgspec
 
 from reliable_mq.app.consumer import Consumer, Reject, Retry
-from reliable_mq.app.sql_handler_session import TransactionEnded
 from reliable_mq.app.sql_receipts import Attempt, numbered
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.database.sql_faults import (
@@ -20,6 +19,7 @@ from reliable_mq.database.sql_faults import (
     is_database_down,
     is_row_refused,
 )
+from reliable_mq.database.sql_handler_session import TransactionEnded
 from reliable_mq.errors import UsageError, words_of
 from reliable_mq.idempotency.lease_store import Fate
 

@@ -7,9 +7,11 @@ meets a database that is away comes again.
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.consumer import Consumer, plan_of
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.resend.notice import Notice
+from reliable_mq.resend.sql_confirmation import confirmation_of
 from reliable_mq.resend.sql_notices import SqlNoticeBook
+from reliable_mq.resend.sql_settlement import settlement_of
 
 
 def notice_consumer(name: str, database: Database, lease: float) -> Consumer:
@@ -21,7 +23,7 @@ def notice_consumer(name: str, database: Database, lease: float) -> Consumer:
         lease: as of any consumer, seconds.
     """
     book = SqlNoticeBook(
-        database.stubs, database.confirmation(), database.settlement(), database.dialect
+        database.stubs, confirmation_of(database), settlement_of(database), database.dialect
     )
 
     def take_notice(notice: Notice, session: Session) -> None:

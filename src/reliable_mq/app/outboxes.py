@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from reliable_mq.app.half_messages import HalfMessages
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections, SharedHandover
 from reliable_mq.app.thread_presence import Presence
+from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.sql_half_outbox import HalfOutbox
 from reliable_mq.outbox.sql_handover import Handover as RelayHandover
 from reliable_mq.outbox.sql_outbox import SqlOutbox

@@ -24,7 +24,6 @@ from reliable_mq.app.judging import (
 )
 from reliable_mq.app.observed_handlers import hooks_of_handlers
 from reliable_mq.app.shared_run import Sharing
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_receipts import (
     Attempt,
     SqlReceipts,
@@ -37,11 +36,14 @@ from reliable_mq.app.sql_telling import NoticeInbox, Telling
 from reliable_mq.client.consuming.subscription import Dead, Later
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import Origin
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultTeller, is_database_down, is_row_refused
 from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import SqlKeyLog
+from reliable_mq.resend.sql_confirmation import confirmation_of
+from reliable_mq.resend.sql_settlement import settlement_of
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +82,9 @@ class Attempts:
         self.hooks = hooks or hooks_of_handlers((), Origin())
         self.log = SqlConsumeLog(database.logs, database.dialect)
         self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
-        self._confirmation = database.confirmation()
+        self._confirmation, self._settlement = confirmation_of(database), settlement_of(database)
         self.telling = Telling(consumer.group, database, notices)
         self._receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
-        self._settlement = database.settlement()
         self._judge = Judge(consumer, retry_waits)
         self.wait_after = self._judge.wait_after
         self.unhandled = self._judge.unhandled

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.stub import StubEvent
+from reliable_mq.resend.sql_settlement import hands_of
 from reliable_mq.resend.sql_stub_list import PAGE_ROWS, SqlStubList
 from reliable_mq.resend.stub_filter import StubFilter
 
@@ -38,7 +39,7 @@ class ByHand:
         self._database = database
         self._actor = actor
         self._why = why
-        hands = database.hands()
+        hands = hands_of(database)
         self._step = hands.retry if verb is StubEvent.RETRY else hands.void
 
     def these(self, message_ids: Sequence[str]) -> Iterator[dict[str, bool]]:

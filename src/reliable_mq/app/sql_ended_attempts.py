@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from reliable_mq.app.judging import DONE, Results
 from reliable_mq.app.shared_run import SharedRun
 from reliable_mq.app.sql_attempts import Attempts
-from reliable_mq.app.sql_handler_session import HandlerSession, RunsAgain, TransactionEnded
 from reliable_mq.app.sql_receipts import Attempt
+from reliable_mq.database.sql_handler_session import HandlerSession, RunsAgain, TransactionEnded
 
 
 def settle(attempts: Attempts, session: HandlerSession, run: SharedRun, results: Results) -> float:

@@ -8,7 +8,7 @@ from reliable_mq.resend.sql_partitions import SqlPartitions
 from reliable_mq.resend.sql_retention import SqlRetention
 
 if TYPE_CHECKING:
-    from reliable_mq.app.sql_database import Database
+    from reliable_mq.database.sql_database import Database
 
 
 def retention_ledgers(database: "Database") -> SqlRetention:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection, func, select
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.sql_consume_log import Entry
 from reliable_mq.idempotency.sql_notices import Owed, SqlNotices, owed_of
 from reliable_mq.message import (

@@ -1,9 +1,10 @@
 """What operators do with an application: make its tables, migrate them, ask whether all is well."""
 
 from reliable_mq.app.declarations import Declarations
-from reliable_mq.app.sql_databases import Databases
 from reliable_mq.app.thread_connections import Connections
+from reliable_mq.database.sql_databases import Databases
 from reliable_mq.doctor.finding import Finding
+from reliable_mq.extras import extra_of
 from reliable_mq.settings import Settings
 
 
@@ -35,7 +36,12 @@ class TablesAndHealth:
             ConfigurationError: when there are tables that no release of ours has made.
             Unavailable: when another process has been migrating them for a minute.
         """
-        return self.databases.migrate()
+        with extra_of("migrate"):
+            from reliable_mq.migrations.sql_upgrade import (  # noqa: PLC0415 - an extra
+                migrate_all,
+            )
+
+        return migrate_all(self.databases)
 
     def examine(self) -> list[Finding]:
         """Return what `reliable-mq doctor` finds: what would break a promise, and what to do.

@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.app.held_keys import holding
 from reliable_mq.app.keyed_function import Asked, KeyedFunction
-from reliable_mq.app.sql_database import Database
-from reliable_mq.app.sql_handler_session import HandlerSession
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultTeller
+from reliable_mq.database.sql_handler_session import HandlerSession
 from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.sql_calls import Answer, Call, CallFound, SqlCalls
 from reliable_mq.runtime.forks import call_in_child

@@ -18,7 +18,6 @@ from reliable_mq.app.asyncio_worker import Worker
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.observed_handlers import OutsideHandlers
 from reliable_mq.app.signing import signer_by
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.app.thread_notices import Notices, NoticeThread
 from reliable_mq.app.thread_presence import Presence
@@ -29,6 +28,7 @@ from reliable_mq.client.configured import configured
 from reliable_mq.client.connecting.name_servers import parse_addresses
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.transaction import Half
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.idempotency.lease_store import LeaseStore

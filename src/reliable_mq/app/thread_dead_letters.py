@@ -12,14 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from reliable_mq.app.dead_letter import Letter, LetterFilter, newest
-from reliable_mq.app.sql_database import Database
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_dead_letters import LetterState, SqlDeadLetters, both
+from reliable_mq.resend.sql_escalations import escalations_of
 
 AT_ONCE = 200
 """Letters of one transaction."""
@@ -155,7 +156,7 @@ def _groups(browser: Browser, group: str) -> list[str]:
 def _book(database: Database) -> SqlDeadLetters:
     audit = SqlAudit(database.audit)
     return SqlDeadLetters(
-        database.stubs, database.logs, database.escalating(), audit, database.dialect
+        database.stubs, database.logs, escalations_of(database), audit, database.dialect
     )
 
 

@@ -14,9 +14,9 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.sending.transaction import CheckBack, Half
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import Decision, Message, SendResult
 from reliable_mq.outbox.check_backs import CheckBacks

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from reliable_mq.app.notice_consumer import notice_consumer
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultTeller
 from reliable_mq.resend.alerts import Alerts
 from reliable_mq.resend.progress import Progress

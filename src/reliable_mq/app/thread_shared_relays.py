@@ -8,7 +8,7 @@ import atexit
 import threading
 from collections.abc import Callable, Mapping
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_unowned import SqlUnowned, channel_of

@@ -12,13 +12,13 @@ from msgspec.structs import asdict
 
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.notifiers import notifiers_of
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_keeping import partitions_of, retention_ledgers
 from reliable_mq.app.sql_resending import book_of, topics_of
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.client.configured import configured
 from reliable_mq.client.consuming.subscription import check_name
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.resend.alerts import Alerts, Notifier, check_notifiers
@@ -26,6 +26,7 @@ from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_alerts import SqlAlerts
+from reliable_mq.resend.sql_stuck import stuck_of
 from reliable_mq.resend.thread_retention import run_forever
 from reliable_mq.resend.thread_scheduler import Stopped
 from reliable_mq.resend.topic_gate import TopicRow, probe_lease
@@ -97,7 +98,7 @@ class Upkeep:
         )
         return Alerts(
             book,
-            database.stuck(),
+            stuck_of(database),
             self._notifiers,
             owner=self._connections.scheduler_owner(),
             lease=ALERT_LEASE_SECONDS,

@@ -1,9 +1,9 @@
 """`reliable-mq create-tables`: our tables in an application's database."""
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 
 

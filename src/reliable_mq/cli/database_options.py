@@ -11,10 +11,10 @@ from sqlalchemy.exc import DBAPIError
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.loading import load_application
-from reliable_mq.app.sql_database import Database
 from reliable_mq.cli.shared_options import BROKER_VARIABLE, DATABASE_VARIABLE
 from reliable_mq.client.configured import configured, of_environment
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.settings import MAIN_DATABASE

@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json, say_lines
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_schema import REVISION
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import UsageError
-from reliable_mq.migrations.sql_upgrade import pending, script_text
+from reliable_mq.migrations.sql_upgrade import migrate, pending, script_text
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
         if sql:
             _print_sql(databases, since or None)
             return
-        step, verb = (_pending, "lacks") if check else (Database.migrate, "has run")
+        step, verb = (_pending, "lacks") if check else (migrate, "has run")
         named = len(databases) > 1
         _tell(
             [

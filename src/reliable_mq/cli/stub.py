@@ -10,7 +10,6 @@ from rich.progress import Progress
 from sqlalchemy import MetaData
 
 from reliable_mq.app.sql_by_hand import ByHand
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
@@ -22,6 +21,7 @@ from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_run_tables import finding_table
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import ReliableMQError, UsageError

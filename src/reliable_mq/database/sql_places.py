@@ -7,13 +7,14 @@ takes neither port nor name. The connection would go to another database.
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import ArgumentError
 
-from reliable_mq.database.sql_types import MYSQL
+from reliable_mq.database.sql_types import MYSQL, family_of
 from reliable_mq.host_and_port import NotAPlace, host_and_port_of, port_of
 
 _ONE_HOST = (*MYSQL, "sqlite")
@@ -96,3 +97,13 @@ def _is_host(text: str) -> bool:
         return host_and_port_of(f"[{text}]" if ":" in text else text).port is None
     except NotAPlace:
         return False
+
+
+def place_of(url: URL) -> tuple[Any, ...]:
+    """Return where a URL leads to; URLs of one place may differ when they spell a server twice."""
+    family = family_of(url.get_backend_name())
+    if family == "sqlite":
+        return (family, Path(url.database or "").resolve())
+    # The query may name a host, a service or a search path.
+    query = tuple(sorted(url.query.items()))
+    return (family, url.host, url.port, url.database, query)

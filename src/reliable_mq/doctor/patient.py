@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
+from reliable_mq.database.sql_database import Database
 from reliable_mq.resend.topic_gate import TopicRow
 from reliable_mq.settings import Settings
 from reliable_mq.watched_time import WatchedTime

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.database.sql_clock import measure
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import fault_line
 from reliable_mq.database.sql_types import READS_ONLY, utc_datetime
 from reliable_mq.database.sql_watched_time import SqlWatchedTime

@@ -10,12 +10,14 @@ from typing import Any
 from alembic import command, context, op
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, MetaData
+from sqlalchemy import Connection, Engine, MetaData, inspect
 
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_databases import Databases
 from reliable_mq.database.sql_schema import REVISION, alone, differences, revision_of
 from reliable_mq.errors import ConfigurationError
 
-__all__ = ["pending", "script_text", "upgrade"]
+__all__ = ["migrate", "migrate_all", "pending", "script_text", "upgrade"]
 
 _one_thread = Lock()
 """Alembic keeps what it is at in globals of the process."""
@@ -60,7 +62,7 @@ def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
     transactions another process would see tables of an older release.
 
     Args:
-        engine: the database; one of `app.sql_database.Database`.
+        engine: the database; one of `Database`.
         metadata: the tables of this release.
         prefix: of their names.
 
@@ -83,6 +85,24 @@ def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
             "made by a release of this package"
         )
     return wanted
+
+
+def migrate(database: Database) -> list[str]:
+    """Bring the tables of a database to this release; return the revisions that were run.
+
+    Creates them when there are none. Raises what `upgrade` raises.
+    """
+    if database.by_day and not inspect(database.engine).has_table(database.stubs.name):
+        database.create_tables()  # a migration cannot know of partitions
+        return [REVISION]
+    return upgrade(database.engine, database.metadata, database.prefix)
+
+
+def migrate_all(databases: Databases) -> list[str]:
+    """Do the same for several databases, where a revision is `database.revision`."""
+    if len(databases) == 1:
+        return migrate(next(iter(databases.values())))
+    return [f"{name}.{each}" for name, database in databases.items() for each in migrate(database)]
 
 
 def script_text(dialect: str, prefix: str, since: str | None = None) -> str:

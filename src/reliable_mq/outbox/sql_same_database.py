@@ -4,13 +4,13 @@ URLs that are equal settle it. Two spellings of one server (a name and an addres
 search path) do not, so then the databases themselves are asked, once for each engine.
 """
 
-from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Engine, Table, text
+from sqlalchemy import Connection, Engine, Table, text
 
 from reliable_mq.database.sql_faults import drop_lost_transactions
+from reliable_mq.database.sql_places import place_of
 from reliable_mq.database.sql_types import MYSQL, family_of
 from reliable_mq.errors import UsageError
 
@@ -57,26 +57,13 @@ class SameDatabase:
         theirs, ours = connection.engine.url, self._ours.url
         if place_of(theirs) == place_of(ours):
             return True
-        if _family(theirs) != _family(ours):
+        if family_of(theirs.get_backend_name()) != family_of(ours.get_backend_name()):
             return False
         if connection.dialect.name == "sqlite":
             return False
         name = {"table": self._table.name}
         with self._ours.connect() as own:
             return _identity(connection, name) == _identity(own, name)
-
-
-def place_of(url: URL) -> tuple[Any, ...]:
-    """Return where a URL leads to; URLs of one place may differ when they spell a server twice."""
-    if url.get_backend_name() == "sqlite":
-        return ("sqlite", Path(url.database or "").resolve())
-    # The query may name a host, a service or a search path.
-    query = tuple(sorted(url.query.items()))
-    return (_family(url), url.host, url.port, url.database, query)
-
-
-def _family(url: URL) -> str:
-    return family_of(url.get_backend_name())
 
 
 def _identity(connection: Connection, name: dict[str, str]) -> tuple[Any, ...]:

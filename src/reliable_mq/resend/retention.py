@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 
+from reliable_mq.database.days import DAY_SECONDS, DAYS_SPARED
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.resend.days import DAY_SECONDS, DAYS_SPARED
 from reliable_mq.settings import RetentionWaits
 from reliable_mq.watched_time import (
     Reading,

@@ -26,6 +26,7 @@ from sqlalchemy import (
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_prepared import Prepared
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.outbox.stub import StubEvent, next_status
@@ -161,3 +162,8 @@ class _Statements:
         self.confirm_complete = Prepared(confirm.where(complete))
         alone = stub.required_groups == bindparam("alone")
         self.confirm_alone = Prepared(confirm.where(alone))
+
+
+def confirmation_of(database: Database) -> SqlConfirmation:
+    """Return what confirms the stubs of a database."""
+    return SqlConfirmation(database.stubs, database.logs, database.confirmations, database.dialect)

@@ -21,6 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import family_of, is_among, utc_datetime
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.escalation import Escalation, Kind, open_key
@@ -191,3 +192,8 @@ def insert_new(dialect: str, table: Table) -> Any:
         return mysql.insert(table).on_duplicate_key_update({key.name: key})
     known: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
     return known[family](table).on_conflict_do_nothing()
+
+
+def escalations_of(database: Database) -> SqlEscalations:
+    """Return what has a person told of what is in a database."""
+    return SqlEscalations(database.forgiving_engine, database.escalations, database.stubs)

@@ -1,4 +1,4 @@
-"""Partitions of stubs and consume logs, a day each, on PostgreSQL: made ahead, dropped whole (P7).
+"""Drops partitions of stubs and consume logs, a day each, on PostgreSQL (P7).
 
 Dropping a partition costs what renaming a file does, however many rows it has. It goes only when
 every row in it may go; a day in which one stub is not settled stays, and its rows are removed one
@@ -10,24 +10,16 @@ import logging
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, Engine, MetaData, Table, exists, literal, not_, or_, select, text
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import OperationalError
 
+from reliable_mq.database.days import Day, days_over
+from reliable_mq.database.sql_day_partitions import DayPartitions, be_brief
 from reliable_mq.database.sql_stub_table import arrived_rows, is_settled
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.errors import ConfigurationError
-from reliable_mq.resend.days import Day, day_in, days_over, wanted_days
 from reliable_mq.resend.retention import Removed
 from reliable_mq.resend.sql_retention import Ledger, SqlRetention
 
 log = logging.getLogger(__name__)
-
-LOCK_MILLISECONDS = 100
-
-_CHILDREN = text(
-    "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
-    " WHERE i.inhparent = to_regclass(:parent)"
-)
-_IS_PARTITIONED = text("SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(:parent)")
 
 
 class SqlPartitions:
@@ -52,63 +44,15 @@ class SqlPartitions:
         ledgers: SqlRetention,
     ) -> None:
         self._engine = engine
+        self._partitions = DayPartitions(engine, (stubs, logs))
         self._stubs = stubs
         self._logs = logs
         self._told, self._keys = dependents
         self._ledgers = ledgers
 
-    def check(self) -> None:
-        """Make sure that the tables are partitioned.
-
-        Raises:
-            ConfigurationError: when one is not.
-        """
-        with self._engine.begin() as connection:
-            for table in (self._stubs, self._logs):
-                if not connection.scalar(_IS_PARTITIONED, {"parent": table.name}):
-                    raise ConfigurationError(
-                        f"retention='partitions' needs table {table.name} to be partitioned, which "
-                        "it is when it was created with this setting; use retention='rows'"
-                    )
-
     def ensure(self, now: float) -> list[str]:
-        """Make the partitions of today, of the next days and of everything else; return the new.
-
-        A day that cannot have one now, because rows of it came before or somebody holds the table,
-        lies in the partition of everything else until the next try.
-        """
-        made = []
-        for table in (self._stubs, self._logs):
-            there = self._children(table)
-            wanted = {f"{table.name}_default": "DEFAULT"}
-            for day in wanted_days(now):
-                low, high = day.bounds
-                wanted[day.table(table.name)] = f"FOR VALUES FROM ('{low}') TO ('{high}')"
-            for name, which in wanted.items():
-                if name not in there and self._make(table, name, which):
-                    made.append(name)
-        return made
-
-    def _make(self, table: Table, name: str, which: str) -> bool:
-        quoted = self._engine.dialect.identifier_preparer.quote
-        statement = f"CREATE TABLE {quoted(name)} PARTITION OF {quoted(table.name)} {which}"
-        try:
-            with self._engine.begin() as connection:
-                self._be_brief(connection)
-                connection.execute(text(statement))
-        except (IntegrityError, OperationalError, ProgrammingError) as error:
-            # Held, made by another one at this moment, or overlapping with rows of everything else.
-            log.info("retention: no partition %s yet: %s", name, error.orig)
-            return False
-        return True
-
-    def _children(self, table: Table) -> set[str]:
-        with self._engine.begin() as connection:
-            return set(connection.execute(_CHILDREN, {"parent": table.name}).scalars())
-
-    def _days(self, table: Table) -> list[Day]:
-        found = (day_in(name, table.name) for name in self._children(table))
-        return [day for day in found if day is not None]
+        """Make the partitions of today and of the next days; return the new ones."""
+        return self._partitions.ensure(now)
 
     def remove_stub_days(
         self, before: float, owner: str, until: float, limit: int
@@ -131,7 +75,7 @@ class SqlPartitions:
         self, table: Table, dependent: Table, before: float, owner: str, until: float, limit: int
     ) -> Removed | None:
         dropped = 0
-        for day in days_over(self._days(table), before):
+        for day in days_over(self._partitions.days(table), before):
             try:
                 with self._engine.begin() as connection:
                     if not self._ledgers.keeps(connection, owner, until):
@@ -182,7 +126,7 @@ class SqlPartitions:
         """Drop a day's partition, after another look at it with all writers of it kept out."""
         quoted = self._engine.dialect.identifier_preparer.quote
         name = quoted(day.table(table.name))
-        self._be_brief(connection)
+        be_brief(connection)
         connection.execute(text(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE"))
         if self._has_rows_to_keep(connection, table, day, before):
             return False
@@ -190,7 +134,3 @@ class SqlPartitions:
         self._ledgers.move_mark(connection, ledger, utc_datetime(min(before, day.ends)))
         connection.execute(text(f"DROP TABLE {name}"))
         return True
-
-    @staticmethod
-    def _be_brief(connection: Connection) -> None:
-        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_MILLISECONDS}ms'"))

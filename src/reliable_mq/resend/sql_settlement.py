@@ -10,12 +10,13 @@ from typing import Any
 from sqlalchemy import Connection, Table, bindparam, func, null, select, true, update
 
 from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.outbox.sql_again import Attempts, sent_again
 from reliable_mq.outbox.stub import StubEvent, groups_of, groups_text, next_status, statuses_before
 from reliable_mq.resend.sql_audit import Act, SqlAudit
-from reliable_mq.resend.sql_confirmation import SqlConfirmation
-from reliable_mq.resend.sql_escalations import SqlEscalations
+from reliable_mq.resend.sql_confirmation import SqlConfirmation, confirmation_of
+from reliable_mq.resend.sql_escalations import SqlEscalations, escalations_of
 from reliable_mq.resend.stub_filter import status_text
 
 _SEEN = ("status", "count", "given_up", "resend_time", "broker_name", "queue_id", "offset", "note")
@@ -193,3 +194,14 @@ def _detail(seen: Any, why: str, *, changed: bool) -> dict[str, Any]:
     before = {name: seen[name] for name in _SEEN if seen[name] is not None}
     detail = {"why": why, "before": before | {"status": status}}
     return detail if changed else detail | {"outcome": f"it is {status}"}
+
+
+def settlement_of(database: Database) -> SqlSettlement:
+    """Return what gives stubs of a database up."""
+    return SqlSettlement(database.stubs, confirmation_of(database), escalations_of(database))
+
+
+def hands_of(database: Database) -> SqlHands:
+    """Return what a person does to stubs of a database."""
+    audit, escalations = SqlAudit(database.audit), escalations_of(database)
+    return SqlHands(database.stubs, database.logs, escalations, audit, database.dialect)

@@ -33,13 +33,14 @@ from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_stub_table import waiting_rows
 from reliable_mq.database.sql_types import MYSQL, READS_ONLY, is_among, utc_datetime
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.resend.escalation import Escalation, Kind, open_key
 from reliable_mq.resend.sql_agenda import agenda_of
-from reliable_mq.resend.sql_confirmation import SqlConfirmation
-from reliable_mq.resend.sql_escalations import SqlEscalations
+from reliable_mq.resend.sql_confirmation import SqlConfirmation, confirmation_of
+from reliable_mq.resend.sql_escalations import SqlEscalations, escalations_of
 from reliable_mq.resend.sql_mysql_agenda import mysql_topics_of
 
 TOLD_ONE_BY_ONE = 50
@@ -355,3 +356,15 @@ def _rest_key(topic: str, group: str) -> str:
         kind=Kind.BACKLOG, message_id="", topic=topic, reason="", consumer_group=group
     )
     return rest.open_key
+
+
+def stuck_of(database: Database) -> SqlStuck:
+    """Return what looks for stubs of a database that do not settle."""
+    return SqlStuck(
+        database.forgiving_engine,
+        stubs=database.stubs,
+        logs=database.logs,
+        confirmation=confirmation_of(database),
+        escalations=escalations_of(database),
+        duties=database.duties,
+    )

@@ -44,7 +44,8 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "
 _PACKAGE = "reliable_mq."
 # They pass on what others want.
 _CARRIERS = tuple(
-    f"{_PACKAGE}{name}" for name in ("testing.", "app.sql_handler_session", "app.sql_database")
+    f"{_PACKAGE}{name}"
+    for name in ("testing.", "database.sql_handler_session", "database.sql_database")
 )
 _TABLE = re.compile(r'\b(?:INTO|FROM|UPDATE|TABLE|LISTEN|NOTIFY)\s+"?(\w+)', re.IGNORECASE)
 _current_greenlet: Any = greenlet.getcurrent

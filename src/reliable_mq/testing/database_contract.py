@@ -22,7 +22,7 @@ from threading import Event
 import pytest
 from sqlalchemy import Connection, func, select
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.sql_calls import Answer, Call, SqlCalls
 from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog

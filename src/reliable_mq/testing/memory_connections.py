@@ -8,10 +8,10 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from reliable_mq.app.consumer import Consumer
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections, Handover
 from reliable_mq.app.thread_notices import Notices
 from reliable_mq.client.observing.middleware import Middleware
+from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.sql_notices import Owed, SqlNotices
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_stubs import SqlStubs

@@ -16,15 +16,17 @@ import pytest
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.sql_stubs import SqlStubs, stub_of
 from reliable_mq.outbox.stub import Position, Stub
 from reliable_mq.resend.due import ClaimRequest, Claims, DueKind
+from reliable_mq.resend.sql_confirmation import confirmation_of
 from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_settlement import settlement_of
 
 T = TypeVar("T")
 LEASE = 10.0
@@ -52,7 +54,7 @@ class StubContract:
         database.create_tables()
         self.tables = database
         self.stubs = SqlStubs(database.engine, database.stubs)
-        self.due = SqlDue(self.stubs, database.logs, database.confirmation())
+        self.due = SqlDue(self.stubs, database.logs, confirmation_of(database))
         yield
         database.close()
 
@@ -198,7 +200,7 @@ class StubContract:
         def consume(group: str, connection: Connection) -> None:
             log = SqlConsumeLog(self.tables.logs, self.tables.dialect)
             log.insert_consumed(connection, entry(A, group=group), 120.0)
-            self.tables.confirmation().confirm(connection, group, [A], 120.0)
+            confirmation_of(self.tables).confirm(connection, group, [A], 120.0)
 
         def first(connection: Connection) -> None:
             consume("payments", connection)
@@ -219,7 +221,7 @@ class StubContract:
     def test_a_group_that_is_not_the_last_confirms_nothing(self) -> None:
         self.write(stub(A, required_groups=("loyalty", "payments")))
 
-        self.commit(lambda it: self.tables.confirmation().confirm(it, "payments", [A], 120.0))
+        self.commit(lambda it: confirmation_of(self.tables).confirm(it, "payments", [A], 120.0))
 
         assert self.status() is StubStatus.UNCONFIRMED
 
@@ -228,7 +230,7 @@ class StubContract:
 
         for _ in range(2):
             self.commit(
-                lambda it: self.tables.settlement().exhaust(
+                lambda it: settlement_of(self.tables).exhaust(
                     it, A, group="payments", reason="no", now=120.0
                 )
             )
@@ -238,7 +240,7 @@ class StubContract:
 
     def test_retention_removes_what_is_settled_and_old_and_one_at_a_time_has_the_duty(self) -> None:
         self.write(stub(A), stub(B))
-        self.commit(lambda it: self.tables.confirmation().confirm(it, "payments", [A], 120.0))
+        self.commit(lambda it: confirmation_of(self.tables).confirm(it, "payments", [A], 120.0))
         ledgers = retention_ledgers(self.tables)
 
         assert ledgers.take(1000.0, "one", 60.0)

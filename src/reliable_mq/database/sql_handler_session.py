@@ -18,7 +18,7 @@ from sqlalchemy.engine import RootTransaction
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
-from reliable_mq.app.sql_probes import is_plain, is_probe_there, set_probe, status_of
+from reliable_mq.database.sql_probes import is_plain, is_probe_there, set_probe, status_of
 from reliable_mq.database.sql_types import MYSQL
 from reliable_mq.errors import UsageError
 

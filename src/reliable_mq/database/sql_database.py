@@ -16,13 +16,12 @@ from sqlalchemy.exc import NoSuchModuleError as NoSuchDriver
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from reliable_mq.app.sql_handler_session import HandlerSession, hold_transactions_of
-from reliable_mq.app.sql_keeping import partitions_of
-from reliable_mq.app.sql_processes import SqlProcesses, process_table
-from reliable_mq.app.thread_handling_times import HandlingTimes
 from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.database.sql_confirmation_table import confirmation_table
 from reliable_mq.database.sql_consume_log_table import consume_log_table
+from reliable_mq.database.sql_day_partitions import DayPartitions
+from reliable_mq.database.sql_handler_session import HandlerSession, hold_transactions_of
+from reliable_mq.database.sql_identity import SqlIdentity, identity_table
 from reliable_mq.database.sql_key_tables import business_key_table, idempotent_call_table
 from reliable_mq.database.sql_mysql import ISOLATION_LEVEL, make_mysql_keep_promises
 from reliable_mq.database.sql_people_tables import (
@@ -32,6 +31,7 @@ from reliable_mq.database.sql_people_tables import (
     escalation_table,
     notifier_table,
 )
+from reliable_mq.database.sql_processes import SqlProcesses, process_table
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_scheduling_tables import resend_topic_table, retention_table
 from reliable_mq.database.sql_schema import REVISION, alone, check_revision, create_and_note
@@ -47,14 +47,9 @@ from reliable_mq.database.sql_types import (
 )
 from reliable_mq.database.sql_urls import checked_url, known_drivers
 from reliable_mq.database.sql_watched_time import watched_time_table
+from reliable_mq.database.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.extras import extra_of
-from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
-from reliable_mq.resend.sql_audit import SqlAudit
-from reliable_mq.resend.sql_confirmation import SqlConfirmation
-from reliable_mq.resend.sql_escalations import SqlEscalations
-from reliable_mq.resend.sql_settlement import SqlHands, SqlSettlement
-from reliable_mq.resend.sql_stuck import SqlStuck
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 
 log = logging.getLogger(__name__)
@@ -209,33 +204,9 @@ class Database:
             self.async_engine, expire_on_commit=False, sync_session_class=HandlerSession
         )
 
-    def confirmation(self) -> SqlConfirmation:
-        """Return what confirms the stubs of this database."""
-        return SqlConfirmation(self.stubs, self.logs, self.confirmations, self.dialect)
-
-    def escalating(self) -> SqlEscalations:
-        """Return what has a person told of what is in this database."""
-        return SqlEscalations(self.forgiving_engine, self.escalations, self.stubs)
-
-    def stuck(self) -> SqlStuck:
-        """Return what looks for stubs of this database that do not settle."""
-        return SqlStuck(
-            self.forgiving_engine,
-            stubs=self.stubs,
-            logs=self.logs,
-            confirmation=self.confirmation(),
-            escalations=self.escalating(),
-            duties=self.duties,
-        )
-
-    def settlement(self) -> SqlSettlement:
-        """Return what gives stubs of this database up."""
-        return SqlSettlement(self.stubs, self.confirmation(), self.escalating())
-
-    def hands(self) -> SqlHands:
-        """Return what a person does to stubs of this database."""
-        audit = SqlAudit(self.audit)
-        return SqlHands(self.stubs, self.logs, self.escalating(), audit, self.dialect)
+    def day_partitions(self) -> DayPartitions:
+        """Return the partitions of stubs and consume logs, where they are partitioned by day."""
+        return DayPartitions(self.engine, (self.stubs, self.logs))
 
     def create_tables(self) -> list[str]:
         """Create the tables that are missing; return the names of all of ours.
@@ -247,24 +218,10 @@ class Database:
             create_and_note(connection, self.metadata, self.prefix)
             connection.commit()
         if self.by_day:
-            partitions_of(self).check()
-            partitions_of(self).ensure(self.clock.measured_now())
+            self.day_partitions().check()
+            self.day_partitions().ensure(self.clock.measured_now())
         self.identity.value()
         return sorted(self.metadata.tables)
-
-    def migrate(self) -> list[str]:
-        """Bring the tables to this release with Alembic; return the revisions that were run.
-
-        Creates them when there are none. Raises what `migrations.sql_upgrade.upgrade` raises, and
-        ModuleNotFoundError without Alembic (the extra `migrations`).
-        """
-        with extra_of("migrate"):
-            from reliable_mq.migrations.sql_upgrade import upgrade  # noqa: PLC0415 - an extra
-
-        if self.by_day and not inspect(self.engine).has_table(self.stubs.name):
-            self.create_tables()  # a migration cannot know of partitions
-            return [REVISION]
-        return upgrade(self.engine, self.metadata, self.prefix)
 
     def check_tables(self) -> None:
         """Raise when a table of ours is missing or older; see what time it is there.
@@ -283,8 +240,8 @@ class Database:
             if name not in there:
                 raise ConfigurationError(missing_table_text(name))
         if self.by_day:
-            partitions_of(self).check()
-            partitions_of(self).ensure(self.clock.now())
+            self.day_partitions().check()
+            self.day_partitions().ensure(self.clock.now())
         self.identity.notice_topic()
 
     def check_file(self) -> None:

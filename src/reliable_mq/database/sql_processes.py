@@ -28,8 +28,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from reliable_mq.app.thread_handling_times import HandlingTimes
 from reliable_mq.database.sql_types import LongText, UtcDateTime, utc_datetime
+from reliable_mq.database.thread_handling_times import HandlingTimes
 
 log = logging.getLogger(__name__)
 

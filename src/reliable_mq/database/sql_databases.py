@@ -15,10 +15,10 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from reliable_mq.app.sql_database import Database
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_places import place_of
 from reliable_mq.database.sql_urls import checked_url
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.outbox.sql_same_database import place_of
 from reliable_mq.settings import MAIN_DATABASE, Settings
 
 
@@ -126,15 +126,6 @@ class Databases(Mapping[str, Database]):
         if len(self) == 1:
             return next(iter(self.values())).create_tables()
         return [f"{name}.{table}" for name, each in self.items() for table in each.create_tables()]
-
-    def migrate(self) -> list[str]:
-        """Bring the tables to this release; return the revisions that were run.
-
-        Where there are several databases, one is `database.revision`.
-        """
-        if len(self) == 1:
-            return next(iter(self.values())).migrate()
-        return [f"{name}.{revision}" for name, each in self.items() for revision in each.migrate()]
 
     def check_tables(self) -> None:
         """Raise when a table of ours is missing in one of them; see what time it is there.

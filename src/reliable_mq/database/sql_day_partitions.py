@@ -1,0 +1,95 @@
+"""Partitions of stubs and consume logs, a day each, on PostgreSQL: made ahead (P7).
+
+Every step gives up after a tenth of a second when somebody holds what it wants to lock: senders
+wait no longer than that, and the next try comes later.
+"""
+
+import logging
+
+from sqlalchemy import Connection, Engine, Table, text
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+from reliable_mq.database.days import Day, day_in, wanted_days
+from reliable_mq.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+LOCK_MILLISECONDS = 100
+
+_CHILDREN = text(
+    "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+    " WHERE i.inhparent = to_regclass(:parent)"
+)
+_IS_PARTITIONED = text("SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(:parent)")
+
+
+class DayPartitions:
+    """The partitions of some tables of one database.
+
+    Args:
+        engine: of a PostgreSQL.
+        tables: each partitioned by message id.
+    """
+
+    def __init__(self, engine: Engine, tables: tuple[Table, ...]) -> None:
+        self._engine = engine
+        self._tables = tables
+
+    def check(self) -> None:
+        """Make sure that the tables are partitioned.
+
+        Raises:
+            ConfigurationError: when one is not.
+        """
+        with self._engine.begin() as connection:
+            for table in self._tables:
+                if not connection.scalar(_IS_PARTITIONED, {"parent": table.name}):
+                    raise ConfigurationError(
+                        f"retention='partitions' needs table {table.name} to be partitioned, which "
+                        "it is when it was created with this setting; use retention='rows'"
+                    )
+
+    def ensure(self, now: float) -> list[str]:
+        """Make the partitions of today, of the next days and of everything else; return the new.
+
+        A day that cannot have one now, because rows of it came before or somebody holds the table,
+        lies in the partition of everything else until the next try.
+        """
+        made = []
+        for table in self._tables:
+            there = self._children(table)
+            wanted = {f"{table.name}_default": "DEFAULT"}
+            for day in wanted_days(now):
+                low, high = day.bounds
+                wanted[day.table(table.name)] = f"FOR VALUES FROM ('{low}') TO ('{high}')"
+            for name, which in wanted.items():
+                if name not in there and self._make(table, name, which):
+                    made.append(name)
+        return made
+
+    def _make(self, table: Table, name: str, which: str) -> bool:
+        quoted = self._engine.dialect.identifier_preparer.quote
+        statement = f"CREATE TABLE {quoted(name)} PARTITION OF {quoted(table.name)} {which}"
+        try:
+            with self._engine.begin() as connection:
+                be_brief(connection)
+                connection.execute(text(statement))
+        except (IntegrityError, OperationalError, ProgrammingError) as error:
+            # Held, made by another one at this moment, or overlapping with rows of everything else.
+            log.info("retention: no partition %s yet: %s", name, error.orig)
+            return False
+        return True
+
+    def _children(self, table: Table) -> set[str]:
+        with self._engine.begin() as connection:
+            return set(connection.execute(_CHILDREN, {"parent": table.name}).scalars())
+
+    def days(self, table: Table) -> list[Day]:
+        """Return the days that have a partition of a table."""
+        found = (day_in(name, table.name) for name in self._children(table))
+        return [day for day in found if day is not None]
+
+
+def be_brief(connection: Connection) -> None:
+    """Let what a transaction waits for a lock end after `LOCK_MILLISECONDS`."""
+    connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_MILLISECONDS}ms'"))
