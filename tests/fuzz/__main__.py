@@ -5,7 +5,8 @@ import gc
 import os
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
 from random import Random
 
 import msgspec
@@ -61,7 +62,11 @@ class Done(msgspec.Struct):
         )
 
 
-def play_for(start: int, seconds: float, names: list[str]) -> tuple[dict[str, Done], list[str]]:
+Round = tuple[dict[str, Done], list[str]]
+"""What a round has done, and what it has found."""
+
+
+def play_for(start: int, seconds: float, names: list[str]) -> Round:
     """Play cases from number `start` on, one at least; return what was done and what was found."""
     random = Random(start)
     weights = [_weight(name) for name in names]
@@ -100,22 +105,31 @@ def _fuzz(arguments: argparse.Namespace) -> int:
     found_count = 0
     # What is loaded stays: looking for garbage before each case need not look at it.
     with ProcessPoolExecutor(arguments.jobs, initializer=gc.freeze) as pool:
-        futures = [
-            pool.submit(play_for, arguments.start + number, seconds, halves[number % len(halves)])
-            for number in range(rounds)
-        ]
-        for future in as_completed(futures):
-            if future.cancelled():
-                continue
-            played, findings = future.result()
-            for name, part in played.items():
-                done.setdefault(name, Done()).add(part)
-            found_count += len(findings)
-            for finding in findings:
-                print(finding, f"\nreplay it: make fuzz CASE={finding.split()[0]}\n", flush=True)
+        numbers = iter(range(rounds))
+
+        def begin(count: int) -> set[Future[Round]]:
+            return {
+                pool.submit(
+                    play_for, arguments.start + number, seconds, halves[number % len(halves)]
+                )
+                for number in islice(numbers, count)
+            }
+
+        under_way = begin(arguments.jobs)
+        while under_way:
+            ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in ended:
+                played, findings = future.result()
+                for name, part in played.items():
+                    done.setdefault(name, Done()).add(part)
+                found_count += len(findings)
+                for finding in findings:
+                    print(
+                        finding, f"\nreplay it: make fuzz CASE={finding.split()[0]}\n", flush=True
+                    )
             is_over = time.monotonic() - began > arguments.minutes * 60  # rounds take longer, too
-            if found_count > _FINDINGS_MAX or is_over:
-                pool.shutdown(wait=False, cancel_futures=True)  # those under way are counted
+            if not is_over and found_count <= _FINDINGS_MAX:
+                under_way |= begin(len(ended))
     for name in names:
         print(done.get(name, Done()).line(name))
     count = sum(part.cases for part in done.values())

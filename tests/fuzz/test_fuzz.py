@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.fuzz import __main__ as fuzz_main
 from tests.fuzz import cases
 from tests.fuzz.__main__ import main
 from tests.fuzz.cases import play
@@ -70,6 +71,22 @@ def test_memory_that_cannot_be_measured_is_an_error(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(cases.Unmeasured):
         play("frames", 0)
+
+
+def test_the_fuzzer_ends_after_its_minutes_though_rounds_are_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six hundred rounds fit into its time as stated, and each takes longer."""
+    monkeypatch.setattr(fuzz_main, "_ROUND_SECONDS", 0.001)
+    arguments = ["--minutes", "0.01", "--jobs", "1", "--target", "store"]
+    monkeypatch.setattr("sys.argv", ["fuzz", *arguments])
+
+    assert main() == 0
+
+    told = capsys.readouterr().out
+    found = re.search(r"^(\d+) cases in .* nothing found$", told, re.MULTILINE)
+    assert found is not None
+    assert 0 < int(found[1]) < 600
 
 
 def test_the_last_lines_say_what_was_done_with_each_target(
