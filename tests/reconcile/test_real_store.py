@@ -122,26 +122,48 @@ def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
 
 
 def test_messages_of_a_deleted_topic_are_stranded_and_no_others(
-    broker: tuple[str, Path],
+    broker: tuple[str, Path], request: pytest.FixtureRequest
 ) -> None:
     """Given messages of two topics, when one topic is deleted, then the log says of its messages
     that no queue lists them, and of the others what it said before."""
     name_servers, store = broker
 
+    tries = 1 if request.node.callspec.params["broker"] == "bundled" else 5
+    names = iter([f"gone{number}" for number in range(tries)])
+    topic = next(names)
+
     def roles() -> set[tuple[str | None, str]]:
-        return {(row.topic, row.role) for row in rows_of(store) if row.topic in (TOPIC, "kept")}
+        return {(row.topic, row.role) for row in rows_of(store) if row.topic in (topic, "kept")}
+
+    async def listed(client: AsyncClient) -> int:
+        """Return how many messages the queues list: Apache's follow its log by a moment."""
+        status = (await client.admin.topics.status(topic)).value
+        return sum(queue.end - queue.first for queue in status.queues)
+
+    async def delete(client: AsyncClient) -> None:
+        await client.create_topic(topic, 2)
+        await client.send_many([Message(topic=topic, body=b"gone") for _ in range(9)])
+        await eventually(lambda: roles() == {(topic, "first"), ("kept", "first")}, roles)
+
+        async def all_are_listed() -> bool:
+            return await listed(client) == 9
+
+        await eventually(all_are_listed)
+        await client.admin.topics.delete(topic)
 
     async def scene() -> None:
+        nonlocal topic
         async with AsyncClient(name_servers, settings=PATIENT) as client:
             await registered(client)
-            for topic in (TOPIC, "kept"):
-                await client.create_topic(topic, 2)
-            messages = [Message(topic=TOPIC, body=b"gone") for _ in range(9)]
-            await client.send_many([*messages, Message(topic="kept", body=b"there")])
-            await eventually(lambda: roles() == {(TOPIC, "first"), ("kept", "first")})
-            await client.admin.topics.delete(TOPIC)
+            await client.create_topic("kept", 2)
+            await client.send(Message(topic="kept", body=b"there"))
+            await delete(client)
+            while (store / "consumequeue" / topic).exists():
+                # Apache's broker leaves a queue's file where a flush holds it at that moment.
+                topic = next(names)
+                await delete(client)
             await client.send(Message(topic="kept", body=b"later"))
-            await eventually(lambda: roles() == {(TOPIC, "stranded"), ("kept", "first")})
+            await eventually(lambda: roles() == {(topic, "stranded"), ("kept", "first")}, roles)
 
     play(scene())
 
