@@ -18,11 +18,10 @@ import pytest
 from tests.postgres_databases import new_database
 from tests.recorded_tables import recorded
 
-from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.database import sql_database
 from reliable_mq.database.sql_schema import create_and_note
 from reliable_mq.line_limit import LineLimit
-from reliable_mq.runtime.file_disk import used_ratio_of
+from reliable_mq.testing.disk_room import lack_of_room
 from reliable_mq.testing.local_mysql import LocalMySQL, find_mysqld
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
@@ -56,13 +55,8 @@ def signals_do_after_a_test_what_they_did_before() -> Iterator[None]:
 def _disk_too_full() -> str:
     """Return what to say of a disk on which every broker of the tests refuses sends; else ""."""
     folder = Path(tempfile.gettempdir())
-    used, refuses = used_ratio_of(folder), BrokerConfig().warning_percent
-    if used * 100 <= refuses:
-        return ""
-    return (
-        f"the disk of {folder} is {used:.0%} full, and brokers refuse sends above {refuses}%: "
-        "make room, or let TMPDIR name another disk"
-    )
+    too_full = lack_of_room(folder)
+    return too_full and f"{folder}: {too_full}; make room, or let TMPDIR name another disk"
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

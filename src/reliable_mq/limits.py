@@ -18,6 +18,11 @@ PORT_MAX = 65_535
 # broker.
 QUEUES_MAX = 65_535
 
+# A broker's marks of its disk in percent: the lowest, and the highest, which is the default.
+# Source: Apache RocketMQ `DefaultMessageStore.CleanCommitLogService`.
+REFUSES_SENDS_PERCENT = 35, 90
+REMOVES_FILES_PERCENT = 30, 85
+
 COMMIT_LOG_SEGMENT_SIZE = 1024 * 1024 * 1024
 CONSUME_QUEUE_UNIT_SIZE = 20
 CONSUME_QUEUE_FILE_SIZE = 300_000 * CONSUME_QUEUE_UNIT_SIZE

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, Engine
@@ -21,6 +21,7 @@ from tests.waiting import until
 
 import reliable_mq
 from reliable_mq import ReceivedMessage, ReliableMQ
+from reliable_mq.testing.walk_recorder import CallHook
 
 ROOT = f"{Path(reliable_mq.__file__).parent}/"
 _WARM_MESSAGES = 20
@@ -53,25 +54,17 @@ class Call(NamedTuple):
     code: CodeType
 
 
-class CallRecorder:
-    """Records calls of the package while `is_on`, in threads that started after it was entered."""
+class CallRecorder(CallHook):
+    """Records calls of the package while `is_on`."""
 
     def __init__(self) -> None:
-        self.is_on = False
+        super().__init__()
         self.calls: list[Call] = []
 
-    def __enter__(self) -> Self:
-        threading.setprofile(self._called)
-        sys.setprofile(self._called)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-        threading.setprofile(None)
-
-    def _called(self, frame: FrameType, event: str, _argument: object) -> None:
+    def called(self, frame: FrameType) -> None:
+        """Note a call that belongs to the walk."""
         code = frame.f_code
-        if event != "call" or not self.is_on or not _is_ours(code):
+        if not _is_ours(code):
             return
         if code.co_flags & _COROUTINE_FLAGS and frame.f_lasti > _BEGIN_MAX:
             return  # it goes on

@@ -1,17 +1,13 @@
 """What retention removes from in a database: its ledgers, and partitions where it has some."""
 
-from typing import TYPE_CHECKING
-
+from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.sql_calls import SqlCalls
 from reliable_mq.resend.sql_closed_escalations import SqlClosedEscalations
 from reliable_mq.resend.sql_partitions import SqlPartitions
 from reliable_mq.resend.sql_retention import SqlRetention
 
-if TYPE_CHECKING:
-    from reliable_mq.database.sql_database import Database
 
-
-def retention_ledgers(database: "Database") -> SqlRetention:
+def retention_ledgers(database: Database) -> SqlRetention:
     """Return what retention removes from, in a database."""
     return SqlRetention(
         database.engine,
@@ -28,7 +24,7 @@ def retention_ledgers(database: "Database") -> SqlRetention:
     )
 
 
-def partitions_of(database: "Database", ledgers: SqlRetention | None = None) -> SqlPartitions:
+def partitions_of(database: Database, ledgers: SqlRetention | None = None) -> SqlPartitions:
     """Return the partitions of a database whose tables have some."""
     return SqlPartitions(
         database.engine,

@@ -26,6 +26,8 @@ from reliable_mq.limits import (
     MESSAGE_BODY_SIZE_MAX,
     PORT_MAX,
     QUEUES_MAX,
+    REFUSES_SENDS_PERCENT,
+    REMOVES_FILES_PERCENT,
     TOPIC_LENGTH_MAX,
 )
 from reliable_mq.plain_text import cut
@@ -177,8 +179,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             hours=parse_hours(self.delete_when),
             reserved_ms=hours_ms(self.reserved_hours),
             used_max=self.used_percent_max / 100,
-            forcibly=min(max(self.forcibly_percent, 30), 85) / 100,
-            warning=min(max(self.warning_percent, 35), 90) / 100,
+            forcibly=_within(self.forcibly_percent, *REMOVES_FILES_PERCENT) / 100,
+            warning=_within(self.warning_percent, *REFUSES_SENDS_PERCENT) / 100,
             may_force=self.cleans_forcibly,
             batch_max=self.delete_batch_max,
         )
@@ -261,6 +263,10 @@ def changed_config(
             )
     values = {name: as_property(value) for name, value in current.items()}
     return broker_config({**values, **changes})
+
+
+def _within(percent: int, least: int, most: int) -> int:
+    return min(max(percent, least), most)
 
 
 def _unsupported(name: str, known: list[str]) -> str:

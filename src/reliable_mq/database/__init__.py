@@ -1,4 +1,4 @@
-"""The floor under every station that keeps rows: table definitions, column types, clock, faults.
+"""The floor under every station that keeps rows: engines, sessions, tables, types, clock, faults.
 
-Receives URLs and connections of databases; hands on what our tables are, and what errors mean.
+Receives URLs and connections of databases; hands on engines, our tables, and what errors mean.
 """

@@ -218,8 +218,9 @@ class Database:
             create_and_note(connection, self.metadata, self.prefix)
             connection.commit()
         if self.by_day:
-            self.day_partitions().check()
-            self.day_partitions().ensure(self.clock.measured_now())
+            days = self.day_partitions()
+            days.check()
+            days.ensure(self.clock.measured_now())
         self.identity.value()
         return sorted(self.metadata.tables)
 
@@ -240,8 +241,9 @@ class Database:
             if name not in there:
                 raise ConfigurationError(missing_table_text(name))
         if self.by_day:
-            self.day_partitions().check()
-            self.day_partitions().ensure(self.clock.now())
+            days = self.day_partitions()
+            days.check()
+            days.ensure(self.clock.now())
         self.identity.notice_topic()
 
     def check_file(self) -> None:

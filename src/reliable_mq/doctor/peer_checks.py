@@ -3,15 +3,13 @@
 from reliable_mq.client.sending.timed import TIMERS_SINCE
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient, RedisFacts
-from reliable_mq.limits import DELAY_LEVELS_TEXT
+from reliable_mq.limits import DELAY_LEVELS_TEXT, REFUSES_SENDS_PERCENT, REMOVES_FILES_PERCENT
 from reliable_mq.settings import EMBEDDED
 
 _READ_AND_WRITE = 6
 _NEARLY_FULL_PERCENT = 5  # below a mark
-# The broker's marks and their bounds in percent; the higher bound is the default.
-# Source: Apache RocketMQ `DefaultMessageStore.CleanCommitLogService`.
-_REFUSES = "diskSpaceWarningLevelRatio", 35, 90
-_REMOVES = "diskSpaceCleanForciblyRatio", 30, 85
+_REFUSES = "diskSpaceWarningLevelRatio", *REFUSES_SENDS_PERCENT
+_REMOVES = "diskSpaceCleanForciblyRatio", *REMOVES_FILES_PERCENT
 _DISK_RATIOS = "commitLogDiskRatio", "consumeQueueDiskRatio"
 
 

@@ -5,7 +5,7 @@ Every question is answered from an index, or reads unconfirmed stubs only, or th
 
 from sqlalchemy import ColumnElement, func, not_, select
 
-from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_stub_table import is_settled, parked_rows
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.doctor.finding import Told

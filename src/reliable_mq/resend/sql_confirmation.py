@@ -24,8 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from reliable_mq.database.row_values import StubStatus
-from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_prepared import Prepared
 from reliable_mq.database.sql_types import is_among, utc_datetime

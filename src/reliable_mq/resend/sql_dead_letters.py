@@ -14,8 +14,7 @@ from datetime import datetime
 import msgspec
 from sqlalchemy import Connection, Table, and_, bindparam, exists, false, null, or_, select, update
 
-from reliable_mq.database.row_values import StubStatus
-from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.resend.escalation import Kind
 from reliable_mq.resend.sql_audit import Act, SqlAudit

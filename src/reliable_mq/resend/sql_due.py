@@ -30,7 +30,7 @@ from sqlalchemy import (
     update,
 )
 
-from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_stub_table import waiting_kinds
 from reliable_mq.database.sql_types import ANY_TEXT, MYSQL, is_among, utc_datetime
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs, stub_columns, stub_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, and_, bindparam, insert, select, update
 
-from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.resend.notice import Notice

@@ -5,8 +5,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, exists, func, literal, select
 
-from reliable_mq.database.row_values import StubStatus
-from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_stub_table import parked_rows
 from reliable_mq.resend.stub_filter import StubFilter, status_text
 

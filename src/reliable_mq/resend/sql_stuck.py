@@ -31,8 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from reliable_mq.database.row_values import StubStatus
-from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_stub_table import waiting_rows
 from reliable_mq.database.sql_types import MYSQL, READS_ONLY, is_among, utc_datetime

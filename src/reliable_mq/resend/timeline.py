@@ -12,8 +12,7 @@ import msgspec
 
 from reliable_mq.client.consuming.settling import DEAD_LETTER_REASON
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from reliable_mq.database.row_values import StubStatus
-from reliable_mq.database.sql_consume_log_table import LogState
+from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.resend.escalation import AlertState
 from reliable_mq.resend.stub_filter import status_text

@@ -45,7 +45,7 @@ def now_ms() -> int:
 class Listener:
     """Accepts connections; `send` answers on them by id.
 
-    Invariant: while a connection waits to go on, a turn is due.
+    Invariant L7: while a connection waits to go on, a turn is due.
 
     Args:
         owner: gets the commands.

@@ -77,7 +77,7 @@ class Acceptor(Protocol):
 
 
 class ServerConnection(asyncio.Protocol):
-    """One peer. Invariant L6: while its unread answers are many, its requests are not read."""
+    """One peer. Invariant L8: while its unread answers are many, its requests are not read."""
 
     __slots__ = (
         "_connection",

@@ -10,6 +10,7 @@ from outside, through the interpreter's profile hook: no station knows that it i
 import inspect
 import sys
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from importlib import import_module
@@ -40,14 +41,42 @@ def _function(name: str) -> Any:
     return inspect.unwrap(getattr(found, "__func__", found))
 
 
-class WalkRecorder:
+class CallHook:
+    """Lets the interpreter report calls to `called` while `is_on`.
+
+    It sees the thread that enters it, and threads that start after that.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+
+    def __enter__(self) -> Self:
+        threading.setprofile(self._reported)
+        sys.setprofile(self._reported)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+        self.is_on = False
+
+    @abstractmethod
+    def called(self, frame: FrameType) -> None:
+        """Take note of a call; `frame` is that of the function called."""
+
+    def _reported(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and self.is_on:
+            self.called(frame)
+
+
+class WalkRecorder(CallHook):
     """Records while `is_on`. Threads that were started before it was entered are not seen.
 
     Invariant: a landmark is noted at most once, and only when all before it were.
     """
 
     def __init__(self, landmarks: Iterable[Landmark]) -> None:
-        self.is_on = False
+        super().__init__()
         self.steps: list[Step] = []
         self._waiting: deque[tuple[CodeType, Step]] = deque()
         self._lock = threading.Lock()
@@ -56,23 +85,14 @@ class WalkRecorder:
             says = (inspect.getdoc(function) or "").split("\n")[0]
             self._waiting.append((function.__code__, Step(*landmark, says)))
 
-    def __enter__(self) -> Self:
-        threading.setprofile(self._called)
-        sys.setprofile(self._called)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-        threading.setprofile(None)
-        self.is_on = False
-
     @property
     def missed(self) -> list[str]:
         """The landmarks that were not passed."""
         return [step.function for _, step in self._waiting]
 
-    def _called(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event == "call" and self.is_on and self._is_next(frame.f_code):
+    def called(self, frame: FrameType) -> None:
+        """Note the landmark when it is the next one."""
+        if self._is_next(frame.f_code):
             with self._lock:
                 if self._is_next(frame.f_code):  # another thread may have been here, too
                     self.steps.append(self._waiting.popleft()[1])

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from reliable_mq.cli.demo import stage
 from reliable_mq.cli.demo.stage import Stage
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.testing import disk_room
 
 
 def test_a_folder_that_no_demo_made_is_refused_and_left_as_it_is(
@@ -25,10 +25,10 @@ def test_a_disk_on_which_the_broker_would_refuse_sends_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = [0.91, 0.90]
-    monkeypatch.setattr(stage, "used_ratio_of", lambda _folder: used.pop(0))
+    monkeypatch.setattr(disk_room, "used_ratio_of", lambda _folder: used.pop(0))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with (
-        pytest.raises(ConfigurationError, match="91% full, and the broker refuses sends above 90%"),
+        pytest.raises(ConfigurationError, match="91% full, and a broker refuses sends above 90%"),
         Stage(tmp_path / "out"),
     ):
         pass

@@ -25,7 +25,7 @@ class OrderLocks:
     """Who has locked which queue.
 
     Invariant L2: a live lock has one owner, and ends with the connection that it is bound to.
-    Invariant L3: there are `_count` locks, at most LOCKS_MAX.
+    Invariant L9: there are `_count` locks, at most LOCKS_MAX.
     """
 
     def __init__(self, lifetime_ms: int) -> None:
@@ -35,9 +35,9 @@ class OrderLocks:
         self._bound: dict[int, set[tuple[str, MessageQueue]]] = {}  # by connection
 
     def invariants(self) -> None:
-        """L2 and L3; see the class."""
+        """L2 and L9; see the class."""
         if not sum(map(len, self._locks.values())) == self._count <= LOCKS_MAX:
-            raise InvariantBroken(f"L3: {self._count} locks are counted")
+            raise InvariantBroken(f"L9: {self._count} locks are counted")
         bound = {
             (group, queue): lock.connection
             for group, locks in self._locks.items()

@@ -13,12 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.cli.demo.faults import Fault, Target, orders_to_die_at
 from reliable_mq.cli.demo.processes import Process, run_to_the_end
 from reliable_mq.cli.reconcile import CLEAN, FINDINGS
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.runtime.file_disk import used_ratio_of
+from reliable_mq.testing.disk_room import lack_of_room
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
 APPLICATION = "examples.shop:mq"
@@ -73,11 +72,9 @@ class Stage:
         Raises:
             ConfigurationError: when it is that full.
         """
-        used, refuses = used_ratio_of(self.output), BrokerConfig().warning_percent
-        if used * 100 > refuses:
+        if too_full := lack_of_room(self.output):
             raise ConfigurationError(
-                f"--out {self.output}: its disk is {used:.0%} full, and the broker refuses sends "
-                f"above {refuses}%; make room, or choose a folder on another disk"
+                f"--out {self.output}: {too_full}; make room, or choose a folder on another disk"
             )
 
     def _clear_output(self) -> None:

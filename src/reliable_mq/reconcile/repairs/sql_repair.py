@@ -27,9 +27,8 @@ from sqlalchemy import (
     update,
 )
 
-from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_clock import DatabaseClock
-from reliable_mq.database.sql_consume_log_table import LogState
 from reliable_mq.database.sql_people_tables import audit_table, escalation_table
 from reliable_mq.database.sql_types import family_of, is_among, let_tables_be_alike, utc_datetime
 from reliable_mq.outbox.sql_again import Attempts, sent_again, unsent

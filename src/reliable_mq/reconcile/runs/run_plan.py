@@ -1,8 +1,9 @@
 """Which run follows which: what an increment reads, and what it leaves for the next one. Pure.
 
-The end of a run is one row (`sql_run_tables.run_table`); an increment begins with the row of the
-one before it. Tables are read by when rows changed, a margin before the moment up to which all
-changes were visible; a log by its offsets, or those of its queues, which is exact.
+A run that ends writes one row (`sql_run_tables.run_table`). An increment begins with the row of the
+run before it. It reads a table by the times at which rows changed. It starts a margin before the
+moment up to which all changes were visible. It reads a log by exact offsets: the log's, or its
+queues'.
 """
 
 import json
