@@ -2,7 +2,6 @@
 
     python -m bench.resend                          # 10 million stubs: some 15 GB of disk
     python -m bench.resend --large 100000 --due 20000 --seconds 5 --only scan catch-up
-
 scan: looking and claiming among ten thousand and among very many due stubs, in turns.
 retention: how long producers' transactions take with retention at work and without, in turns.
 takeover: a scheduler that has claimed is killed; when does another one send?
@@ -32,8 +31,8 @@ from bench.page_costs import cost_of
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import figures_table
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_keeping import retention_ledgers
-from reliable_mq.app.sql_resending import book_of
+from reliable_mq.confirm.progress import Progress
+from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
@@ -41,14 +40,15 @@ from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend import thread_retention, thread_scheduler
+from reliable_mq.resend import thread_scheduler
 from reliable_mq.resend.due import ClaimRequest, DueKind
 from reliable_mq.resend.policy import ResendPolicy
-from reliable_mq.resend.progress import Progress
-from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
-from reliable_mq.resend.sql_confirmation import confirmation_of
 from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_resending import book_of
+from reliable_mq.retention import thread_retention
+from reliable_mq.retention.retention import Retention
+from reliable_mq.retention.sql_keeping import retention_ledgers
 from reliable_mq.testing.local_servers import LocalPostgres
 from reliable_mq.watched_time import first_look
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reliable_mq.database.row_values import StubStatus
+from reliable_mq.escalate import escalation
 from reliable_mq.idempotency import breaker, claim
 from reliable_mq.outbox import half, stub
-from reliable_mq.resend import escalation
 
 PAGE = Path(__file__).parent.parent / "docs" / "state_machines.md"
 

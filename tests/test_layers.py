@@ -31,29 +31,34 @@ ARROWS: dict[str, frozenset[str]] = {
     "client": VALUES | {"extras", "wire"},
     "database": VALUES | {"extras"},
     "outbox": VALUES | {"database", "client"},
-    "idempotency": VALUES | {"database"},
-    "resend": VALUES | {"database", "client", "outbox"},
+    "idempotency": VALUES | {"database", "client"},
+    "confirm": VALUES | {"database", "outbox", "idempotency"},
+    "escalate": VALUES | {"extras", "wire", "database", "client", "outbox", "confirm"},
+    "consume": VALUES | {"database", "client", "outbox", "idempotency", "confirm", "escalate"},
+    "resend": VALUES | {"database", "client", "outbox", "confirm", "escalate"},
+    "retention": VALUES | {"database", "idempotency", "escalate"},
     "reconcile": VALUES | {"wire", "database"},
     "migrations": VALUES | {"database"},
     "doctor": VALUES
     | {"client", "database", "outbox"}
     | {"idempotency.redis_servers"}
-    | {"resend.topic_gate", "resend.sql_topics", "resend.windows"},
+    | {"resend.topic_gate", "resend.sql_topics", "retention.windows"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }
 # The shells of a station may import these too.
 SHELL_ARROWS: dict[str, frozenset[str]] = {
     "client": frozenset({"runtime"}),
     "database": frozenset({"runtime"}),
-    "outbox": frozenset({"runtime"}),
-    "idempotency": frozenset({"runtime"}),
-    "resend": frozenset({"runtime"}),
+    **dict.fromkeys(
+        ("outbox", "idempotency", "consume", "escalate", "resend", "retention"),
+        frozenset({"runtime"}),
+    ),
     # What a repair changes and tells, it changes and tells as a person's retry does.
     # A cluster that is closed knows a run by the same account and certificates as any client.
     "reconcile": frozenset({"runtime.blocking_link", "client.configured"})
     | {f"client.connecting.{name}" for name in ("file_tls", "security", "signature")}
     | {"outbox.sql_again", "outbox.stub"}
-    | {"resend.escalation", "resend.sql_audit", "resend.sql_escalations"},
+    | {"escalate.escalation", "escalate.sql_audit", "escalate.sql_escalations"},
 }
 FREE = frozenset({"app", "cli", "testing", "__init__"})  # the faces, and what tests stand on
 

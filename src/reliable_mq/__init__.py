@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reliable_mq.app.application import ReliableMQ
-    from reliable_mq.app.consumer import Reject, Retry
-    from reliable_mq.app.keyed_function import IdempotentCall
     from reliable_mq.client.administering.groups import GroupChange
     from reliable_mq.client.administering.topic_settings import TopicChange
     from reliable_mq.client.asyncio_client import AsyncClient
@@ -48,6 +46,8 @@ if TYPE_CHECKING:
     from reliable_mq.client.observing.prometheus import PrometheusMiddleware
     from reliable_mq.client.settings import ClientSettings
     from reliable_mq.client.thread_client import Client
+    from reliable_mq.consume.consumer import Reject, Retry
+    from reliable_mq.idempotency.keyed_function import IdempotentCall
     from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
     from reliable_mq.outbox.schema import schema
     from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
@@ -66,7 +66,7 @@ _HOMES = {
     "Delivery": "reliable_mq.client.observing.middleware",
     "Ending": "reliable_mq.client.observing.middleware",
     "GroupChange": "reliable_mq.client.administering.groups",
-    "IdempotentCall": "reliable_mq.app.keyed_function",
+    "IdempotentCall": "reliable_mq.idempotency.keyed_function",
     "Later": "reliable_mq.client.consuming.subscription",
     "LoggingMiddleware": "reliable_mq.client.observing.logged",
     "Message": "reliable_mq.message",
@@ -78,9 +78,9 @@ _HOMES = {
     "PullConsumer": "reliable_mq.client.consuming.thread_pull_consumer",
     "Recall": "reliable_mq.client.observing.middleware",
     "ReceivedMessage": "reliable_mq.message",
-    "Reject": "reliable_mq.app.consumer",
+    "Reject": "reliable_mq.consume.consumer",
     "ReliableMQ": "reliable_mq.app.application",
-    "Retry": "reliable_mq.app.consumer",
+    "Retry": "reliable_mq.consume.consumer",
     "SendResult": "reliable_mq.message",
     "Sending": "reliable_mq.client.observing.middleware",
     "SimpleConsumer": "reliable_mq.client.consuming.thread_simple_consumer",

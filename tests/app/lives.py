@@ -10,11 +10,11 @@ from sqlalchemy import insert, select, text
 from sqlalchemy.orm import Session
 from tests.app.kill_switch import KillSwitch
 
-from reliable_mq.app.asyncio_delivery import Deliveries
-from reliable_mq.app.asyncio_gate import HandlerGate
-from reliable_mq.app.consumer import Consumer, plan_of
-from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Outcome
+from reliable_mq.consume.asyncio_delivery import Deliveries
+from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.consumer import Consumer, plan_of
+from reliable_mq.consume.sql_attempts import Attempts
 from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.redis_leases import RedisLeases
 from reliable_mq.message import MessageQueue, ReceivedMessage

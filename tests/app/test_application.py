@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from tests.waiting import until
 
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ, Retry, SendResult
-from reliable_mq.app.asyncio_producer import SentOutsideTransaction
-from reliable_mq.app.consumer import plan_of
 from reliable_mq.app.loading import load_application
+from reliable_mq.consume.consumer import plan_of
 from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.outbox.asyncio_producer import SentOutsideTransaction
 
 # A consumer looks for a topic that is not there yet once a second; the tests need not wait for it.
 Orders = Callable[[], list[Any]]

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tests.app.jumping_loop import run_jumping
 from tests.app.lives import LONG, A, B, Ledger, Life, delivery, write_effect
 
-from reliable_mq.app.asyncio_gate import HandlerGate
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
+from reliable_mq.consume.asyncio_gate import HandlerGate
 from reliable_mq.database.row_values import LogState
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import ReceivedMessage

@@ -13,9 +13,9 @@ from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 from tests.steps import last_steps
 
-from reliable_mq.app.key_reading import KeySource, key_reader_of
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.errors import KeyInvalid, UsageError
+from reliable_mq.idempotency.key_reading import KeySource, key_reader_of
 from reliable_mq.message import ReceivedMessage
 
 ORDER_7, ORDER_8 = b'{"order": {"id": 7}}', b'{"order": {"id": 8}}'

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 
-from reliable_mq.app.judging import BUSY_IN_A_ROW_MAX
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
+from reliable_mq.consume.judging import BUSY_IN_A_ROW_MAX
 from reliable_mq.database.sql_faults import FaultTeller, is_database_busy, is_database_down
 from reliable_mq.message import ReceivedMessage
 

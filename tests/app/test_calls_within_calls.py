@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.app.banks import Bank
 
-from reliable_mq.app.held_keys import _Held, holding
 from reliable_mq.errors import KeyInvalid, UsageError
+from reliable_mq.idempotency.held_keys import _Held, holding
 from reliable_mq.idempotency.sql_calls import Call
 
 ITSELF = "calls .* with the same key, and would wait for its own end"

@@ -17,10 +17,10 @@ from tests.app.lives import A, Ledger, Life, delivery
 from tests.steps import last_steps
 
 from reliable_mq.app.notice_consumer import notice_consumer
-from reliable_mq.app.sql_attempts import Attempts
-from reliable_mq.app.thread_notices import Notices
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
-from reliable_mq.idempotency.sql_notices import Owed, SqlNotices
+from reliable_mq.confirm.sql_owed_notices import Owed, SqlNotices
+from reliable_mq.confirm.thread_notices import Notices
+from reliable_mq.consume.sql_attempts import Attempts
 from reliable_mq.message import (
     CONFIRM_TO,
     Message,
@@ -154,7 +154,7 @@ def crossing(
 ) -> Iterator[Crossing]:
     """PostgreSQL with Redis, SQLite without."""
     # What is logged of a death keeps its frames, and with them a connection that should be gone.
-    caplog.set_level(logging.CRITICAL, "reliable_mq.app.judging")
+    caplog.set_level(logging.CRITICAL, "reliable_mq.consume.judging")
     is_sqlite = database_url.startswith("sqlite")
     redis = None if is_sqlite else request.getfixturevalue("redis_url")
     made = Crossing(database_url, other_url, redis)

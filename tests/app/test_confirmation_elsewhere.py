@@ -12,8 +12,8 @@ from tests.app.test_databases import effects, record, statuses
 from tests.waiting import until
 
 from reliable_mq import Message, ReceivedMessage, Reject, ReliableMQ, Retry
-from reliable_mq.resend.escalation import Digest
-from reliable_mq.resend.sql_settlement import hands_of
+from reliable_mq.escalate.escalation import Digest
+from reliable_mq.escalate.sql_settlement import hands_of
 
 QUICK: dict[str, Any] = {
     "resend_waits": (0.3, 1.0),
@@ -122,7 +122,7 @@ def test_a_notice_that_was_lost_is_told_again_when_the_message_is_missed(shop: R
         # What is told of a consumed message is written with it; here it is lost.
         record(session, order["id"])
 
-    hand = "reliable_mq.app.thread_notices.NoticeThread.hand"
+    hand = "reliable_mq.confirm.thread_notices.NoticeThread.hand"
     with pytest.MonkeyPatch.context() as patch:
         lost: list[Any] = []
         patch.setattr(hand, lambda _thread, owed: lost.append(owed))

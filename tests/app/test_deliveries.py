@@ -11,10 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 
-from reliable_mq.app.key_reading import key_reader_of
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.client.consuming.thread_handling import GoesOn
 from reliable_mq.database.sql_types import READS_ONLY
+from reliable_mq.idempotency.key_reading import key_reader_of
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.testing.local_servers import LocalValkey
 

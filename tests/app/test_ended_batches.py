@@ -22,10 +22,10 @@ from tests.app.test_ended_transactions import (
     run,
 )
 
-from reliable_mq.app.shared_run import APART, SharedRun, Sharing
-from reliable_mq.app.sql_attempts import Attempts
-from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.client.consuming.subscription import CONSUMED
+from reliable_mq.consume.shared_run import APART, SharedRun, Sharing
+from reliable_mq.consume.sql_attempts import Attempts
+from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.database.sql_handler_session import RunsAgain
 from reliable_mq.idempotency.sql_consume_log import Entry
 from reliable_mq.message import ReceivedMessage

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import select
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli.main import run
 from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.resend.topic_gate import PROBE_STUBS
 
 Call = Callable[..., tuple[int, str]]

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import select
 from tests.app.lives import delivery
 
-from reliable_mq.app.dead_letter import Letter
-from reliable_mq.app.thread_dead_letters import DeadLetters, Outcome
 from reliable_mq.cli import dlq
 from reliable_mq.cli.main import run
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import Unavailable
+from reliable_mq.escalate.dead_letter import Letter
+from reliable_mq.escalate.thread_dead_letters import DeadLetters, Outcome
 from reliable_mq.wire.message_id import ledger_id
 
 LONG = "F" * 65

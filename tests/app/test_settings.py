@@ -12,7 +12,7 @@ from tests.doctor.worlds import call
 
 from reliable_mq import ReliableMQ
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.resend.escalation import Digest
+from reliable_mq.escalate.escalation import Digest
 
 MAIL: dict[str, Any] = {
     "escalation_mail_server": "smtps://ann:hunter2@mail.shop.example",

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from tests.waiting import until
 
-from reliable_mq.app import thread_notices
-from reliable_mq.app.thread_notices import Notices, NoticeThread
-from reliable_mq.idempotency.sql_notices import Owed
+from reliable_mq.confirm import thread_notices
+from reliable_mq.confirm.sql_owed_notices import Owed
+from reliable_mq.confirm.thread_notices import Notices, NoticeThread
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 
 HERE, THERE = "rmq_notices_1", "rmq_notices_2"

@@ -22,9 +22,9 @@ from reliable_mq.errors import (
     NotPermitted,
     UsageError,
 )
+from reliable_mq.escalate.alerts import LogNotifier
+from reliable_mq.escalate.escalation import Digest, Escalation, Kind
 from reliable_mq.extras import extra_of
-from reliable_mq.resend.alerts import LogNotifier
-from reliable_mq.resend.escalation import Digest, Escalation, Kind
 from reliable_mq.resend.scheduler import ResendCounts
 from reliable_mq.resend.thread_scheduler import SUM_SECONDS, SumTeller
 

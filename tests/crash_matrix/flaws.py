@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from tests.crash_matrix.modes import Kind, Mode, Redis, Role, modes_of
 from tests.crash_matrix.selection import Points, Wanted
 
-from reliable_mq.app import asyncio_delivery
-from reliable_mq.app.judging import Results
-from reliable_mq.app.sql_attempts import Attempts, Begun
-from reliable_mq.app.sql_receipts import Attempt
+from reliable_mq.consume import asyncio_delivery
+from reliable_mq.consume.judging import Results
+from reliable_mq.consume.sql_attempts import Attempts, Begun
+from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.idempotency.claim import Claim, Step, first_step
 from reliable_mq.idempotency.redis_leases import RedisLeases, _Ended
 

@@ -28,9 +28,9 @@ from tests.crash_matrix.roles import (
 from tests.crash_matrix.worlds import LONG_AGO, Books, World
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.thread_halves import Halves
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import Unavailable
+from reliable_mq.outbox.thread_halves import Halves
 from reliable_mq.testing.local_servers import free_port
 
 UNCONSUMED = 5

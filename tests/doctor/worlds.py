@@ -11,13 +11,13 @@ import pytest
 from sqlalchemy import event, insert, text
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.cli.main import run
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.doctor.finding import Finding
+from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.sql_settlement import settlement_of
+from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.resend.topic_gate import PROBE_STUBS
 from reliable_mq.runtime import file_disk
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer

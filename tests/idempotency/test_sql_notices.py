@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import select
 
+from reliable_mq.confirm.sql_owed_notices import Owed, SqlNotices, owed_of
 from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
-from reliable_mq.idempotency.sql_notices import Owed, SqlNotices, owed_of
 
 TOPIC = "rmq_notices_0123456789abcdef"
 A, B, C = "A" * 32, "B" * 32, "C" * 32

@@ -10,8 +10,8 @@ import msgspec
 from sqlalchemy import event, select, text
 from tests.app.kill_switch import Killed, KillSwitch
 
-from reliable_mq.app.sql_resending import book_of
 from reliable_mq.client.sending.transaction import CheckBack, Half
+from reliable_mq.confirm.progress import Progress
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import RemoteError, Unavailable
 from reliable_mq.message import (
@@ -32,8 +32,8 @@ from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.resend.policy import ResendPolicy
-from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import Scheduler
+from reliable_mq.resend.sql_resending import book_of
 
 FAR = 1e10
 """A time at which every lease has passed."""

@@ -11,9 +11,9 @@ from tests.outbox.half_world import FIRST, HalfWorld, Life
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import HalfRolledBack, MessageRefused, Unavailable
+from reliable_mq.escalate.sql_settlement import hands_of, settlement_of
 from reliable_mq.message import Decision
 from reliable_mq.outbox.half import TOMBSTONE_NOTE
-from reliable_mq.resend.sql_settlement import hands_of, settlement_of
 
 LATER = 1000.0
 

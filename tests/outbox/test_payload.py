@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from reliable_mq.app.payload import decoder_of
+from reliable_mq.consume.payload import decoder_of
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.outbox.payload import BYTES, JSON, TEXT, encode_payload
 from reliable_mq.outbox.schema import PayloadInvalid

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 from tests.outbox.benches import Bench
 
-from reliable_mq.app.payload import decoder_of
+from reliable_mq.consume.payload import decoder_of
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.media_type import media_type_of
 from reliable_mq.outbox.payload import encode_payload

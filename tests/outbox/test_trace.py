@@ -9,10 +9,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.outbox.benches import Bench
 
-from reliable_mq.app.observed_handlers import hooks_of_handlers, observed
 from reliable_mq.client.observing import trace_context
 from reliable_mq.client.observing.middleware import Origin
 from reliable_mq.client.observing.trace_context import trace_properties
+from reliable_mq.consume.observed_handlers import hooks_of_handlers, observed
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outbox.composing import with_trace
 

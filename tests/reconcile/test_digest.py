@@ -12,10 +12,10 @@ from tests.reconcile.ledgers import NOW
 from tests.resend.worlds import MemoryNotifier, World
 
 from reliable_mq.database.sql_run_tables import finding_table, run_table
+from reliable_mq.escalate.alerts import LogNotifier
+from reliable_mq.escalate.smtp_notifier import SmtpNotifier
 from reliable_mq.reconcile.report.digest import News, reason_of
 from reliable_mq.reconcile.report.sql_digest import tell
-from reliable_mq.resend.alerts import LogNotifier
-from reliable_mq.resend.smtp_notifier import SmtpNotifier
 
 LOST, STUCK = "lost by the broker", "stuck"
 

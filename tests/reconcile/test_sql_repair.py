@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import insert, select, update
 from tests.resend.worlds import World
 
+from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import RESENT
 from reliable_mq.reconcile.repairs.repair import Action, Rate, Repair
 from reliable_mq.reconcile.repairs.sql_repair import Order, Repaired, repair_all
-from reliable_mq.resend.sql_confirmation import confirmation_of
 
 AS_OF = utc_datetime(200.0)
 CHANGED_BY_TIME = ("message_id", "seq", "create_date", "update_date", "resend_time", "note")

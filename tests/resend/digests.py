@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from reliable_mq.resend.escalation import Digest, Escalation, Kind, Share
+from reliable_mq.escalate.escalation import Digest, Escalation, Kind, Share
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DIGEST = Digest(

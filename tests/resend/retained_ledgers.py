@@ -6,14 +6,14 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 from tests.resend.watching import watched_retention
 
-from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.retention import Retention
-from reliable_mq.resend.sql_retention import SqlRetention
+from reliable_mq.retention.retention import Retention
+from reliable_mq.retention.sql_keeping import retention_ledgers
+from reliable_mq.retention.sql_retention import SqlRetention
 
 UNCONFIRMED, CONFIRMED, VOIDED = StubStatus
 KEPT, LOGGED = 100.0, 200.0

@@ -8,9 +8,9 @@ from tests.app.kill_switch import KillSwitch
 from tests.resend.worlds import KEPT, MAX, MemoryNotifier, World
 
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.resend.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
-from reliable_mq.resend.escalation import DIGEST_ITEMS_MAX, Digest, Escalation, Kind, Standing
-from reliable_mq.resend.sql_alerts import SqlAlerts
+from reliable_mq.escalate.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
+from reliable_mq.escalate.escalation import DIGEST_ITEMS_MAX, Digest, Escalation, Kind, Standing
+from reliable_mq.escalate.sql_alerts import SqlAlerts
 
 DAY = 86_400.0
 STEPS_MAX = 200

@@ -6,8 +6,8 @@ import pytest
 from tests.resend.worlds import World
 
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.resend.sql_dead_letters import LetterState, SqlDeadLetters
-from reliable_mq.resend.sql_settlement import settlement_of
+from reliable_mq.escalate.sql_dead_letters import LetterState, SqlDeadLetters
+from reliable_mq.escalate.sql_settlement import settlement_of
 
 A = "a".ljust(32, "0")
 RETRY = "r" * 32

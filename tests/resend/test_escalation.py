@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.resend.escalation import (
+from reliable_mq.escalate.escalation import (
     TRANSITIONS,
     AlertEvent,
     AlertState,

@@ -8,7 +8,6 @@ from msgspec import structs
 from tests.app.kill_switch import Killed
 from tests.resend.worlds import MAX, World
 
-from reliable_mq.app.sql_resending import book_of
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost, RemoteError
 from reliable_mq.outbox.relay import SendOutcome
@@ -16,6 +15,7 @@ from reliable_mq.outbox.stub import Position
 from reliable_mq.resend.due import Agenda, DueKind, due_topics, next_time, share
 from reliable_mq.resend.intake import Intake
 from reliable_mq.resend.scheduler import ResendCounts
+from reliable_mq.resend.sql_resending import book_of
 from reliable_mq.resend.topic_gate import (
     PROBE_STUBS,
     Gate,

@@ -3,7 +3,7 @@
 import pytest
 from tests.resend.worlds import MAX, QUEUE, World
 
-from reliable_mq.resend.sql_settlement import settlement_of
+from reliable_mq.escalate.sql_settlement import settlement_of
 
 GONE = {QUEUE: (9, 9)}
 """A group has gone past the message, which its broker has lost."""

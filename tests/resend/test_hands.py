@@ -8,16 +8,16 @@ import pytest
 from sqlalchemy import Connection, insert, text, update
 from tests.resend.worlds import MAX, World
 
-from reliable_mq.app import sql_by_hand
-from reliable_mq.app.sql_by_hand import ByHand
+from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import UsageError
+from reliable_mq.escalate import sql_by_hand
+from reliable_mq.escalate.sql_by_hand import ByHand
+from reliable_mq.escalate.sql_dead_letters import SqlDeadLetters
+from reliable_mq.escalate.sql_stub_list import SqlStubList
+from reliable_mq.escalate.stub_filter import StubFilter
 from reliable_mq.outbox.stub import StubEvent
-from reliable_mq.resend.sql_confirmation import confirmation_of
-from reliable_mq.resend.sql_dead_letters import SqlDeadLetters
-from reliable_mq.resend.sql_stub_list import SqlStubList
-from reliable_mq.resend.stub_filter import StubFilter
 
 NAMES = ("a", "b", "c", "d")
 LOG = ("message_id", "consumer_group", "state", "attempt")

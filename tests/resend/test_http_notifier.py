@@ -13,7 +13,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from tests.resend.digests import DIGEST
 
 from reliable_mq.errors import Unavailable
-from reliable_mq.resend.http_notifier import WebhookNotifier
+from reliable_mq.escalate.http_notifier import WebhookNotifier
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = "whsec_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from reliable_mq.resend.mail_addresses import ADDRESSES_MAX, addresses_of
+from reliable_mq.escalate.mail_addresses import ADDRESSES_MAX, addresses_of
 
 
 @pytest.mark.parametrize(

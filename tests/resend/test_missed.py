@@ -2,13 +2,13 @@
 
 from tests.resend.worlds import World
 
+from reliable_mq.confirm.notice import Notice
+from reliable_mq.confirm.sql_confirmation import confirmation_of
+from reliable_mq.confirm.sql_notices import SqlNoticeBook
+from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.message import CONSUMED_BY, RESENT
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_unowned import SqlUnowned
-from reliable_mq.resend.notice import Notice
-from reliable_mq.resend.sql_confirmation import confirmation_of
-from reliable_mq.resend.sql_notices import SqlNoticeBook
-from reliable_mq.resend.sql_settlement import settlement_of
 
 NOTICES = "rmq_notices_0123456789abcdef"
 
@@ -32,7 +32,7 @@ def retry(world: World, stub: str) -> None:
 def consumed_elsewhere(world: World, stub: str, group: str) -> None:
     database = world.database
     book = SqlNoticeBook(
-        database.stubs, confirmation_of(database), settlement_of(database), database.dialect
+        database.stubs, confirmation_of(database), settlement_of(database).exhaust, database.dialect
     )
     with database.engine.begin() as connection:
         book.apply(connection, Notice(group=group, consumed=(stub,)), 110.0)

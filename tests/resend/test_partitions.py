@@ -8,7 +8,6 @@ from sqlalchemy import insert, inspect, select, text, update
 from tests.resend.watching import watched_retention
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_keeping import partitions_of, retention_ledgers
 from reliable_mq.database.days import DAY_SECONDS, Day, day_in, day_of, days_over, wanted_days
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
@@ -16,7 +15,8 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import new_message_id
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.retention import Retention, RetentionCounts
+from reliable_mq.retention.retention import Retention, RetentionCounts
+from reliable_mq.retention.sql_keeping import partitions_of, retention_ledgers
 
 DAY = float(DAY_SECONDS)
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC).timestamp()

@@ -12,9 +12,9 @@ from tests.resend.watching import watched_reading
 
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.resend.retention import Retention, RetentionCounts
-from reliable_mq.resend.sql_settlement import hands_of
-from reliable_mq.resend.thread_retention import IDLE_SECONDS, pause_after
+from reliable_mq.escalate.sql_settlement import hands_of
+from reliable_mq.retention.retention import Retention, RetentionCounts
+from reliable_mq.retention.thread_retention import IDLE_SECONDS, pause_after
 
 OLD = "to_timestamp(5000 + i) FROM generate_series(1, 20000) i"
 STUB_COLUMNS = "message_id, topic, content, status, create_date, update_date"

@@ -7,7 +7,7 @@ from tests.resend.test_retention import ledgers
 from reliable_mq.database.sql_people_tables import audit_table
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.reconcile.runs.sql_outcome import forget, let_retention_pass
-from reliable_mq.resend.retention import RetentionCounts
+from reliable_mq.retention.retention import RetentionCounts
 
 __all__ = ["ledgers"]  # a fixture
 

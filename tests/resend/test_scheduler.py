@@ -7,14 +7,14 @@ import pytest
 from sqlalchemy import text, update
 from tests.resend.worlds import MAX, QUEUE, World
 
+from reliable_mq.confirm.progress import has_passed
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost, NoRoute
+from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.message import RESENT
 from reliable_mq.outbox.stub import Position, Stub
 from reliable_mq.resend.due import ClaimRequest, DueKind
-from reliable_mq.resend.progress import has_passed
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
-from reliable_mq.resend.sql_settlement import settlement_of
 from reliable_mq.resend.thread_scheduler import SOON_SECONDS, run_forever
 
 DYING = ClaimRequest(

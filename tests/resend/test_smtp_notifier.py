@@ -21,7 +21,7 @@ from tests.resend.digests import DIGEST, NOON
 from tests.waiting import run_scene
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.resend.smtp_notifier import SmtpNotifier
+from reliable_mq.escalate.smtp_notifier import SmtpNotifier
 from reliable_mq.testing.local_servers import free_port
 
 

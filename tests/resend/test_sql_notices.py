@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import select
 from tests.resend.worlds import QUEUE, World
 
-from reliable_mq.resend.notice import Notice
-from reliable_mq.resend.sql_confirmation import confirmation_of
-from reliable_mq.resend.sql_notices import SqlNoticeBook
-from reliable_mq.resend.sql_settlement import settlement_of
+from reliable_mq.confirm.notice import Notice
+from reliable_mq.confirm.sql_confirmation import confirmation_of
+from reliable_mq.confirm.sql_notices import SqlNoticeBook
+from reliable_mq.escalate.sql_settlement import settlement_of
 
 BOTH = ("g", "h")
 
@@ -24,7 +24,10 @@ class Desk:
         self.world = World(url)
         database = self.world.database
         self.book = SqlNoticeBook(
-            database.stubs, confirmation_of(database), settlement_of(database), database.dialect
+            database.stubs,
+            confirmation_of(database),
+            settlement_of(database).exhaust,
+            database.dialect,
         )
 
     def tell(self, group: str = "g", now: float = 200.0, **what: Any) -> None:

@@ -8,11 +8,11 @@ from sqlalchemy import event, text
 from tests.resend.worlds import MAX, QUEUE, World
 
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.resend import sql_stuck
-from reliable_mq.resend.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
-from reliable_mq.resend.escalation import Kind
-from reliable_mq.resend.sql_settlement import settlement_of
-from reliable_mq.resend.sql_stuck import stuck_of
+from reliable_mq.escalate import sql_stuck
+from reliable_mq.escalate.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
+from reliable_mq.escalate.escalation import Kind
+from reliable_mq.escalate.sql_settlement import settlement_of
+from reliable_mq.escalate.sql_stuck import stuck_of
 
 DAY = 86_400.0
 LOOK = CLOSED_LOOK_SECONDS

@@ -8,10 +8,10 @@ from tests.resend.worlds import MAX, World
 
 from reliable_mq.database.sql_run_tables import finding_table
 from reliable_mq.database.sql_types import utc_datetime
+from reliable_mq.escalate.escalation import Escalation, Kind
+from reliable_mq.escalate.sql_history import SqlHistory, readable
+from reliable_mq.escalate.timeline import History, merged, timeline
 from reliable_mq.message import MessageQueue, ReceivedMessage
-from reliable_mq.resend.escalation import Escalation, Kind
-from reliable_mq.resend.sql_history import SqlHistory, readable
-from reliable_mq.resend.timeline import History, merged, timeline
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -8,12 +8,19 @@ import pytest
 from tenacity.wait import wait_fixed
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app import sql_resending, thread_upkeep
+from reliable_mq.app import thread_upkeep
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.resend import sql_resending
 from reliable_mq.resend.book import Book
 from reliable_mq.resend.topic_gate import PROBE_LEASE, PROBE_STUBS, probe_lease
-from reliable_mq.resend.windows import Windows, contradictions, horizon, lease_doubt, send_seconds
+from reliable_mq.retention.windows import (
+    Windows,
+    contradictions,
+    horizon,
+    lease_doubt,
+    send_seconds,
+)
 
 DAY = 86_400.0
 FITTING = {

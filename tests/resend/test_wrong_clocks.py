@@ -13,12 +13,12 @@ from sqlalchemy import insert, select
 from tests.resend.retained_ledgers import CONFIRMED, Ledgers
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.database.sql_watched_time import SqlWatchedTime
-from reliable_mq.resend.retention import Retention, RetentionCounts
-from reliable_mq.resend.sql_retention import SqlRetention
+from reliable_mq.retention.retention import Retention, RetentionCounts
+from reliable_mq.retention.sql_keeping import retention_ledgers
+from reliable_mq.retention.sql_retention import SqlRetention
 from reliable_mq.watched_time import Reading
 
 DAY = 86_400.0

@@ -4,10 +4,10 @@ from typing import Any
 
 from sqlalchemy import delete
 
-from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_watched_time import SqlWatchedTime
-from reliable_mq.resend.retention import Retention, RetentionCounts
+from reliable_mq.retention.retention import Retention, RetentionCounts
+from reliable_mq.retention.sql_keeping import retention_ledgers
 from reliable_mq.watched_time import Reading, Stretch, WatchedTime
 
 

@@ -10,25 +10,25 @@ from sqlalchemy import Table, event, insert, select, update
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.resend.watching import watched_retention
 
-from reliable_mq.app.sql_resending import book_of
+from reliable_mq.confirm.progress import Progress
+from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost, MessageRefused, NotSent
+from reliable_mq.escalate.alerts import Alerts
+from reliable_mq.escalate.escalation import Digest
+from reliable_mq.escalate.sql_alerts import SqlAlerts
+from reliable_mq.escalate.sql_audit import SqlAudit
+from reliable_mq.escalate.sql_escalations import escalations_of
+from reliable_mq.escalate.sql_settlement import hands_of
+from reliable_mq.escalate.sql_stuck import stuck_of
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.alerts import Alerts
-from reliable_mq.resend.escalation import Digest
 from reliable_mq.resend.policy import ResendPolicy, ladder
-from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import Scheduler
-from reliable_mq.resend.sql_alerts import SqlAlerts
-from reliable_mq.resend.sql_audit import SqlAudit
-from reliable_mq.resend.sql_confirmation import confirmation_of
 from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.sql_escalations import escalations_of
-from reliable_mq.resend.sql_settlement import hands_of
-from reliable_mq.resend.sql_stuck import stuck_of
+from reliable_mq.resend.sql_resending import book_of
 from reliable_mq.resend.sql_topics import SqlTopics
 
 QUEUE = MessageQueue("orders", "broker-a", 1)

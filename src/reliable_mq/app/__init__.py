@@ -1,1 +1,1 @@
-"""The face of outbox, client, idempotency and resend: `ReliableMQ`, its decorators, its worker."""
+"""The face of the stations that keep ledgers: `ReliableMQ`, what it declares, what it connects."""

@@ -5,13 +5,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from reliable_mq.app.asyncio_producer import Producer
 from reliable_mq.app.declarations import Declarations
 from reliable_mq.app.declaring import Declaring
-from reliable_mq.app.half_messages import HalfMessages
-from reliable_mq.app.outboxes import Outboxes
 from reliable_mq.app.tables_and_health import TablesAndHealth
-from reliable_mq.app.thread_calls import CallBook
 from reliable_mq.app.thread_connections import Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
@@ -23,13 +19,17 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_databases import Databases
 from reliable_mq.database.sql_handler_session import refuse_second_transaction
 from reliable_mq.errors import UsageError
+from reliable_mq.escalate.alerts import Alerts, Notifier
+from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX
+from reliable_mq.outbox.asyncio_producer import Producer
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
-from reliable_mq.resend.alerts import Alerts, Notifier
+from reliable_mq.outbox.thread_half_messages import HalfMessages
+from reliable_mq.outbox.thread_outboxes import Outboxes
 from reliable_mq.resend.policy import ResendPolicy, Wait, ladder
-from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
-from reliable_mq.resend.thread_scheduler import Stopped
+from reliable_mq.retention.retention import Retention
+from reliable_mq.runtime.stopped import Stopped
 from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
 
 log = logging.getLogger(__name__)

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from reliable_mq.app.asyncio_calls import idempotent_function
-from reliable_mq.app.consumer import DEFAULT_CONCURRENCY
 from reliable_mq.app.declarations import Declarations
-from reliable_mq.app.half_messages import HalfMessages
-from reliable_mq.app.key_reading import KeySource
-from reliable_mq.app.keyed_function import KeyedFunction, Source
-from reliable_mq.app.thread_calls import CallBook
+from reliable_mq.consume.consumer import DEFAULT_CONCURRENCY
 from reliable_mq.database.sql_databases import Databases
 from reliable_mq.errors import UsageError
+from reliable_mq.idempotency.asyncio_calls import idempotent_function
+from reliable_mq.idempotency.key_reading import KeySource
+from reliable_mq.idempotency.keyed_function import KeyedFunction, Source
+from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
+from reliable_mq.outbox.thread_half_messages import HalfMessages
 from reliable_mq.settings import MAIN_DATABASE
 
 F = TypeVar("F", bound=Callable[..., Any])

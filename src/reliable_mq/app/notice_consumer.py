@@ -6,12 +6,12 @@ meets a database that is away comes again.
 
 from sqlalchemy.orm import Session
 
-from reliable_mq.app.consumer import Consumer, plan_of
+from reliable_mq.confirm.notice import Notice
+from reliable_mq.confirm.sql_confirmation import confirmation_of
+from reliable_mq.confirm.sql_notices import SqlNoticeBook
+from reliable_mq.consume.consumer import Consumer, plan_of
 from reliable_mq.database.sql_database import Database
-from reliable_mq.resend.notice import Notice
-from reliable_mq.resend.sql_confirmation import confirmation_of
-from reliable_mq.resend.sql_notices import SqlNoticeBook
-from reliable_mq.resend.sql_settlement import settlement_of
+from reliable_mq.escalate.sql_settlement import settlement_of
 
 
 def notice_consumer(name: str, database: Database, lease: float) -> Consumer:
@@ -23,7 +23,7 @@ def notice_consumer(name: str, database: Database, lease: float) -> Consumer:
         lease: as of any consumer, seconds.
     """
     book = SqlNoticeBook(
-        database.stubs, confirmation_of(database), settlement_of(database), database.dialect
+        database.stubs, confirmation_of(database), settlement_of(database).exhaust, database.dialect
     )
 
     def take_notice(notice: Notice, session: Session) -> None:

@@ -11,38 +11,36 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import NamedTuple
 
-from reliable_mq.app.asyncio_gate import HandlerGate
-from reliable_mq.app.asyncio_worker import Worker
-from reliable_mq.app.consumer import Consumer
-from reliable_mq.app.observed_handlers import OutsideHandlers
-from reliable_mq.app.signing import signer_by
-from reliable_mq.app.sql_resending import topics_of
-from reliable_mq.app.thread_notices import Notices, NoticeThread
-from reliable_mq.app.thread_presence import Presence
-from reliable_mq.app.thread_shared_relays import SharedRelays
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.configured import configured
 from reliable_mq.client.connecting.name_servers import parse_addresses
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.transaction import Half
+from reliable_mq.confirm.sql_owed_notices import SqlNotices
+from reliable_mq.confirm.thread_notices import Notices, NoticeThread
+from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.asyncio_worker import Worker
+from reliable_mq.consume.consumer import Consumer
+from reliable_mq.consume.observed_handlers import OutsideHandlers
+from reliable_mq.consume.signing import signer_by
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import redis_leases
 from reliable_mq.idempotency.redis_servers import servers_of
-from reliable_mq.idempotency.sql_notices import SqlNotices
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.outbox.half_sender import HalfSender
 from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.sql_handover import Handover
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.stub import Stub
 from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.outbox.thread_relay import RelayThread
+from reliable_mq.outbox.thread_shared_relays import SharedRelays
 from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.settings import EMBEDDED, Settings
@@ -193,7 +191,7 @@ class Connections:
         self._broker = server
         return server.name_server_address
 
-    def relay(self, name: str, database: Database, stubs: SqlStubs) -> "Handover":
+    def relay(self, name: str, database: Database, stubs: SqlStubs) -> Handover:
         """Start a database's relay, when it does not run, and return what hands stubs to it.
 
         It connects when it has something to send.
@@ -208,7 +206,7 @@ class Connections:
                 thread.start()
                 atexit.register(thread.close)
                 self._relays[name] = thread
-        return Handover(self, name)
+            return self._relays[name]
 
     def _make_relay(self, database: Database, stubs: SqlStubs, owner: str) -> Relay:
         topics, clock = topics_of(database), database.clock
@@ -221,12 +219,6 @@ class Connections:
             confirm_to=database.identity.notice_topic,
             arrives_again=lambda topic: topics.sent(topic, clock.measured_now()),
         )
-
-    def hand(self, database: str, stubs: Sequence[Stub], written: float) -> None:
-        """Hand committed stubs to the relay of their database, if there still is one."""
-        relay = self._relays.get(database)
-        if relay is not None:
-            relay.hand(stubs, written)
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         """Send messages; the relay's and the scheduler's `Sender`."""
@@ -361,30 +353,6 @@ def _check_opens(leases: object) -> None:
         raise ConfigurationError(
             f"leases={leases!r} is no function without arguments that opens a LeaseStore: {error}"
         ) from error
-
-
-class SharedHandover(NamedTuple):
-    """Tells the shared relay of a database in this process, if there is one, of a commit."""
-
-    connections: Connections
-    database: str
-    presence: Presence
-
-    def hand(self, stubs: Sequence[Stub], written: float) -> None:  # noqa: ARG002
-        """Let it look; the stubs have no owner, so whoever claims them sends them."""
-        self.connections.shared_relays.wake(self.database)
-        self.presence.show()
-
-
-class Handover(NamedTuple):
-    """Hands the committed stubs of one database to its relay."""
-
-    connections: Connections
-    database: str
-
-    def hand(self, stubs: Sequence[Stub], written: float) -> None:
-        """Hand stubs over that were written at `written`; never waits."""
-        self.connections.hand(self.database, stubs, written)
 
 
 def tell_unsigned(settings: Settings) -> None:

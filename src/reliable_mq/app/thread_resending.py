@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from reliable_mq.app.notice_consumer import notice_consumer
 from reliable_mq.app.thread_connections import Connections
+from reliable_mq.confirm.progress import Progress
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultTeller
-from reliable_mq.resend.alerts import Alerts
-from reliable_mq.resend.progress import Progress
+from reliable_mq.escalate.alerts import Alerts
+from reliable_mq.escalate.thread_alerts import tell_forever
 from reliable_mq.resend.scheduler import Scheduler
-from reliable_mq.resend.thread_alerts import tell_forever
-from reliable_mq.resend.thread_scheduler import Stopped, run_forever
+from reliable_mq.resend.thread_scheduler import run_forever
+from reliable_mq.runtime.stopped import Stopped
 
 log = logging.getLogger(__name__)
 

@@ -10,27 +10,27 @@ from datetime import datetime
 
 from msgspec.structs import asdict
 
-from reliable_mq.app.consumer import Consumer
-from reliable_mq.app.notifiers import notifiers_of
-from reliable_mq.app.sql_keeping import partitions_of, retention_ledgers
-from reliable_mq.app.sql_resending import book_of, topics_of
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.client.configured import configured
 from reliable_mq.client.consuming.subscription import check_name
+from reliable_mq.consume.consumer import Consumer
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
+from reliable_mq.escalate.alerts import Alerts, Notifier, check_notifiers
+from reliable_mq.escalate.notifiers import notifiers_of
+from reliable_mq.escalate.sql_alerts import SqlAlerts
+from reliable_mq.escalate.sql_stuck import stuck_of
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
-from reliable_mq.resend.alerts import Alerts, Notifier, check_notifiers
 from reliable_mq.resend.policy import ResendPolicy
-from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
-from reliable_mq.resend.sql_alerts import SqlAlerts
-from reliable_mq.resend.sql_stuck import stuck_of
-from reliable_mq.resend.thread_retention import run_forever
-from reliable_mq.resend.thread_scheduler import Stopped
+from reliable_mq.resend.sql_resending import book_of, topics_of
 from reliable_mq.resend.topic_gate import TopicRow, probe_lease
-from reliable_mq.resend.windows import Windows, check_windows, horizon, lease_doubt, send_seconds
+from reliable_mq.retention.retention import Retention
+from reliable_mq.retention.sql_keeping import partitions_of, retention_ledgers
+from reliable_mq.retention.thread_retention import run_forever
+from reliable_mq.retention.windows import Windows, check_windows, horizon, lease_doubt, send_seconds
+from reliable_mq.runtime.stopped import Stopped
 from reliable_mq.settings import Settings
 
 log = logging.getLogger(__name__)

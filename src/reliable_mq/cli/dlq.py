@@ -11,8 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from reliable_mq.app.dead_letter import CONSUMED_SINCE, Letter, LetterFilter
-from reliable_mq.app.thread_dead_letters import DeadLetters, Outcome
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
@@ -23,6 +21,8 @@ from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE, DATABASE_VARIABLE, takes_options_of
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import UsageError
+from reliable_mq.escalate.dead_letter import CONSUMED_SINCE, Letter, LetterFilter
+from reliable_mq.escalate.thread_dead_letters import DeadLetters, Outcome
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.message_id import ledger_id
 

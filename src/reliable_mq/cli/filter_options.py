@@ -7,7 +7,7 @@ import typer
 
 from reliable_mq.cli.printing import moment_of
 from reliable_mq.database.row_values import StubStatus
-from reliable_mq.resend.stub_filter import StubFilter
+from reliable_mq.escalate.stub_filter import StubFilter
 
 
 class Wanted(StrEnum):

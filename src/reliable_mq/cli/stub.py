@@ -9,8 +9,6 @@ import typer
 from rich.progress import Progress
 from sqlalchemy import MetaData
 
-from reliable_mq.app.sql_by_hand import ByHand
-from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
@@ -25,12 +23,14 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_run_tables import finding_table
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.escalate.sql_by_hand import ByHand
+from reliable_mq.escalate.sql_history import SqlHistory, readable
+from reliable_mq.escalate.sql_stub_list import PAGE_ROWS, SqlStubList
+from reliable_mq.escalate.stub_filter import StubFilter
+from reliable_mq.escalate.timeline import History, Moment, merged, timeline
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.stub import StubEvent, groups_of
-from reliable_mq.resend.sql_history import SqlHistory, readable
-from reliable_mq.resend.sql_stub_list import PAGE_ROWS, SqlStubList
-from reliable_mq.resend.stub_filter import StubFilter
-from reliable_mq.resend.timeline import History, Moment, merged, timeline
+from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.resend.topic_gate import Gate, gate_of, gate_text
 from reliable_mq.settings import EMBEDDED
 

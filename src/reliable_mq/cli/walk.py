@@ -39,12 +39,13 @@ LANDMARKS = tuple(
         ("7 broker_core.dispatch", "broker_core.store.message_store:MessageStore.dispatch_up_to"),
         ("8 broker_core.delivery", "broker_core.delivery.long_poll:WaitingPulls.arrived"),
         ("2 client", "client.consuming.received:received"),
-        ("9 idempotency", "idempotency.redis_leases:RedisLeases.claim"),
-        ("9 idempotency", "idempotency.claim:first_step"),
-        ("9 idempotency", "idempotency.sql_consume_log:SqlConsumeLog.insert_consumed"),
-        ("10 resend", "resend.sql_confirmation:SqlConfirmation.confirm"),
-        ("11 reconcile", "reconcile.runs.spark_run:reconcile"),
-        ("11 reconcile", "reconcile.report.summary:summarize"),
+        ("9 consume", "consume.asyncio_delivery:Deliveries.handle"),
+        ("10 idempotency", "idempotency.redis_leases:RedisLeases.claim"),
+        ("10 idempotency", "idempotency.claim:first_step"),
+        ("10 idempotency", "idempotency.sql_consume_log:SqlConsumeLog.insert_consumed"),
+        ("11 confirm", "confirm.sql_confirmation:SqlConfirmation.confirm"),
+        ("15 reconcile", "reconcile.runs.spark_run:reconcile"),
+        ("15 reconcile", "reconcile.report.summary:summarize"),
     )
 )
 

@@ -1,6 +1,6 @@
 """Who a database is: sixteen random digits in a table of ours, and the topic named by them.
 
-Consumer groups with a database of their own send their notices there (`resend.notice`). A name in
+Consumer groups with a database of their own send their notices there (`confirm.notice`). A name in
 the settings would not do: several applications share a database, and `resend --db` knows none.
 A copy of a database that goes on living beside the original needs an identity of its own: delete
 the copy's row, and the next process makes a new one.

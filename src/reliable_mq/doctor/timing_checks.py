@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from reliable_mq.client.configured import configured
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
-from reliable_mq.resend.windows import send_seconds
+from reliable_mq.retention.windows import send_seconds
 
 SKEW_SECONDS_MAX = 0.5
 """As `sql_clock.TOLERATED_SECONDS`: what lies within is left alone by everybody."""

@@ -76,7 +76,12 @@ class RelayThread:
         self._thread.start()
 
     def hand(self, stubs: Sequence[Stub], written: float) -> None:
-        """Hand over stubs that were written at `written`, in the order of their rows."""
+        """Hand over stubs that were written at `written`, in the order of their rows.
+
+        After `close` the resend scheduler sends them.
+        """
+        if self._closing_by is not None and not self._thread.is_alive():
+            return
         self._inbox.put((written, stubs) if self._unowned is None else None)
 
     def wake(self) -> None:

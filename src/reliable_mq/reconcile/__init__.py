@@ -1,4 +1,4 @@
-"""Station 11: three ledgers become one verdict for every message and consumer group.
+"""Station 15: three ledgers become one verdict for every message and consumer group.
 
 Receives the tables of the application, the broker's own files, and a moment. Hands on verdicts with
 their evidence, and what would repair them. Refuses to know the code paths that it audits: it reads

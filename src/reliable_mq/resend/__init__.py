@@ -1,4 +1,5 @@
-"""Station 10, resend: what the relay could not settle is sent again, or a person is told (P2).
+"""Station 12, resend: the scheduler sends again what is not confirmed in time (P2).
 
-Receives stubs that are due. Hands on the same message again, or an escalation.
+Receives stubs that are due. Hands on the same messages to a client, and says which have failed too
+often.
 """

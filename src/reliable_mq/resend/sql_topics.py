@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.database.sql_types import NOTE_LENGTH_MAX, utc_datetime
-from reliable_mq.resend.sql_audit import Act, SqlAudit
+from reliable_mq.escalate.sql_audit import Act, SqlAudit
 from reliable_mq.resend.topic_gate import PROBE_LEASE, TopicRow, after_failures
 
 

@@ -3,10 +3,10 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from reliable_mq.database.sql_faults import FaultTeller
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
+from reliable_mq.runtime.stopped import Stopped
 
 log = logging.getLogger(__name__)
 
@@ -16,18 +16,6 @@ _TOLD = ("sent", "failed", "confirmed", "escalated")
 """Fields of `ResendCounts` that tell of a change; to claim a stub and let it rest is none."""
 SOON_SECONDS = 0.05
 """Shortest wait of a scheduler that has nothing due."""
-
-
-class Stopped(Protocol):
-    """What ends the scheduler; a `threading.Event` is one."""
-
-    def is_set(self) -> bool:
-        """Say whether it is to end."""
-        ...
-
-    def wait(self, timeout: float) -> bool:
-        """Wait until it is to end, at most `timeout` seconds."""
-        ...
 
 
 def run_forever(

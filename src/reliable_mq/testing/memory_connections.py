@@ -6,13 +6,14 @@ called, in the thread that calls it.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from reliable_mq.app.consumer import Consumer
-from reliable_mq.app.thread_connections import Connections, Handover
-from reliable_mq.app.thread_notices import Notices
+from reliable_mq.app.thread_connections import Connections
 from reliable_mq.client.observing.middleware import Middleware
+from reliable_mq.confirm.sql_owed_notices import Owed, SqlNotices
+from reliable_mq.confirm.thread_notices import Notices
+from reliable_mq.consume.consumer import Consumer
 from reliable_mq.database.sql_database import Database
-from reliable_mq.idempotency.sql_notices import Owed, SqlNotices
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
@@ -79,16 +80,11 @@ class MemoryConnections(Connections):
                 )
             return self._client
 
-    def relay(self, name: str, database: Database, stubs: SqlStubs) -> Handover:
+    def relay(self, name: str, database: Database, stubs: SqlStubs) -> "_InStep":
         """Make a database's relay, which sends when `step` is called."""
         if name not in self._in_step:
             self._in_step[name] = self._make_relay(database, stubs, self.owner)
-        return Handover(self, name)
-
-    def hand(self, database: str, stubs: Sequence[Stub], written: float) -> None:
-        """Hand committed stubs to the relay of their database."""
-        if database in self._in_step:
-            self._in_step[database].accept(stubs, written)
+        return _InStep(self._in_step, name)
 
     def step(self) -> int:
         """Send what was committed, let consumers handle what there is; return how much that was."""
@@ -138,6 +134,18 @@ class MemoryConnections(Connections):
                 thread.run(worker.abandon())
         if thread is not None:
             thread.close()
+
+
+class _InStep(NamedTuple):
+    """Hands the committed stubs of one database to its relay."""
+
+    relays: Mapping[str, Relay]
+    database: str
+
+    def hand(self, stubs: Sequence[Stub], written: float) -> None:
+        """Hand stubs over while the process lives."""
+        if self.database in self.relays:
+            self.relays[self.database].accept(stubs, written)
 
 
 class _Telling:

@@ -16,17 +16,17 @@ import pytest
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
-from reliable_mq.app.sql_keeping import retention_ledgers
+from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
+from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.sql_stubs import SqlStubs, stub_of
 from reliable_mq.outbox.stub import Position, Stub
 from reliable_mq.resend.due import ClaimRequest, Claims, DueKind
-from reliable_mq.resend.sql_confirmation import confirmation_of
 from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.sql_settlement import settlement_of
+from reliable_mq.retention.sql_keeping import retention_ledgers
 
 T = TypeVar("T")
 LEASE = 10.0

@@ -21,10 +21,10 @@ from tests.reconcile.corpus.application import LOYALTY, NAME, PAYMENTS, TABLES, 
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_by_hand import ByHand
 from reliable_mq.cli.demo.loss import StoredMessage, delete_message
 from reliable_mq.cli.demo.processes import Process
 from reliable_mq.client.thread_client import Client
+from reliable_mq.escalate.sql_by_hand import ByHand
 from reliable_mq.message import Decision, Message, SendResult
 from reliable_mq.outbox.half import half_group
 from reliable_mq.outbox.stub import StubEvent

@@ -31,6 +31,8 @@ from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.database.sql_people_tables import audit_table, escalation_table
 from reliable_mq.database.sql_types import family_of, is_among, let_tables_be_alike, utc_datetime
+from reliable_mq.escalate.sql_audit import Act, SqlAudit
+from reliable_mq.escalate.sql_escalations import SqlEscalations
 from reliable_mq.outbox.sql_again import Attempts, sent_again, unsent
 from reliable_mq.reconcile.databases.sql_ledger import (
     CONSUME_LOG,
@@ -47,8 +49,6 @@ from reliable_mq.reconcile.repairs.sql_obstacles import (
     is_in_hand,
     obstacle,
 )
-from reliable_mq.resend.sql_audit import Act, SqlAudit
-from reliable_mq.resend.sql_escalations import SqlEscalations
 
 ACTOR = "reconcile"
 _BATCH = 500

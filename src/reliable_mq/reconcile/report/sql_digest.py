@@ -23,10 +23,10 @@ from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.database.sql_people_tables import audit_table, escalation_table
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_types import let_tables_be_alike
+from reliable_mq.escalate.escalation import Escalation, Kind
+from reliable_mq.escalate.sql_escalations import SqlEscalations
 from reliable_mq.reconcile.databases.sql_ledger import STUB, open_engine, table_of
 from reliable_mq.reconcile.report.digest import News, flaws_in, has_read_all, reason_of
-from reliable_mq.resend.escalation import Escalation, Kind
-from reliable_mq.resend.sql_escalations import SqlEscalations
 
 _BATCH = 500
 SEEN_AGAIN = "reconciled"

@@ -1,0 +1,232 @@
+"""Tells other databases what the consumer groups of this one did to their messages.
+
+Receives what consumers committed, and what the consume log still owes; hands on notices, many
+messages in each. What could not be sent stays owed: its row says when anybody may try again.
+"""
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from reliable_mq.confirm.notice import IDS_MAX, SECONDS_MAX, Notice
+from reliable_mq.confirm.sql_owed_notices import Owed
+from reliable_mq.database.sql_faults import FaultTeller
+from reliable_mq.message import CONTENT_TYPE, Message, SendResult, SendStatus
+from reliable_mq.outbox.composing import fresh_message_id
+from reliable_mq.outbox.payload import encode_payload
+from reliable_mq.outbox.relay import Sender
+
+log = logging.getLogger(__name__)
+
+GATHER_SECONDS = 0.1
+"""How long a notice waits for others to travel with: each one is a transaction over there."""
+LOOK_SECONDS = 5.0
+"""How often somebody looks for notices that a crash or an absent broker left behind."""
+SOON_SECONDS = 0.2
+_NOTE_LENGTH_MAX = 500
+
+
+Letter = tuple[str, str, list[Owed]]
+"""(topic, consumer group, what is told of it in one message)"""
+
+
+class NoticeDebts(Protocol):
+    """What telling needs of the consume log; see `confirm.sql_owed_notices`."""
+
+    def claim(self, now: float, limit: int) -> list[Owed]: ...
+
+    def told(self, owed: Sequence[Owed]) -> None: ...
+
+
+class NoticeCounts(msgspec.Struct, frozen=True):
+    """What one run did: messages told of, messages whose notice was not sent."""
+
+    told: int = 0
+    failed: int = 0
+    is_full: bool = False
+
+
+class Notices:
+    """Sends what is owed, and writes down what the broker has acknowledged.
+
+    Invariant: nothing is settled whose notice the broker has not stored.
+
+    Args:
+        debts: the consume log's part.
+        sender: sends.
+        batch: most messages claimed at once.
+    """
+
+    def __init__(self, debts: NoticeDebts, sender: Sender, *, batch: int = IDS_MAX) -> None:
+        self._debts = debts
+        self._sender = sender
+        self._batch = batch
+        self._in_hand: list[Owed] = []
+        #: Why a notice of the last run was not sent.
+        self.last_error = ""
+
+    def accept(self, owed: Sequence[Owed]) -> None:
+        """Take what is owed, committed, and nobody else's for a while."""
+        self._in_hand += owed
+
+    def run_once(self, now: float, *, looks: bool) -> NoticeCounts:
+        """Send what is in hand and, if it `looks`, what anybody may send by now.
+
+        Raises whatever the database raises; what was not settled is told again.
+        """
+        owed, self._in_hand = self._in_hand, []
+        found = self._debts.claim(now, self._batch) if looks else []
+        letters = _letters([*owed, *found])
+        told = self._send(letters, now) if letters else []
+        if told:
+            self._debts.told(told)
+        failed = sum(len(some) for _, _, some in letters) - len(told)
+        return NoticeCounts(len(told), failed, len(found) == self._batch)
+
+    def _send(self, letters: Sequence[Letter], now: float) -> list[Owed]:
+        messages = [_message(topic, group, some, now) for topic, group, some in letters]
+        results: Sequence[SendResult | Exception]
+        try:
+            results = self._sender.send_many(messages)
+        except Exception as error:  # noqa: BLE001 - whatever it was, nothing was acknowledged
+            results = [error] * len(messages)
+        told = []
+        for (_, _, some), result in zip(letters, results, strict=True):
+            if isinstance(result, SendResult) and result.status is SendStatus.SEND_OK:
+                told += some
+            else:
+                self.last_error = str(getattr(result, "status", result))
+        return told
+
+
+def _letters(owed: Sequence[Owed]) -> list[Letter]:
+    """Return what is owed by addressee and group, not too much in one."""
+    by_address: dict[tuple[str, str], dict[str, Owed]] = {}
+    for each in owed:
+        some = by_address.setdefault((each.topic, each.group), {})
+        if not (each.message_id in some and some[each.message_id].is_consumed):
+            some[each.message_id] = each
+    return [
+        (topic, group, whole[at : at + IDS_MAX])
+        for (topic, group), some in by_address.items()
+        for whole in [list(some.values())]
+        for at in range(0, len(whole), IDS_MAX)
+    ]
+
+
+def _message(topic: str, group: str, owed: Sequence[Owed], now: float) -> Message:
+    failed = [each for each in owed if not each.is_consumed]
+    notice = Notice(
+        group=group,
+        consumed=tuple(each.message_id for each in owed if each.is_consumed),
+        failed={
+            each.message_id: min(max(0.0, (each.retry_at or now) - now), SECONDS_MAX)
+            for each in failed
+            if each.note is None
+        },
+        given_up={
+            each.message_id: each.note[:_NOTE_LENGTH_MAX]
+            for each in failed
+            if each.note is not None
+        },
+    )
+    body, content_type = encode_payload(notice)
+    return Message(
+        topic=topic,
+        body=body,
+        message_id=fresh_message_id(now, os.urandom),
+        properties={CONTENT_TYPE: content_type},
+    )
+
+
+class NoticeThread:
+    """Runs `Notices` in a daemon thread.
+
+    Invariant: only this thread touches them; `hand` and `look_soon` never wait.
+
+    Args:
+        notices: what it runs.
+        clock: tells the time by which the rows are judged, seconds since the epoch; may wait.
+        name: of the database, for the log.
+    """
+
+    def __init__(
+        self, notices: Notices, clock: Callable[[], float] = time.time, name: str = ""
+    ) -> None:
+        self._notices = notices
+        self._clock = clock
+        self._inbox: queue.SimpleQueue[Sequence[Owed]] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._run, name=f"reliable-mq-notices-{name}", daemon=True
+        )
+        self._look_at = 0.0
+        self._closing_by: float | None = None
+        self._faults = FaultTeller(log, f"notices of database {name}")
+
+    def start(self) -> None:
+        """Start the thread; it looks for what others left behind at once."""
+        self._thread.start()
+
+    def hand(self, owed: Sequence[Owed]) -> None:
+        """Hand over what is to be told."""
+        self._inbox.put(owed)
+
+    def look_soon(self) -> None:
+        """Look for what is owed before long."""
+        self._look_at = min(self._look_at, time.monotonic() + SOON_SECONDS)
+        self._inbox.put(())
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Send what is in hand for at most `timeout` seconds, then stop; the rest stays owed."""
+        self._closing_by = time.monotonic() + timeout
+        self._inbox.put(())
+        if self._thread.is_alive():
+            self._thread.join(timeout + 1.0)
+
+    def _run(self) -> None:
+        while True:
+            has_more = self._take()
+            if self._closing_by is not None and time.monotonic() >= self._closing_by:
+                return
+            looks = time.monotonic() >= self._look_at
+            if has_more or looks:
+                self._work(looks)
+            if self._closing_by is not None and self._inbox.empty():
+                return
+
+    def _take(self) -> bool:
+        """Wait for something to do; return whether anything was handed over."""
+        has_more = False
+        until = self._look_at
+        while True:
+            wait = max(0.0, until - time.monotonic())
+            try:
+                owed = self._inbox.get(timeout=0.0 if self._closing_by is not None else wait)
+            except queue.Empty:
+                return has_more
+            self._notices.accept(owed)
+            if owed and not has_more:
+                has_more = True
+                until = min(until, time.monotonic() + GATHER_SECONDS)
+            elif not owed:
+                until = min(until, self._look_at)
+
+    def _work(self, looks: bool) -> None:
+        if looks:
+            self._look_at = time.monotonic() + LOOK_SECONDS
+        try:
+            counts = self._notices.run_once(self._clock(), looks=looks)
+        except Exception as error:  # noqa: BLE001 - told by the teller
+            self._faults.tell(error)
+            return
+        if counts.is_full:
+            self._look_at = 0.0
+        if counts.failed:
+            line = f"{counts.failed} notice(s) could not be sent, they are sent again"
+            self._faults.tell_line("unsent", f"{line}: {self._notices.last_error}")

@@ -1,0 +1,348 @@
+"""One consumer's deliveries: claim, run, settle. The seam between client, Redis and database.
+
+Receives messages from the client's loop; hands on one outcome for each. Which step follows which
+is `idempotency.claim`'s to say.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
+from reliable_mq.client.consuming.thread_handling import GoesOn
+from reliable_mq.consume import asyncio_handling, thread_handling
+from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.asyncio_looks import Looks
+from reliable_mq.consume.judging import PUT_OFF, Results, Settled
+from reliable_mq.consume.payload import decoder_of
+from reliable_mq.consume.signing import Seal
+from reliable_mq.consume.sql_attempts import Attempts
+from reliable_mq.consume.sql_receipts import (
+    Attempt,
+    consumed_ids,
+    tell_postponed,
+    tell_suppressed,
+)
+from reliable_mq.errors import InvariantBroken, KeyInvalid
+from reliable_mq.idempotency.claim import (
+    UNREACHABLE,
+    Claim,
+    Lease,
+    Step,
+    attempt_claimed,
+    first_step,
+)
+from reliable_mq.idempotency.lease_store import Fate, LeaseStore
+from reliable_mq.idempotency.redis_leases import key_of
+from reliable_mq.idempotency.sql_consume_log import Entry
+from reliable_mq.idempotency.sql_key_log import KeyEntry
+from reliable_mq.message import RESENT, ReceivedMessage
+from reliable_mq.outbox.schema import PayloadInvalid, SchemaTooNew
+
+log = logging.getLogger(__name__)
+
+HELD_SECONDS_MIN = 0.05
+
+_json_of = decoder_of(Any, "idempotent_by")
+
+
+class Deliveries:
+    """Handles what the client delivers to one consumer.
+
+    Invariant: every delivery gets exactly one outcome; a token is in `running` exactly while its
+    handler may be running.
+
+    Args:
+        attempts: the database's part.
+        leases: Redis's part, or another store's; None: the database decides alone.
+        threads: where `def` handlers run.
+        gate: of all handlers of this process.
+        seal: says which messages nobody of us sent; None: nobody asks.
+    """
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        leases: LeaseStore | None,
+        threads: Executor,
+        gate: HandlerGate,
+        seal: Seal | None = None,
+    ) -> None:
+        self._seal = seal
+        self._attempts = attempts
+        self._consumer = attempts.consumer
+        self._leases = leases
+        self._threads = threads
+        self._gate = gate
+        ask = partial(consumed_ids, attempts.database.reading_engine, attempts.log)
+        self._looks = Looks(ask, threads)
+        self._running: dict[str, tuple[float, Entry]] = {}
+        self._renewer: asyncio.Task[None] | None = None
+        # Of this object and not of the module, which a forked child shares with its parent.
+        self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
+        self._numbers = itertools.count(1)
+
+    async def handle(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
+        """Handle 1..batch messages; the client's `Handler`.
+
+        What nobody of us signed is a dead letter before anything else is done with it: a claim, a
+        row or a note at the stub would be that of the message whose id it took.
+        """
+        if self._seal is None:
+            return await self._handle_sound(messages)
+        faults = [self._seal.fault_of(message) for message in messages]
+        sound = [message for message, fault in zip(messages, faults, strict=True) if not fault]
+        outcomes = iter(await self._handle_sound(sound) if sound else ())
+        return [Dead(fault) if fault else next(outcomes) for fault in faults]
+
+    async def _handle_sound(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
+        gate = self._gate
+        if gate.is_closed:
+            await gate.opened()
+        generation = gate.begin()
+        try:
+            settled = await self._handle(messages)
+        finally:
+            gate.end(generation)
+        for place, message in enumerate(messages):
+            if settled[place].is_put_off:
+                async with gate.alone():
+                    (settled[place],) = await self._handle([message], alone=True)
+        return [each.outcome for each in settled]
+
+    async def _handle(
+        self, messages: Sequence[ReceivedMessage], *, alone: bool = False
+    ) -> list[Settled]:
+        entries = [self._entry(message) for message in messages]
+        claims = await self._claim(entries)
+        if len(messages) > 1 and any(claim.in_doubt for claim in claims):
+            return await self._handle_apart(messages, entries, claims)
+        results: Results = {}
+        attempts = []
+        consumed = await self._consumed(entries, claims, results)
+        for message, entry, claim in zip(messages, entries, claims, strict=True):
+            if entry.token in results:
+                continue
+            is_consumed = entry.message_id in consumed
+            attempt = await self._attempt(message, entry, claim, results, is_consumed, alone)
+            if attempt is not None:
+                attempts.append(attempt)
+        if attempts:
+            results.update(await self._run(attempts))
+        if len(results) != len(entries):
+            raise InvariantBroken(f"{len(entries)} deliveries, {len(results)} outcomes")
+        for entry in entries:
+            self._end(entry, results[entry.token].fate)
+        return [results[entry.token] for entry in entries]
+
+    async def _handle_apart(
+        self,
+        messages: Sequence[ReceivedMessage],
+        entries: Sequence[Entry],
+        claims: Sequence[Claim],
+    ) -> list[Settled]:
+        """Handle a batch in which some may have killed their process: these alone, first.
+
+        All claims are given back, and each is claimed anew directly before it is handled: a
+        message that kills its process again must not cost its neighbours an attempt. The least
+        tried go first, so that innocent ones are done before the culprit has its turn.
+        """
+        for entry, claim in zip(entries, claims, strict=True):
+            if claim.lease in (Lease.FIRST, Lease.AGAIN):
+                self._end(entry, "back")
+        places = range(len(messages))
+        suspects = [place for place in places if claims[place].in_doubt]
+        settled: dict[int, Settled] = {}
+        for place in sorted(suspects, key=lambda place: claims[place].attempt):
+            (settled[place],) = await self._handle([messages[place]])
+        others = [place for place in places if place not in settled]
+        if others:
+            handled = await self._handle([messages[place] for place in others])
+            settled.update(zip(others, handled, strict=True))
+        return [settled[place] for place in places]
+
+    def _end(self, entry: Entry, fate: Fate | None) -> None:
+        """Tell Redis what became of a claim, if it was ours."""
+        if self._leases is not None and fate is not None:
+            self._leases.settle(key_of(entry.group, entry.message_id), entry.token, fate)
+
+    def start(self) -> None:
+        """Begin to renew the leases of handlers that take long. Needs a running loop."""
+        self._renewer = asyncio.create_task(self._renew_forever())
+
+    async def close(self) -> None:
+        """Stop renewing leases."""
+        if self._renewer is not None:
+            self._renewer.cancel()
+            await asyncio.wait([self._renewer])
+
+    def _entry(self, message: ReceivedMessage) -> Entry:
+        return Entry(
+            group=self._consumer.group,
+            message_id=message.message_id or message.offset_message_id,
+            topic=message.topic,
+            broker_name=message.queue.broker_name,
+            queue_id=message.queue.queue_id,
+            offset=message.queue_offset,
+            token=f"{self._name}-{next(self._numbers)}",
+            confirm_to=self._attempts.telling.address(message),
+        )
+
+    async def _claim(self, entries: Sequence[Entry]) -> list[Claim]:
+        if self._leases is None:
+            return [UNREACHABLE] * len(entries)
+        return await self._leases.claim(
+            [(key_of(entry.group, entry.message_id), entry.token) for entry in entries],
+            self._consumer.lease,
+        )
+
+    async def _consumed(
+        self, entries: Sequence[Entry], claims: Sequence[Claim], results: Results
+    ) -> set[str]:
+        """Ask the rows of what Redis says is done; settle these when the database is away."""
+        done = [
+            entry for entry, claim in zip(entries, claims, strict=True) if claim.lease is Lease.DONE
+        ]
+        if not done:
+            return set()
+        try:
+            return await self._looks.consumed(done)
+        except Exception as error:  # noqa: BLE001 - told there
+            settled = self._attempts.unhandled(error)
+            results.update((entry.token, settled) for entry in done)
+            return set()
+
+    async def _attempt(
+        self,
+        message: ReceivedMessage,
+        entry: Entry,
+        claim: Claim,
+        results: Results,
+        is_consumed: bool,
+        alone: bool,
+    ) -> Attempt | None:
+        """Return the attempt that a claim allows, or settle the delivery without one."""
+        consumer = self._consumer
+        step = first_step(
+            claim,
+            attempts_max=consumer.max_attempts,
+            log_receipt=consumer.log_receipt,
+            is_consumed=is_consumed,
+        )
+        if step is Step.ACKNOWLEDGE:
+            results[entry.token] = self._suppressed(message, entry)
+            return None
+        if step is Step.LATER:
+            tell_postponed(entry)
+            wait = max(claim.wait, HELD_SECONDS_MIN)
+            results[entry.token] = Settled(Later(wait, counts=False))
+            return None
+        if claim.in_doubt and not alone and 1 < claim.attempt == consumer.max_attempts:
+            results[entry.token] = PUT_OFF
+            return None
+        if claim.attempt > 1:
+            entry = replace(entry, attempt=attempt_claimed(claim, consumer.max_attempts))
+        # Done, and yet its handler runs: its row was lost, who knows what else it did then.
+        if claim.in_doubt or claim.lease is Lease.DONE:
+            message, entry = replace(message, in_doubt=True), replace(entry, in_doubt=True)
+        attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT, alone=alone)
+        loop = asyncio.get_running_loop()
+        if step is Step.GIVE_UP:
+            settled = await loop.run_in_executor(self._threads, self._attempts.use_up, attempt)
+            if settled is not None:
+                results[entry.token] = settled
+                return None
+        if message.fault:
+            reason = f"the payload does not validate: {message.fault}"
+        else:
+            try:
+                payload = consumer.plan.decode(message.body, message.content_type)
+                return replace(attempt, payload=payload, key=self._key(entry, payload, message))
+            except PayloadInvalid as error:
+                reason = f"the payload does not validate: {error}"
+            except SchemaTooNew as error:  # a failed attempt, counted like any other
+                return replace(attempt, payload=error)
+            except KeyInvalid as error:
+                reason = f"no business key: {error}"
+        results[entry.token] = await loop.run_in_executor(
+            self._threads, self._attempts.give_up, attempt, reason
+        )
+        return None
+
+    def _suppressed(self, message: ReceivedMessage, entry: Entry) -> Settled:
+        """Settle a delivery of a message that has had its effect."""
+        tell_suppressed(entry)
+        if RESENT in message.properties:  # who sent it again has missed the notice
+            self._attempts.telling.consumed([entry])
+        return Settled(CONSUMED)
+
+    def _key(self, entry: Entry, payload: Any, message: ReceivedMessage) -> KeyEntry | None:
+        """Return what the table of business keys is told, if the consumer has keys."""
+        if self._consumer.read_key is None:
+            return None
+        reader = self._consumer.read_key
+        if self._consumer.plan.payload is None and reader.needs_payload:
+            payload = _json_of(message.body, message.content_type)
+        key = reader.read(payload, message)
+        fields = asdict(entry) | {"message_id": key.digest, "attempt": 1, "confirm_to": ""}
+        return KeyEntry(**fields, holder=entry.message_id, shown=key.shown)
+
+    async def _run(self, attempts: Sequence[Attempt]) -> Results:
+        """Run the attempts of different messages; a second copy of one comes again later."""
+        by_id: dict[str, Attempt] = {}
+        copies: Results = {}
+        for attempt in attempts:
+            if by_id.setdefault(attempt.entry.message_id, attempt) is not attempt:
+                again = Later(HELD_SECONDS_MIN, counts=False)
+                copies[attempt.entry.token] = Settled(again, "back")
+        wanted = list(by_id.values())
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        self._running |= {each.entry.token: (started, each.entry) for each in wanted}
+        try:
+            if self._consumer.plan.is_async:
+                results = await asyncio_handling.handle(self._attempts, wanted)
+            else:
+                results = await loop.run_in_executor(
+                    self._threads, thread_handling.handle, self._attempts, wanted
+                )
+        except asyncio.CancelledError as error:
+            if self._consumer.plan.is_async:
+                raise
+            raise GoesOn from error  # nobody else may begin with its ordering key
+        finally:
+            for each in wanted:
+                self._running.pop(each.entry.token, None)
+                self._attempts.let_go(each.entry.token)
+            times = self._attempts.database.handling_times
+            times.note(self._consumer.group, loop.time() - started)
+        return results | copies
+
+    async def _renew_forever(self) -> None:
+        pause = self._consumer.lease / 3
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._renew(asyncio.get_running_loop().time() - pause / 2)
+            except Exception:
+                log.exception("group %s: leases were not renewed", self._consumer.group)
+            with contextlib.suppress(Exception):  # whoever needs the database says that it is away
+                await asyncio.to_thread(self._attempts.database.clock.measured_now)
+
+    async def _renew(self, started_before: float) -> None:
+        """Renew the leases of handlers that run longer than a moment."""
+        long = [entry for started, entry in self._running.values() if started < started_before]
+        if self._leases is not None:
+            for each in long:
+                key = key_of(each.group, each.message_id)
+                self._leases.renew(key, each.token, self._consumer.lease)
+        if long:
+            await asyncio.to_thread(self._attempts.renew, [each.token for each in long])

@@ -1,0 +1,108 @@
+"""The consumers of one application in one process, on the running loop."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
+from reliable_mq.client.observing.middleware import Middleware
+from reliable_mq.confirm.sql_telling import NoticeInbox
+from reliable_mq.consume.asyncio_delivery import Deliveries
+from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.consumer import Consumer
+from reliable_mq.consume.observed_handlers import hooks_of_handlers
+from reliable_mq.consume.signing import Seal, signer_by
+from reliable_mq.consume.sql_attempts import Attempts
+from reliable_mq.database.sql_database import Database
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.idempotency.lease_store import LeaseStore
+from reliable_mq.runtime.daemon_threads import DaemonThreads
+from reliable_mq.settings import Settings
+
+
+class Worker:
+    """Runs consumers, each in its database.
+
+    Args:
+        consumers: whom it runs.
+        databases: by the names that the consumers say.
+        notices: what tells other databases, by the same names.
+        client: reads from the broker.
+        settings: the application's.
+        open_leases: opens the store of leases on this loop; it gives None where there is none.
+        middleware: called around the calls of handlers.
+        gate: of all handlers of this process.
+    """
+
+    def __init__(
+        self,
+        consumers: Sequence[Consumer],
+        databases: Mapping[str, Database],
+        notices: Mapping[str, NoticeInbox],
+        client: AsyncClient,
+        settings: Settings,
+        open_leases: Callable[[], LeaseStore | None],
+        middleware: Sequence[Middleware],
+        gate: HandlerGate,
+    ) -> None:
+        self._consumers = consumers
+        self._databases = databases
+        self._notices = notices
+        self._client = client
+        self._settings = settings
+        self._open_leases = open_leases
+        self._gate = gate
+        self._hooks = hooks_of_handlers(middleware, client.hooks.origin)
+        self._leases: LeaseStore | None = None
+        self._deliveries: list[Deliveries] = []
+        self._running: list[AsyncPushConsumer] = []
+        threads = sum(each.concurrency for each in consumers)
+        self._threads = DaemonThreads(max(1, threads), "reliable-mq-handler")
+
+    async def start(self) -> None:
+        """Subscribe all consumers.
+
+        Raises:
+            ConfigurationError: when what was opened is no store of leases.
+        """
+        settings = self._settings
+        leases = self._open_leases()
+        if leases is not None and not isinstance(leases, LeaseStore):
+            raise ConfigurationError(f"leases= opened {leases!r}, which is no LeaseStore")
+        self._leases = leases
+        signer = signer_by(settings)
+        for consumer in self._consumers:
+            database = self._databases[consumer.database]
+            attempts = Attempts(
+                consumer,
+                database,
+                retry_waits=settings.retry_waits,
+                notices=self._notices[consumer.database],
+                hooks=self._hooks,
+            )
+            seal = None if signer is None else Seal(signer, consumer.group)
+            deliveries = Deliveries(attempts, self._leases, self._threads, self._gate, seal)
+            deliveries.start()
+            self._deliveries.append(deliveries)
+            self._running.append(
+                await self._client.consume(consumer.subscription(), deliveries.handle)
+            )
+
+    async def abandon(self) -> None:
+        """Let go of what would keep a process alive, and say nothing to anybody; for tests."""
+        for deliveries in self._deliveries:
+            await deliveries.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def close(self) -> None:
+        """Start no more handlers, wait for those that run, give back what was not begun."""
+        await asyncio.gather(*(running.close() for running in self._running))
+        for deliveries in self._deliveries:
+            await deliveries.close()
+        if self._leases is not None:
+            await self._leases.close()
+        for name in {consumer.database for consumer in self._consumers}:
+            with contextlib.suppress(Exception):
+                await self._databases[name].close_async()
+        self._threads.shutdown(wait=False)

@@ -1,0 +1,225 @@
+"""What an application says about a consumer, and what its handler may raise. Values only."""
+
+import inspect
+import math
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, NamedTuple, get_type_hints
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from reliable_mq.client.checked import check_fields, check_value
+from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.consume.payload import Decoder, decoder_of
+from reliable_mq.errors import ConfigurationError, UsageError, words_of
+from reliable_mq.idempotency.key_reading import KeyReader
+from reliable_mq.limits import DELAY_LEVEL_SECONDS, RETRY_ATTEMPTS_MAX
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.outbox.schema import SchemaTooNew
+from reliable_mq.settings import MAIN_DATABASE
+
+DEFAULT_CONCURRENCY = 8
+SERIES_MAX = 8
+"""Most messages that a thread is handed at once to handle them one after another."""
+RETRY_SECONDS_MAX = DELAY_LEVEL_SECONDS[-1]
+
+
+class Retry(Exception):
+    """Raise it in a handler: undo this attempt and hand the message out again.
+
+    Args:
+        after: seconds until then, two hours at most: any real number, those of numpy and fractions
+            too; None: the usual wait.
+        reason: why; the log and, after the last attempt, the dead letter say it. Without one they
+            name the error that it was raised from, if there is one.
+
+    Raises:
+        UsageError: when `after` is no number, negative, or longer than the broker keeps a message
+            back, or when the reason is no text.
+    """
+
+    def __init__(self, after: float | None = None, reason: str = "") -> None:
+        told = "again" if after is None else f"again after {after} s"
+        super().__init__(f"{told}: {reason}" if reason else told)
+        check_value("the reason of Retry", reason, str)
+        self.reason = reason
+        if not isinstance(after, Real) or isinstance(after, bool):
+            check_value("after of Retry", after, float | None)
+        elif not 0 <= after <= RETRY_SECONDS_MAX:
+            raise UsageError(f"Retry(after={after}): it must be within 0..{RETRY_SECONDS_MAX:g} s")
+        self.after = None if after is None else float(after)
+
+    @property
+    def why(self) -> str:
+        """What people are told: the reason, and the error that it was raised from or after."""
+        cause = self.__cause__ or (None if self.__suppress_context__ else self.__context__)
+        parts = (self.reason, words_of(cause) if cause is not None else "")
+        return "; ".join(filter(None, parts)) or "the handler asked for it and gave no reason"
+
+
+class Reject(Exception):
+    """Raise it in a handler: undo this attempt; the message goes to the dead letters at once.
+
+    Args:
+        reason: what people are told.
+
+    Raises:
+        UsageError: when it is no text.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        check_value("the reason of Reject", reason, str)
+        self.reason = reason
+
+
+class CallPlan(NamedTuple):
+    """How a handler is called: the names of its parameters by what they are given."""
+
+    function: Callable[..., Any]
+    payload: str | None
+    session: str | None
+    message: str | None
+    decode: Decoder
+    is_async: bool
+
+    def arguments(self, payload: Any, session: Any, message: ReceivedMessage) -> dict[str, Any]:
+        """Return the keyword arguments of one call.
+
+        Raises:
+            SchemaTooNew: when that is what there is instead of a payload.
+        """
+        if isinstance(payload, SchemaTooNew):
+            raise payload
+        given = {}
+        if self.payload is not None:
+            given[self.payload] = payload
+        if self.session is not None:
+            given[self.session] = session
+        if self.message is not None:
+            given[self.message] = message
+        return given
+
+
+def plan_of(function: Callable[..., Any]) -> CallPlan:
+    """Read a handler's parameters: the payload, a `Session` or `AsyncSession`, a `ReceivedMessage`.
+
+    Raises:
+        UsageError: when a parameter cannot be filled or an annotation cannot be read.
+    """
+    if not callable(function):
+        raise UsageError(f"a handler is a def or an async def, not {function!r:.100}")
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        hints = get_type_hints(function)
+    except NameError as error:
+        raise UsageError(f"handler {name}: {error}; import it at module level") from error
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"handler {name}: it yields, so calling it would not run it")
+    is_async = inspect.iscoroutinefunction(function)
+    wanted = AsyncSession if is_async else Session
+    found: dict[str, str] = {}
+    payload_type: Any = Any
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints.get(parameter.name, Any)
+        is_class = isinstance(hint, type)
+        if is_class and issubclass(hint, Session | AsyncSession):
+            if not issubclass(hint, wanted):
+                raise UsageError(
+                    f"handler {name}: {'an async def' if is_async else 'a def'} takes "
+                    f"{'an AsyncSession' if is_async else 'a Session'}, not {hint.__name__}"
+                )
+            role = "session"
+        elif hint is ReceivedMessage:
+            role = "message"
+        elif parameter.default is not parameter.empty and "payload" in found:
+            continue
+        else:
+            role, payload_type = "payload", hint
+        if role in found:
+            raise UsageError(
+                f"handler {name}: {found[role]!r} and {parameter.name!r} would both get the {role}"
+            )
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise UsageError(f"handler {name}: *args and **kwargs cannot be filled")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise UsageError(f"handler {name}: {parameter.name!r} must not be positional-only")
+        found[role] = parameter.name
+    return CallPlan(
+        function,
+        found.get("payload"),
+        found.get("session"),
+        found.get("message"),
+        # Who does not ask for the payload gets any message, whatever its body is.
+        decoder_of(payload_type if "payload" in found else bytes, name),
+        is_async,
+    )
+
+
+def check_answer(answer: object) -> None:
+    """Refuse what a handler returned when it shows that the handler has not run.
+
+    Raises:
+        UsageError: when `answer` still waits to be run: an awaitable, a generator.
+    """
+    if inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()  # or it would warn that nobody awaited it
+        raise UsageError(
+            f"a handler returned {type(answer).__name__!r}, which nobody runs; "
+            "a decorator around an async def must be an async def itself"
+        )
+
+
+class Consumer(msgspec.Struct, frozen=True, kw_only=True):
+    """One registered handler and how it is to be fed; see `ReliableMQ.consumer`."""
+
+    plan: CallPlan
+    topic: str
+    group: str
+    tag: str = "*"
+    ordered: bool = True
+    batch: int = 1
+    max_attempts: int = RETRY_ATTEMPTS_MAX
+    log_receipt: bool = False
+    lease: float
+    concurrency: int = DEFAULT_CONCURRENCY
+    database: str = MAIN_DATABASE
+    read_key: KeyReader | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.lease > 0:
+            raise UsageError(f"lease={self.lease}: it must be positive seconds")
+        if self.max_attempts < 1:
+            raise UsageError(f"max_attempts={self.max_attempts}: it must be 1 or more")
+        if "|" in self.tag.replace("||", ""):
+            raise ConfigurationError(f"tag={self.tag!r}: tags are separated by ||, as 'a || b'")
+        self.subscription()
+
+    def subscription(self) -> Subscription:
+        """Return what the client is asked for.
+
+        Attempts are counted by the claim, where a crash counts too; so the client itself never
+        gives a message up.
+
+        Raises:
+            ConfigurationError: when a name or number is not legal.
+        """
+        return Subscription(
+            group=self.group,
+            topics={self.topic: self.tag},
+            ordered=self.ordered,
+            max_attempts=_NEVER,
+            concurrency=self.concurrency,
+            batch=self.batch,
+            # A receipt says that a handler was begun: it is written directly before each.
+            series=1 if self.batch > 1 or self.plan.is_async or self.log_receipt else SERIES_MAX,
+            takes_faulty=True,  # or nobody would be told of its dead letter
+            handling_seconds=math.inf,  # the lease is renewed as long as the handler runs
+        )
+
+
+_NEVER = 2**31 - 1

@@ -1,0 +1,184 @@
+"""How a delivery ends that had no effect: what it costs its message, and when it comes again.
+
+Receives an attempt and what was raised; hands on an outcome. It refuses to know the database: what
+is written is `sql_attempts`'s business.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
+from reliable_mq.consume.consumer import Consumer, Reject, Retry
+from reliable_mq.consume.sql_receipts import Attempt, numbered
+from reliable_mq.database.sql_faults import (
+    FaultTeller,
+    fault_line,
+    is_database_busy,
+    is_database_down,
+    is_row_refused,
+)
+from reliable_mq.database.sql_handler_session import TransactionEnded
+from reliable_mq.errors import UsageError, words_of
+from reliable_mq.idempotency.lease_store import Fate
+
+log = logging.getLogger(__name__)
+
+DATABASE_DOWN_SECONDS = 1.0
+BUSY_SECONDS = 0.05
+BUSY_SECONDS_MAX = 1.0
+BUSY_IN_A_ROW_MAX = 16
+"""After so many an attempt counts: a handler may be in its own way."""
+DOWN_TIMES_MAX = 5
+"""After so many an attempt counts. Each began, so the database was there: what seems to be away is
+a connection that the handler's statement kills, or another database."""
+REFUSED_TIMES_MAX = 3
+"""After so many a message is a dead letter: no row of the consume log can name it."""
+_MESSAGES_MAX = 1_000
+
+
+class ClaimLost(Exception):
+    """Somebody else took the claim over; this attempt's effect must not be committed."""
+
+
+class HandlerExit(Exception):
+    """A handler raised what ends a thread, a task or the process; to us it is a failed attempt."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """How a delivery ended: for the client, and for the lease in Redis (None: not ours).
+
+    `is_put_off`: it was not begun, and is to be made when no other handler of this process runs.
+    """
+
+    outcome: Outcome
+    fate: Fate | None = None
+    is_put_off: bool = False
+
+
+DONE = Settled(CONSUMED, "done")
+PUT_OFF = Settled(Later(0.0, counts=False), "back", is_put_off=True)
+Results = dict[str, Settled]
+
+
+def one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
+    """Return one attempt for each business key; the others come again when it is done."""
+    first: dict[str, Attempt] = {}
+    for each in attempts:
+        key = each.entry.message_id if each.key is None else each.key.message_id
+        if first.setdefault(key, each) is not each:
+            results[each.entry.token] = Settled(Later(BUSY_SECONDS, counts=False), "back")
+    return list(first.values())
+
+
+class Judge:
+    """Judges the attempts of one consumer.
+
+    Invariant: what is nobody's fault costs no attempt, and nothing is nobody's fault for ever.
+
+    Args:
+        consumer: whose attempts these are.
+        retry_waits: the waits between attempts, seconds.
+    """
+
+    def __init__(self, consumer: Consumer, retry_waits: Sequence[float]) -> None:
+        self._consumer = consumer
+        self._retry_waits = retry_waits
+        self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
+        self._busy, self._down, self._refused = _Times(), _Times(), _Times()
+
+    def spent(self, attempt: Attempt, error: Exception) -> Attempt:
+        """Return an attempt as the last one if its handler ended its transaction.
+
+        So the row forbids another one, also when this process dies before the dead letter is sent.
+        """
+        if not isinstance(error, TransactionEnded):
+            return attempt
+        number = max(attempt.entry.attempt, self._consumer.max_attempts)
+        return numbered(attempt, number, attempt.entry.in_doubt)
+
+    def failed(self, attempt: Attempt, error: Exception, now: float) -> tuple[Settled, float]:
+        """Return how a failed attempt ends, and when its next one is expected."""
+        number, message_id = attempt.entry.attempt, attempt.entry.message_id
+        wait = self._retry_waits[min(number, len(self._retry_waits)) - 1]
+        if isinstance(error, ClaimLost):
+            return Settled(Later(wait, counts=False)), now
+        if isinstance(error, Reject):
+            return Settled(Dead(error.reason), "fail"), now
+        if isinstance(error, TransactionEnded):  # again, a part of its effect would be there twice
+            return Settled(Dead(words_of(error)), "fail"), now
+        if is_database_down(error) and self._down.more(message_id) <= DOWN_TIMES_MAX:
+            self._faults.tell(error)
+            return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), "back"), now
+        if is_database_busy(error) and (soon := self._busy_wait(message_id)):
+            self._faults.tell(error)
+            return Settled(Later(soon, counts=False), "back"), now
+        if isinstance(error, Retry):
+            wait = wait if error.after is None else error.after
+            why = error.why
+        else:
+            why = words_of(error)
+        if number >= self._consumer.max_attempts:
+            reason = f"attempt {number} of {self._consumer.max_attempts} failed: {why}"
+            return Settled(Dead(reason), "fail"), now
+        told = (self._consumer.group, number, message_id, wait, why)
+        if isinstance(error, Retry):
+            log.info("group %s: attempt %d at message %s is undone, again in %g s: %s", *told)
+        else:
+            log.warning(
+                "group %s: attempt %d at message %s failed, again in %g s: %s",
+                *told,
+                exc_info=None if isinstance(error, UsageError) else error,
+            )
+        return Settled(Later(wait), "fail"), now + wait
+
+    def _busy_wait(self, message_id: str) -> float | None:
+        """Return how long a message waits that lost against other transactions; None: it counts."""
+        times = self._busy.more(message_id)
+        if times > BUSY_IN_A_ROW_MAX:
+            self._busy.forget(message_id)
+            return None
+        return min(BUSY_SECONDS * 2.0 ** (times - 1), BUSY_SECONDS_MAX)
+
+    def unhandled(self, error: Exception) -> Settled:
+        """Return how a delivery ends whose handler was never called."""
+        return Settled(Later(self.wait_after(error), counts=False), "back")
+
+    def wait_after(self, error: Exception) -> float:
+        """Tell of a fault of the database; return seconds until to try again."""
+        self._faults.tell(error)
+        return BUSY_SECONDS if is_database_busy(error) else DATABASE_DOWN_SECONDS
+
+    def unwritten(self, message_id: str, error: Exception) -> Settled:
+        """Return how a delivery ends of which no row could be written."""
+        if is_row_refused(error) and self._refused.more(message_id) >= REFUSED_TIMES_MAX:
+            return Settled(Dead(f"the consume log refuses it: {fault_line(error)}"), "fail")
+        return self.unhandled(error)
+
+    def unrecorded(self, fault: Exception) -> Settled:
+        """Return how an end that was not recorded ends: not counted, the lease keeps it."""
+        self._faults.tell(fault)
+        return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), None)
+
+
+class _Times:
+    """How often something befell the messages that it befell last.
+
+    Invariant: it remembers `_MESSAGES_MAX` at most; most of them were consumed long ago.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[str, int] = {}
+
+    def more(self, message_id: str) -> int:
+        """Return how often, now that it befell a message once more."""
+        times = self._times[message_id] = self._times.pop(message_id, 0) + 1
+        if len(self._times) > _MESSAGES_MAX:
+            oldest, *_ = list(self._times)  # a copy: other threads put theirs in meanwhile
+            self.forget(oldest)
+        return times
+
+    def forget(self, message_id: str) -> None:
+        """Begin anew with a message."""
+        self._times.pop(message_id, None)

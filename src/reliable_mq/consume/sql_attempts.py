@@ -1,0 +1,400 @@
+"""What attempts do in the database, in parts that a handler's call stands between.
+
+One `Attempts` serves one consumer. Its parts take a synchronous session; an asynchronous handler
+runs them by `AsyncSession.run_sync`, so that the protocol is written once.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from enum import Enum
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from reliable_mq.client.consuming.subscription import Dead, Later
+from reliable_mq.client.observing.asyncio_hooks import Hooks
+from reliable_mq.client.observing.middleware import Origin
+from reliable_mq.confirm.sql_confirmation import confirmation_of
+from reliable_mq.confirm.sql_telling import NoticeInbox, Telling
+from reliable_mq.consume.consumer import Consumer
+from reliable_mq.consume.judging import (
+    DATABASE_DOWN_SECONDS,
+    DONE,
+    PUT_OFF,
+    ClaimLost,
+    Judge,
+    Results,
+    Settled,
+    one_of_each_key,
+)
+from reliable_mq.consume.observed_handlers import hooks_of_handlers
+from reliable_mq.consume.shared_run import Sharing
+from reliable_mq.consume.sql_receipts import (
+    Attempt,
+    SqlReceipts,
+    numbered,
+    tell_duplicate,
+    tell_postponed,
+    tell_suppressed,
+)
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_faults import FaultTeller, is_database_down, is_row_refused
+from reliable_mq.escalate.sql_settlement import settlement_of
+from reliable_mq.idempotency.claim import Step
+from reliable_mq.idempotency.lease_store import Fate
+from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
+from reliable_mq.idempotency.sql_key_log import SqlKeyLog
+
+log = logging.getLogger(__name__)
+
+
+class Begun(Enum):
+    """What follows when an attempt was begun in the handler's transaction."""
+
+    RUN = "run"  # call the handler
+    SKIP = "skip"  # it had its effect, under its business key or long ago: commit what was noted
+    RECEIVE = "receive"  # nothing is ours yet: undo, and receive it first
+    SETTLED = "settled"  # undo; its outcome is known
+
+
+class Attempts:
+    """The protocol's database part for one consumer.
+
+    Args:
+        consumer: whose attempts these are.
+        database: where consume log and stubs lie.
+        retry_waits: the waits between attempts, seconds.
+        notices: tells other databases, whose stubs these are, what was consumed.
+        hooks: called around each call of the handler.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        database: Database,
+        *,
+        retry_waits: Sequence[float],
+        notices: NoticeInbox | None = None,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self.consumer = consumer
+        self.database = database
+        self.hooks = hooks or hooks_of_handlers((), Origin())
+        self.log = SqlConsumeLog(database.logs, database.dialect)
+        self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
+        self._confirmation, self._settlement = confirmation_of(database), settlement_of(database)
+        self.telling = Telling(consumer.group, database, notices)
+        self._receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
+        self._judge = Judge(consumer, retry_waits)
+        self.wait_after = self._judge.wait_after
+        self.unhandled = self._judge.unhandled
+        self.sharing = Sharing()
+        self._faults = FaultTeller(log, f"group {consumer.group}: a lease may pass")
+        self._holding: dict[str, Attempt] = {}  # by token: its RECEIVED row is committed
+        self._clock = database.clock.now
+
+    def acknowledge(self, entry: Entry) -> Settled:
+        """Settle a delivery whose row says CONSUMED."""
+        tell_suppressed(entry)
+        self.telling.consumed([entry])
+        return DONE
+
+    def receive(
+        self, attempts: Sequence[Attempt], results: Results, singly: list[Attempt]
+    ) -> list[Attempt]:
+        """Commit RECEIVED rows; return the attempts that are ours to run, settle the others.
+
+        Those that may have killed their process are put into `singly`, the least tried first. To
+        be received one by one, so that they cost no other message an attempt.
+        """
+        attempts = one_of_each_key(attempts, results)
+        if not attempts:
+            return []
+        try:
+            with self.database.engine.begin() as connection:
+                received, forgotten = self._receive_in(connection, attempts)
+        except Exception as error:
+            if not is_row_refused(error):
+                raise
+            taken = self._without_refused(attempts, results)
+            if len(taken) == len(attempts):
+                raise
+            return self.receive(taken, results, singly)
+        results.update((each.entry.token, self.acknowledge(each.entry)) for each in forgotten)
+        ready: list[Attempt] = []
+        for attempt, found in received:
+            if found.step is Step.RECEIVE_FIRST and found.attempt > self.consumer.max_attempts:
+                results[attempt.entry.token] = self.give_up(attempt)
+            elif found.step in (Step.RECEIVE_FIRST, Step.SINGLY):
+                mine = numbered(attempt, found.attempt, found.in_doubt)
+                (singly if found.step is Step.SINGLY else ready).append(mine)
+            elif found.step is Step.ALONE:
+                results[attempt.entry.token] = PUT_OFF
+            else:
+                self._settle(attempt.entry, found, results)
+        singly.sort(key=lambda each: each.entry.attempt)
+        self._holding.update((each.entry.token, each) for each in ready)
+        return ready
+
+    def _receive_in(
+        self, connection: Connection, attempts: Sequence[Attempt]
+    ) -> tuple[list[tuple[Attempt, Found]], list[Attempt]]:
+        """Write RECEIVED rows; return what is found, and those whose row retention had removed."""
+        self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
+        now = self._clock()
+        forgotten = [each for each in attempts if self._is_forgotten(connection, each, now)]
+        others = [each for each in attempts if each not in forgotten]
+        received = self._receipts.receive(connection, others, now) if others else []
+        return received, forgotten
+
+    def _without_refused(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
+        """Settle the attempts whose row the database does not take; return the others.
+
+        Each is tried alone and undone, so that one costs its neighbours nothing.
+        """
+        taken = []
+        for each in attempts:
+            try:
+                with self.database.engine.connect() as connection:
+                    self._receive_in(connection, [each])
+            except Exception as error:  # noqa: BLE001 - judged by `unwritten`
+                results[each.entry.token] = self.unwritten(each, error)
+            else:
+                taken.append(each)
+        return taken
+
+    def _is_forgotten(self, connection: Connection, attempt: Attempt, now: float) -> bool:
+        """Write a row anew that retention has removed since; see `Telling.is_forgotten`."""
+        return self.telling.is_forgotten(
+            connection, attempt.entry, attempt.message
+        ) and self.log.insert_consumed(connection, attempt.entry, now)
+
+    def begin(self, session: Session, attempt: Attempt, results: Results) -> Begun:
+        """Make an attempt ready to run, directly before its handler; return what is to do.
+
+        Rows that say CONSUMED are inserted now, in the handler's own transaction or savepoint: of
+        the message and of its business key. The insert waits for a rival who has inserted it too.
+        """
+        if not session.in_transaction():
+            session.begin()
+        if attempt.receipt:
+            return Begun.RUN  # takes no connection: its handler may be long and not want one
+        connection, now, entry = session.connection(), self._clock(), attempt.entry
+        if not self.log.insert_consumed(connection, entry, now):
+            return self._not_ours(entry, self.log.found(connection, entry, now), results)
+        if self.telling.is_forgotten(connection, entry, attempt.message):
+            tell_suppressed(entry)
+            return Begun.SKIP
+        if attempt.key is None or self.keys.insert_consumed(connection, attempt.key, now):
+            return Begun.RUN
+        found = self.keys.found(connection, attempt.key, now)
+        if found is not None and found.step is Step.ACKNOWLEDGE:
+            tell_duplicate(entry, found.message_id)
+            self.keys.note_duplicate(connection, entry, found.message_id)
+            return Begun.SKIP
+        return self._not_ours(entry, found, results)
+
+    def _not_ours(self, entry: Entry, found: Found | None, results: Results) -> Begun:
+        """Return what follows when a row is there already where ours should have gone."""
+        if found is None or found.step is Step.RECEIVE_FIRST:
+            return Begun.RECEIVE
+        self._settle(entry, found, results)
+        return Begun.SETTLED
+
+    def _settle(self, entry: Entry, found: Found, results: Results) -> None:
+        """Settle a delivery that others have handled, or handle now."""
+        if found.step is Step.ACKNOWLEDGE:
+            results[entry.token] = self.acknowledge(entry)
+        else:
+            tell_postponed(entry)
+            results[entry.token] = Settled(Later(found.wait, counts=False), "back")
+
+    def begin_together(self, session: Session, attempts: Sequence[Attempt]) -> bool:
+        """Make first attempts ready to run in one transaction; False: not all of them are first.
+
+        They share one fate: either all commit, or all are rolled back and run one by one.
+        """
+        if not session.in_transaction():
+            session.begin()
+        entries = [attempt.entry for attempt in attempts]
+        keys = {each.key.message_id: each.key for each in attempts if each.key is not None}
+        if keys and len(keys) < len(attempts):
+            return False  # two of one business key
+        connection, now = session.connection(), self._clock()
+        if any(self.telling.is_forgotten(connection, e.entry, e.message) for e in attempts):
+            return False
+        return self.log.insert_all_consumed(connection, entries, now) and (
+            not keys or self.keys.insert_all_consumed(connection, list(keys.values()), now)
+        )
+
+    def finish(self, session: Session, attempt: Attempt) -> None:
+        """Write the effect, and turn RECEIVED rows into CONSUMED if they are still ours.
+
+        Raises:
+            ClaimLost: when it is not; the effect must be rolled back.
+        """
+        session.flush()
+        if not attempt.receipt:
+            return
+        self.let_go(attempt.entry.token)  # who writes its row from now on waits for our commit
+        connection, now = session.connection(), self._clock()
+        if not self.log.consume(connection, attempt.entry, now):
+            raise ClaimLost
+        if attempt.key is not None and not self.keys.consume(connection, attempt.key, now):
+            raise ClaimLost
+
+    def commit(self, session: Session, attempts: Sequence[Attempt]) -> None:
+        """Confirm the stubs that lie in this database, and commit everything at once."""
+        if attempts:
+            ids = sorted(attempt.entry.message_id for attempt in attempts)
+            group = self.consumer.group
+            self._confirmation.confirm(session.connection(), group, ids, self._clock())
+        session.commit()
+        self.telling.consumed([attempt.entry for attempt in attempts])
+
+    def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> Settled:
+        """Record a failed attempt, whose savepoint is rolled back, beside its neighbours."""
+        settled, retry_at = self._judge.failed(attempt, error, self._clock())
+        spent = self._judge.spent(attempt, error)
+        return self._record(session.connection(), spent, settled, retry_at)
+
+    def fail(self, attempt: Attempt, error: Exception) -> Settled:
+        """Record a failed attempt whose transaction was rolled back; never raises."""
+        settled, retry_at = self._judge.failed(attempt, error, self._clock())
+        if settled.fate is None or (settled.fate == "back" and not attempt.receipt):
+            return settled  # not ours to record, or nothing to
+        try:
+            with self.database.engine.begin() as connection:
+                return self._record(
+                    connection, self._judge.spent(attempt, error), settled, retry_at
+                )
+        except Exception as fault:  # noqa: BLE001 - told there
+            is_away = settled.fate == "back" and is_database_down(fault)
+            return settled if is_away else self._judge.unrecorded(fault)
+
+    def use_up(self, attempt: Attempt) -> Settled | None:
+        """Give a message up whose claims are used up, if its row says the same; never raises.
+
+        None: the row knew of fewer attempts, and has the last one now, which is to be made: alone,
+        because it follows attempts that were claimed and never heard of again.
+        """
+        entry = attempt.entry
+        try:
+            with self.database.engine.begin() as connection:
+                now = self._clock()
+                found = self.log.found(connection, entry, now)
+                if attempt.alone:
+                    received = self.log.receive(connection, [entry], now, self.consumer.lease)
+                    found = received[entry.message_id]
+        except Exception as fault:  # noqa: BLE001 - told there
+            return self._unwritten_or_unrecorded(attempt, fault)
+        found = found or Found(Step.RECEIVE_FIRST, entry.attempt)
+        if found.step is Step.RECEIVE_FIRST and found.attempt <= self.consumer.max_attempts:
+            return None if attempt.alone else PUT_OFF
+        return self.give_up(attempt)
+
+    def give_up(self, attempt: Attempt, reason: str = "") -> Settled:
+        """Make a message a dead letter without an attempt, unless its row forbids it; never raises.
+
+        The row is asked first: the message may have had its effect long ago, or have it now.
+        Without a reason its attempts are used up, and what the last one said, if it ended, is why:
+        this may be a copy of a message that was given up before.
+        """
+        entry = attempt.entry
+        try:
+            with self.database.engine.begin() as connection:
+                now = self._clock()
+                found = self.log.receive(connection, [entry], now, self.consumer.lease)
+                if attempt.key is not None:  # if it is ours: others of this key need not wait
+                    self.keys.release(connection, attempt.key, now)
+                step = found[entry.message_id].step
+                if step is Step.RECEIVE_FIRST:
+                    unfinished = f"{self.consumer.max_attempts} attempts did not finish"
+                    why = reason or self.log.last_words(connection, entry) or unfinished
+                    return self._fail(connection, entry, Settled(Dead(why), "fail"), now)
+                return self._others(connection, entry, "back")
+        except Exception as fault:  # noqa: BLE001 - told there
+            return self._unwritten_or_unrecorded(attempt, fault)
+
+    def _unwritten_or_unrecorded(self, attempt: Attempt, fault: Exception) -> Settled:
+        if is_row_refused(fault):
+            return self.unwritten(attempt, fault)
+        return self._judge.unrecorded(fault)
+
+    def unwritten(self, attempt: Attempt, error: Exception) -> Settled:
+        """Return how a delivery ends of which no row could be written; never raises.
+
+        A person is told of a dead letter here, since no row can tell another database of it.
+        """
+        entry, settled = attempt.entry, self._judge.unwritten(attempt.entry.message_id, error)
+        if isinstance(settled.outcome, Dead):
+            try:
+                with self.database.engine.begin() as connection:
+                    self._exhaust(connection, entry, settled.outcome.reason, self._clock())
+            except Exception as fault:  # noqa: BLE001 - told there
+                return self._judge.unrecorded(fault)
+        return settled
+
+    def _record(
+        self, connection: Connection, attempt: Attempt, settled: Settled, retry_at: float
+    ) -> Settled:
+        """Write how an attempt ended that has no effect; what does not count leaves no trace."""
+        if attempt.key is not None and attempt.receipt:
+            self.keys.release(connection, attempt.key, retry_at)
+        if settled.fate == "back" and attempt.receipt:
+            self.log.release(connection, attempt.entry, retry_at)
+        if settled.fate != "fail":
+            return settled
+        return self._fail(connection, attempt.entry, settled, retry_at)
+
+    def _fail(
+        self, connection: Connection, entry: Entry, settled: Settled, retry_at: float
+    ) -> Settled:
+        """Write a failure, if the claim is still ours; else return what its row says."""
+        now = self._clock()
+        reason = ""
+        if isinstance(settled.outcome, Dead):
+            reason = settled.outcome.reason or "no reason given"
+        if not self.log.fail(connection, entry, now, retry_at, reason):
+            return self._others(connection, entry, "fail")
+        if reason and not entry.confirm_to:  # else the stub's own database tells a person
+            self._exhaust(connection, entry, reason, now)
+        self.telling.failed(entry)
+        return settled
+
+    def _exhaust(self, connection: Connection, entry: Entry, reason: str, now: float) -> None:
+        group, topic = entry.group, entry.topic
+        self._settlement.exhaust(
+            connection, entry.message_id, group=group, reason=reason, now=now, topic=topic
+        )
+
+    def _others(self, connection: Connection, entry: Entry, fate: Fate) -> Settled:
+        """Return how a delivery ends whose claim is somebody else's, or was."""
+        found = self.log.found(connection, entry, self._clock())
+        if found is not None and found.step is Step.ACKNOWLEDGE:
+            return self.acknowledge(entry)
+        tell_postponed(entry)
+        wait = DATABASE_DOWN_SECONDS if found is None or not found.wait else found.wait
+        return Settled(Later(wait, counts=False), fate)
+
+    def renew(self, tokens: Collection[str]) -> None:
+        """Let the leases of running attempts with a RECEIVED row end later; never raises.
+
+        Whether an attempt has one shows only when it is received: a retry finds it on its way.
+        """
+        holding = [each for each in map(self._holding.get, tokens) if each is not None]
+        if not holding:
+            return
+        until = self._clock() + self.consumer.lease
+        keys = [attempt.key for attempt in holding if attempt.key is not None]
+        try:
+            with self.database.engine.begin() as connection:
+                self.log.renew(connection, [attempt.entry for attempt in holding], until)
+                if keys:
+                    self.keys.renew(connection, keys, until)
+        except Exception as fault:  # noqa: BLE001 - told, and tried again soon
+            self._faults.tell(fault)
+
+    def let_go(self, token: str) -> None:
+        """Renew the lease of an attempt no more: it has ended, or will with its transaction."""
+        self._holding.pop(token, None)

@@ -1,0 +1,142 @@
+"""Attempts that begin with a receipt: rows that say RECEIVED, committed before the handler runs.
+
+Receives attempts; hands on which of them are ours. A message whose consumer has business keys
+needs two rows, its own and that of its key, and gets both or none.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Engine
+
+from reliable_mq.confirm.sql_confirmation import SqlConfirmation
+from reliable_mq.consume.consumer import Consumer
+from reliable_mq.idempotency.claim import Step
+from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
+from reliable_mq.idempotency.sql_key_log import KeyEntry, SqlKeyLog
+from reliable_mq.message import ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One run of a handler. `receipt`: its RECEIVED row is committed before the handler runs.
+
+    `key`: what the table of business keys is told of it; None: the consumer has none. `alone`: no
+    other handler of this process runs meanwhile.
+    """
+
+    entry: Entry
+    message: ReceivedMessage
+    payload: Any
+    receipt: bool
+    key: KeyEntry | None = None
+    alone: bool = False
+
+
+def numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
+    """Return the attempt with its number, and its message told what is known of earlier ones."""
+    message = attempt.message
+    if in_doubt or number > 1:
+        message = msgspec.structs.replace(
+            message,
+            in_doubt=message.in_doubt or in_doubt,
+            reconsume_times=max(message.reconsume_times, number - 1),
+        )
+    in_doubt = in_doubt or attempt.entry.in_doubt
+    entry = msgspec.structs.replace(attempt.entry, attempt=number, in_doubt=in_doubt)
+    return msgspec.structs.replace(attempt, entry=entry, message=message)
+
+
+def tell_suppressed(entry: Entry) -> None:
+    """Log that a delivery had its effect before: the message came again for nothing."""
+    log.info("group %s: suppressed duplicate of message %s", entry.group, entry.message_id)
+
+
+def tell_postponed(entry: Entry) -> None:
+    """Log that a delivery waits, because another one of the message is being handled."""
+    log.info("group %s: postponed delivery of message %s", entry.group, entry.message_id)
+
+
+def tell_duplicate(entry: Entry, message_id: str) -> None:
+    """Log that a message had no effect, because another one with its business key had it."""
+    log.info(
+        "group %s: message %s is a duplicate of message %s by its business key",
+        *(entry.group, entry.message_id, message_id),
+    )
+
+
+def consumed_ids(engine: Engine, log: SqlConsumeLog, entries: Sequence[Entry]) -> set[str]:
+    """Return which of these messages have had their effect, as their committed rows say."""
+    with engine.connect() as connection:
+        return log.consumed(connection, entries)
+
+
+class SqlReceipts:
+    """Begins attempts in the caller's transaction.
+
+    An attempt after one that was never heard of again, and after which there is no other, is begun
+    only where its handler is alone: who dies of a neighbour every time must not be taken for what
+    kills.
+
+    Args:
+        consumer: whose attempts these are.
+        messages: the consume log.
+        keys: the business keys.
+        confirmation: confirms the stub of a message that turns out to be a duplicate.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        messages: SqlConsumeLog,
+        keys: SqlKeyLog,
+        confirmation: SqlConfirmation,
+    ) -> None:
+        self._consumer = consumer
+        self._messages = messages
+        self._keys = keys
+        self._confirmation = confirmation
+
+    def receive(
+        self, connection: Connection, attempts: Sequence[Attempt], now: float
+    ) -> list[tuple[Attempt, Found]]:
+        """Write RECEIVED rows; return what the rows say of each attempt, in order."""
+        lease, last = self._consumer.lease, self._consumer.max_attempts
+        entries = [attempt.entry for attempt in attempts]
+        is_alone = any(attempt.alone for attempt in attempts)
+        found = self._messages.receive(connection, entries, now, lease, 0 if is_alone else last)
+        wanted = [
+            attempt.key
+            for attempt in attempts
+            if attempt.key is not None
+            and found[attempt.entry.message_id].step is Step.RECEIVE_FIRST
+        ]
+        by_key = self._keys.receive(connection, wanted, now, lease) if wanted else {}
+        answers = []
+        for attempt in attempts:
+            of_message = found[attempt.entry.message_id]
+            if attempt.key is not None and of_message.step is Step.RECEIVE_FIRST:
+                of_key = by_key[attempt.key.message_id]
+                of_message = self._both(connection, attempt.entry, of_message, of_key, now)
+            answers.append((attempt, of_message))
+        return answers
+
+    def _both(
+        self, connection: Connection, entry: Entry, of_message: Found, of_key: Found, now: float
+    ) -> Found:
+        """Return what a message's row and its key's row say together; undo ours if need be."""
+        in_doubt = of_message.in_doubt or of_key.in_doubt
+        if of_key.step is Step.RECEIVE_FIRST:
+            return msgspec.structs.replace(of_message, in_doubt=in_doubt)
+        if of_key.step is Step.ACKNOWLEDGE:
+            tell_duplicate(entry, of_key.message_id)
+            self._messages.consume(connection, entry, now)
+            self._keys.note_duplicate(connection, entry, of_key.message_id)
+            ids = [entry.message_id]
+            self._confirmation.confirm(connection, self._consumer.group, ids, now)
+        else:
+            self._messages.release(connection, entry, now + of_key.wait)
+        return msgspec.structs.replace(of_message, step=of_key.step, wait=of_key.wait)

@@ -1,0 +1,264 @@
+"""Telling people: escalations become digests, and each notifier tells its own.
+
+Receives the time; hands on digests to notifiers, and what came of them to the database. Decides
+nothing by itself: what waits and when the next digest is due is `escalation`'s to say. Any number
+of processes may do this; a notifier is held by one at a time.
+"""
+
+import logging
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from reliable_mq.database.sql_types import utc_datetime
+from reliable_mq.errors import ConfigurationError, words_of
+from reliable_mq.escalate.escalation import Digest, Escalation, Kind, Look, Standing, check_notifier
+
+log = logging.getLogger(__name__)
+
+_WHAT_NOTIFIERS_RAISE = (Exception, SystemExit)
+"""The latter would end the thread without a word, and with it the other notifiers."""
+CLOSED_LOOK_SECONDS = 60.0
+"""How often one instance looks for stubs that are stuck, and for what has settled since."""
+
+
+class Notifier(Protocol):
+    """Tells a person. `name` is how the database knows it: the same name, the same notifier."""
+
+    @property
+    def name(self) -> str:
+        """At most 64 printable characters; of one application no two are the same."""
+        ...
+
+    @property
+    def cooldown(self) -> float:
+        """Seconds from one digest to the next; what comes meanwhile is gathered."""
+        ...
+
+    def tell(self, digest: Digest) -> None:
+        """Tell; returning says that the digest was accepted.
+
+        Raises whatever it likes when it was not, or when nobody knows: the same digest comes again
+        later, under the same `digest_id`.
+        """
+        ...
+
+
+class LogNotifier:
+    """Tells by an error line of the log for each escalation, at once.
+
+    Args:
+        where: returns what the commands that it names need to find the database, such as
+            "--app examples.shop:mq".
+    """
+
+    name = "log"
+    cooldown = 0.0
+
+    def __init__(self, where: Callable[[], str] = lambda: "--app MODULE:OBJECT") -> None:
+        self._where = where
+
+    def tell(self, digest: Digest) -> None:
+        """Write one line for each escalation that the digest names, and one for the others."""
+        for each in digest.items:
+            group = f", group {each.consumer_group}" if each.consumer_group else ""
+            if each.kind == Kind.BACKLOG:
+                look = self._typed("stub list --status unconfirmed --topic", each.topic)
+                said = "%s: topic %s%s: %s; see `%s`"
+                log.error(said, each.kind, each.topic, group, each.reason, look)
+                continue
+            if each.kind == Kind.RECONCILIATION:
+                log.error("%s: run %s: %s", each.kind, each.message_id, each.reason)
+                continue
+            log.error(
+                "%s: message %s of topic %s (key %r)%s: %s; see `%s`, then `%s`",
+                *(each.kind, each.message_id, each.topic, each.message_key, group),
+                *(each.reason, self._typed("stub show", each.message_id), self._cure(each)),
+            )
+        if not digest.total:
+            log.error("%s", digest.headline)
+        elif digest.total > len(digest.items):
+            log.error("%s; see `%s`", digest.headline, self._typed("stub list --escalated"))
+
+    def _cure(self, each: Escalation) -> str:
+        """Return the command that lets it come again; a dead letter comes to its group alone."""
+        if each.kind == Kind.DEAD_LETTER:
+            group = ("--group", each.consumer_group) if each.consumer_group else ()
+            return self._typed("dlq retry", each.message_id, *group)
+        return self._typed("stub retry", each.message_id)
+
+    def _typed(self, verbs: str, *words: str) -> str:
+        """Return a command to paste; a shell takes each word as it is, whoever wrote it."""
+        return " ".join(filter(None, ("reliable-mq", verbs, shlex.join(words), self._where())))
+
+
+def check_notifiers(notifiers: Sequence[Notifier]) -> tuple[Notifier, ...]:
+    """Return notifiers that an application gave.
+
+    Raises:
+        ConfigurationError: when one is none, two share a name, or one says something impossible.
+    """
+    if isinstance(notifiers, str) or not isinstance(notifiers, Sequence):
+        raise ConfigurationError(f"notifiers is {notifiers!r:.200}: give a list of them")
+    for each in notifiers:
+        if isinstance(each, type) or not callable(getattr(each, "tell", None)):
+            raise ConfigurationError(
+                f"notifier {each!r:.200} is no object with `name`, `cooldown` and `tell(digest)`"
+            )
+        check_notifier(getattr(each, "name", None), getattr(each, "cooldown", None))
+    names = [each.name for each in notifiers]
+    if len(set(names)) != len(names):
+        raise ConfigurationError(f"two notifiers share a name: {', '.join(sorted(names))}")
+    return tuple(notifiers)
+
+
+class AlertBook(Protocol):
+    """What telling needs of the database; see `sql_alerts`."""
+
+    def standings(self, notifiers: Collection[str]) -> dict[str, Standing]: ...
+
+    def look(self, notifier: str, now: float, after: int) -> Look: ...
+
+    def claim(
+        self, notifier: str, now: float, owner: str, lease: float, digest_id: str, after: int
+    ) -> Digest | None: ...
+
+    def told(
+        self, notifier: str, digest: Digest, owner: str, now: float, cooldown: float
+    ) -> bool: ...
+
+    def failed(self, notifier: str, owner: str, why: str, now: float) -> float: ...
+
+
+class StuckBook(Protocol):
+    """What looking for the stuck needs of the database; see `sql_stuck`."""
+
+    def take_turn(self, now: float, next_time: float) -> bool: ...
+
+    def look(self, now: float, age: float) -> int: ...
+
+    def close_settled(self, now: float) -> int: ...
+
+
+class AlertCounts(msgspec.Struct, frozen=True):
+    """What one run did. `told` and `failed` count digests."""
+
+    stuck: int = 0
+    told: int = 0
+    failed: int = 0
+
+
+class Alerts:
+    """Looks for stuck stubs, and lets each notifier tell what waits for it.
+
+    Invariant: it tells only digests that it claimed, under its own name, and a digest is committed
+    before it is told.
+
+    Args:
+        book: alerts.
+        stuck: looks for what is stuck or has settled.
+        notifiers: who tells.
+        owner: this process's name; no two may share it.
+        lease: seconds after which another process may tell what this one claimed; longer than a
+            notifier takes.
+        stuck_after: age at which a stub is stuck, seconds.
+        new_id: makes the ids of digests.
+
+    Raises:
+        ConfigurationError: when two notifiers share a name, or one says something impossible.
+    """
+
+    def __init__(
+        self,
+        book: AlertBook,
+        stuck: StuckBook,
+        notifiers: Sequence[Notifier],
+        *,
+        owner: str,
+        lease: float,
+        stuck_after: float,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._book = book
+        self._stuck = stuck
+        self._notifiers = {each.name: each for each in check_notifiers(notifiers)}
+        self._owner = owner
+        self._lease = lease
+        self._stuck_after = stuck_after
+        self._new_id = new_id
+        self._look_at = 0.0
+        #: Up to which escalation each notifier has told all; forgotten now and then, because rows
+        #: that were numbered earlier may be committed later.
+        self._seen: dict[str, int] = {}
+
+    def run_once(self, now: float) -> AlertCounts:
+        """Look for the stuck when it is time, tell what is due.
+
+        Raises whatever the database raises; what was claimed is told when the lease ends.
+        """
+        stuck = self._look(now)
+        told, failed = self.tell_what_is_due(now)
+        return AlertCounts(stuck, told, failed)
+
+    def tell_what_is_due(self, now: float, but: Collection[str] = ()) -> tuple[int, int]:
+        """Let every notifier tell what is due, `but` these; return the digests told and failed."""
+        told = failed = 0
+        for name, notifier in sorted(self._notifiers.items()):
+            digest = None if name in but else self._claimed(name, now)
+            if digest is not None:
+                done = self._tell(notifier, digest, now)
+                told, failed = told + done, failed + (not done)
+        return told, failed
+
+    def _claimed(self, name: str, now: float) -> Digest | None:
+        """Return what a notifier shall tell now, if there is something."""
+        after = self._seen.get(name, 0)
+        look = self._book.look(name, now, after)
+        if not look.waits:
+            self._seen[name] = look.newest
+        if not look.waits or look.is_held:
+            return None
+        return self._book.claim(name, now, self._owner, self._lease, self._new_id(), after)
+
+    def test(self, application: str, now: float) -> dict[str, str]:
+        """Let every notifier tell a test; return what went wrong, by name; "": nothing."""
+        outcome = {}
+        for name, notifier in self._notifiers.items():
+            test = Digest(self._new_id(), application, utc_datetime(now), 0, (), ())
+            try:
+                notifier.tell(test)
+            except _WHAT_NOTIFIERS_RAISE as error:
+                outcome[name] = words_of(error)
+            else:
+                outcome[name] = ""
+        return outcome
+
+    def standings(self) -> dict[str, Standing]:
+        """Return how every notifier stands, by name: those of here, and those of the database."""
+        return self._book.standings(self._notifiers)
+
+    def _look(self, now: float) -> int:
+        if now < self._look_at:
+            return 0
+        self._look_at = now + min(CLOSED_LOOK_SECONDS, self._stuck_after / 10)
+        self._seen.clear()
+        if not self._stuck.take_turn(now, self._look_at):
+            return 0
+        self._stuck.close_settled(now)
+        return self._stuck.look(now, self._stuck_after)
+
+    def _tell(self, notifier: Notifier, digest: Digest, now: float) -> bool:
+        try:
+            notifier.tell(digest)
+        except _WHAT_NOTIFIERS_RAISE as error:
+            why = words_of(error)
+            wait = self._book.failed(notifier.name, self._owner, why, now)
+            log.warning(
+                "notifier %s: digest %s (%s) was not told, again in %g s: %s",
+                *(notifier.name, digest.digest_id, digest.headline, wait, why),
+            )
+            return False
+        self._book.told(notifier.name, digest, self._owner, now, notifier.cooldown)
+        return True

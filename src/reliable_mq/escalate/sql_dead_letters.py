@@ -1,0 +1,213 @@
+"""What a person does to the dead letters of a consumer group, beside what the broker does.
+
+The broker cannot take part in a transaction, so a retry has two, around it: attempts start again
+and the intent is written down; the broker hands the letters to the group; what came of it is
+written down, and the stub is looked after again. Whoever dies in between, the letter still lies in
+its topic, its escalation is open, and the next retry is as good as the first: consumers are
+idempotent.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import Connection, Table, and_, bindparam, exists, false, null, or_, select, update
+
+from reliable_mq.database.row_values import LogState, StubStatus
+from reliable_mq.database.sql_types import is_among, utc_datetime
+from reliable_mq.escalate.escalation import Kind
+from reliable_mq.escalate.sql_audit import Act, SqlAudit
+from reliable_mq.escalate.sql_escalations import SqlEscalations
+
+ACTION = "dlq retry"
+REVIVED_SECONDS = 60.0
+"""When the resend scheduler looks at the stub of a letter that came again."""
+
+
+class LetterState(msgspec.Struct, frozen=True):
+    """What the database knows of one dead letter of one group.
+
+    `consumed`: when the group consumed the message after all. `retried`: when it was last retried.
+    `is_voided`: a person gave its stub up.
+    """
+
+    consumed: datetime | None = None
+    retried: datetime | None = None
+    is_voided: bool = False
+
+
+def both(states: Sequence[LetterState]) -> LetterState:
+    """Return what several databases know of one letter together."""
+    consumed = [state.consumed for state in states if state.consumed is not None]
+    retried = [state.retried for state in states if state.retried is not None]
+    is_voided = any(state.is_voided for state in states)
+    return LetterState(max(consumed, default=None), max(retried, default=None), is_voided)
+
+
+class SqlDeadLetters:
+    """Dead letters as one database sees them. Works in the caller's transaction."""
+
+    def __init__(
+        self,
+        stubs: Table,
+        logs: Table,
+        escalations: SqlEscalations,
+        audit: SqlAudit,
+        dialect: str,
+    ) -> None:
+        self._escalations = escalations
+        self._audit = audit
+        stub, log, act, open_ = stubs.c, logs.c, audit.table.c, escalations.table.c
+        these = and_(
+            log.consumer_group == bindparam("group"), is_among(log.message_id, "ids", dialect)
+        )
+        self._consumed = select(log.message_id, log.consume_date).where(
+            these, log.state == LogState.CONSUMED.value
+        )
+        self._voided = select(stub.message_id).where(
+            is_among(stub.message_id, "ids", dialect), stub.status == StubStatus.VOIDED.value
+        )
+        self._acts = (
+            select(act.message_id, act.create_date, act.detail)
+            .where(
+                is_among(act.message_id, "ids", dialect),
+                act.action == ACTION,
+                act.changed == 1,
+            )
+            .order_by(act.seq)
+        )
+        # Attempts that were used up start again, or the message would be given up unread.
+        self._forget_attempts = (
+            update(logs)
+            .where(these, log.state == LogState.RECEIVED.value, log.owner.is_(None))
+            .values(attempt=0, lease_until=null(), note=null())
+        )
+        self._done = (
+            update(audit.table)
+            .where(is_among(act.message_id, "ids", dialect), act.run_id == bindparam("retry"))
+            .values(changed=1)
+        )
+        another = exists().where(
+            open_.message_id == stub.message_id,
+            open_.kind == Kind.DEAD_LETTER.value,
+            open_.open_key.is_not(None),
+        )
+        self._revive = (
+            update(stubs)
+            .where(
+                is_among(stub.message_id, "ids", dialect),
+                stub.status == StubStatus.UNCONFIRMED.value,
+                or_(stub.given_up, stub.given_up_by != ""),
+                ~another,
+            )
+            .values(
+                given_up=false(),
+                given_up_by="",
+                count=0,
+                resend_time=bindparam("later"),
+                update_date=bindparam("at"),
+                note=bindparam("text"),
+            )
+        )
+
+    def states(
+        self, connection: Connection, group: str, message_ids: Sequence[str]
+    ) -> dict[str, LetterState]:
+        """Return what is known of letters, by message id."""
+        ids = list(message_ids)
+        logs = connection.execute(self._consumed, {"group": group, "ids": ids}).all()
+        consumed = {row.message_id: row.consume_date for row in logs}
+        acts = connection.execute(self._acts, {"ids": ids})
+        retried = {row.message_id: row.create_date for row in acts if _is_of(row.detail, group)}
+        voided = set(connection.execute(self._voided, {"ids": ids}).scalars())
+        return {
+            each: LetterState(consumed.get(each), retried.get(each), each in voided) for each in ids
+        }
+
+    def begin(
+        self,
+        connection: Connection,
+        group: str,
+        message_ids: Sequence[str],
+        *,
+        retry_id: str,
+        actor: str,
+        why: str,
+        now: float,
+    ) -> None:
+        """Make letters ready to come again, and write down that they are about to.
+
+        Args:
+            connection: a transaction, to be committed before the broker is asked.
+            group: the consumer group.
+            message_ids: which letters.
+            retry_id: 32 characters that name this retry.
+            actor: who does it.
+            why: why.
+            now: the time, seconds since the epoch.
+        """
+        values = {"group": group, "ids": list(message_ids)}
+        connection.execute(self._forget_attempts, values)
+        self._escalations.letters_retried(connection, message_ids, group, retry_id)
+        acts = [
+            Act(
+                actor=actor,
+                action=ACTION,
+                message_id=message_id,
+                changed=False,
+                detail={"group": group, "why": why},
+                run_id=retry_id,
+            )
+            for message_id in message_ids
+        ]
+        self._audit.write(connection, acts, now)
+
+    def refuse(
+        self,
+        connection: Connection,
+        refused: Mapping[tuple[str, str], str],
+        *,
+        actor: str,
+        why: str,
+        now: float,
+    ) -> None:
+        """Write down that somebody asked for letters, and why nothing was done, by group and id."""
+        acts = [
+            Act(
+                actor=actor,
+                action=ACTION,
+                message_id=message_id,
+                changed=False,
+                detail={"group": group, "why": why, "outcome": outcome},
+            )
+            for (group, message_id), outcome in refused.items()
+        ]
+        self._audit.write(connection, acts, now)
+
+    def done(
+        self,
+        connection: Connection,
+        group: str,
+        message_ids: Sequence[str],
+        *,
+        retry_id: str,
+        now: float,
+    ) -> None:
+        """Write down that the broker has handed letters to their group."""
+        ids = {"ids": list(message_ids)}
+        connection.execute(self._done, ids | {"retry": retry_id})
+        self._escalations.close_letters(connection, message_ids, group, now)
+        later, text = utc_datetime(now + REVIVED_SECONDS), f"dead letter of {group} retried by hand"
+        connection.execute(
+            self._revive, ids | {"later": later, "at": utc_datetime(now), "text": text}
+        )
+
+
+def _is_of(detail: str, group: str) -> bool:
+    """Say whether the detail of an act names a consumer group; what does not read names none."""
+    try:
+        read = json.loads(detail)
+    except ValueError:
+        return False
+    return isinstance(read, dict) and read.get("group") == group

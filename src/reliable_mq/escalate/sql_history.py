@@ -1,0 +1,128 @@
+"""Reads everything that the tables of one database know of one message."""
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, Table, and_, inspect, or_, select, true
+
+from reliable_mq.escalate.stub_filter import status_text
+from reliable_mq.escalate.timeline import History
+
+
+class SqlHistory:
+    """Reads histories, each in the caller's transaction.
+
+    Args:
+        stubs: the message stub table.
+        logs: the consume log.
+        confirmations: what other databases told of the stubs.
+        escalations: the table of escalations.
+        alerts: the table of alerts.
+        notifiers: the table of notifiers.
+        audit: the table of what was changed by hand.
+        findings: reconciliation's table of findings; it is there after a first run.
+    """
+
+    def __init__(
+        self,
+        *,
+        stubs: Table,
+        logs: Table,
+        confirmations: Table,
+        escalations: Table,
+        alerts: Table,
+        notifiers: Table,
+        audit: Table,
+        findings: Table,
+    ) -> None:
+        self._stubs = stubs
+        self._logs = logs
+        self._confirmations = confirmations
+        self._escalations = escalations
+        self._alerts = alerts
+        self._notifiers = notifiers
+        self._audit = audit
+        self._findings = findings
+
+    def read(self, connection: Connection, message_id: str) -> History:
+        """Return what is known of a message; an empty history when nothing is."""
+        stub = connection.execute(
+            select(self._stubs).where(self._stubs.c.message_id == message_id)
+        ).one_or_none()
+        logs = self._all(connection, self._logs, message_id, self._logs.c.consumer_group)
+        audits = self._all(connection, self._audit, message_id, self._audit.c.seq)
+        order = self._escalations.c.seq
+        return History(
+            stub=dict(stub._mapping) if stub is not None else None,
+            logs=logs,
+            confirmations=self._all(
+                connection,
+                self._confirmations,
+                message_id,
+                self._confirmations.c.consumer_group,
+            ),
+            escalations=self._all(connection, self._escalations, message_id, order),
+            alerts=self._alerts_of(connection, message_id),
+            audits=[row | {"detail": _detail(row["detail"])} for row in audits],
+            findings=self._findings_of(connection, message_id),
+        )
+
+    @staticmethod
+    def _all(
+        connection: Connection, table: Table, message_id: str, order: Any
+    ) -> list[dict[str, Any]]:
+        wanted = select(table).where(table.c.message_id == message_id).order_by(order)
+        return [dict(row._mapping) for row in connection.execute(wanted)]
+
+    def _alerts_of(self, connection: Connection, message_id: str) -> list[dict[str, Any]]:
+        alert, notifier, escalation = self._alerts.c, self._notifiers.c, self._escalations.c
+        is_of_both = and_(alert.escalation_seq == escalation.seq, alert.notifier == notifier.name)
+        wanted = (
+            select(
+                escalation.seq.label("escalation_seq"),
+                notifier.name.label("notifier"),
+                *(alert.state, alert.digest_id, alert.told_date),
+                notifier.failures,
+                notifier.note.label("notifier_note"),
+                notifier.next_time,
+            )
+            .select_from(self._escalations)
+            .join(self._notifiers, true())
+            .outerjoin(self._alerts, is_of_both)
+            .where(
+                escalation.message_id == message_id,
+                or_(alert.state.is_not(None), escalation.close_date.is_(None)),
+            )
+            .order_by(escalation.seq, notifier.name)
+        )
+        return [dict(row._mapping) for row in connection.execute(wanted)]
+
+    def _findings_of(self, connection: Connection, message_id: str) -> list[dict[str, Any]]:
+        if not inspect(connection).has_table(self._findings.name):
+            return []
+        return self._all(connection, self._findings, message_id, self._findings.c.create_date)
+
+
+def _detail(text: str) -> dict[str, Any]:
+    """Return the detail of an act; what does not read is shown as it is."""
+    try:
+        detail = json.loads(text)
+    except ValueError:
+        detail = None
+    return detail if isinstance(detail, dict) else {"why": text}
+
+
+def readable(history: History) -> dict[str, Any]:
+    """Return a history for `json.dumps(…, default=str)`: the stub's columns, and lists of rows."""
+    shown: dict[str, Any] = {}
+    if history.stub is not None:
+        shown |= history.stub
+        shown["status"] = status_text(shown["status"])
+        shown["content"] = bytes(shown["content"]).decode("utf-8", "backslashreplace")
+    shown["consume_logs"] = [
+        log | {"state": "CONSUMED" if log["state"] else "RECEIVED"}
+        for log in map(dict, history.logs)
+    ]
+    for name in ("confirmations", "escalations", "alerts", "audits", "findings"):
+        shown[name] = [dict(row) for row in getattr(history, name)]
+    return shown

@@ -1,0 +1,207 @@
+"""How a stub comes to its end other than by confirmation: given up, retried, voided.
+
+What a person does to stubs is done to many at once: locked in one order, changed where that is
+legal, written down in the audit and closed among the escalations, all in the caller's transaction.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Table, bindparam, func, null, select, true, update
+
+from reliable_mq.confirm.sql_confirmation import SqlConfirmation, confirmation_of
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_types import is_among, utc_datetime
+from reliable_mq.escalate.sql_audit import Act, SqlAudit
+from reliable_mq.escalate.sql_escalations import SqlEscalations, escalations_of
+from reliable_mq.escalate.stub_filter import status_text
+from reliable_mq.outbox.sql_again import Attempts, sent_again
+from reliable_mq.outbox.stub import StubEvent, groups_of, groups_text, next_status, statuses_before
+
+_SEEN = ("status", "count", "given_up", "resend_time", "broker_name", "queue_id", "offset", "note")
+
+
+class SqlSettlement:
+    """Gives stubs up for a consumer group, in the caller's transaction.
+
+    Args:
+        stubs: the message stub table.
+        confirmation: knows which groups have consumed a message.
+        escalations: those of the same database.
+    """
+
+    def __init__(
+        self, stubs: Table, confirmation: SqlConfirmation, escalations: SqlEscalations
+    ) -> None:
+        self._confirmation = confirmation
+        self._escalations = escalations
+        stub = stubs.c
+        legal = stub.status.in_([s.value for s in statuses_before(StubEvent.EXHAUSTED)])
+        this = (stub.message_id == bindparam("id"), legal)
+        self._lock = select(stub.required_groups, stub.given_up_by).where(*this).with_for_update()
+        given_up = (
+            update(stubs)
+            .where(*this)
+            .values(
+                given_up_by=bindparam("by"), note=bindparam("text"), update_date=bindparam("at")
+            )
+        )
+        self._exhaust_one = given_up
+        self._exhaust_last = given_up.values(given_up=true(), resend_time=null())
+
+    def exhaust(
+        self,
+        connection: Connection,
+        message_id: str,
+        *,
+        group: str,
+        reason: str,
+        now: float,
+        topic: str = "",
+    ) -> None:
+        """Let a consumer group give a message up: a person is told.
+
+        Nothing is sent any more when no other required group is waited for. That its stub is given
+        up is a fact of its own: a send that is recorded late does not make it due again, and
+        `count` goes on to tell how often it was sent. A message without a stub here is told of
+        too, and one whose stub does not wait for the group; `topic` is where it was sent to.
+        """
+        row = connection.execute(self._lock, {"id": message_id}).one_or_none()
+        if row is not None and group in (required := groups_of(row.required_groups)):
+            by = {*groups_of(row.given_up_by), group}
+            waited_for = set(required) - by
+            if waited_for:
+                consumed = self._confirmation.consumed(connection, [message_id])
+                waited_for -= {group for _, group in consumed}
+            note = f"dead letter of {group}: {reason}"
+            values = {"id": message_id, "text": note, "at": utc_datetime(now)}
+            connection.execute(
+                self._exhaust_one if waited_for else self._exhaust_last,
+                values | {"by": groups_text(tuple(by))},
+            )
+        self._escalations.dead_letter(
+            connection, group=group, message_id=message_id, topic=topic, reason=reason, now=now
+        )
+
+
+class SqlHands:
+    """What a person does to stubs. Works in the caller's transaction.
+
+    Args:
+        stubs: the message stub table.
+        logs: the consume log.
+        escalations: those of the same database.
+        audit: that of the same database.
+        dialect: the database's.
+    """
+
+    def __init__(
+        self,
+        stubs: Table,
+        logs: Table,
+        escalations: SqlEscalations,
+        audit: SqlAudit,
+        dialect: str,
+    ) -> None:
+        self._escalations = escalations
+        self._audit = audit
+        stub = stubs.c
+        these = is_among(stub.message_id, "ids", dialect)
+        self._lock = (
+            select(
+                stub.message_id,
+                *(stub[name] for name in _SEEN),
+                func.length(stub.content).label("size"),
+            )
+            .where(these)
+            .order_by(stub.message_id)  # two batches lock in one order
+            .with_for_update()
+        )
+        change = update(stubs).where(these)
+        settled: dict[str, Any] = {"note": bindparam("text"), "update_date": bindparam("at")}
+        self._void = change.values(
+            status=next_status(StubStatus.UNCONFIRMED, StubEvent.VOID).value,
+            resend_time=null(),
+            **settled,
+        )
+        self._retry = change.values(**sent_again(bindparam("at")), note=bindparam("text"))
+        self._attempts = Attempts(logs, dialect)
+
+    def retry(
+        self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
+    ) -> dict[str, bool]:
+        """Let stubs be sent again from the start; False: there is none, or it is confirmed."""
+        done, legal = self._change(
+            connection, StubEvent.RETRY, self._retry, message_ids, actor, why, now
+        )
+        if legal:
+            self._attempts.forget(connection, legal)
+        return done
+
+    def void(
+        self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
+    ) -> dict[str, bool]:
+        """Void stubs; False: there is none, or it was settled already."""
+        done, _ = self._change(connection, StubEvent.VOID, self._void, message_ids, actor, why, now)
+        return done
+
+    def _change(
+        self,
+        connection: Connection,
+        event: StubEvent,
+        statement: Any,
+        message_ids: Sequence[str],
+        actor: str,
+        why: str,
+        now: float,
+    ) -> tuple[dict[str, bool], list[str]]:
+        """Do what `event` asks where it is legal; return what was done to each, and to which."""
+        verb = event.value
+        rows = connection.execute(self._lock, {"ids": list(message_ids)}).all()
+        seen: dict[str, Any] = {row.message_id: row._mapping for row in rows}
+        before = {status.value for status in statuses_before(event)}
+        legal = [
+            each
+            for each in seen
+            if seen[each]["status"] in before
+            # a tombstone of a half has nothing to send
+            and (event is not StubEvent.RETRY or seen[each]["size"])
+        ]
+        if legal:
+            note = f"{verb} by hand{': ' if why else ''}{why}"
+            connection.execute(statement, {"ids": legal, "text": note, "at": utc_datetime(now)})
+            self._escalations.close(connection, legal, verb, now)
+        done = dict.fromkeys(message_ids, False) | dict.fromkeys(legal, True)
+        acts = [
+            Act(
+                actor=actor,
+                action=f"stub {verb}",
+                message_id=message_id,
+                changed=changed,
+                detail=_detail(seen.get(message_id), why, changed=changed),
+            )
+            for message_id, changed in done.items()
+        ]
+        self._audit.write(connection, acts, now)
+        return done, legal
+
+
+def _detail(seen: Any, why: str, *, changed: bool) -> dict[str, Any]:
+    if seen is None:
+        return {"why": why, "outcome": "there is no such stub"}
+    status = status_text(seen["status"])
+    before = {name: seen[name] for name in _SEEN if seen[name] is not None}
+    detail = {"why": why, "before": before | {"status": status}}
+    return detail if changed else detail | {"outcome": f"it is {status}"}
+
+
+def settlement_of(database: Database) -> SqlSettlement:
+    """Return what gives stubs of a database up."""
+    return SqlSettlement(database.stubs, confirmation_of(database), escalations_of(database))
+
+
+def hands_of(database: Database) -> SqlHands:
+    """Return what a person does to stubs of a database."""
+    audit, escalations = SqlAudit(database.audit), escalations_of(database)
+    return SqlHands(database.stubs, database.logs, escalations, audit, database.dialect)

@@ -1,0 +1,90 @@
+"""Reads stubs for a person: those that a filter lets through, page by page."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, exists, func, literal, select
+
+from reliable_mq.database.row_values import LogState, StubStatus
+from reliable_mq.database.sql_stub_table import parked_rows
+from reliable_mq.escalate.stub_filter import StubFilter, status_text
+
+SUMMARY = (
+    *("message_id", "topic", "tag", "message_key", "ordering_key", "status", "count"),
+    *("resend_time", "required_groups", "create_date", "note"),
+)
+PAGE_ROWS = 500
+
+
+class SqlStubList:
+    """The stubs of one database that fit a filter. Works in the caller's transaction."""
+
+    def __init__(self, stubs: Table, logs: Table, wanted: StubFilter) -> None:
+        self._seq = stubs.c.seq
+        self._where = _conditions(stubs, logs, wanted)
+        self._columns = [stubs.c[name] for name in SUMMARY]
+
+    def count(self, connection: Connection) -> int:
+        """Return how many fit."""
+        return connection.execute(select(func.count(self._seq)).where(*self._where)).scalar_one()
+
+    def newest(self, connection: Connection, limit: int) -> list[dict[str, Any]]:
+        """Return the newest that fit, without their content."""
+        wanted = select(*self._columns).where(*self._where).order_by(self._seq.desc()).limit(limit)
+        return [_readable(row) for row in connection.execute(wanted)]
+
+    def page(
+        self, connection: Connection, after: int, limit: int = PAGE_ROWS
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Return the oldest that fit behind the row `after`, and the last one's row."""
+        wanted = (
+            select(self._seq, *self._columns)
+            .where(self._seq > after, *self._where)
+            .order_by(self._seq)
+            .limit(limit)
+        )
+        rows = connection.execute(wanted).all()
+        return [_readable(row, leave_out="seq") for row in rows], rows[-1].seq if rows else after
+
+
+def _conditions(stubs: Table, logs: Table, wanted: StubFilter) -> list[ColumnElement[bool]]:
+    return list(_each_condition(stubs, logs, wanted))
+
+
+def _each_condition(stubs: Table, logs: Table, wanted: StubFilter) -> Iterator[ColumnElement[bool]]:
+    stub = stubs.c
+    if wanted.status is not None:
+        yield stub.status == wanted.status.value
+    if wanted.escalated:
+        yield parked_rows(stubs)  # the condition of an index
+        yield and_(stub.status == StubStatus.UNCONFIRMED.value, stub.resend_time.is_(None))
+    for column, value in (
+        (stub.topic, wanted.topic),
+        (stub.tag, wanted.tag),
+        (stub.message_key, wanted.key),
+        (stub.ordering_key, wanted.ordering_key),
+    ):
+        if value:
+            yield column == value
+    if wanted.group:
+        log, comma = logs.c, literal(",")
+        named = (comma + stub.required_groups + comma).contains(
+            f",{wanted.group},", autoescape=True
+        )
+        consumed = exists().where(
+            log.message_id == stub.message_id,
+            log.consumer_group == wanted.group,
+            log.state == LogState.CONSUMED.value,
+        )
+        yield and_(named, ~consumed)
+    if wanted.since is not None:
+        yield stub.create_date >= wanted.since
+    if wanted.until is not None:
+        yield stub.create_date < wanted.until
+    if wanted.note:
+        yield stub.note.contains(wanted.note, autoescape=True)
+
+
+def _readable(row: Any, leave_out: str = "") -> dict[str, Any]:
+    values = {name: value for name, value in row._mapping.items() if name != leave_out}
+    return values | {"status": status_text(row.status)}

@@ -1,0 +1,186 @@
+"""A message's life in the order of time, put together from every ledger that knows of it. Pure.
+
+Receives the rows and records of one message as they are; hands on moments. Each ledger speaks for
+itself: where two of them disagree, both are shown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from reliable_mq.client.consuming.settling import DEAD_LETTER_REASON
+from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.database.row_values import LogState, StubStatus
+from reliable_mq.escalate.escalation import AlertState
+from reliable_mq.escalate.stub_filter import status_text
+from reliable_mq.message import ReceivedMessage
+
+Row = Mapping[str, Any]
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tables of one database know of a message; rows by column name.
+
+    `alerts` has a row for each escalation that is open or was told and each notifier, with what is
+    known of the notifier: `failures`, `notifier_note`, `next_time`; without a `state` its telling
+    has not begun.
+    """
+
+    stub: Row | None = None
+    logs: Sequence[Row] = ()
+    confirmations: Sequence[Row] = ()
+    escalations: Sequence[Row] = ()
+    alerts: Sequence[Row] = ()
+    audits: Sequence[Row] = ()
+    findings: Sequence[Row] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no table knows the message."""
+        return not any(getattr(self, name) for name in self.__struct_fields__)
+
+
+def merged(histories: Sequence[History]) -> History:
+    """Return what several databases know of one message; it has one stub, in one of them."""
+    stubs = [each.stub for each in histories if each.stub is not None]
+    return History(
+        stub=stubs[0] if stubs else None,
+        logs=[row for each in histories for row in each.logs],
+        confirmations=[row for each in histories for row in each.confirmations],
+        escalations=[row for each in histories for row in each.escalations],
+        alerts=[row for each in histories for row in each.alerts],
+        audits=[row for each in histories for row in each.audits],
+        findings=[row for each in histories for row in each.findings],
+    )
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Something that happened, or that is to happen; `time` None: at no known time."""
+
+    time: datetime | None
+    ledger: str
+    what: str
+
+
+def timeline(history: History, records: Sequence[ReceivedMessage] = ()) -> list[Moment]:
+    """Return the moments of a message's life in order; those at no known time come last.
+
+    Args:
+        history: what the tables know.
+        records: what the broker holds: the message, its copies in retry and dead-letter topics.
+    """
+    found: list[Moment] = []
+    if history.stub is not None:
+        found += _of_stub(history.stub)
+    for log in history.logs:
+        found += _of_log(log)
+    found += map(_of_record, records)
+    found += map(_of_confirmation, history.confirmations)
+    for escalation in history.escalations:
+        found += _of_escalation(escalation)
+    found += [moment for alert in history.alerts for moment in _of_alert(alert)]
+    found += map(_of_audit, history.audits)
+    found += map(_of_finding, history.findings)
+    return sorted(found, key=lambda moment: moment.time or _END_OF_TIME)  # equal ones stay in order
+
+
+def _of_stub(stub: Row) -> Iterator[Moment]:
+    groups = f" for {stub['required_groups']}" if stub["required_groups"] else ""
+    key = f", key {stub['message_key']}" if stub["message_key"] else ""
+    yield Moment(stub["create_date"], "stub", f"committed: topic {stub['topic']}{key}{groups}")
+    if stub["deliver_time"] is not None:
+        yield Moment(stub["deliver_time"], "stub", "the message is to arrive")
+    sent = f"sent {stub['count']} times"
+    if stub["broker_name"] is not None:
+        place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
+        sent += f", acknowledged at {place}"
+    noted = f": {stub['note']}" if stub["note"] else ""
+    yield Moment(stub["update_date"], "stub", f"{status_text(stub['status'])}, {sent}{noted}")
+    if stub["status"] != StubStatus.UNCONFIRMED:
+        return
+    if stub["resend_time"] is None:
+        why = "was given up by a consumer group" if stub["given_up"] else "was sent often enough"
+        yield Moment(None, "stub", f"waits for a person: it {why}")
+    else:
+        yield Moment(stub["resend_time"], "stub", _next_step(stub))
+
+
+def _next_step(stub: Row) -> str:
+    """Return what the scheduler does with a stub when it is due."""
+    due, is_free = stub["deliver_time"], stub["owner"] is None and stub["broker_name"] is None
+    if due is not None and is_free and stub["resend_time"] < due:
+        return "sent, to wait at the broker for its time; until then it waits here"
+    return "looked at again, by the resend scheduler"
+
+
+def _of_log(log: Row) -> Iterator[Moment]:
+    ledger, attempt = f"log of {log['consumer_group']}", log["attempt"]
+    if log["consume_date"] is not None:
+        if log["create_date"] < log["consume_date"]:
+            yield Moment(log["create_date"], ledger, "first received")
+        yield Moment(log["consume_date"], ledger, f"consumed, attempt {attempt}")
+        return
+    yield Moment(log["create_date"], ledger, "first received")
+    if log["owner"] is not None:
+        what = f"attempt {attempt} runs, or its process died: its lease ends here"
+    else:
+        what = f"attempt {attempt} failed; the next one from here on"
+    yield Moment(log["lease_until"], ledger, what)
+
+
+def _of_confirmation(told: Row) -> Moment:
+    group = told["consumer_group"]
+    if told["state"] == LogState.CONSUMED:
+        return Moment(told["update_date"], "notice", f"{group} told from its database: consumed")
+    what = f"{group} told from its database: an attempt failed"
+    return Moment(told["update_date"], "notice", what)
+
+
+def _of_record(record: ReceivedMessage) -> Moment:
+    topic, place = record.queue.topic, f"{record.queue.broker_name}, queue {record.queue.queue_id}"
+    what = f"stored in {topic}: {place}, offset {record.queue_offset}"
+    if topic.startswith(DEAD_LETTER_PREFIX):
+        reason = record.properties.get(DEAD_LETTER_REASON, "no reason was given")
+        what = f"dead letter of {topic.removeprefix(DEAD_LETTER_PREFIX)}: {reason}"
+    elif topic.startswith(RETRY_PREFIX):
+        what = f"to be delivered to {topic.removeprefix(RETRY_PREFIX)} again"
+    time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=record.store_time_ms)
+    return Moment(time, "broker", what)
+
+
+def _of_escalation(escalation: Row) -> Iterator[Moment]:
+    group = f" of {escalation['consumer_group']}" if escalation["consumer_group"] else ""
+    what = f"{escalation['kind']}{group}: {escalation['reason']}"
+    yield Moment(escalation["create_date"], "escalation", what)
+    if escalation["close_date"] is not None:
+        closed = f"closed by {escalation['close_reason']}: {escalation['kind']}{group}"
+        yield Moment(escalation["close_date"], "escalation", closed)
+
+
+def _of_alert(alert: Row) -> Iterator[Moment]:
+    name, state = alert["notifier"], alert["state"]
+    if state == AlertState.TOLD:
+        yield Moment(alert["told_date"], "alert", f"told by {name}, digest {alert['digest_id']}")
+    else:
+        what = f"not told by {name} yet"
+        if alert["failures"]:
+            what += f", {alert['failures']} tries failed: {alert['notifier_note']}"
+        yield Moment(alert["next_time"], "alert", what)
+
+
+def _of_audit(audit: Row) -> Moment:
+    changed = "" if audit["changed"] else " (nothing was changed)"
+    detail = audit["detail"]
+    said = (detail.get("outcome"), detail.get("why"))
+    why = "; ".join(str(each) for each in said if each)
+    what = f"{audit['action']} by {audit['actor']}{changed}{': ' if why else ''}{why}"
+    return Moment(audit["create_date"], "audit", what)
+
+
+def _of_finding(finding: Row) -> Moment:
+    group = f" for {finding['consumer_group']}" if finding["consumer_group"] else ""
+    what = f"found {finding['verdict']}{group}, in run {finding['run_id']}"
+    return Moment(finding["create_date"], "reconcile", what)

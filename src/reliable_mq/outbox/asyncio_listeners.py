@@ -1,0 +1,181 @@
+"""`@mq.transaction_listener`: an application's own word on half messages of its topics.
+
+For local transactions that are in no database of ours. Receives messages and what their listener
+decides; hands on halves and their ends. Refuses to guess: while a listener says UNKNOWN, raises or
+is not there, the half waits, and its broker asks any process of the application.
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+import msgspec
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.consuming.subscription import check_name
+from reliable_mq.client.sending.transaction import CheckBack, Half
+from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.limits import TOPIC_LENGTH_MAX
+from reliable_mq.message import Decision, Message, ReceivedMessage
+from reliable_mq.outbox.thread_link import Link
+
+log = logging.getLogger(__name__)
+
+_APPLICATION_LENGTH_MAX = 60
+
+
+class TransactionListener(Protocol):
+    """What `@mq.transaction_listener` takes; both methods may be `async def`."""
+
+    def execute(self, message: Message, argument: Any) -> Decision | Awaitable[Decision]:
+        """Run the local transaction of a half that is stored, and say how it ended.
+
+        UNKNOWN, or an exception, leaves it to `check`.
+        """
+        ...
+
+    def check(self, message: ReceivedMessage) -> Decision | Awaitable[Decision]:
+        """Say how the transaction of a half ended, in any process and at any time after.
+
+        UNKNOWN, or an exception: its broker asks again, so often as it is set to.
+        """
+        ...
+
+
+class TransactionResult(msgspec.Struct, frozen=True):
+    """What became of `send_in_transaction`: the message's id and the listener's decision."""
+
+    message_id: str
+    decision: Decision
+
+
+class Listeners:
+    """The transaction listeners of one application in this process.
+
+    Invariant: a topic has one listener; a half is sent only when this process answers for it.
+
+    Args:
+        application: its name; the producer group is named after it.
+        link: its connections.
+    """
+
+    def __init__(self, application: str, link: Link) -> None:
+        self._group = f"{application[:_APPLICATION_LENGTH_MAX]}_transactions"
+        self._link = link
+        self._listeners: dict[str, TransactionListener] = {}
+        self._joined: AsyncClient | None = None
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    def forget_parent(self) -> None:
+        """Join anew, after a fork: the lock may have been somebody's."""
+        self._joined, self._lock = None, threading.Lock()
+
+    def register(self, topic: str, given: Any) -> None:
+        """Take a listener: an object, or a class that is made without arguments.
+
+        Raises:
+            UsageError: when it lacks a method, cannot be made, or the topic has a listener.
+            ConfigurationError: when the topic's name is not legal.
+        """
+        check_name("topic", topic, TOPIC_LENGTH_MAX)
+        name = getattr(given, "__name__", type(given).__name__)
+        if topic in self._listeners:
+            raise UsageError(f"topic {topic} has a transaction listener already")
+        for method in ("execute", "check"):
+            if not callable(getattr(given, method, None)):
+                raise UsageError(f"transaction listener {name} has no method {method}")
+        if isinstance(given, type):
+            try:
+                given = given()
+            except TypeError as error:
+                raise UsageError(
+                    f"transaction listener {name} cannot be made without arguments ({error}): "
+                    f"give an object, mq.transaction_listener({topic!r})({name}(…))"
+                ) from error
+        self._listeners[topic] = given
+
+    def join(self) -> None:
+        """Answer for the application's halves from now on; a second call does nothing."""
+        with self._lock:
+            client = self._link.client
+            if self._joined is not client:
+                joining = client.transactions.join(self._group, self._answer)
+                self._link.loop_thread.run(joining)
+                self._joined = client
+
+    def send(self, message: Message, argument: Any) -> TransactionResult:
+        """Send a half, run its listener's `execute` in this thread, end the half."""
+        listener = self._listener(message.topic)
+        self.join()
+        run, transactions = self._link.loop_thread.run, self._link.client.transactions
+        half = run(transactions.send(message, self._group))
+        decision = listener.execute(message, argument)
+        if inspect.isawaitable(decision):
+            decision = run(_awaited(decision))
+        self._check(message.topic, decision)
+        run(self._end(half, decision))
+        return TransactionResult(half.message_id, decision)
+
+    async def send_async(self, message: Message, argument: Any) -> TransactionResult:
+        """Send a half from any event loop, run its listener's `execute` there, end the half."""
+        listener = self._listener(message.topic)
+        await asyncio.to_thread(self.join)
+        submit, transactions = self._link.loop_thread.submit, self._link.client.transactions
+        half = await asyncio.wrap_future(submit(transactions.send(message, self._group)))
+        decision = await _called(listener.execute, message, argument)
+        self._check(message.topic, decision)
+        await asyncio.wrap_future(submit(self._end(half, decision)))
+        return TransactionResult(half.message_id, decision)
+
+    async def _end(self, half: Half, decision: Decision) -> None:
+        if decision is Decision.UNKNOWN:
+            return
+        try:
+            await self._link.client.transactions.end(half, decision)
+        except ReliableMQError as error:
+            log.info("half %s is left to a check-back: %s", half.message_id, error)
+
+    async def _answer(self, asked: CheckBack) -> Decision:
+        topic = asked.message.topic
+        listener = self._listeners.get(topic)
+        if listener is None:
+            log.warning("nobody here knows of the half messages of topic %s", topic)
+            return Decision.UNKNOWN
+        decision = await _called(listener.check, asked.message)
+        self._check(topic, decision)
+        return decision
+
+    def _listener(self, topic: str) -> TransactionListener:
+        listener = self._listeners.get(topic)
+        if listener is None:
+            raise UsageError(
+                f"topic {topic} has no transaction listener: decorate one with "
+                f"@mq.transaction_listener({topic!r}), or use mq.transaction(half=True)"
+            )
+        return listener
+
+    def _check(self, topic: str, decision: object) -> None:
+        if not isinstance(decision, Decision):
+            raise UsageError(
+                f"the transaction listener of topic {topic} returned {decision!r}: return "
+                "Decision.COMMIT, ROLLBACK or UNKNOWN"
+            )
+
+
+async def _awaited(answer: Awaitable[Decision]) -> Decision:
+    return await answer
+
+
+async def _called(method: Any, *given: Any) -> Decision:
+    """Call a method, as a task or in a thread, as it is made for."""
+    if inspect.iscoroutinefunction(method):
+        answer: Decision = await method(*given)
+        return answer
+    answer = await asyncio.to_thread(method, *given)
+    return await answer if inspect.isawaitable(answer) else answer

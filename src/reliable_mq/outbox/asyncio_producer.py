@@ -1,0 +1,167 @@
+"""`mq.producer`: sends without the outbox. What is lost when the process dies, stays lost."""
+
+import asyncio
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Unpack
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.sending.outgoing import check_message, size_of
+from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.message import CONTENT_TYPE, Message, SendResult
+from reliable_mq.outbox.asyncio_listeners import Listeners, TransactionResult
+from reliable_mq.outbox.composing import (
+    MessageOptions,
+    check_room,
+    checked_id,
+    fresh_message_id,
+    key_text,
+    with_trace,
+)
+from reliable_mq.outbox.delay import by_level, check_times, timed_by_delay
+from reliable_mq.outbox.payload import encode_payload
+from reliable_mq.outbox.stub import check_texts
+from reliable_mq.outbox.thread_link import Link
+from reliable_mq.settings import Strictness
+
+
+class SentOutsideTransaction(UserWarning):
+    """A managed topic was sent to without a stub: nobody resends or reconciles this message."""
+
+
+class Producer:
+    """Sends messages at once, without a stub. Made by `ReliableMQ.producer`.
+
+    Args:
+        link: its connections.
+        is_managed: whether a topic's messages are meant to have stubs.
+        policy: what happens when such a topic is sent to.
+        listeners: the application's transaction listeners.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        is_managed: Callable[[str], bool],
+        policy: Strictness,
+        listeners: Listeners,
+    ) -> None:
+        self._link = link
+        self._is_managed = is_managed
+        self._policy = policy
+        self._listeners = listeners
+
+    def send(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> SendResult:
+        """Send `payload` and return where it is stored; the arguments are `Transaction.send`'s.
+
+        A time counts by the broker's clock, from when it has the message. What is further ahead
+        than its range (`timerMaxDelaySec`, 3 days) needs a stub that waits: `mq.transaction`.
+
+        Raises:
+            MessageRefused: when the message cannot be sent.
+            Refused: when its time is too far ahead for the broker.
+            UsageError: when both times are given or one does not read; when the topic is managed
+                and the policy is "raise".
+            Unavailable: when no broker could be reached; the message may still have been stored.
+        """
+        self._check_policy(topic)
+        message = self._message(topic, payload, **options)
+        return self._link.loop_thread.run(_send(self._link.client, message))
+
+    async def send_async(
+        self, topic: str, payload: Any, **options: Unpack[MessageOptions]
+    ) -> SendResult:
+        """Send from any event loop; see `send`."""
+        self._check_policy(topic)
+        message = self._message(topic, payload, **options)
+        client = await asyncio.to_thread(lambda: self._link.client)
+        return await asyncio.wrap_future(self._link.loop_thread.submit(_send(client, message)))
+
+    def send_in_transaction(
+        self, topic: str, payload: Any, argument: Any = None, **options: Unpack[MessageOptions]
+    ) -> TransactionResult:
+        """Send a half message, run its listener's `execute`, commit it or roll it back.
+
+        Args:
+            topic: the topic; it has a `@mq.transaction_listener`.
+            payload: as `Transaction.send` takes it.
+            argument: handed to `execute` beside the message.
+            **options: `Transaction.send`'s, a delay excepted.
+
+        Whatever `execute` raises is raised here; what became of the message is asked later, by
+        calling `check` in this or another process of the application.
+
+        Raises:
+            MessageRefused: when the message cannot be sent, or is delayed.
+            UsageError: when the topic has no listener.
+            RemoteError, Unavailable: when no broker took the half; `execute` did not run.
+        """
+        return self._listeners.send(self._message(topic, payload, **options), argument)
+
+    async def send_in_transaction_async(
+        self, topic: str, payload: Any, argument: Any = None, **options: Unpack[MessageOptions]
+    ) -> TransactionResult:
+        """Send a half message from any event loop; see `send_in_transaction`."""
+        message = self._message(topic, payload, **options)
+        return await self._listeners.send_async(message, argument)
+
+    def _message(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        tag: str = "",
+        key: object = "",
+        ordering_key: object = "",
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        properties: Mapping[str, str] | None = None,
+        content_type: str = "",
+        message_id: str = "",
+    ) -> Message:
+        check_times(delay, deliver_at)
+        body, content_type = encode_payload(payload, content_type)
+        check_texts(tag, key_text(key), key_text(ordering_key))
+        message = Message(
+            topic=topic,
+            body=body,
+            tag=tag,
+            keys=(key_text(key),) if key_text(key) else (),
+            message_id=checked_id(message_id) or fresh_message_id(time.time(), os.urandom),
+            ordering_key=key_text(ordering_key),
+            delay=delay if delay is not None and delay > timedelta() else None,
+            deliver_at=deliver_at,
+            properties={
+                **with_trace({} if properties is None else properties),
+                CONTENT_TYPE: content_type,
+            },
+        )
+        if properties:
+            check_message(message, size_of(message))  # a client may take larger bodies
+            check_room(message)
+        return message
+
+    def _check_policy(self, topic: str) -> None:
+        if self._policy == "allow" or not self._is_managed(topic):
+            return
+        text = (
+            f"topic {topic} is managed, but this message has no stub: use mq.transaction(), "
+            "or set send_outside_transaction='allow'"
+        )
+        if self._policy == "raise":
+            raise UsageError(text)
+        warnings.warn(text, SentOutsideTransaction, stacklevel=3)
+
+
+async def _send(client: AsyncClient, message: Message) -> SendResult:
+    """Send a message; one with a time, to a broker that has no timers, by the next delay level."""
+    try:
+        return await client.send(message)
+    except ReliableMQError as error:
+        levelled = by_level(timed_by_delay(message, time.time()), error)
+        if levelled is None:
+            raise
+        return await client.send(levelled)

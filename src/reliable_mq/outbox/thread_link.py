@@ -1,0 +1,51 @@
+"""What the outbox needs of the process that it runs in: a loop, a client, relays."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.sending.transaction import Half
+from reliable_mq.database.sql_database import Database
+from reliable_mq.message import SendResult
+from reliable_mq.outbox.sql_handover import Handover
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.thread_open_halves import OpenHalves
+from reliable_mq.outbox.thread_shared_relays import SharedRelays
+from reliable_mq.runtime.loop_thread import LoopThread
+
+
+class Link(Protocol):
+    """The connections of an application in this process. A part is made when first needed."""
+
+    @property
+    def loop_thread(self) -> LoopThread:
+        """The loop of the client."""
+        ...
+
+    @property
+    def client(self) -> AsyncClient:
+        """The client, started."""
+        ...
+
+    @property
+    def owner(self) -> str:
+        """How rows name this process."""
+        ...
+
+    @property
+    def open_halves(self) -> OpenHalves:
+        """The halves that this process has sent."""
+        ...
+
+    @property
+    def shared_relays(self) -> SharedRelays:
+        """The relays for what any process has committed."""
+        ...
+
+    def relay(self, name: str, database: Database, stubs: SqlStubs) -> Handover:
+        """Start the relay of a database, when it does not run; return what takes its stubs."""
+        ...
+
+    def commit_halves(self, halves: Sequence[Half]) -> list[SendResult | Exception]:
+        """Commit halves; the results are in their order."""
+        ...

@@ -1,0 +1,85 @@
+"""The outboxes of an application: one for each database, and one more for its half messages."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.thread_presence import Presence
+from reliable_mq.outbox.sql_half_outbox import HalfOutbox
+from reliable_mq.outbox.sql_handover import Handover
+from reliable_mq.outbox.sql_outbox import SqlOutbox
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.thread_half_messages import HalfMessages
+from reliable_mq.outbox.thread_link import Link
+from reliable_mq.outbox.thread_shared_relays import SharedHandover
+from reliable_mq.runtime.forks import call_in_child
+
+
+class Outboxes:
+    """Outboxes by database; each is made when it is first asked for.
+
+    Args:
+        link: runs the relays.
+        databases: by name.
+        half_messages: send the halves.
+        relay_lease: how long a new stub is its relay's alone, seconds.
+        timer_range: how far ahead brokers take a message, seconds.
+        is_shared: any process's relay may send what is committed here.
+        groups_of_topic: the consumer groups that a message of a topic and tag must reach.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        databases: Mapping[str, Database],
+        half_messages: HalfMessages,
+        *,
+        relay_lease: float,
+        timer_range: float,
+        is_shared: bool,
+        groups_of_topic: Callable[[str, str], tuple[str, ...]],
+        on_first_send: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._databases = databases
+        self._half_messages = half_messages
+        self._relay_lease = relay_lease
+        self._timer_range = timer_range
+        self._is_shared = is_shared
+        self._groups_of_topic = groups_of_topic
+        self._on_first_send = on_first_send
+        self._made: dict[tuple[str, bool], SqlOutbox] = {}
+        call_in_child(self.forget)
+
+    def of(self, name: str, *, half: bool) -> SqlOutbox:
+        """Return the outbox of a database; with `half` the one that sends half messages."""
+        made = self._made.get((name, half))
+        if made is not None:
+            return made
+        self._on_first_send()
+        database = self._databases[name]
+        if half:
+            database.identity.value()  # before the session has locked anything
+        stubs = SqlStubs(database.engine, database.stubs)
+        kind = partial(HalfOutbox, self._half_messages.of(name)) if half else SqlOutbox
+        is_shared = self._is_shared and not half  # who sent a half ends it
+        outbox = self._made[name, half] = kind(
+            stubs,
+            self._handover(name, stubs, is_shared=is_shared),
+            owner=None if is_shared else self._link.owner,
+            lease=self._relay_lease,
+            timer_range=self._timer_range,
+            groups_of_topic=self._groups_of_topic,
+            clock=database.clock.now_on,
+        )
+        return outbox
+
+    def _handover(self, name: str, stubs: SqlStubs, *, is_shared: bool) -> Handover:
+        database = self._databases[name]
+        if is_shared:
+            return SharedHandover(self._link.shared_relays, name, Presence(database.clock))
+        return self._link.relay(name, database, stubs)
+
+    def forget(self) -> None:
+        """Make all of them anew: a forked child writes stubs under a name of its own."""
+        self._made = {}

@@ -1,0 +1,94 @@
+"""Relays of this process that send what processes without a relay have committed.
+
+For each database a thread that claims and sends, and one that hears of commits where the database
+can tell. Made by workers and resend processes of an application with `relay="shared"`.
+"""
+
+import atexit
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.thread_presence import Presence
+from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.sql_unowned import SqlUnowned, channel_of
+from reliable_mq.outbox.stub import Stub
+from reliable_mq.outbox.thread_listener import CommitListener
+from reliable_mq.outbox.thread_relay import RelayThread
+
+
+class SharedHandover(NamedTuple):
+    """Wakes the shared relay of a database in this process, if there is one, after a commit."""
+
+    relays: "SharedRelays"
+    database: str
+    presence: Presence
+
+    def hand(self, stubs: Sequence[Stub], written: float) -> None:  # noqa: ARG002
+        """Let it look; the stubs have no owner, so whoever claims them sends them."""
+        self.relays.wake(self.database)
+        self.presence.show()
+
+
+class SharedRelays:
+    """Shared relays by the name of their database.
+
+    Invariant: a database has one at most, and it runs until `close`.
+
+    Args:
+        make_relay: makes a database's relay, given its stubs.
+        owner: how the tables name these relays.
+        lease: seconds for which a claim of theirs holds.
+    """
+
+    def __init__(
+        self, make_relay: Callable[[Database, SqlStubs, str], Relay], owner: str, lease: float
+    ) -> None:
+        self._make_relay = make_relay
+        self._owner = owner
+        self._lease = lease
+        self._lock = threading.Lock()
+        self._running: dict[str, tuple[RelayThread, CommitListener]] = {}
+
+    def start(self, databases: Mapping[str, Database]) -> None:
+        """Start those that do not run."""
+        with self._lock:
+            for name, database in databases.items():
+                if name not in self._running:
+                    self._running[name] = self._started(database)
+
+    def _started(self, database: Database) -> tuple[RelayThread, CommitListener]:
+        stubs = SqlStubs(database.engine, database.stubs)
+        thread = RelayThread(
+            self._make_relay(database, stubs, self._owner),
+            database.clock.measured_now,
+            unowned=SqlUnowned(stubs, owner=self._owner, lease=self._lease),
+            is_told=lambda: listener.is_listening,
+        )
+        listener = CommitListener(database.engine, channel_of(database.stubs), thread.wake)
+        listener.start()
+        thread.start()
+        atexit.register(thread.close)
+        return thread, listener
+
+    def wake(self, name: str) -> None:
+        """Let a database's relay look at once, if it runs in this process; never waits."""
+        running = self._running.get(name)
+        if running is not None:
+            running[0].wake()
+
+    def forget(self) -> None:
+        """Forget them in a forked child, where their threads do not run."""
+        for thread, _ in self._running.values():
+            atexit.unregister(thread.close)
+
+    def close(self, timeout: float) -> None:
+        """Send what they have claimed for at most `timeout` seconds each, and end them."""
+        with self._lock:
+            running, self._running = list(self._running.values()), {}
+        for thread, listener in running:
+            atexit.unregister(thread.close)
+            listener.close()
+            thread.close(timeout)

@@ -1,0 +1,37 @@
+"""A database as the resend scheduler sees it, and what is known of its topics."""
+
+from reliable_mq.confirm.sql_confirmation import confirmation_of
+from reliable_mq.database.sql_database import Database
+from reliable_mq.escalate.sql_audit import SqlAudit
+from reliable_mq.escalate.sql_escalations import escalations_of
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.resend.book import Book
+from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_opening import SqlOpening
+from reliable_mq.resend.sql_topics import SqlTopics
+from reliable_mq.resend.topic_gate import PROBE_LEASE
+
+
+def book_of(database: Database, *, lease: float = PROBE_LEASE) -> Book:
+    """Return a database as a resend scheduler sees it.
+
+    Args:
+        database: the database.
+        lease: seconds for which the scheduler has a probe that it takes, see `probe_lease`.
+    """
+    stubs = SqlStubs(database.engine, database.stubs)
+    return Book(
+        due=SqlDue(stubs, database.logs, confirmation_of(database)),
+        sends=stubs,
+        topics=topics_of(database, lease=lease),
+        opening=SqlOpening(stubs),
+        escalations=escalations_of(database),
+        notice_topic=database.identity.notice_topic,
+        clock=database.clock.now,
+    )
+
+
+def topics_of(database: Database, *, lease: float = PROBE_LEASE) -> SqlTopics:
+    """Return what is known of topics in a database."""
+    audit = SqlAudit(database.audit)
+    return SqlTopics(database.engine, database.resend_topics, audit, lease=lease)

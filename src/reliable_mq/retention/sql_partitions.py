@@ -1,0 +1,136 @@
+"""Drops partitions of stubs and consume logs, a day each, on PostgreSQL (P7).
+
+Dropping a partition costs what renaming a file does, however many rows it has. It goes only when
+every row in it may go; a day in which one stub is not settled stays, and its rows are removed one
+by one as in a table without partitions. Every step gives up after a tenth of a second when somebody
+holds what it wants to lock: senders wait no longer than that, and the next sweep tries again.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Engine, MetaData, Table, exists, literal, not_, or_, select, text
+from sqlalchemy.exc import OperationalError
+
+from reliable_mq.database.days import Day, days_over
+from reliable_mq.database.sql_day_partitions import DayPartitions, be_brief
+from reliable_mq.database.sql_stub_table import arrived_rows, is_settled
+from reliable_mq.database.sql_types import utc_datetime
+from reliable_mq.retention.retention import Removed
+from reliable_mq.retention.sql_retention import Ledger, SqlRetention
+
+log = logging.getLogger(__name__)
+
+
+class SqlPartitions:
+    """The partitions of one database.
+
+    Args:
+        engine: of a PostgreSQL.
+        stubs: the message stubs, partitioned by message id.
+        logs: the consume log, too.
+        dependents: tables whose rows go with a day of stubs or of logs: what other databases told
+            of the stubs, the business keys of the logs; each by `message_id`.
+        ledgers: keeps the duty and the marks.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        stubs: Table,
+        logs: Table,
+        dependents: tuple[Table, Table],
+        ledgers: SqlRetention,
+    ) -> None:
+        self._engine = engine
+        self._partitions = DayPartitions(engine, (stubs, logs))
+        self._stubs = stubs
+        self._logs = logs
+        self._told, self._keys = dependents
+        self._ledgers = ledgers
+
+    def ensure(self, now: float) -> list[str]:
+        """Make the partitions of today and of the next days; return the new ones."""
+        return self._partitions.ensure(now)
+
+    def remove_stub_days(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
+        """Drop the days of which every stub was settled before a time; `rows` counts days.
+
+        None: the duty is another's by now.
+        """
+        return self._remove(self._stubs, self._told, before, owner, until, limit)
+
+    def remove_log_days(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
+        """Drop the days of which every message was consumed before a time, and whose stubs are
+        gone; as above.
+        """
+        return self._remove(self._logs, self._keys, before, owner, until, limit)
+
+    def _remove(
+        self, table: Table, dependent: Table, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
+        dropped = 0
+        for day in days_over(self._partitions.days(table), before):
+            try:
+                with self._engine.begin() as connection:
+                    if not self._ledgers.keeps(connection, owner, until):
+                        return None
+                    if self._has_rows_to_keep(connection, table, day, before):
+                        continue
+                    if self._remove_dependents(connection, dependent, day, limit):
+                        return Removed(dropped, True)  # the rest of them the next time
+                    if self._drop(connection, table, day, before):
+                        dropped += 1
+            except OperationalError as error:
+                log.info("retention: %s stays for now: %s", day.table(table.name), error.orig)
+        return Removed(dropped, False)
+
+    def _has_rows_to_keep(
+        self, connection: Connection, table: Table, day: Day, before: float
+    ) -> bool:
+        """Say whether something in a day may not go yet."""
+        part = table.to_metadata(MetaData(), name=day.table(table.name))
+        at = utc_datetime(before)
+        if table is self._stubs:
+            kept = or_(
+                not_(is_settled(part.c.status)),
+                part.c.update_date >= at,
+                not_(arrived_rows(part, literal(at, part.c.update_date.type))),
+            )
+            return bool(connection.scalar(select(exists().where(kept))))
+        kept = or_(part.c.state == 0, part.c.consume_date >= at, part.c.confirm_time.is_not(None))
+        low, high = day.bounds
+        stub = self._stubs.c.message_id
+        has_stubs = exists().where(stub >= low, stub < high)
+        return bool(connection.scalar(select(or_(has_stubs, exists().where(kept)))))
+
+    def _remove_dependents(
+        self, connection: Connection, table: Table, day: Day, limit: int
+    ) -> bool:
+        """Remove some of the rows that go with a day; say whether there were any."""
+        low, high = day.bounds
+        some = select(table.c.message_id).where(
+            table.c.message_id >= low, table.c.message_id < high
+        )
+        found: Sequence[str] = connection.execute(some.limit(limit)).scalars().all()
+        if found:
+            connection.execute(table.delete().where(table.c.message_id.in_(found)))
+        return bool(found)
+
+    def _drop(self, connection: Connection, table: Table, day: Day, before: float) -> bool:
+        """Drop a day's partition, after another look at it with all writers of it kept out."""
+        quoted = self._engine.dialect.identifier_preparer.quote
+        name = quoted(day.table(table.name))
+        be_brief(connection)
+        connection.execute(text(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE"))
+        if self._has_rows_to_keep(connection, table, day, before):
+            return False
+        ledger: Ledger = "stubs" if table is self._stubs else "logs"
+        self._ledgers.move_mark(connection, ledger, utc_datetime(min(before, day.ends)))
+        connection.execute(text(f"DROP TABLE {name}"))
+        return True

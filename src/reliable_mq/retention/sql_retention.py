@@ -1,0 +1,376 @@
+"""Removes settled stubs and consumed logs of one database, in small transactions.
+
+Table `<prefix>retention` has one row: who has the duty, and a mark for each ledger, before which
+messages may be gone from it, which is committed together with every removal. A log goes only when
+its stub is gone: as long as there is a stub, a person or a repair may send its message again.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from reliable_mq.database.sql_consume_log_table import consumed_rows, free_keys
+from reliable_mq.database.sql_scheduling_tables import ROWS_DUTY
+from reliable_mq.database.sql_stub_table import arrived_rows, settled_rows
+from reliable_mq.database.sql_types import is_among, utc_datetime
+from reliable_mq.database.sql_watched_time import SqlWatchedTime
+from reliable_mq.retention.retention import Removed
+from reliable_mq.watched_time import WatchedTime, read
+
+RemoveOld = Callable[[Connection, float, int], int]
+Ledger = Literal["stubs", "logs"]
+
+LEASES_BEYOND = 10
+"""No lease lies so many of its lengths ahead, unless a clock was wrong."""
+
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_START = (_BEGINNING, "", "")
+
+
+class SqlRetention:
+    """What retention does in one database. Every method is one transaction, or two.
+
+    Invariant: a mark never decreases, and nothing younger is removed from its ledger.
+
+    Args:
+        engine: the database.
+        stubs: the message stubs.
+        logs: the consume log beside them.
+        told: what other databases told of the stubs; goes with them.
+        keys: the business keys that messages had their effect under; go with their logs.
+        duties: the table of the duty.
+        watched: the table of what is known of the clocks.
+        remove_calls: (connection, now, limit) -> how many results of idempotent calls it removed.
+        remove_escalations: (connection, before, limit) -> how many that were closed it removed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        stubs: Table,
+        logs: Table,
+        told: Table,
+        keys: Table,
+        duties: Table,
+        watched: Table,
+        remove_calls: RemoveOld,
+        remove_escalations: RemoveOld,
+    ) -> None:
+        self._engine = engine
+        self._duties = duties
+        self._remove_calls = remove_calls
+        self._remove_escalations = remove_escalations
+        self._watching = SqlWatchedTime(watched)
+        dialect = engine.dialect.name
+        duty = duties.c
+        this = duty.duty == literal_column(f"'{ROWS_DUTY}'")
+        self._take = (
+            update(duties)
+            .where(
+                this,
+                or_(
+                    duty.owner.is_(None),
+                    duty.owner == bindparam("me"),
+                    duty.lease_until <= bindparam("at"),
+                    # It was written under a clock that was ahead: nobody may wait for that.
+                    duty.lease_until > bindparam("beyond"),
+                ),
+            )
+            .values(owner=bindparam("me"), lease_until=bindparam("until"))
+        )
+        ours = and_(this, duty.owner == bindparam("me"))
+        self._keep = update(duties).where(ours).values(lease_until=bindparam("until"))
+        marks = {"stubs": duty.stubs_removed_until, "logs": duty.logs_removed_until}
+        self._move_mark = {
+            ledger: update(duties).where(this).values({column: _later(column)})
+            for ledger, column in marks.items()
+        }
+        self._marks = select(*marks.values()).where(this)
+        known = self._watching.find.scalar_subquery()
+        self._said = select(duty.reconciled_until, known.label("known")).where(this)
+        of_stubs, of_logs = stubs.c.update_date, logs.c.consume_date
+        self._newest = [
+            # Nothing that a driver cannot read: what somebody wrote may be infinity.
+            select(func.max(date)).where(rows, date > _BEGINNING, date <= bindparam("at"))
+            for date, rows in ((of_stubs, settled_rows(stubs)), (of_logs, consumed_rows(logs)))
+        ]
+        self._gate: datetime | None = None
+        self._known: WatchedTime | None = None
+        self._swept: tuple[datetime, str, str] = _START
+        self._swept_stubs: datetime | None = None
+        self._find_and_remove_stubs(stubs, told, dialect)
+        self._find_and_remove_logs(stubs, logs, keys, dialect)
+
+    def _find_and_remove_stubs(self, stubs: Table, told: Table, dialect: str) -> None:
+        stub = stubs.c
+        self._old_stubs = (
+            select(stub.seq, stub.message_id, stub.update_date)
+            # What somebody made of a status goes by no time.
+            .where(
+                settled_rows(stubs),
+                stub.update_date < bindparam("before"),
+                arrived_rows(stubs, bindparam("before", type_=stub.update_date.type)),
+            )
+            .order_by(stub.update_date)
+            .limit(bindparam("limit"))
+            .with_for_update(skip_locked=True)
+        )
+        # A million that are to arrive later may be the oldest: they are passed once in a sweep.
+        self._next_stubs = self._old_stubs.where(stub.update_date >= bindparam("date"))
+        self._remove_stubs = delete(stubs).where(is_among(stub.seq, "seqs", dialect))
+        self._remove_told = delete(told).where(is_among(told.c.message_id, "ids", dialect))
+
+    def _find_and_remove_logs(self, stubs: Table, logs: Table, keys: Table, dialect: str) -> None:
+        stub, log, key = stubs.c, logs.c, keys.c
+        # In the order of time and key, so that what stays behind because its stub is still there is
+        # passed once in a sweep, and each statement looks at as many rows as it is told to.
+        place = (log.consume_date, log.consumer_group, log.message_id)
+        behind = or_(
+            log.consume_date > bindparam("date"),
+            and_(
+                log.consume_date == bindparam("date"),
+                or_(
+                    log.consumer_group > bindparam("group"),
+                    and_(
+                        log.consumer_group == bindparam("group"),
+                        log.message_id > bindparam("id"),
+                    ),
+                ),
+            ),
+        )
+        self._old_logs = (
+            select(*place)
+            .where(
+                consumed_rows(logs),
+                log.confirm_time.is_(None),  # else another database has yet to be told of it
+                log.consume_date >= bindparam("date"),
+                log.consume_date < bindparam("before"),
+                behind,
+            )
+            .order_by(*place)
+            .limit(bindparam("limit"))
+        )
+        # Asked for by id: as part of the statement above a planner may read all stubs instead.
+        self._with_stub = select(stub.message_id).where(is_among(stub.message_id, "ids", dialect))
+        self._remove_logs = delete(logs).where(
+            log.consumer_group == bindparam("group"), is_among(log.message_id, "ids", dialect)
+        )
+        self._remove_keys = delete(keys).where(
+            key.consumer_group == bindparam("group"), is_among(key.message_id, "ids", dialect)
+        )
+        old_and_free = (free_keys(keys), key.lease_until < bindparam("before"))
+        self._old_free_keys = (
+            select(key.consumer_group, key.key_digest)
+            .where(*old_and_free)
+            .order_by(key.lease_until)
+            .limit(bindparam("limit"))
+        )
+        # A message may take a key at this moment; then it is no longer free.
+        self._remove_free_keys = delete(keys).where(
+            key.consumer_group == bindparam("group"),
+            is_among(key.key_digest, "digests", dialect),
+            *old_and_free,
+        )
+
+    def take(self, now: float, owner: str, lease: float) -> bool:
+        """Take the duty, or keep it; False: another instance has it."""
+        times = {"at": now, "until": now + lease, "beyond": now + LEASES_BEYOND * lease}
+        values = {"me": owner} | {name: utc_datetime(time) for name, time in times.items()}
+        with self._engine.begin() as connection:
+            if self._takes(connection, values):
+                return True
+            if connection.execute(self._marks).first() is not None:
+                return False
+        try:
+            with self._engine.begin() as connection:
+                marks = dict.fromkeys(("stubs_removed_until", "logs_removed_until"), _BEGINNING)
+                connection.execute(insert(self._duties), {"duty": ROWS_DUTY, **marks})
+                return self._takes(connection, values)
+        except IntegrityError:  # another one made it at this moment, to have the duty
+            return False
+
+    def _takes(self, connection: Connection, values: dict[str, Any]) -> bool:
+        """Take the duty if it is to be had, and see what is said beside it."""
+        if connection.execute(self._take, values).rowcount != 1:
+            return False
+        said = connection.execute(self._said).one()
+        self._gate, self._known = said.reconciled_until, read(said.known)
+        return True
+
+    def reconciled_until(self) -> float | None:
+        """Return the time from which nothing was reconciled when the duty was taken.
+
+        None: nobody reconciles in increments.
+        """
+        return None if self._gate is None else self._gate.timestamp()
+
+    def watched(self) -> WatchedTime | None:
+        """Return what was known of the clocks when the duty was taken; None: nobody had looked."""
+        return self._known
+
+    def newest(self, now: float) -> float | None:
+        """Return when a stub was settled or a message consumed last, by `now`; None: never."""
+        at = {"at": utc_datetime(now)}
+        with self._engine.begin() as connection:
+            found = [connection.execute(newest, at).scalar() for newest in self._newest]
+        return max((each.timestamp() for each in found if each is not None), default=None)
+
+    def note_watched(self, known: WatchedTime, owner: str, until: float) -> bool:
+        """Write what is known of the clocks; False: the duty is another's by now."""
+        with self._removal() as connection:
+            if not self.keeps(connection, owner, until):
+                return False
+            self._watching.note(connection, known)
+        self._known = known
+        return True
+
+    def removed_until(self) -> tuple[float | None, float | None]:
+        """Return the times before which messages may be gone: (from the stubs, from the logs).
+
+        None: nothing is.
+        """
+        with self._engine.begin() as connection:
+            stubs, logs = connection.execute(self._marks).first() or (_BEGINNING, _BEGINNING)
+        return _seconds(stubs), _seconds(logs)
+
+    def remove_stubs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
+        """Remove stubs that were settled before a time; None: the duty is another's by now.
+
+        Each call goes on where the last one ended, and begins anew when it came to the end.
+        """
+        with self._removal() as connection:
+            if not self.keeps(connection, owner, until):
+                return None
+            values = {"before": utc_datetime(before), "limit": limit}
+            rows = (
+                connection.execute(self._old_stubs, values)
+                if self._swept_stubs is None
+                else connection.execute(self._next_stubs, values | {"date": self._swept_stubs})
+            ).all()
+            if rows:
+                connection.execute(self._remove_stubs, {"seqs": [row.seq for row in rows]})
+                # What other databases told of a stub is of no use without it.
+                connection.execute(self._remove_told, {"ids": [row.message_id for row in rows]})
+                self.move_mark(connection, "stubs", rows[-1].update_date)
+        is_full = len(rows) == limit
+        self._swept_stubs = rows[-1].update_date if is_full else None
+        return Removed(len(rows), is_full)
+
+    def remove_logs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
+        """Look at `limit` logs of messages consumed before a time; remove those without a stub.
+
+        Each call goes on where the last one ended, and begins anew when it came to the end. None:
+        as above.
+        """
+        date, group, message_id = self._swept
+        values = {"date": date, "group": group, "id": message_id, "limit": limit}
+        with self._removal() as connection:
+            if not self.keeps(connection, owner, until):
+                return None
+            values["before"] = utc_datetime(before)
+            rows = connection.execute(self._old_logs, values).all()
+            ids = {"ids": sorted({row.message_id for row in rows})}
+            staying = set(connection.execute(self._with_stub, ids).scalars()) if rows else set()
+            removable: dict[str, list[str]] = defaultdict(list)
+            for row in rows:
+                if row.message_id not in staying:
+                    removable[row.consumer_group].append(row.message_id)
+            for name, gone in removable.items():
+                # No two transactions want these: CONSUMED is for ever, and the duty is ours.
+                for statement in (self._remove_keys, self._remove_logs):
+                    connection.execute(statement, {"group": name, "ids": gone})
+            if removable:
+                self.move_mark(connection, "logs", rows[-1].consume_date)
+        is_full = len(rows) == limit
+        self._swept = tuple(rows[-1])[:3] if is_full else _START
+        return Removed(sum(map(len, removable.values())), is_full)
+
+    def remove_free_keys(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
+        """Remove business keys whose last attempt failed before a time; None: as above.
+
+        Those that a message had its effect under go with its log.
+        """
+        with self._removal() as connection:
+            if not self.keeps(connection, owner, until):
+                return None
+            old = {"before": utc_datetime(before)}
+            rows = connection.execute(self._old_free_keys, old | {"limit": limit}).all()
+            digests: dict[str, list[str]] = defaultdict(list)
+            for row in rows:
+                digests[row.consumer_group].append(row.key_digest)
+            for name, gone in sorted(digests.items()):
+                values = old | {"group": name, "digests": sorted(gone)}
+                connection.execute(self._remove_free_keys, values)
+        return Removed(len(rows), len(rows) == limit)
+
+    def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None:
+        """Remove results of idempotent calls whose own window is over; None: as above."""
+        with self._removal() as connection:
+            if not self.keeps(connection, owner, until):
+                return None
+            rows = self._remove_calls(connection, now, limit)
+        return Removed(rows, rows == limit)
+
+    def remove_escalations(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
+        """Remove escalations that were closed before a time; None: as above."""
+        with self._removal() as connection:
+            if not self.keeps(connection, owner, until):
+                return None
+            rows = self._remove_escalations(connection, before, limit)
+        return Removed(rows, rows == limit)
+
+    @contextmanager
+    def _removal(self) -> Iterator[Connection]:
+        """Begin a transaction whose loss with the power would do no harm: it is done again.
+
+        Rows and mark are lost together, in the order of the commits; so nobody has to wait for it.
+        """
+        with self._engine.begin() as connection:
+            if self._engine.dialect.name == "postgresql":
+                connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+            yield connection
+
+    def keeps(self, connection: Connection, owner: str, until: float) -> bool:
+        """Renew the duty, in the transaction of a removal, if it is still ours."""
+        values = {"me": owner, "until": utc_datetime(until)}
+        return connection.execute(self._keep, values).rowcount == 1
+
+    def move_mark(self, connection: Connection, ledger: Ledger, moment: datetime) -> None:
+        """Note, in the transaction of a removal, from before when messages may be gone from it."""
+        connection.execute(self._move_mark[ledger], {"mark": moment})
+
+
+def _later(column: Column[datetime]) -> ColumnElement[datetime]:
+    """Return the parameter `mark`, or what is there when that is later."""
+    mark: ColumnElement[datetime] = bindparam("mark", type_=column.type)
+    return case((column < mark, mark), else_=column)
+
+
+def _seconds(mark: datetime) -> float | None:
+    return None if mark == _BEGINNING else mark.timestamp()

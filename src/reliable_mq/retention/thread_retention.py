@@ -1,0 +1,46 @@
+"""Runs retention again and again, a small part of the time. Receives an event that ends it."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from reliable_mq.database.sql_faults import FaultTeller
+from reliable_mq.retention.retention import Retention, RetentionCounts
+from reliable_mq.runtime.stopped import Stopped
+
+log = logging.getLogger(__name__)
+
+PART = 0.03
+"""The part of the time in which rows are removed, as long as there are any."""
+IDLE_SECONDS = 60.0
+"""How often it is looked whether something has become old."""
+TOLD_SECONDS = 600.0
+
+
+def run_forever(
+    retention: Retention, stopped: Stopped, clock: Callable[[], float] = time.time
+) -> None:
+    """Run until `stopped`."""
+    faults = FaultTeller(log, "retention")
+    removed: Counter[str] = Counter()
+    told = time.monotonic()
+    while not stopped.is_set():
+        began = time.monotonic()
+        try:
+            counts = retention.run_once(clock())
+        except Exception as error:  # noqa: BLE001 - told by the teller
+            faults.tell(error)
+            stopped.wait(IDLE_SECONDS)
+            continue
+        removed += Counter(counts.rows)
+        if removed.total() and (not counts.is_full or time.monotonic() > told + TOLD_SECONDS):
+            rows = ", ".join(f"{number} {what}" for what, number in removed.items() if number)
+            log.info("retention: removed %s", rows)
+            removed, told = Counter(), time.monotonic()
+        stopped.wait(pause_after(counts, time.monotonic() - began))
+
+
+def pause_after(counts: RetentionCounts, took: float) -> float:
+    """Return how long to wait after a run that took `took` seconds."""
+    return took * (1 / PART - 1) if counts.is_full else IDLE_SECONDS
