@@ -8,7 +8,7 @@ from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Answer
 from reliable_mq.wire.command import Command
-from reliable_mq.wire.properties import encode_properties
+from reliable_mq.wire.properties import decode_properties, encode_properties
 
 SIZE_MAX = 65_536  # of a body in this world
 ITEM = BatchItem(0, b"x" * (len(TOPIC) + 11), encode_properties({"UNIQ_KEY": "A" * 32}))
@@ -38,7 +38,7 @@ def test_a_batch_of_next_to_nothing_is_refused_before_its_records_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     identified: list[bytes] = []
-    monkeypatch.setattr(sends, "_identified", lambda _state, own, _now_ms: identified.append(own))
+    monkeypatch.setattr(sends, "_identified", lambda own, _new_ids: identified.append(own))
     end = world.state.store.log.end
 
     answer = send(world, items[3:] + last)
@@ -55,6 +55,17 @@ def test_a_full_batch_of_small_messages_is_stored(world: BrokerWorld) -> None:
     assert send(world, items).code == Answer.SUCCESS
 
     assert len(world.records(TOPIC)) == len(items)
+
+
+def test_messages_of_a_batch_without_ids_get_ids_of_their_own(world: BrokerWorld) -> None:
+    items = [BatchItem(0, b"x" * 20, b""), BatchItem(0, b"x" * 20, b"TAGS\x01a")] * 3
+
+    assert send(world, items).code == send(world, items).code == Answer.SUCCESS
+
+    ids = [decode_properties(record.properties)["UNIQ_KEY"] for record in world.records(TOPIC)]
+    assert len(ids) == len(set(ids)) == 2 * len(items)
+    assert ids == sorted(ids)
+    assert {(len(each), each[12]) for each in ids} == {(32, "7")}
 
 
 def test_a_batch_that_no_file_of_the_log_can_hold_is_refused_whole() -> None:

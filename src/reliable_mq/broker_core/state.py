@@ -3,7 +3,7 @@
 Receives changes from the request families; hands on a `Turn`; refuses to do anything itself.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -156,11 +156,15 @@ class BrokerState:
         """Whether an acknowledgement waits for the medium."""
         return self.config.flush_disk_type == SYNC_FLUSH
 
-    def next_message_id(self, now_ms: int) -> str:
-        """Return a message id for a producer that gave none: by time, address and a counter."""
-        self._message_count += 1
-        count = self._message_count.to_bytes(8)[-4:]
-        return new_message_id(now_ms, self.host[-8:-4] + self.host[-2:] + count)
+    def new_message_ids(self, now_ms: int) -> Iterator[bytes]:
+        """Yield ids for messages whose producer gave none: by time, address and a counter.
+
+        Their counter is their end, so that the ids of a batch share all that stands before it.
+        """
+        shared = new_message_id(now_ms, self.host[-8:-4] + self.host[-2:] + bytes(4))[:-8].encode()
+        while True:
+            self._message_count += 1
+            yield b"%b%08X" % (shared, self._message_count & 0xFFFFFFFF)
 
     def append(self, message: StoredMessage, now_ms: int) -> Place:
         """Store a message; it becomes visible when it is durable."""

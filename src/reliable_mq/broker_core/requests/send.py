@@ -6,7 +6,7 @@ Source: Apache RocketMQ `SendMessageProcessor`, `AbstractSendMessageProcessor`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 
 from reliable_mq.broker_core.delivery.schedule import delayed
@@ -296,7 +296,7 @@ def any_queue(state: BrokerState, topic: TopicConfig) -> int:
 def _append_one(
     state: BrokerState, message: StoredMessage, properties: bytes, now_ms: int
 ) -> Place:
-    properties = _identified(state, properties, now_ms)
+    properties = _identified(properties, state.new_message_ids(now_ms))
     if message.topic[0] == "%" or _named_here(_END + properties):
         return _append_rewritten(state, message, properties, now_ms)
     message.properties = properties + state.broker_properties
@@ -312,7 +312,8 @@ def _send_half(
 ) -> bool:
     """Store and answer a half message; return False, and do nothing, when it is none."""
     now_ms = request.now_ms
-    named = decode_properties(_identified(state, properties, now_ms) + state.broker_properties)
+    identified = _identified(properties, state.new_message_ids(now_ms))
+    named = decode_properties(identified + state.broker_properties)
     if not is_half(named, message.reconsume_times):
         message.sys_flag &= ~TRANSACTION_MASK
         return False
@@ -325,7 +326,7 @@ def _send_half(
     return True
 
 
-def _identified(state: BrokerState, properties: bytes, now_ms: int) -> bytes:
+def _identified(properties: bytes, new_ids: Iterator[bytes]) -> bytes:
     """Return the properties with an end behind the last one, and with a message id among them.
 
     Every retry and every resend of a message bears the id that it has here. A producer that gave
@@ -334,7 +335,7 @@ def _identified(state: BrokerState, properties: bytes, now_ms: int) -> bytes:
     if properties and not properties.endswith(_END):
         properties += _END
     if _UNIQ_KEY not in properties:
-        properties += _UNIQ_KEY + state.next_message_id(now_ms).encode() + _END
+        properties += _UNIQ_KEY + next(new_ids) + _END
     return properties
 
 
@@ -379,5 +380,6 @@ def _append_batch(
         raise too_large(size_max)
     has_ids = min(map(bytes.find, properties, repeat(_UNIQ_KEY))) >= 0
     if not (has_ids and all(map(bytes.endswith, properties, repeat(_END)))):
-        properties = [_identified(state, own, now_ms) for own in properties]
+        new_ids = state.new_message_ids(now_ms)
+        properties = [_identified(own, new_ids) for own in properties]
     return state.store.appender.append_batch(like, flags, bodies, properties, now_ms)
