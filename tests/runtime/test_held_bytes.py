@@ -1,6 +1,6 @@
 """How much connections may make a process keep together, and who goes first."""
 
-from reliable_mq.runtime.held_bytes import HeldBytes
+from reliable_mq.runtime.held_bytes import HeldBytes, UnreadAnswers
 
 
 def test_who_holds_the_most_goes_first_and_then_who_has_held_it_longest() -> None:
@@ -54,3 +54,24 @@ def test_who_lets_go_and_holds_again_comes_last() -> None:
     bytes_.note(1, 50)
     held[3] = 10
     assert bytes_.note(3, 10) == [2]
+
+
+def test_answers_count_whole_until_their_last_byte_has_left() -> None:
+    unread = UnreadAnswers()
+    unread.wrote(4_000_000)
+    assert unread.held(1_000_000) == 4_000_000
+
+    unread.wrote(2_000_000)
+    assert unread.held(3_000_000) == 6_000_000
+    assert unread.held(2_000_001) == 6_000_000
+    assert unread.held(2_000_000) == 2_000_000
+    assert unread.held(1) == 2_000_000
+    assert unread.held(0) == 0
+
+
+def test_answers_that_were_not_noted_count_by_what_is_left_of_them() -> None:
+    unread = UnreadAnswers()
+    assert unread.held(100) == 100
+
+    unread.wrote(70_000)
+    assert unread.held(70_100) == 70_100

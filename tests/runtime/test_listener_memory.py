@@ -105,3 +105,24 @@ def test_answers_that_nobody_reads_take_so_much_memory_of_all_connections_togeth
     monkeypatch.setattr(listener, "UNSENT_SIZE_MAX", 32 * 1024 * 1024)
     run(test)
     assert "does not read its answers" in caplog.text
+
+
+def test_an_answer_of_which_the_system_has_taken_a_part_counts_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The system takes some MiB of each answer; what is left of two would be below the limit."""
+
+    async def test() -> None:
+        async with serving(times=8 * 1024) as echo:
+            writers = []
+            for _ in range(2):
+                _, writer = await connect(echo)
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                writer.write(encode_command(request(7, body=b"x" * 1024)))
+                writers.append(writer)
+            await eventually(lambda: len(echo.gone) == 1)
+            for writer in writers:
+                writer.close()
+
+    monkeypatch.setattr(listener, "UNSENT_SIZE_MAX", 14 * 1024 * 1024)
+    run(test)

@@ -3,11 +3,36 @@
 Pure: sizes in, connections out.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 Sizes = dict[int, int]
 
 _SHARE_AFTERWARDS = 0.9
+
+
+class UnreadAnswers:
+    """What answers to one peer keep in memory until the peer has read them.
+
+    Answers that are written together stay in memory until their last byte has left, also when the
+    system has taken most of them.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: deque[int] = deque()
+        self._total = 0
+
+    def wrote(self, size: int) -> None:
+        """Note how many bytes were written together."""
+        self._sizes.append(size)
+        self._total += size
+
+    def held(self, unsent: int) -> int:
+        """Return how many bytes are in memory while the system has not taken `unsent` of them."""
+        sizes = self._sizes
+        while sizes and self._total - sizes[0] >= unsent:
+            self._total -= sizes.popleft()
+        return max(self._total, unsent)
 
 
 class HeldBytes:

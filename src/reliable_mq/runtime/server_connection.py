@@ -17,6 +17,7 @@ from reliable_mq.errors import FrameError
 from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.descriptors import is_last
+from reliable_mq.runtime.held_bytes import UnreadAnswers
 from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.record import pack_host
@@ -28,6 +29,7 @@ _UNSENT_PAUSE = 1024 * 1024  # a peer with this many unread bytes is not read fr
 # the peer has read.
 _LARGE_AT_ONCE = 4
 _JOINED_MAX = 4096
+_SMALL_MAX = 65_536  # answers of so few bytes count by what is left of them
 
 
 class Owner(Protocol):
@@ -97,6 +99,7 @@ class ServerConnection(asyncio.Protocol):
         "_reads_no_more",
         "_small_answers",
         "_transport",
+        "_unread",
     )
 
     def __init__(self, listener: Acceptor, owner: Owner) -> None:
@@ -113,6 +116,7 @@ class ServerConnection(asyncio.Protocol):
         self._later: deque[Command] = deque()  # came, and wait until the peer has read
         self._later_size = 0  # bytes of what came, until nothing of it waits
         self._has_unsent = False  # whether the listener knows of answers that are not read
+        self._unread = UnreadAnswers()
         self._held = 0  # bytes that the listener knows of
         self._frame_began = 0.0  # when the first byte came of the frame that is not whole
         self._transport: asyncio.Transport
@@ -188,8 +192,8 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def unsent_size(self) -> int:
-        """Bytes of answers that the peer has not read."""
-        return self._transport.get_write_buffer_size()
+        """Bytes in memory of answers that the peer has not read."""
+        return self._unread.held(self._transport.get_write_buffer_size())
 
     def _note_received(self) -> None:
         size = self.received_size
@@ -269,6 +273,10 @@ class ServerConnection(asyncio.Protocol):
         unsent = self._transport.get_write_buffer_size()
         if unsent and self._connection is not None:
             self._has_unsent = True
+            size = sum(map(len, frames))
+            if size > _SMALL_MAX or unsent > _SMALL_MAX:
+                self._unread.wrote(size)
+                unsent = self._unread.held(unsent)
             self._listener.note_unsent(self._connection.id, unsent)
 
     def _note_read(self) -> None:
