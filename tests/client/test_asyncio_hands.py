@@ -66,8 +66,7 @@ def test_what_a_handler_sets_in_its_context_is_gone_with_the_next_message() -> N
     async def scene() -> None:
         consumer, assigned = reading(ScriptedClient(World()), handle, keys=["", ""], concurrency=1)
         consumer.hands.pump()
-        while assigned.unfinished:
-            await asyncio.sleep(0)
+        await eventually(lambda: not assigned.unfinished)
 
     play(scene())
     assert seen == ["nobody", "Ada", "nobody", "Ada"]
@@ -219,16 +218,13 @@ def test_a_thread_that_hangs_is_gone_round_by_another_one_up_to_twice_as_many(
             while "all its handlers hang" not in caplog.text:
                 await asyncio.sleep(2 * LIMIT)
                 await consumer.hands.check()
-            while len(hanging.begun) < 4:
-                await asyncio.sleep(LIMIT)
+            await eventually(lambda: len(hanging.begun) >= 4)
             assert sorted(hanging.begun) == [0, 1, 2, 3], "and then nothing more is started"
-            while assigned.unfinished > 1:
-                await asyncio.sleep(0)
+            await eventually(lambda: assigned.unfinished <= 1)
             assert len(client.world.calls_of(BACK)) == 4, "they come again"
         finally:
             hanging.may_end.set()
-        while assigned.unfinished or consumer.hands.calls:
-            await asyncio.sleep(LIMIT)
+        await eventually(lambda: not assigned.unfinished and not consumer.hands.calls)
         assert hanging.begun[4:] == [4], "hands that are free again go on"
         assert len(client.world.calls_of(BACK)) == 4, "the old calls have no say any more"
 
@@ -254,13 +250,11 @@ def test_a_key_waits_for_the_thread_that_hangs_and_its_word_counts(
             assert hanging.begun == [0], "nobody else may begin with the key"
             assigned.put([message(assigned.queue, 2)], 3)
             consumer.hands.pump()
-            while len(hanging.begun) < 2:
-                await asyncio.sleep(LIMIT)
+            await eventually(lambda: len(hanging.begun) >= 2)
             assert hanging.begun == [0, 2], "others go on in its place"
         finally:
             hanging.may_end.set()
-        while assigned.unfinished:
-            await asyncio.sleep(LIMIT)
+        await eventually(lambda: not assigned.unfinished)
         assert not client.world.calls_of(BACK)
 
     play(scene())
@@ -291,8 +285,7 @@ def test_a_coroutine_that_will_not_be_cancelled_is_gone_round_like_a_thread() ->
             await asyncio.sleep(2 * LIMIT)
             await consumer.hands.check()
         may_end.set()
-        while assigned.unfinished:
-            await asyncio.sleep(0)
+        await eventually(lambda: not assigned.unfinished)
         assert len(client.world.calls_of(BACK)) == 1
 
     play(scene())

@@ -21,6 +21,7 @@ from tests.client.scripted_consumer import (
     reading,
     world_with,
 )
+from tests.waiting import eventually
 
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.received import received
@@ -51,14 +52,12 @@ def test_what_stands_in_the_way_is_told_once_and_so_is_its_end(
         )
         consumer = AsyncPushConsumer(ScriptedClient(world), group, consumed)
         await consumer.start()
-        while len(world.calls_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) < 12:
-            await asyncio.sleep(0)
+        await eventually(lambda: len(world.calls_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) >= 12)
         warnings = [r.message for r in caplog.records if r.levelno == logging.WARNING]
         assert len(warnings) == 2, "the topic and its retry topic, once each"
         assert "topic t cannot be read: code 1: no consumer for this group" in warnings[1]
         world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("another")
-        while "reads all its topics again" not in caplog.text:
-            await asyncio.sleep(0)
+        await eventually(lambda: "reads all its topics again" in caplog.text)
         await consumer.close()
 
     caplog.set_level(logging.INFO)
@@ -85,15 +84,15 @@ def test_a_queue_that_leaves_is_unlocked_only_when_nothing_of_it_runs_any_more()
         world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("client-a", "client-b")
         asked = len(world.calls_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP))
         consumer.rebalance_soon()
-        while len(world.calls_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) < asked + 2:
-            await asyncio.sleep(0)
+        await eventually(
+            lambda: len(world.calls_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) >= asked + 2
+        )
         for _ in range(100):
             await asyncio.sleep(0)
         assert group.is_leaving(MessageQueue("t", "a", 1))
         assert world.calls_of(RequestCode.UNLOCK_BATCH_MQ) == []
         handler.may_end.set()
-        while not world.calls_of(RequestCode.UNLOCK_BATCH_MQ):
-            await asyncio.sleep(0)
+        await eventually(lambda: world.calls_of(RequestCode.UNLOCK_BATCH_MQ))
         (last,) = world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
         assert (last.command.ext_fields["queueId"], last.command.ext_fields["commitOffset"]) == (
             *("1", "1"),
@@ -142,11 +141,9 @@ def test_messages_behind_calls_that_do_not_end_soon_get_other_hands() -> None:
         consumer.hands.pump()
         await asyncio.sleep(0)
         assert calls == [[0, 1, 2, 3], [4, 5, 6, 7]]
-        while sum(map(len, calls)) < 12:
-            await asyncio.sleep(0)
+        await eventually(lambda: sum(map(len, calls)) >= 12)
         may_end.set()
-        while group.find(assigned.queue) and assigned.unfinished:
-            await asyncio.sleep(0)
+        await eventually(lambda: not group.find(assigned.queue) or not assigned.unfinished)
 
     play(scene())
 
@@ -171,8 +168,7 @@ def test_a_handler_that_exits_has_failed_and_ends_nothing_else(
         client = ScriptedClient(World())
         consumer, assigned = reading(client, handler)
         consumer.hands.pump()
-        while assigned.unfinished:
-            await asyncio.sleep(0)
+        await eventually(lambda: not assigned.unfinished)
         assert client.world.calls_of(RequestCode.CONSUMER_SEND_MSG_BACK), "it comes again"
 
     play(scene())
@@ -196,8 +192,7 @@ def test_functions_run_in_threads_and_coroutine_functions_on_the_loop() -> None:
     async def scene(handler: AnyHandler) -> None:
         consumer, assigned = reading(ScriptedClient(World()), handler)
         consumer.hands.pump()
-        while assigned.unfinished:
-            await asyncio.sleep(0)
+        await eventually(lambda: not assigned.unfinished)
 
     def hands_on(messages: Sequence[ReceivedMessage]) -> Any:
         return tasked(messages)
@@ -226,8 +221,7 @@ def test_a_queue_without_order_moves_on_although_a_handler_hangs() -> None:
         await asyncio.sleep(0)
         group.leave(assigned.queue)
         consumer.reader.let_go([assigned])
-        while group.find(assigned.queue):
-            await asyncio.sleep(0.001)
+        await eventually(lambda: not group.find(assigned.queue))
         commits = client.world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
         assert [call.command.ext_fields["commitOffset"] for call in commits] == ["0"]
         # It comes back while the old call still runs, which has nothing to say of it any more.
@@ -256,12 +250,10 @@ def test_an_ordered_queue_waits_for_its_handler_and_says_so(
         await asyncio.sleep(0)
         consumer.group.leave(assigned.queue)
         consumer.reader.let_go([assigned])
-        while caplog.text.count("it waits for them") < 2:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: caplog.text.count("it waits for them") >= 2)
         assert not client.world.calls_of(RequestCode.UNLOCK_BATCH_MQ)
         handler.may_end.set()
-        while consumer.group.find(assigned.queue):
-            await asyncio.sleep(0)
+        await eventually(lambda: not consumer.group.find(assigned.queue))
         (commit,) = client.world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
         assert commit.command.ext_fields["commitOffset"] == "1"
 
@@ -320,14 +312,12 @@ def test_a_queue_that_is_paused_is_not_pulled_and_stays_where_it_is() -> None:
         consumer = AsyncPushConsumer(ScriptedClient(world), group, handle)
         consumer.pause()
         await consumer.start()
-        while len(consumer.queues) < 3:
-            await asyncio.sleep(0)
+        await eventually(lambda: len(consumer.queues) >= 3)
         for _ in range(50):
             await asyncio.sleep(0)
         assert world.calls_of(RequestCode.PULL_MESSAGE) == []
         consumer.resume()
-        while not seen:
-            await asyncio.sleep(0)
+        await eventually(lambda: seen)
         assert seen == [1]
         await consumer.close()
 

@@ -4,6 +4,7 @@ import asyncio
 
 from tests.client.script import group_of
 from tests.client.scripted_consumer import Held, ScriptedClient, found, play, world_with
+from tests.waiting import eventually
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
@@ -55,8 +56,7 @@ def test_memory_stays_bounded_and_shared_out_while_a_handler_hangs_over_an_endle
         group.invariants()
         handler.may_end.set()
         begun = sum(each.next_offset for each in read())
-        while sum(each.next_offset for each in read()) < begun + 1000:
-            await asyncio.sleep(0)
+        await eventually(lambda: sum(each.next_offset for each in read()) >= begun + 1000)
         await consumer.close()
 
     play(scene())

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from tests.client.script import NAME_SERVER, World, group_of, route_table, routes_answer, says
 from tests.client.scripted_consumer import QUICK, ScriptedClient, consumed, members, play
+from tests.waiting import eventually
 
 from reliable_mq.client.connecting.asyncio_membership import AsyncMembership
 from reliable_mq.client.connecting.name_servers import NameServers
@@ -39,8 +40,7 @@ def test_one_introduction_serves_all_queues_whose_broker_has_forgotten_the_group
         }
         consumer = AsyncPushConsumer(client, group, consumed)
         await consumer.start()
-        while len(world.calls_of(PULL)) < 2 * QUEUES:
-            await asyncio.sleep(0)
+        await eventually(lambda: len(world.calls_of(PULL)) >= 2 * QUEUES)
         assert client.introductions == 1
         await consumer.close()
 
@@ -81,8 +81,7 @@ def test_who_asks_for_an_introduction_while_one_is_under_way_shares_the_next_one
         membership = AsyncMembership(engine)
         membership.produce("p")
         waiting = [asyncio.create_task(membership.introduce()) for _ in range(QUEUES)]
-        while not engine.asked:
-            await asyncio.sleep(0)
+        await eventually(lambda: engine.asked)
         waiting.pop().cancel()
         engine.may_answer.set()
         await asyncio.gather(*waiting)
@@ -101,8 +100,7 @@ def test_an_introduction_that_was_given_up_serves_nobody() -> None:
         membership = AsyncMembership(engine)
         membership.produce("p")
         first, second = (asyncio.create_task(membership.introduce()) for _ in range(2))
-        while not engine.asked:
-            await asyncio.sleep(0)
+        await eventually(lambda: engine.asked)
         first.cancel()
         engine.may_answer.set()
         await second

@@ -8,7 +8,7 @@ import pytest
 from tests.client.script import World, random_bytes, route_table, says
 from tests.client.test_compression import LONG
 from tests.client.test_producer import STORED, world_of
-from tests.waiting import run_scene
+from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.flow import Call, Flow
 from reliable_mq.client.sending.asyncio_requests import AsyncRequests
@@ -203,8 +203,7 @@ def test_each_reply_finds_its_own_request() -> None:
     async def scene() -> None:
         desk = Desk()
         asking = [asyncio.create_task(desk.ask()) for _ in range(3)]
-        while len(desk.sent) < 3:
-            await asyncio.sleep(0)
+        await eventually(lambda: len(desk.sent) >= 3)
         ids = [message.properties["CORRELATION_ID"] for message in desk.sent]
         for each in reversed(ids):
             assert desk.bring(each, each.encode()).code == ResponseCode.SUCCESS
@@ -242,8 +241,7 @@ def test_a_reply_that_does_not_read_is_refused_and_one_that_comes_twice_is_one()
     async def scene() -> None:
         desk = Desk()
         asking = asyncio.create_task(desk.ask())
-        while not desk.sent:
-            await asyncio.sleep(0)
+        await eventually(lambda: desk.sent)
         assert desk.asking.answered("a:1", request(PUSH)).code == ResponseCode.SYSTEM_ERROR
         assert desk.bring("").code == ResponseCode.SYSTEM_ERROR
         each = desk.sent[0].properties["CORRELATION_ID"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
 from tests.name_server.test_routes import World
-from tests.waiting import allowed_seconds
+from tests.waiting import allowed_seconds, eventually
 
 from reliable_mq.broker_core.registration import take_order_topics
 from reliable_mq.errors import StoreCorrupt
@@ -219,8 +219,7 @@ def test_a_name_server_ends_while_a_peer_changes_settings_all_the_time(tmp_path:
         server = Slow(tmp_path / "kvConfig.json")
         await server.start("127.0.0.1", 0)
         peer = asyncio.create_task(change(server.port))
-        while len(server.written) < 3:
-            await asyncio.sleep(0)
+        await eventually(lambda: len(server.written) >= 3)
         await asyncio.wait_for(server.close(), allowed_seconds(10))
         await peer
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.runtime.link_world import LONG_SECONDS, Peer, World, play, silent
+from tests.waiting import eventually
 
 from reliable_mq.errors import ConnectionLost, RequestTimeout
 from reliable_mq.runtime.link import Link
@@ -92,8 +93,7 @@ def test_the_next_call_opens_a_new_connection() -> None:
 
     async def scene(it: World) -> None:
         await it.links.call(it.address, request(1), LONG_SECONDS)
-        while it.links.open_links():
-            await asyncio.sleep(0)
+        await eventually(lambda: not it.links.open_links())
         await it.links.call(it.address, request(1), LONG_SECONDS)
         assert len(it.greeted) == 2
 
@@ -223,8 +223,7 @@ def test_clients_that_lost_a_peer_together_do_not_come_back_together() -> None:
 def test_a_closed_client_calls_nobody() -> None:
     async def scene(it: World) -> None:
         pending = asyncio.ensure_future(it.links.call(it.address, request(1), LONG_SECONDS))
-        while not it.links.open_links():
-            await asyncio.sleep(0)
+        await eventually(it.links.open_links)
         (link,) = it.links.open_links()
         await it.links.close()
         with pytest.raises(ConnectionLost, match="this client closed it"):
@@ -290,8 +289,7 @@ def test_a_peer_that_stops_reading_is_dropped_with_all_that_waits_for_it() -> No
         call = asyncio.create_task(
             it.links.call(it.address, request(1, body=LARGE * 12), LONG_SECONDS)
         )
-        while not it.links.open_links():
-            await asyncio.sleep(0)
+        await eventually(it.links.open_links)
         (link,) = it.links.open_links()
         waiting = asyncio.create_task(it.links.call(it.address, request(34), LONG_SECONDS))
         while not call.done():

@@ -39,13 +39,7 @@ from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.retention import Retention
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
-from reliable_mq.broker_core.topics import (
-    READ,
-    WRITE,
-    DataVersion,
-    TopicConfig,
-    TopicTable,
-)
+from reliable_mq.broker_core.topics import READ, WRITE, DataVersion, TopicConfig, TopicTable
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
@@ -157,10 +151,7 @@ class BrokerState:
         return self.config.flush_disk_type == SYNC_FLUSH
 
     def new_message_ids(self, now_ms: int) -> Iterator[bytes]:
-        """Yield ids for messages whose producer gave none: by time, address and a counter.
-
-        Their counter is their end, so that the ids of a batch share all that stands before it.
-        """
+        """Yield ids for messages whose producer gave none: by time and address, then a counter."""
         shared = new_message_id(now_ms, self.host[-8:-4] + self.host[-2:] + bytes(4))[:-8].encode()
         while True:
             self._message_count += 1

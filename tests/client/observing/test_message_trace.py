@@ -4,12 +4,13 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 from tests.client.observing.seen import QUEUE, received, stored
-from tests.waiting import run_scene
+from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.name_servers import NameServers
@@ -306,8 +307,7 @@ def test_records_that_find_no_room_are_dropped_and_counted() -> None:
         await trace.after_start(client)
         for _ in range(3):
             trace.after_send(sending())
-        while not client.flows:  # the first three are on their way, and stay there
-            await asyncio.sleep(0)
+        await eventually(lambda: client.flows)  # the first three are on their way, and stay there
         threads = [threading.Thread(target=trace.after_send, args=(sending(),)) for _ in range(8)]
         for thread in threads:
             thread.start()
@@ -321,6 +321,10 @@ def test_records_that_find_no_room_are_dropped_and_counted() -> None:
     run_scene(scene())
 
 
+def _has_dropped(trace: MessageTraceMiddleware, count: int) -> bool:
+    return trace.dropped >= count
+
+
 def test_what_no_broker_takes_is_dropped_counted_and_told_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -331,8 +335,7 @@ def test_what_no_broker_takes_is_dropped_counted_and_told_of_once(
         await trace.after_start(client)
         for at in range(1, 4):
             trace.after_send(sending())
-            while trace.dropped < at:
-                await asyncio.sleep(0)
+            await eventually(partial(_has_dropped, trace, at))
         await trace.before_close(client)
 
     run_scene(scene())
@@ -349,8 +352,7 @@ def test_a_close_that_takes_too_long_drops_what_is_left() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await trace.before_close(client)
-        while trace.dropped < 1:
-            await asyncio.sleep(0)
+        await eventually(lambda: trace.dropped >= 1)
 
     run_scene(scene())
 
