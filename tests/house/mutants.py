@@ -194,14 +194,15 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", choices=PARTS)
-    parser.add_argument("--mutant", help="a key of the report, to try this one again")
+    parser.add_argument("--mutant", help="a key of the report, or its file:line, or its file")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
     parts = [asked.part] if asked.part else list(PARTS)
     if asked.mutant:
         known = {part: mutants_of(part) for part in parts}
         chosen = {
-            part: [each for each in known[part] if each.key == asked.mutant] for part in parts
+            part: [each for each in known[part] if f"{each.key}:".startswith(f"{asked.mutant}:")]
+            for part in parts
         }
         chosen = {part: found for part, found in chosen.items() if found}
         if not chosen:
