@@ -36,7 +36,25 @@ def _python_files(root: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 PARTS = {
-    "wire": Part(("wire",), ("wire", "test_decodable.py", "test_message_digest.py")),
+    # Damage of records is tried where records lie in a log.
+    "wire": Part(
+        ("wire",),
+        (
+            "wire",
+            "test_decodable.py",
+            "test_message_digest.py",
+            "broker_core/store/test_commit_log.py",
+            "broker_core/store/test_damaged_records.py",
+            "broker_core/store/test_lost_queue.py",
+            "broker_core/store/test_message_index.py",
+            "broker_core/test_batches.py",
+            "broker_core/test_damaged_record.py",
+            "broker_core/test_filtered_pull.py",
+            "broker_core/test_requests.py",
+            "broker_core/test_send_reply.py",
+            "client/test_compression.py",
+        ),
+    ),
     # A store is opened, killed and read by a broker core, without a process or a socket.
     "store": Part(
         ("broker_core/store",),
