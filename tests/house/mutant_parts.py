@@ -111,7 +111,16 @@ PARTS = {
         tuple(
             f"reconcile/test_{name}.py"
             for name in (
-                *("begins", "by_hand", "clocks", "conclusion", "corpus", "doubts", "events"),
+                *(
+                    "begins",
+                    "by_hand",
+                    "clocks",
+                    "conclusion",
+                    "corpus",
+                    "doubts",
+                    "events",
+                    "evidence",
+                ),
                 *("flow", "fold", "increments", "judge", "judge_places", "judging_tasks"),
                 *("managed_topics", "merge", "moments", "report", "repair", "verdict"),
             )
