@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -64,20 +65,26 @@ class _Finder:
 
 
 def chosen(known: Map, trial: Trial) -> list[str]:
-    """Return the tests that may notice: those that run the file, best the module of its name."""
+    """Return the tests that may notice: of modules named for the file, importing or running it.
+
+    What runs at import is no test's line. So all tests of such a module are asked.
+    """
     file = Path(trial.file)
-    executed = known.lines.get(trial.file, {})
-    names = set(known.noticing(trial.file, trial.lines))
-    names = names or {name for line in executed.values() for name in line}
+    running = {name for names in known.lines.get(trial.file, {}).values() for name in names}
     counts: dict[str, int] = {}
-    for name in names or set(known.tests):
+    for name in known.tests:
         module = name.partition("::")[0]
-        is_named = file.stem in module
-        counts[module] = counts.get(module, 0) + (1000 if is_named else 1)
+        if module not in counts:
+            counts[module] = 1000 * _closeness(file, ROOT / module)
+        counts[module] += name in running
     modules = sorted(counts, key=lambda module: (-counts[module], module))[:FILES_MAX]
-    return known.within_budget(
-        {name for name in (names or known.tests) if name.partition("::")[0] in modules}
-    )
+    return known.within_budget({name for name in known.tests if name.partition("::")[0] in modules})
+
+
+def _closeness(file: Path, test: Path) -> int:
+    """Say how near a test module is to a file of the source: by its name, or by what it imports."""
+    imports = f"{file.parent.name}(\\.{file.stem} import| import [^\\n]*\\b{file.stem}\\b)"
+    return 2 * (file.stem in test.stem) + bool(re.search(imports, test.read_text()))
 
 
 def passes(names: list[str], basetemp: str) -> bool:

@@ -140,12 +140,19 @@ def _is_silent(node: ast.AST) -> bool:
     return isinstance(node, _SILENT_NODES) or _is_log_call(node)
 
 
+def _has_silent_keywords(node: ast.AST) -> bool:
+    """Tell whether keywords are of a class, or the `strict` of a zip, which asserts."""
+    return isinstance(node, ast.ClassDef) or (
+        isinstance(node, ast.Call) and _name(node.func) == "zip"
+    )
+
+
 def _spots(
     node: ast.AST, around: tuple[ast.AST, ...] = (), owner: Owner | None = None, prefix: str = ""
 ) -> Iterator[_Spot]:
     """Walk what may be changed below a node, in the order of the source."""
     for field, value in ast.iter_fields(node):
-        if field in _SILENT_FIELDS or (isinstance(node, ast.ClassDef) and field == "keywords"):
+        if field in _SILENT_FIELDS or (field == "keywords" and _has_silent_keywords(node)):
             continue
         inner = owner
         if isinstance(node, _FUNCTIONS) and field == "body" and owner is None:

@@ -25,6 +25,15 @@ def test_a_handle_is_read_with_and_without_its_padding(length: int) -> None:
     assert decode_recall_handle(text.rstrip("=")) == handle
 
 
+def test_a_handle_that_lost_half_of_its_padding_is_none() -> None:
+    whole = next(
+        text
+        for length in range(1, 4)
+        if (text := encode_recall_handle(HANDLE._replace(unique_key="K" * length))).endswith("==")
+    )
+    assert decode_recall_handle(whole[:-1]) is None
+
+
 def test_a_handle_has_apaches_form() -> None:
     assert encode_recall_handle(HANDLE) == encoded("v1 orders broker-a 1700000000123 7F0000010001")
 
