@@ -9,6 +9,9 @@ from tests.house.mutations import Owner
 _SECONDS_A_MUTANT = 8.0
 """Processor time of the tests that are asked about one mutant, the quickest first."""
 
+_WAITING_SECONDS_MAX = 120.0
+"""What a mutant may take by the clock, which only one reaches that waits for ever."""
+
 
 class Seconds(msgspec.Struct, array_like=True):
     """What a test took when it was mapped."""
@@ -47,7 +50,7 @@ class Map(msgspec.Struct):
         """Return how many seconds of processor and of the clock these tests may take."""
         cpu = sum(self.tests[name].cpu for name in names)
         wall = sum(self.tests[name].wall for name in names)
-        return 3 + 4 * cpu, 30 + 10 * wall
+        return 3 + 4 * cpu, min(30 + 10 * wall, _WAITING_SECONDS_MAX)
 
 
 class Trial(msgspec.Struct):

@@ -33,6 +33,7 @@ _SLOW_DATABASES = frozenset({"postgresql", "mysql"})
 _SERVERS = ("valkey_server",)
 _TEST_SECONDS_MAX = 4.0
 """A slower test is not asked."""
+_ALL_SECONDS_MAX = 3_600.0
 _NO_SHRINKING = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
 
 
@@ -170,7 +171,7 @@ class Trials:
             failing.write_text("\n".join(name for name in names if not self._pass([name])))
             return True
 
-        tried(run_all, *self._map.limits(list(self._items)))
+        tried(run_all, self._map.limits(list(self._items))[0], _ALL_SECONDS_MAX)
         self._map.unfit += failing.read_text().splitlines()
         Path(JOB.map).write_bytes(msgspec.json.encode(self._map))
 
