@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from bench import raw_results
 from tests.house.mutant_jobs import Job, Map, Trial
 from tests.house.mutant_parts import EQUIVALENT, PARTS, ROOT, SOURCE, Equivalent, Part
 from tests.house.mutations import Mutation, mutations
@@ -26,6 +27,7 @@ from tests.house.mutations import Mutation, mutations
 PACKAGE = SOURCE / "reliable_mq"
 CACHE = ROOT / ".mutants"
 _EXCUSED = {each.file for each in EQUIVALENT}
+Row = tuple[str, str, float]  # the key of a mutant, its outcome, seconds
 _KILLED = ("killed", "timed out")
 
 
@@ -86,7 +88,7 @@ class PartRun:
         self._outcomes = folder / "outcomes"
         self._map_path = cache / f"{name}-{_digest(part)}.json"
 
-    def run(self, mutants: list[Mutant]) -> list[tuple[str, str, float]]:
+    def run(self, mutants: list[Mutant]) -> list[Row]:
         """Return the key, the outcome and the seconds of each mutant."""
         known = self._map()
         self._outcomes.touch()
@@ -103,9 +105,9 @@ class PartRun:
             self._process([sys.executable, "-m", "tests.house.mutant_fresh"], "fresh", fresh)
         return [row for row in self._rows() if row[1] != "afresh"]
 
-    def _rows(self) -> list[tuple[str, str, float]]:
+    def _rows(self) -> list[Row]:
         lines = self._outcomes.read_bytes().splitlines()
-        return [msgspec.json.decode(line, type=tuple[str, str, float]) for line in lines]
+        return [msgspec.json.decode(line, type=Row) for line in lines]
 
     def _map(self) -> Map:
         self._cache.mkdir(exist_ok=True)
@@ -144,9 +146,7 @@ class PartRun:
             raise SystemExit(f"error: the tests of {self._name} cannot be mapped; see {log}")
 
 
-def tried_parts(
-    chosen: dict[str, list[Mutant]], jobs: int
-) -> dict[str, list[tuple[str, str, float]]]:
+def tried_parts(chosen: dict[str, list[Mutant]], jobs: int) -> dict[str, list[Row]]:
     """Try the mutants of all parts, some parts at a time."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
         runs = {}
@@ -157,7 +157,7 @@ def tried_parts(
         return {part: run.result() for part, run in runs.items()}
 
 
-def _told(part: str, rows: list[tuple[str, str, float]]) -> str:
+def _told(part: str, rows: list[Row]) -> str:
     counts = Counter(outcome for _, outcome, _ in rows)
     killed = sum(counts[each] for each in _KILLED)
     share = f"{100 * killed / len(rows):5.1f} %" if rows else "     –"
@@ -168,9 +168,22 @@ def _told(part: str, rows: list[tuple[str, str, float]]) -> str:
     return f"{part:15}{len(rows):>8}{numbers}  {share}  {pace:6.2f} s"
 
 
-def report(
-    chosen: dict[str, list[Mutant]], outcomes: dict[str, list[tuple[str, str, float]]]
-) -> str:
+def keep(
+    chosen: dict[str, list[Mutant]], outcomes: dict[str, list[Row]], settings: dict[str, int]
+) -> Path:
+    """Write a run over all parts to `bench/results`, in place of the one before."""
+    rounds = []
+    for part, rows in outcomes.items():
+        texts = {each.key: "  →  ".join(each.change.texts) for each in chosen[part]}
+        lives = {key: texts[key] for key, outcome, _ in sorted(rows) if outcome not in _KILLED}
+        counts = Counter(outcome for _, outcome, _ in rows)
+        rounds.append({"part": part, "mutants": len(rows), **counts, "lives": lives})
+    for old in raw_results.RESULTS.glob("mutants-*.json"):
+        old.unlink()
+    return raw_results.write(raw_results.of_now("mutants", settings, rounds))
+
+
+def report(chosen: dict[str, list[Mutant]], outcomes: dict[str, list[Row]]) -> str:
     """Return the table of all parts, and every mutant that lives."""
     lines, everything = [], []
     for part, rows in outcomes.items():
@@ -209,7 +222,10 @@ def main() -> None:
             raise SystemExit(f"error: there is no mutant {asked.mutant}; its lines may have moved")
     else:
         chosen = sampled(asked.count, asked.seed, parts)
-    print(report(chosen, tried_parts(chosen, asked.jobs)))
+    outcomes = tried_parts(chosen, asked.jobs)
+    print(report(chosen, outcomes))
+    if not asked.part and not asked.mutant:
+        print(f"kept: {keep(chosen, outcomes, {'count': asked.count, 'seed': asked.seed})}")
 
 
 if __name__ == "__main__":
