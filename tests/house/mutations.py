@@ -2,7 +2,8 @@
 
 Takes the text of a module and returns syntax trees; runs nothing and imports nothing of ours.
 Left alone are texts for people (docstrings, errors, log lines, f-strings), types, decorators,
-`__repr__`, Protocols, assertions and `invariants()`, which is an assertion by another name.
+`__repr__`, Protocols, assertions and `invariants()`, which is an assertion by another name, and
+members of an Enum that are named twice.
 """
 
 import ast
@@ -140,6 +141,17 @@ def _is_silent(node: ast.AST) -> bool:
     return isinstance(node, _SILENT_NODES) or _is_log_call(node)
 
 
+def _is_label(node: ast.AST, child: ast.AST) -> bool:
+    """Tell whether a child is a member of an Enum whose value only repeats its name."""
+    match node, child:
+        case ast.ClassDef(), ast.Assign(
+            targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))
+        ):
+            is_enum = any(_name(each) == "Enum" for each in node.bases)
+            return is_enum and text.replace(" ", "_").replace("-", "_") == name.lower()
+    return False
+
+
 def _has_silent_keywords(node: ast.AST) -> bool:
     """Tell whether keywords are of a class, or the `strict` of a zip, which asserts."""
     return isinstance(node, ast.ClassDef) or (
@@ -161,7 +173,7 @@ def _spots(
         within = f"{prefix}{node.name}." if isinstance(node, ast.ClassDef) else prefix
         children = enumerate(value) if isinstance(value, list) else [(None, value)]
         for index, child in children:
-            if not isinstance(child, ast.AST) or _is_silent(child):
+            if not isinstance(child, ast.AST) or _is_silent(child) or _is_label(node, child):
                 continue
             nearer = (child,) if isinstance(child, ast.stmt) else (*around, child)
             yield _Spot(child, node, field, index, nearer, inner)
@@ -216,7 +228,9 @@ def _is_of_text(node: ast.BinOp) -> bool:
 def _of_statement(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what may stand in place of a statement."""
     match node:
-        case ast.Return(value=value) if value is not None and not _is_none(value):
+        case ast.Return(value=ast.Constant(value=None | False)):
+            return  # nothing is as false as False
+        case ast.Return(value=value) if value is not None:
             yield ast.Return(ast.Constant(None))
         case ast.Break():
             yield ast.Continue()
@@ -229,10 +243,6 @@ def _of_statement(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Pass()
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield ast.Pass()
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _of_test(spot: _Spot) -> Iterator[ast.AST]:
