@@ -135,9 +135,10 @@ class Trials:
     """All tests of a part are collected once; each mutant is tried in a fork."""
 
     def __init__(self, session: pytest.Session) -> None:
-        self._items = {item.nodeid: item for item in session.items}
-        self._rest = _Rest(session)
         self._map = msgspec.json.decode(Path(JOB.map).read_bytes(), type=Map)
+        known = (item for item in session.items if item.nodeid in self._map.tests)
+        self._items = {item.nodeid: item for item in known}
+        self._rest = _Rest(session)
         self._functions = _functions_by_place()
 
     def run(self) -> None:

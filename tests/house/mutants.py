@@ -103,7 +103,13 @@ class PartRun:
         fresh = [each for each in trials if each not in warm or each.key in refused]
         if fresh:
             self._process([sys.executable, "-m", "tests.house.mutant_fresh"], "fresh", fresh)
-        return [row for row in self._rows() if row[1] != "afresh"]
+        rows = [row for row in self._rows() if row[1] != "afresh"]
+        if len(rows) != len(trials):
+            raise SystemExit(
+                f"error: {len(trials) - len(rows)} mutants of {self._name} were not tried; see "
+                f"{self._cache / self._name}-*.log"
+            )
+        return rows
 
     def _rows(self) -> list[Row]:
         lines = self._outcomes.read_bytes().splitlines()
