@@ -77,7 +77,7 @@ PARTS = {
         ("idempotency",),
         (
             "idempotency",
-            "model",
+            "model/test_model.py",
             "testing/test_contracts.py",
             "app/test_business_keys.py",
             "app/test_calls_within_calls.py",
