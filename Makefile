@@ -39,6 +39,9 @@ MINUTES ?= 1
 # make walk COUNT=5: so many messages, the median of them is printed
 COUNT   ?=
 FLAWS   ?=
+# make mutants COUNT=1000 SEED=3 PART=wire, or MUTANT=wire/frame.py:45:12 to try one again
+PART    ?=
+MUTANT  ?=
 RECONCILE ?=
 BROKER  ?=
 DATABASES ?=
@@ -50,7 +53,7 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 .NOTPARALLEL:
 
 .DEFAULT_GOAL := help
-.PHONY: help interpreter ready demo test interop wheel check format bench sim fuzz crash chaos walk figures clean
+.PHONY: help interpreter ready demo test interop wheel check format bench sim fuzz crash chaos mutants walk figures clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -104,6 +107,9 @@ chaos: ready ## kill and stop everything at random under load, then count; MINUT
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %) $(RECONCILE:%=--reconcile %) \
 	$(BROKER:%=--broker %) $(DATABASES:%=--databases %)
 
+mutants: ready ## make small wrong changes, and count which the tests notice; COUNT=1000 SEED=… PART=wire, MUTANT=wire/frame.py:45:12
+	@$(BIN)/python -m tests.house.mutants $(COUNT:%=--count %) $(SEED:%=--seed %) $(PART:%=--part %) $(MUTANT:%=--mutant %)
+
 walk: ready ## print the path of one message through all stations; COUNT=1 counts its calls, functions, files and changes of package
 	@$(if $(COUNT),$(BIN)/python -m tests.house.walk_count $(COUNT),$(BIN)/reliable-mq walk)
 
@@ -111,7 +117,7 @@ figures: ready ## count lines, files, circles of imports, names that stand twice
 	@$(BIN)/python -m tests.house.figures
 
 clean: ## remove the environment and everything that was made
-	rm -rf $(VENV) .venv-rivals demo-output build dist spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-rivals demo-output build dist spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutants
 
 $(READY): pyproject.toml
 	@if test -e $(READY) && "$(BIN)/python" -c '' 2>/dev/null; then $(SAME); \

@@ -341,3 +341,29 @@ def test_frameworks_see_what_callers_are_to_give(bank: Bank) -> None:
     assert list(inspect.signature(pay).parameters) == ["request", "amount"]
     assert "session" not in pay.__annotations__
     assert pay.__name__ == "pay"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_a_call_that_lost_its_claim_meanwhile_is_told_of_and_no_other(
+    bank: Bank, is_async: bool, is_overtaken: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work() -> str:
+        if is_overtaken:
+            with bank.mq.database.engine.begin() as connection:
+                connection.execute(bank.mq.database.calls.update().values(owner="another"))
+        return "done"
+
+    @bank.mq.idempotent(key="request", scope="elsewhere")
+    def ask(request: str) -> str:
+        return work()
+
+    @bank.mq.idempotent(key="request", scope="elsewhere")
+    async def ask_async(request: str) -> str:
+        return work()
+
+    answer = asyncio.run(ask_async("r-1")) if is_async else ask("r-1")
+    assert answer == "done"
+    told = [each for each in caplog.messages if "may have run twice" in each]
+    expected = "elsewhere: the call with key 'r-1' lost its claim, so it may have run twice"
+    assert told == [expected] * is_overtaken

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -212,6 +213,44 @@ def test_the_lag_counts_from_the_lowest_unfinished_message_to_the_end_that_was_t
     assert queue.lag == 10
     queue.finish(0)
     assert queue.lag == 8
+
+
+def test_the_lag_is_never_negative_when_the_end_that_was_told_is_older() -> None:
+    queue = assigned()
+    queue.put([], 3)
+    queue.note_end(1, NOW)
+    assert (queue.commit_offset, queue.lag) == (3, 0)
+
+
+def test_reading_never_goes_back_to_what_was_pulled() -> None:
+    queue = filled("", "", "")
+    queue.forget_below(1)
+    assert queue.next_offset == 3
+    queue.pass_over(2)
+    queue.put([], 2)
+    assert queue.next_offset == 3
+    queue.pass_over(8)
+    assert queue.next_offset == 8
+
+
+def test_a_held_message_that_another_owner_finished_does_not_come_due() -> None:
+    queue = filled("a", "b", "b")
+    queue.take(2, NOW)
+    queue.hold(0, NOW + 5, counts=True)
+    queue.hold(1, NOW + 9, counts=True)
+    queue.forget_below(1)
+    assert queue.next_due() == NOW + 9
+    queue.wake(NOW + 10)
+    assert offsets(queue.take(5, NOW + 10)) == [1]
+
+
+def test_the_values_of_properties_take_room_as_the_body_does() -> None:
+    queue = assigned()
+    queue.put([message(0, size=10)], 1)
+    without = queue.cost
+    queue.put([msgspec.structs.replace(message(1, size=10), properties={"a": "x" * 300})], 2)
+    assert queue.cost - without == without + 300
+    assert queue.size == 20
 
 
 def test_a_message_takes_room_of_the_budget_until_it_is_finished_or_its_queue_given_back() -> None:

@@ -58,3 +58,14 @@ def test_every_event_has_a_place_except_a_try_that_nobody_allowed() -> None:
         (Circuit.CLOSED, CircuitEvent.TRY),
         (Circuit.HALF_OPEN, CircuitEvent.TRY),
     }
+
+
+def test_by_itself_it_is_open_for_half_a_second_and_longer_each_time_up_to_a_quarter_minute() -> (
+    None
+):
+    breaker, now = CircuitBreaker(), 0.0
+    for shortest in (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0):
+        breaker.failed(now)
+        assert not breaker.allows(now + shortest - 0.01)
+        now += shortest + 0.25  # at most so much is added by chance
+        assert breaker.allows(now)

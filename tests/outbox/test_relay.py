@@ -79,7 +79,7 @@ class MemoryBroker:
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, batch_max: int = 4) -> None:
         self.book = MemoryBook()
         self.broker = MemoryBroker()
         self.relay = Relay(
@@ -88,7 +88,7 @@ class World:
             lambda count, now, _deliver: now + 10 * count,
             owner="me",
             lease=5.0,
-            batch_max=4,
+            batch_max=batch_max,
         )
 
     def accept(self, *names: str, key: str = "", written: float = 0.0) -> None:
@@ -242,6 +242,19 @@ def test_a_hot_key_does_not_keep_the_others_waiting(world: World) -> None:
 
     assert world.broker.calls[0] == ["hot0", "hot1", "hot2", "hot3"]
     assert world.broker.calls[1][0] == "cold"
+
+
+def test_a_batch_holds_at_most_32_of_a_key_and_the_other_keys_fill_the_rest() -> None:
+    world = World(batch_max=64)
+    world.accept(*(f"hot{number}" for number in range(40)), key="hot")
+    world.accept("cold", key="cold")
+
+    world.relay.run_once(1.0)
+    world.relay.run_once(1.1)
+
+    first, second = world.broker.calls
+    assert first == [*(f"hot{number}" for number in range(32)), "cold"]
+    assert second == [f"hot{number}" for number in range(32, 40)]
 
 
 @pytest.mark.parametrize("status", [each for each in SendStatus if each != SendStatus.SEND_OK])

@@ -99,6 +99,14 @@ def test_each_slot_length_is_made_of_whole_slots_of_the_one_before() -> None:
     assert all(longer % shorter == 0 for shorter, longer in pairwise(SLOT_SECONDS))
 
 
+def test_slots_are_as_long_as_people_divide_time() -> None:
+    minute, hour, day = 60, 3_600, 86_400
+    assert (
+        *(1, 5, 15, minute, 5 * minute, 15 * minute),
+        *(hour, 6 * hour, day, 7 * day, 28 * day, 13 * 28 * day),
+    ) == SLOT_SECONDS
+
+
 def test_nothing_counted_is_nothing_told() -> None:
     flow = Flow()
     flow.add(SCHEMA.empty_table())

@@ -25,7 +25,12 @@ from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_fr
 from reliable_mq.wire.headers import SendMessageHeaderV2
 from reliable_mq.wire.properties import decode_properties
 
-LANGUAGES = st.sampled_from(("JAVA", "CPP", "PYTHON", "GO", "RUST", "NODE_JS", "OTHER"))
+# In the order of Apache's LanguageCode, which is also their byte in a binary header.
+LANGUAGE_CODES = (
+    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
+    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
+)
+LANGUAGES = st.sampled_from(LANGUAGE_CODES)
 EXT = st.dictionaries(TEXT, TEXT, max_size=6)
 BODY = st.binary(max_size=40)
 
@@ -210,6 +215,15 @@ def test_the_compact_form_cuts_the_code_to_16_bits_as_apache_does() -> None:
     command = Command(code=200_050, serialize_type=ROCKETMQ)
 
     assert decoded(encode_command(command)).code == 3_442
+
+
+@pytest.mark.parametrize(("byte", "language"), enumerate(LANGUAGE_CODES))
+def test_a_language_has_apaches_byte_in_the_compact_form(byte: int, language: str) -> None:
+    header = bytes.fromhex(f"0001 {byte:02x} 0000 00000000 00000000 00000000 00000000")
+
+    assert decode_command(Frame(ROCKETMQ, header, b"")).language == language
+    asked = Command(code=1, language=language, serialize_type=ROCKETMQ)
+    assert encode_command(asked)[8:11] == bytes((0, 1, byte))
 
 
 def test_an_unknown_language_becomes_other() -> None:

@@ -9,7 +9,7 @@ from tests.wire.strategies import damaged, split
 
 from reliable_mq.errors import FrameError
 from reliable_mq.limits import FRAME_SIZE_MAX
-from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame
+from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame, encode_head
 
 FRAME = st.builds(Frame, st.integers(0, 255), st.binary(max_size=60), st.binary(max_size=60))
 STREAM = st.lists(FRAME, max_size=5)
@@ -29,6 +29,7 @@ def fed(pieces: list[bytes]) -> tuple[list[Frame], FrameReader]:
 
 def test_a_frame_is_its_length_its_header_info_its_header_and_its_body() -> None:
     assert encode_frame(ROCKETMQ, b"hd", b"bdy") == GOLDEN
+    assert encode_head(ROCKETMQ, 2) + b"hd" == encode_frame(ROCKETMQ, b"hd")
     assert FrameReader().feed(GOLDEN) == [Frame(ROCKETMQ, b"hd", b"bdy")]
 
 

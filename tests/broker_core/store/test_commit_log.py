@@ -173,6 +173,45 @@ def test_a_promise_beyond_the_end_breaks_the_invariant() -> None:
         log.mark_durable(11)
 
 
+def test_a_segment_is_forgotten_only_when_all_of_it_is_durable_and_never_the_newest() -> None:
+    log = CommitLog(MemoryDisk(), SEGMENT)
+    for _ in range(3):
+        append(log, 400)
+    log.mark_written(log.end)
+    assert log.take_oldest(9) == []
+
+    log.mark_durable(SEGMENT - 1)
+    assert log.take_oldest(9) == []
+    log.mark_durable(SEGMENT)
+    assert [path for _, path in log.take_oldest(9)] == ["commitlog/" + "0" * 20]
+    assert log.start == SEGMENT
+
+    log.mark_durable(log.end)
+    assert [path for _, path in log.take_oldest(9)] == [SECOND]
+    assert log.segment_starts == [2 * SEGMENT]
+
+
+def test_no_more_segments_are_forgotten_than_are_asked_for() -> None:
+    log = CommitLog(MemoryDisk(), SEGMENT)
+    for _ in range(5):
+        append(log, 400)
+    write_all(log)
+    assert len(log.take_oldest(2)) == 2
+    assert log.take_oldest(0) == []
+    assert log.segment_starts == [2 * SEGMENT, 3 * SEGMENT, 4 * SEGMENT]
+
+
+def test_a_promise_that_comes_late_takes_nothing_back() -> None:
+    log = CommitLog(MemoryDisk(), SEGMENT)
+    append(log, 30)
+    log.mark_written(20)
+    log.mark_written(10)
+    assert (log.durable, log.written) == (0, 20)
+    log.mark_durable(25)
+    log.mark_durable(5)
+    assert (log.durable, log.written) == (25, 25)
+
+
 def test_a_record_of_another_size_than_its_room_breaks_the_invariant() -> None:
     log = CommitLog(MemoryDisk(), SEGMENT)
     log.room_for(10)

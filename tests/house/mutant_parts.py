@@ -1,0 +1,175 @@
+"""The parts of the source that mutants are made of, the tests of each, and equivalent mutants.
+
+What runs are the tests that need neither PostgreSQL nor MySQL, Spark nor Java: they are quick, and
+say the same of SQLite. Valkey is started once for each part that needs it.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+
+
+class Part(NamedTuple):
+    """Paths below `src/reliable_mq`, and paths below `tests`."""
+
+    sources: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def files(self) -> list[Path]:
+        """Return the modules that are changed."""
+        return _python_files(SOURCE / "reliable_mq", self.sources)
+
+    def test_files(self) -> list[Path]:
+        """Return the modules that may notice."""
+        return _python_files(ROOT / "tests", self.tests)
+
+
+def _python_files(root: Path, names: tuple[str, ...]) -> list[Path]:
+    found = (
+        path for name in names for path in ([root / name] if ".py" in name else root.glob(name))
+    )
+    return sorted(
+        file for path in found for file in (path.rglob("*.py") if path.is_dir() else [path])
+    )
+
+
+PARTS = {
+    # Damage of records is tried where records lie in a log.
+    "wire": Part(
+        ("wire",),
+        (
+            "wire",
+            "test_decodable.py",
+            "test_message_digest.py",
+            "broker_core/store/test_commit_log.py",
+            "broker_core/store/test_damaged_records.py",
+            "broker_core/store/test_dispatch.py",
+            "broker_core/store/test_lost_queue.py",
+            "broker_core/store/test_message_index.py",
+            "broker_core/test_batches.py",
+            "broker_core/test_damaged_record.py",
+            "broker_core/test_filtered_pull.py",
+            "broker_core/test_requests.py",
+            "broker_core/test_send_reply.py",
+            "client/test_compression.py",
+        ),
+    ),
+    # A store is opened, killed and read by a broker core, without a process or a socket.
+    "store": Part(
+        ("broker_core/store",),
+        (
+            "broker_core/store",
+            *(
+                f"broker_core/test_{name}.py"
+                for name in (
+                    *("answers", "damage_and_readers", "damaged_record", "damaged_unit"),
+                    *("deleted_topics", "half_recovery", "housekeeping", "no_room", "pull"),
+                    *("query", "statistics", "timer_crashes", "timers", "two_checkpoints"),
+                    *("wrong_clock", "batches", "lasting_topics", "filtered_pull", "replies"),
+                )
+            ),
+        ),
+    ),
+    # The shells of idempotent calls are tested with the application that declares them.
+    "idempotency": Part(
+        ("idempotency",),
+        (
+            "idempotency",
+            "model/test_model.py",
+            "testing/test_contracts.py",
+            "app/test_business_keys.py",
+            "app/test_calls_within_calls.py",
+            "app/test_idempotent_calls.py",
+            "app/test_idempotent_results.py",
+        ),
+    ),
+    # What an application's transactions do with stubs, and a scheduler's reading of them.
+    "outbox": Part(
+        ("outbox",),
+        (
+            "outbox",
+            "app/test_half_transactions.py",
+            "app/test_payloads.py",
+            "app/test_shared_relays.py",
+            "app/test_signatures.py",
+            "resend/test_scheduler.py",
+        ),
+    ),
+    "assigned_queue": Part(
+        ("client/consuming/assigned_queue.py",),
+        tuple(
+            f"client/test_{name}.py"
+            for name in (
+                *("assigned_queue", "consumer_group", "handler_call", "leases"),
+                *("moving_queues", "polling", "pulling", "settling", "bounded_memory"),
+            )
+        ),
+    ),
+    "judgement": Part(
+        ("reconcile/judgement",),
+        tuple(
+            f"reconcile/test_{name}.py"
+            for name in (
+                *(
+                    "begins",
+                    "by_hand",
+                    "clocks",
+                    "conclusion",
+                    "corpus",
+                    "doubts",
+                    "events",
+                    "evidence",
+                ),
+                *("flow", "fold", "increments", "judge", "judge_places", "judging_tasks"),
+                *("managed_topics", "merge", "moments", "report", "repair", "verdict"),
+            )
+        ),
+    ),
+}
+
+
+class Equivalent(NamedTuple):
+    """A mutant that no test can kill: its file below the package, function, and change."""
+
+    file: str
+    function: str
+    before: str
+    after: str
+
+
+def _in(file: str, function: str, why: str, *changes: tuple[str, str]) -> dict[Equivalent, str]:
+    return {Equivalent(file, function, *change): why for change in changes}
+
+
+EQUIVALENT: dict[Equivalent, str] = {
+    **_in(
+        "wire/batch_body.py",
+        "_decode_uniform",
+        "what the quick way leaves to the general one is read the same there",
+        ("len(buffer) < _FIXED_SIZE", "len(buffer) <= _FIXED_SIZE"),
+        (
+            "count, rest = divmod(len(buffer), size) if size > 0 else (0, 1)",
+            "count, rest = divmod(len(buffer), size) if size > 0 else (1, 1)",
+        ),
+        (
+            "rest or count < 2 or (not 0 <= body_length <= size - _FIXED_SIZE)",
+            "rest or count < 3 or (not 0 <= body_length <= size - _FIXED_SIZE)",
+        ),
+    ),
+    **_in(
+        "client/consuming/assigned_queue.py",
+        "",
+        "an estimate of what Python keeps beside a message: one byte is no matter",
+        ("MESSAGE_OVERHEAD = 1024", "MESSAGE_OVERHEAD = 1025"),
+        ("MESSAGE_OVERHEAD = 1024", "MESSAGE_OVERHEAD = 1023"),
+    ),
+    **_in(
+        "client/consuming/assigned_queue.py",
+        "",
+        "the stages need only differ from each other",
+        ("HELD = 3", "HELD = 4"),
+    ),
+}
+"""Each with the reason why what a caller sees stays the same."""
