@@ -115,8 +115,8 @@ def test_a_scene_is_ended_at_its_limit_and_not_before_while_the_load_is_high(
     load["average"] = 1e6
 
     async def lowered() -> None:
-        for _ in range(20):
-            await asyncio.sleep(0.001)
+        lowered_at = time.monotonic() + 2 * waiting.SCENE_SECONDS_MAX
+        await waiting.eventually(lambda: time.monotonic() > lowered_at)
         load["average"] = 0.0
         await asyncio.Event().wait()
 

@@ -119,6 +119,20 @@ def until(
         time.sleep(look_seconds)
 
 
+def looks(goes_on: Callable[[], object], look_seconds: float = LOOK_SECONDS) -> Iterator[None]:
+    """Yield again and again as long as `goes_on` holds, with a pause after each time.
+
+    For a loop that has work of its own to do between two looks.
+
+    Args:
+        goes_on: ends the loop; holds the limit, for example `Budget.is_left`.
+        look_seconds: how long each pause is.
+    """
+    while goes_on():
+        yield
+        time.sleep(look_seconds)
+
+
 async def eventually(
     condition: Callable[[], object],
     seen: Callable[[], object] = str,

@@ -29,6 +29,12 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self._jumps.now
 
 
+async def pass_time(seconds: float) -> None:
+    """Let seconds of the made clock pass; they take no time."""
+    assert isinstance(asyncio.get_running_loop(), JumpingLoop)
+    await asyncio.sleep(seconds)
+
+
 def run_jumping(scenario: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine as `asyncio.run` does, on such a loop."""
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:

@@ -1,6 +1,5 @@
 """Lives of one consumer process: the protocol over a real database and Redis, without a broker."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +8,7 @@ from typing import Any
 from sqlalchemy import insert, select, text
 from sqlalchemy.orm import Session
 from tests.app.kill_switch import KillSwitch
+from tests.waiting import eventually
 
 from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Outcome
 from reliable_mq.consume.asyncio_delivery import Deliveries
@@ -141,11 +141,12 @@ class Life:
     async def handle(self, *messages: ReceivedMessage) -> list[Outcome]:
         return await self.deliveries.handle(messages)
 
-    async def until_settled(self, *messages: ReceivedMessage, rounds: int = 200) -> list[Outcome]:
+    async def until_settled(self, *messages: ReceivedMessage) -> list[Outcome]:
         """Deliver again what is to come later, as a broker would; return the final outcomes."""
         final: dict[str, Outcome] = {}
         waiting = list(messages)
-        for _ in range(rounds):
+
+        async def are_settled() -> bool:
             outcomes = await self.handle(*waiting)
             later = []
             for message, outcome in zip(waiting, outcomes, strict=True):
@@ -154,8 +155,8 @@ class Life:
                 else:
                     assert isinstance(outcome, Consumed | Dead)
                     final[message.message_id] = outcome
-            waiting = later
-            if not waiting:
-                return [final[message.message_id] for message in messages]
-            await asyncio.sleep(LEASE / 2)
-        raise AssertionError(f"still not settled: {[message.message_id for message in waiting]}")
+            waiting[:] = later
+            return not waiting
+
+        await eventually(are_settled, lambda: [message.message_id for message in waiting])
+        return [final[message.message_id] for message in messages]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
-from tests.app.jumping_loop import run_jumping
+from tests.app.jumping_loop import pass_time, run_jumping
 from tests.app.lives import LONG, A, B, Ledger, Life, delivery, write_effect
+from tests.waiting import eventually
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.consume.asyncio_gate import HandlerGate
@@ -46,7 +47,7 @@ class Process:
         generation = self.gate.begin()
         self.note(name)
         try:
-            await asyncio.sleep(seconds)
+            await pass_time(seconds)
         finally:
             self.gate.end(generation)
             self.gate.invariants()
@@ -55,7 +56,7 @@ class Process:
         """Make a call alone that takes so long."""
         async with self.gate.alone():
             self.note(name)
-            await asyncio.sleep(seconds)
+            await pass_time(seconds)
             self.note(f"{name} ends")
         self.gate.invariants()
 
@@ -69,9 +70,9 @@ def test_who_is_alone_waits_for_those_that_run_and_the_others_for_it() -> None:
     async def scenario() -> None:
         process = Process()
         process.starts(process.beside("runs", 5.0))
-        await asyncio.sleep(1.0)
+        await pass_time(1.0)
         process.starts(process.alone("first", 10.0))
-        await asyncio.sleep(1.0)
+        await pass_time(1.0)
         process.starts(process.beside("waits"))
         process.starts(process.alone("second"))
         await process.all_ended()
@@ -94,9 +95,9 @@ def test_a_call_that_hangs_is_waited_for_once_by_all_that_must_be_alone() -> Non
             process.starts(process.alone(f"{number}"))
         await asyncio.sleep(0)
         process.starts(process.beside("waits"))
-        await asyncio.sleep(PATIENCE)
+        await pass_time(PATIENCE)
         process.starts(process.beside("comes later"))
-        await asyncio.sleep(1.0)
+        await pass_time(1.0)
         assert len(process.order) == 2 * 40 + 3
         assert {when for _, when in process.seen[1:]} == {PATIENCE}
         hangs.cancel()
@@ -157,7 +158,7 @@ def test_a_call_that_hangs_alone_is_waited_for_by_nobody_for_longer_than_patienc
         await asyncio.sleep(0)
         process.starts(process.alone("next", PATIENCE + 1.0))
         process.starts(process.beside("waits"))
-        await asyncio.sleep(PATIENCE + 1.0)
+        await pass_time(PATIENCE + 1.0)
         process.starts(process.alone("last", 2 * PATIENCE))
         await process.all_ended()
         began = [each for each in process.seen if not each[0].endswith("ends")]
@@ -174,7 +175,7 @@ def test_a_call_whose_turn_is_over_ends_the_turn_of_no_other() -> None:
         process.starts(process.alone("hangs", PATIENCE + 10.0))
         await asyncio.sleep(0)
         process.starts(process.alone("next", 30.0))
-        await asyncio.sleep(PATIENCE + 5.0)
+        await pass_time(PATIENCE + 5.0)
         process.starts(process.beside("waits"))
         await process.all_ended()
         assert process.seen[-2:] == [("next ends", PATIENCE + 30.0), ("waits", PATIENCE + 30.0)]
@@ -208,7 +209,7 @@ def test_who_is_cancelled_while_it_waits_keeps_nobody(waits_for: str) -> None:
         await asyncio.sleep(0)
         waits = process.beside if waits_for == "the gate" else process.alone
         cancelled = process.starts(waits("cancelled"))
-        await asyncio.sleep(10.0)
+        await pass_time(10.0)
         process.starts(process.beside("beside"))
         process.starts(process.alone("alone"))
         cancelled.cancel()
@@ -294,8 +295,7 @@ def test_the_last_attempt_of_one_consumer_shares_the_process_with_no_call_of_ano
             await process.began[first].wait()
             tasks.append(asyncio.create_task(lives[second].handle(delivery(second))))
             process.may_end[second].set()
-            while not process.gate.is_closed:  # A was first, or finds B running
-                await asyncio.sleep(0)
+            await eventually(lambda: process.gate.is_closed)  # A was first, or finds B running
             process.may_end[first].set()
             outcomes = await asyncio.gather(*tasks)
         names = [name[0] for name in order]
@@ -319,8 +319,7 @@ def test_a_last_attempt_that_waits_while_its_consumer_closes_is_left_to_the_next
                 runs = asyncio.create_task(other.handle(delivery(B)))
                 await process.began[B].wait()
                 waits = asyncio.create_task(closes.handle(delivery(A)))
-                while not process.gate.is_closed:
-                    await asyncio.sleep(0)
+                await eventually(lambda: process.gate.is_closed)
                 waits.cancel()
                 await asyncio.wait([waits])
                 assert waits.cancelled()

@@ -31,9 +31,8 @@ def test_a_consumed_message_whose_attempts_are_used_up_is_no_dead_letter(
             assert dead.leases is not None
             dead.leases.settle = lambda *_: None  # type: ignore[method-assign]
             assert await dead.handle(delivery(A)) == [CONSUMED]
-        await asyncio.sleep(2 * LEASE)
         async with Life(database_url, redis_url, max_attempts=1) as life:
-            assert await life.handle(delivery(A)) == [CONSUMED]
+            assert await life.until_settled(delivery(A)) == [CONSUMED]
 
     asyncio.run(scenario())
 

@@ -10,6 +10,8 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
+from tests.waiting import eventually
+from tests.waiting_database import until_somebody_waits
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.client.consuming.thread_handling import GoesOn
@@ -179,7 +181,7 @@ def test_redis_flushed_while_a_handler_runs_lets_the_database_decide(
             valkey_server.flush()
             # The second gets the lease, and waits at the row that the first has inserted.
             rival = asyncio.create_task(second.handle(delivery(A)))
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(until_somebody_waits, ledger.database)
             assert not rival.done()
             go_on.set()
             assert (await running, await rival) == ([CONSUMED], [CONSUMED])
@@ -272,11 +274,14 @@ def test_a_handler_longer_than_its_lease_keeps_it(
             running = asyncio.create_task(first.handle(delivery(A)))
             await asyncio.to_thread(inside.wait, 60)
             left = [math.inf]
-            while len(left) < 3 or left[-1] < left[-2]:  # until it is renewed
+
+            async def is_renewed() -> bool:
                 (outcome,) = await second.handle(delivery(A))
                 assert isinstance(outcome, Later)
                 left.append(outcome.after_seconds or 0.0)
-                await asyncio.sleep(0.05)
+                return len(left) > 3 and left[-1] > left[-2]
+
+            await eventually(is_renewed, lambda: left[-2:])
             go_on.set()
             assert await running == [CONSUMED]
 

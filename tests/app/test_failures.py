@@ -78,7 +78,6 @@ def test_an_attempt_during_which_the_process_died_counts_and_leaves_a_doubt(
         async with Life(database_url, redis_url) as dead:  # claims, and is never heard of again
             assert dead.leases is not None
             await dead.leases.claim([(f"rmq:payments:{A}", "dead")], LEASE)
-        await asyncio.sleep(LEASE)
         async with Life(database_url, redis_url, handler=look) as life:
             assert await life.until_settled(delivery(A)) == [CONSUMED]
 

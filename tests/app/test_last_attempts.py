@@ -14,7 +14,7 @@ from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
 from tests.app.test_commands import Shop
 from tests.waiting import until
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
+from reliable_mq.client.consuming.subscription import CONSUMED, Dead
 from reliable_mq.message import ReceivedMessage
 
 POISON = B
@@ -81,12 +81,7 @@ def test_a_last_attempt_after_one_that_did_not_finish_is_made_alone(
         )
 
         async def until_it_ends(name: str) -> None:
-            while name not in settled:
-                (outcome,) = await life.handle(delivery(name))
-                if isinstance(outcome, Later):
-                    await asyncio.sleep(outcome.after_seconds or 0.0)  # as a broker lets it come
-                else:
-                    settled[name] = outcome
+            (settled[name],) = await life.until_settled(delivery(name))
 
         async with life:
             waiting = [name for name in names if name not in settled]

@@ -1,12 +1,14 @@
 """A message that kills its process takes no neighbour of its batch along."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
+from tests.waiting import eventually
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.message import ReceivedMessage
@@ -49,18 +51,17 @@ def test_a_message_that_kills_costs_its_neighbours_one_attempt_and_ends_as_a_dea
 
         life = Life(database_url, redis, poison.switch, handler=handler, **options)
         async with life:
-            try:
-                for _ in range(200):
-                    outcomes = await life.handle(*map(delivery, waiting))
-                    for name, outcome in zip(list(waiting), outcomes, strict=True):
-                        if not isinstance(outcome, Later):
-                            settled[name] = outcome
-                            waiting.remove(name)
-                    if not waiting:
-                        break
-                    await asyncio.sleep(0.01)
-            except Killed:
-                pass
+
+            async def are_settled() -> bool:
+                outcomes = await life.handle(*map(delivery, waiting))
+                for name, outcome in zip(list(waiting), outcomes, strict=True):
+                    if not isinstance(outcome, Later):
+                        settled[name] = outcome
+                        waiting.remove(name)
+                return not waiting
+
+            with suppress(Killed):
+                await eventually(are_settled, lambda: waiting)
         return poison.calls
 
     waiting = list(NAMES)

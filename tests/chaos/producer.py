@@ -8,7 +8,6 @@ import itertools
 import logging
 import sys
 import threading
-import time
 
 from sqlalchemy import func, select
 from tests.chaos.application import ORDERS, mq, place_order
@@ -58,7 +57,7 @@ def place_orders(stopped: threading.Event, number: int, producers: int, rate: fl
         except Exception as error:  # noqa: BLE001 - the database is away: a till tries again
             log.warning("order %s: %s", order_id, error)
             order_id, has_failed = None, True
-            time.sleep(AGAIN_SECONDS)
+            stopped.wait(AGAIN_SECONDS)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tests.chaos.faults import PAUSE_SECONDS, plan
 from tests.chaos.judge import Verdict, judge, left_over, order_count, rows_of, unsent
 from tests.chaos.reconciling import Reconciling, Report
 from tests.chaos.stage import Scene, Stage
-from tests.waiting import Budget
+from tests.waiting import Budget, looks
 
 ORDERS_SECONDS_MAX = 60.0
 STILL_SECONDS_MAX = 180.0
@@ -134,7 +134,8 @@ def run(
         faults = plan(seed, pause)
         planned = next(faults)
         due = began + planned.pause
-        while (now := time.monotonic()) < began + seconds:
+        for _ in looks(lambda: time.monotonic() < began + seconds, TICK_SECONDS):
+            now = time.monotonic()
             stage.tick()
             if reconciling is not None:
                 reconciling.tick()
@@ -143,7 +144,6 @@ def run(
                 stage.do(planned)
                 planned = next(faults)
                 due = now + planned.pause
-            time.sleep(TICK_SECONDS)
         _wait_for_orders(stage, orders_min)
         _take_orders_without_a_broker(stage, min(OUTAGE_SECONDS, seconds / 6))
         waited = _asked(unsent, stage) or 0
@@ -174,39 +174,40 @@ def _take_orders_without_a_broker(stage: Stage, seconds: float) -> None:
     """Let the last fault be an outage of the broker: what is ordered meanwhile waits for it."""
     stage.take_broker_away()
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    for _ in looks(lambda: time.monotonic() < end, TICK_SECONDS):
         stage.tick()
-        time.sleep(TICK_SECONDS)
 
 
 def _wait_for_orders(stage: Stage, count: int) -> None:
     budget = Budget(ORDERS_SECONDS_MAX)
-    while (_asked(order_count, stage) or 0) < count and budget.is_left():
+
+    def is_to_wait() -> bool:
+        return (_asked(order_count, stage) or 0) < count and budget.is_left()
+
+    for _ in looks(is_to_wait, TICK_SECONDS):
         stage.tick()
-        time.sleep(TICK_SECONDS)
 
 
 def _seconds_until_sent(stage: Stage) -> float | None:
     """Return when no stub was left unsent; None: never within the bound, on an idle machine."""
     began, bound = time.monotonic(), Budget(sent_within_seconds())
-    while bound.is_left():
+    for _ in looks(bound.is_left, 10 * TICK_SECONDS):
         stage.tick()
         if _asked(unsent, stage) == 0:
             return time.monotonic() - began
-        time.sleep(10 * TICK_SECONDS)
     return None
 
 
 def _wait_until_drained(stage: Stage) -> bool:
-    least, deadline = math.inf, time.monotonic() + STILL_SECONDS_MAX
-    while time.monotonic() < deadline:
+    least, since = math.inf, [time.monotonic()]
+    for _ in looks(lambda: time.monotonic() < since[-1] + STILL_SECONDS_MAX, 10 * TICK_SECONDS):
         stage.tick()
         left = _asked(left_over, stage)
         if left == 0:
             return True
         if left is not None and left < least:
-            least, deadline = left, time.monotonic() + STILL_SECONDS_MAX
-        time.sleep(10 * TICK_SECONDS)
+            least = left
+            since.append(time.monotonic())
     return False
 
 

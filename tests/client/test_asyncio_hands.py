@@ -2,9 +2,10 @@
 
 import asyncio
 import contextvars
+import inspect
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from tests.client.script import World
 from tests.client.scripted_consumer import QUICK, ScriptedClient, message, play, reading
 from tests.waiting import eventually
 
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire.codes import RequestCode
@@ -25,6 +27,16 @@ BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 async def turns(count: int = 20) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def checked_until(consumer: AsyncPushConsumer, condition: Callable[[], object]) -> None:
+    """Look for calls that take too long, as the consumer's own task does, until this holds."""
+
+    async def holds() -> object:
+        await consumer.hands.check()
+        return condition()
+
+    await eventually(holds, lambda: inspect.getsource(condition))
 
 
 def test_a_hand_goes_on_with_what_there_is_and_lets_others_have_the_loop() -> None:
@@ -136,9 +148,7 @@ def test_a_coroutine_that_takes_too_long_is_cancelled_and_has_failed(
             client, hangs, keys=["", ""], concurrency=1, handling_seconds=LIMIT
         )
         consumer.hands.pump()
-        while assigned.unfinished:
-            await asyncio.sleep(LIMIT)
-            await consumer.hands.check()
+        await checked_until(consumer, lambda: not assigned.unfinished)
         assert len(client.world.calls_of(BACK)) == 2
 
     play(scene())
@@ -182,9 +192,7 @@ def test_a_keyed_coroutine_that_takes_too_long_is_tried_again_in_its_place() -> 
             handling_seconds=LIMIT, retry_waits=(LIMIT,),
         )  # fmt: skip
         consumer.hands.pump()
-        while assigned.unfinished:
-            await asyncio.sleep(LIMIT)
-            await consumer.hands.check()
+        await checked_until(consumer, lambda: not assigned.unfinished)
 
     play(scene())
     assert attempts == [(0, 0), (0, 1), (1, 0)]
@@ -215,9 +223,7 @@ def test_a_thread_that_hangs_is_gone_round_by_another_one_up_to_twice_as_many(
         )
         consumer.hands.pump()
         try:
-            while "all its handlers hang" not in caplog.text:
-                await asyncio.sleep(2 * LIMIT)
-                await consumer.hands.check()
+            await checked_until(consumer, lambda: "all its handlers hang" in caplog.text)
             await eventually(lambda: len(hanging.begun) >= 4)
             assert sorted(hanging.begun) == [0, 1, 2, 3], "and then nothing more is started"
             await eventually(lambda: assigned.unfinished <= 1)
@@ -244,9 +250,9 @@ def test_a_key_waits_for_the_thread_that_hangs_and_its_word_counts(
         )
         consumer.hands.pump()
         try:
-            while not hanging.begun or caplog.text.count("takes longer") < 3:
-                await asyncio.sleep(2 * LIMIT)
-                await consumer.hands.check()
+            await checked_until(
+                consumer, lambda: hanging.begun and caplog.text.count("takes longer") >= 3
+            )
             assert hanging.begun == [0], "nobody else may begin with the key"
             assigned.put([message(assigned.queue, 2)], 3)
             consumer.hands.pump()
@@ -281,9 +287,7 @@ def test_a_coroutine_that_will_not_be_cancelled_is_gone_round_like_a_thread() ->
             client, stubborn, keys=["", ""], concurrency=1, handling_seconds=LIMIT
         )
         consumer.hands.pump()
-        while len(begun) < 2:
-            await asyncio.sleep(2 * LIMIT)
-            await consumer.hands.check()
+        await checked_until(consumer, lambda: len(begun) >= 2)
         may_end.set()
         await eventually(lambda: not assigned.unfinished)
         assert len(client.world.calls_of(BACK)) == 1

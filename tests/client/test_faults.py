@@ -1,6 +1,7 @@
 """What goes wrong with our own brokers: members that die, a broker that is killed."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
@@ -16,6 +17,7 @@ from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.message import Message
 
 pytestmark = pytest.mark.processes
 
@@ -47,6 +49,22 @@ def test_a_member_that_dies_is_succeeded_as_soon_as_its_connection_ends(
     play(scene())
 
 
+async def send_all(client: AsyncClient, messages: Sequence[Message]) -> None:
+    """Send messages, and those again that failed, until the broker has all of them."""
+    left = list(messages)
+
+    async def are_sent() -> bool:
+        outcomes = await client.send_many(left)
+        left[:] = [
+            message
+            for message, outcome in zip(left, outcomes, strict=True)
+            if isinstance(outcome, Exception)
+        ]
+        return not left
+
+    await eventually(are_sent, lambda: f"{len(left)} are left")
+
+
 def test_nothing_is_lost_and_order_is_kept_when_the_broker_is_killed(
     broker: ReliableMQBroker, topic: str, group: str
 ) -> None:
@@ -61,16 +79,7 @@ def test_nothing_is_lost_and_order_is_kept_when_the_broker_is_killed(
                 if at in {500, 1200}:
                     broker.kill()
                     restart = loop.run_in_executor(None, broker.start)
-                left = numbered(topic, 2000, keys=20)[at : at + 50]
-                while left:
-                    outcomes = await client.send_many(left)
-                    left = [
-                        message
-                        for message, outcome in zip(left, outcomes, strict=True)
-                        if isinstance(outcome, Exception)
-                    ]
-                    if left:
-                        await asyncio.sleep(0.1)
+                await send_all(client, numbered(topic, 2000, keys=20)[at : at + 50])
             if restart is not None:
                 await restart
             await eventually(

@@ -1,8 +1,8 @@
 """The client sends and consumes: one suite over every kind of cluster, as one code serves all."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 import pytest
 from tests.client.cluster import (
@@ -194,10 +194,17 @@ def test_order_is_kept_while_members_come_and_go(cluster: Cluster, topic: str, g
                 await producer.send_many(batch[at : at + 100])
             guest = await second.consume(subscription, handler)
             half = 2 * len(cluster.masters)
-            for at in range(1000, 2000, 100):
-                await producer.send_many(batch[at : at + 100])
-                await asyncio.sleep(0.05)
-            await eventually(lambda: len(in_topic(guest, topic)) == half)
+            at_once = iter(range(1000, 2000, 20))
+
+            async def guest_has_half() -> bool:
+                """Look while messages come."""
+                for at in islice(at_once, 1):
+                    await producer.send_many(batch[at : at + 20])
+                return len(in_topic(guest, topic)) == half
+
+            await eventually(guest_has_half)
+            for at in at_once:
+                await producer.send_many(batch[at : at + 20])
             assert len(in_topic(stays, topic)) == half
             await guest.close()
             for at in range(2000, 3000, 100):

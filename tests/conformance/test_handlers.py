@@ -166,7 +166,7 @@ def test_a_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(
 
             async def handle(_: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
                 started.set()
-                await asyncio.sleep(3600)
+                await asyncio.Event().wait()
                 return []
 
             consumer = await client.consume(subscription, handle)

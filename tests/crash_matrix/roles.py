@@ -16,7 +16,7 @@ from tests.crash_matrix.application import AFTER, COUNT_MAX, GROUPS, WANTED, bui
 from tests.crash_matrix.modes import Role
 from tests.crash_matrix.placing import BY_CALL, by_an_idempotent_call, order_of, place_missing
 from tests.crash_matrix.worlds import CHECK_BACK, LONG_AGO, Books, World
-from tests.waiting import allowed_seconds
+from tests.waiting import allowed_seconds, looks
 
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.main import run as command
@@ -30,7 +30,6 @@ RECEIPT_SECONDS_MAX = 2.0
 TOMBSTONE_SECONDS_MAX = 20.0
 TOLD_SECONDS_MAX = 5.0
 CHECKED_BACK_SECONDS = sum(map(int, CHECK_BACK.values())) / 1000 + 0.3
-LOOK_SECONDS = 0.01
 FAR = 1_000_000
 """An offset that no queue has: what is said to lie there was lost."""
 
@@ -225,9 +224,8 @@ def wait(condition: Callable[[], bool], seconds_max: float | None = None) -> Non
         TimeoutError: when it must hold and does not.
     """
     deadline = Life.ends_at if seconds_max is None else time.monotonic() + seconds_max
-    while not condition():
+    for _ in looks(lambda: not condition()):
         if time.monotonic() > deadline:
             if seconds_max is not None:
                 return
             raise TimeoutError("the life came to no end")
-        time.sleep(LOOK_SECONDS)

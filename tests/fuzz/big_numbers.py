@@ -1,10 +1,8 @@
 """Many of what a process has few of: connections, half frames, unread answers, descriptors."""
 
-import time
-
 from tests.fuzz.fields import PULL, SEND
 from tests.fuzz.scene import MIB, VICTIM, Broken, Peer, Scene
-from tests.waiting import Budget
+from tests.waiting import Budget, looks
 
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -38,13 +36,12 @@ def slow_frames(scene: Scene) -> None:
     for peer in peers:
         peer.send(whole[:size])
     budget = Budget(_CLOSED_SECONDS)
-    while any(peer.is_open for peer in peers):
+    for _ in looks(lambda: any(peer.is_open for peer in peers), 0.1):
         if not budget.is_left():
             raise Broken(f"a frame that never ends is kept, {budget.missed()}")
         for peer in peers:
             peer.send(b"x")
             peer.look()
-        time.sleep(0.1)
 
 
 def silent_readers(scene: Scene) -> None:

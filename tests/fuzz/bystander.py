@@ -10,7 +10,6 @@ import select
 import socket
 import struct
 import sys
-import time
 
 import msgspec
 from tests.fuzz.served_process import loop_nanoseconds, memory_of, waited_nanoseconds
@@ -99,14 +98,15 @@ def watch(broker: _Server, name_server: _Server) -> Seen:
     pids = {broker.pid, name_server.pid}
     name = ""
     try:
-        while not select.select([sys.stdin], [], [], 0)[0]:
+        is_over = False
+        while not is_over:
             for is_brokers, name, frame in questions:
                 delay = (broker if is_brokers else name_server).ask(frame)
                 seen.asked += 1
                 if delay > seen.delay_seconds:
                     seen.delay_seconds, seen.delayed = delay, name
                 seen.memory = max(seen.memory, sum(map(memory_of, pids)))
-                time.sleep(_PAUSE_SECONDS)
+                is_over = bool(select.select([sys.stdin], [], [], _PAUSE_SECONDS)[0])
     except OSError as error:
         seen.fault = f"{name}: {error or type(error).__name__}"
     return seen

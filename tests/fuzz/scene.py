@@ -18,7 +18,7 @@ from tests.fuzz.bystander import TOPIC, Seen
 from tests.fuzz.fields import PULL, SEND
 from tests.fuzz.played import Played
 from tests.fuzz.served_process import ServedProcess, Ways, memory_of
-from tests.waiting import Budget, allowed_seconds
+from tests.waiting import Budget, allowed_seconds, looks
 
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, request
@@ -31,6 +31,7 @@ DELAY_SECONDS_MAX = 0.25
 _ANSWER_SECONDS = 60.0
 _STUCK_SECONDS = 2.0  # a server that takes no bytes so long does not read from this peer
 _STEADY_LOOKS = 6
+_LOOK_SECONDS = 0.05
 _STEADY_SECONDS = 0.2
 _MEMORY_KILLS = 1024 * MIB  # beyond that a case ends at once
 
@@ -262,9 +263,8 @@ class Scene:
     def pass_time(self, seconds: float) -> None:
         """Let the servers work for a while; for what they do by the clock."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        for _ in looks(lambda: time.monotonic() < end, _LOOK_SECONDS):
             self.check()
-            time.sleep(0.05)
 
     def until_it_takes_no_more(self) -> None:
         """Wait until the memory of the servers grows no more: what was asked is worked through."""
@@ -313,14 +313,13 @@ class Scene:
             Broken: when it does not come to know it.
         """
         names, budget = self.peer(self.name_server), Budget(_ANSWER_SECONDS)
-        while True:
+        route = None
+        for _ in looks(budget.is_left, _LOOK_SECONDS):
             route = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
             if route is not None and route.code == ResponseCode.SUCCESS:
                 return
             self.check()
-            if not budget.is_left():
-                raise Broken(f"no route to {topic}, {budget.missed()}: {route and route.remark}")
-            time.sleep(0.05)
+        raise Broken(f"no route to {topic}, {budget.missed()}: {route and route.remark}")
 
     @contextmanager
     def watched(self, played: Played) -> Iterator[None]:

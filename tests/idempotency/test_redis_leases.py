@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from tests.waiting import eventually
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.claim import Claim, Lease
@@ -35,6 +36,18 @@ def run(url: str, scenario: Callable[[RedisLeases], Awaitable[None]]) -> None:
 
 async def claim(leases: RedisLeases, token: str, key: str = KEY, *, lease: float = LONG) -> Claim:
     return (await leases.claim([(key, token)], lease))[0]
+
+
+async def claim_after(passes: Lease, leases: RedisLeases, token: str, key: str = KEY) -> Claim:
+    """Claim until the answer is no longer `passes`; return the answer."""
+    found: list[Claim] = []
+
+    async def is_over() -> bool:
+        found.append(await claim(leases, token, key))
+        return found[-1].lease is not passes
+
+    await eventually(is_over, lambda: found[-1])
+    return found[-1]
 
 
 def until(server: Redis) -> int:
@@ -76,8 +89,7 @@ def test_the_same_token_may_ask_again_and_that_is_no_new_attempt(redis_url: str)
 def test_an_owner_that_vanished_is_followed_by_an_attempt_that_knows_of_it(redis_url: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
         await claim(leases, "one", lease=SHORT)
-        while (again := await claim(leases, "two")).lease is Lease.HELD:
-            await asyncio.sleep(again.wait)
+        again = await claim_after(Lease.HELD, leases, "two")
         assert again == Claim(Lease.AGAIN, 2, in_doubt=True)
 
     run(redis_url, scenario)
@@ -105,8 +117,7 @@ def test_what_became_of_a_claim_travels_before_the_next_one(
 def test_an_attempt_given_back_leaves_the_earlier_ones_counted(redis_url: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
         await claim(leases, "one", lease=SHORT)
-        while (await claim(leases, "two")).lease is Lease.HELD:
-            await asyncio.sleep(0.005)
+        await claim_after(Lease.HELD, leases, "two")
         leases.settle(KEY, "two", "back")
         assert await claim(leases, "three") == Claim(Lease.AGAIN, 2, in_doubt=True)  # P5: still
 
@@ -164,8 +175,7 @@ def test_callers_who_share_a_round_trip_get_the_answers_to_their_own_claims(
         await claim(leases, "one", "done")
         leases.settle("done", "one", "done")
         await claim(leases, "gone", "doubtful", lease=SHORT)
-        while (await claim(leases, "two", "doubtful")).lease is Lease.HELD:
-            await asyncio.sleep(0.005)
+        await claim_after(Lease.HELD, leases, "two", "doubtful")
         leases.settle("doubtful", "two", "back")
 
         mine, yours, nobodys = await asyncio.gather(
@@ -204,8 +214,7 @@ def test_a_server_that_is_away_is_unreachable_and_found_again(
             leases.settle(KEY, "one", "done")  # dropped: the row says the rest
         finally:
             valkey_server.start()
-        while (found := await claim(leases, "three")).lease is Lease.UNREACHABLE:
-            await asyncio.sleep(0.05)
+        found = await claim_after(Lease.UNREACHABLE, leases, "three")
         assert found.lease is Lease.FIRST
 
     with caplog.at_level(logging.INFO):

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio.cluster import RedisCluster
 from redis.crc import key_slot
 from tests.doctor.worlds import PATIENT, World
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 from reliable_mq.doctor.finding import Level
 from reliable_mq.errors import ConfigurationError
@@ -48,8 +48,13 @@ async def claim_all(leases: RedisLeases, token: str) -> list[Claim]:
 
 async def claim_when_reached(leases: RedisLeases, token: str) -> list[Claim]:
     """Claim until it is answered: a Sentinel takes a server for dead that stood still for 0.3 s."""
-    while (found := await claim_all(leases, token))[0].lease is Lease.UNREACHABLE:
-        await asyncio.sleep(0.05)
+    found: list[Claim] = []
+
+    async def is_reached() -> bool:
+        found[:] = await claim_all(leases, token)
+        return found[0].lease is not Lease.UNREACHABLE
+
+    await eventually(is_reached)
     return found
 
 

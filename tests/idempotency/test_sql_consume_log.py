@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Row, event, select
+from tests.waiting_database import until_somebody_waits
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError
@@ -96,7 +97,7 @@ def test_the_second_owner_waits_for_the_first_commit_and_then_finds_the_row(
         with log.engine.begin() as connection:
             log.log.insert_consumed(connection, entry(), 100.0)
             inserted.set()
-            wait_until_somebody_waits(log.database)
+            until_somebody_waits(log.database)
             assert not waiting.done()
         assert waiting.result(60) == set()
 
@@ -120,26 +121,6 @@ def test_a_row_that_is_removed_between_two_statements_is_made_anew(postgres_url:
     assert looked
     assert log.states() == [("m", 0, 1, "two")]
     log.database.close()
-
-
-def wait_until_somebody_waits(database: Database) -> None:
-    with database.engine.connect() as connection:
-        while not somebody_waits(connection):
-            pass
-
-
-def somebody_waits(connection: Connection) -> bool:
-    if connection.dialect.name == "postgresql":
-        sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-    else:
-        # InnoDB's own tables are not refreshed for somebody who looks again and again.
-        sql = (
-            "SELECT count(*) FROM information_schema.processlist WHERE command = 'Query'"
-            " AND info LIKE 'INSERT INTO rmq_consume_log%%'"
-        )
-    count = connection.exec_driver_sql(sql).scalar_one()
-    connection.rollback()
-    return bool(count)
 
 
 def test_the_two_step_form_ends_in_one_consumed_row(log: Log) -> None:

@@ -1,6 +1,5 @@
 """A topic that one broker deletes has no old message at the other, which opens the store next."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from bench.apache_rocketmq import SMALL_BROKER_FLAGS, ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.probes.asking import pulling, sending, topic
 from tests.broker_core.raw_client import RawClient
+from tests.waiting import until
 from tests.with_java import INTEROP, Broker, skipped_without_java
 
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -75,10 +75,12 @@ def read(client: RawClient, name: str, queue_id: int = 0) -> list[bytes]:
 
 def read_until(client: RawClient, name: str, *bodies: bytes) -> None:
     """Wait until these messages are read: Apache shows one a moment after it acknowledged it."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while read(client, name) != [*bodies]:
-        assert time.monotonic() < deadline, (name, read(client, name))
-        time.sleep(0.1)
+    until(
+        lambda: read(client, name) == [*bodies],
+        lambda: (name, read(client, name)),
+        seconds=SETTLE_SECONDS,
+        look_seconds=0.1,
+    )
 
 
 def test_nobody_reads_a_deleted_message_when_the_other_broker_opens_the_store(

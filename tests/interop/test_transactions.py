@@ -12,7 +12,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.broker_world import SMALL, BrokerWorld
 from tests.broker_core.raw_client import RawClient
 from tests.interop.java_shell import run_source
-from tests.waiting import Budget
+from tests.waiting import until
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.broker_core.config import BrokerConfig
@@ -194,13 +194,16 @@ def test_both_brokers_store_the_same_of_a_transaction(broker: Broker) -> None:
 
 def found(client: RawClient, topic: str, word: str, offset: int = 0) -> Record:
     """Return the message with a word in its body; Apache's broker may take its time."""
-    budget = Budget(40)
-    while True:
-        for record in pulled(client, topic, offset):
-            if word in record.body.decode().split(","):
-                return record
-        assert budget.is_left(), f"{budget.missed()}: no {word} in {topic}"
-        time.sleep(0.1)
+
+    hits: list[Record] = []
+
+    def is_there() -> bool:
+        records = pulled(client, topic, offset)
+        hits.extend(each for each in records if word in each.body.decode().split(","))
+        return bool(hits)
+
+    until(is_there, lambda: f"no {word} in {topic}", seconds=40, look_seconds=0.1)
+    return hits[0]
 
 
 def pulled(client: RawClient, topic: str, offset: int) -> list[Record]:

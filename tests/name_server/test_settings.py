@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
 from tests.name_server.test_routes import World
-from tests.waiting import allowed_seconds, eventually
+from tests.waiting import Budget, allowed_seconds, eventually, looks
 
 from reliable_mq.broker_core.registration import take_order_topics
 from reliable_mq.errors import StoreCorrupt
@@ -198,10 +197,10 @@ def test_a_name_server_ends_while_a_peer_changes_settings_all_the_time(tmp_path:
     class Slow(CountingServer):
         def _write(self, text: str) -> None:
             super()._write(text)
-            for _ in range(200):  # a slow disk: meanwhile there comes one more change, or none
-                if self._unsaved:
-                    return
-                time.sleep(0.001)
+            # A slow disk: meanwhile there comes one more change, or none.
+            slow = Budget(0.2, 0.2)
+            for _ in looks(lambda: not self._unsaved and slow.is_left(), 0.001):
+                pass
 
     async def change(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

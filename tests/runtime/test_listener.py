@@ -9,7 +9,7 @@ import struct
 
 import pytest
 from tests.runtime.echo_server import Echo, connect, is_served, run, serving
-from tests.waiting import eventually
+from tests.waiting import TURNS, eventually
 
 from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import LINES_A_MINUTE
@@ -141,12 +141,25 @@ def test_a_peer_that_does_not_read_is_not_read_from_until_it_does() -> None:
 
 
 async def _is_quiet(echo: Echo) -> None:
-    """Return when a while has brought no further command."""
-    count, turns = -1, 0
-    while turns < 20:
-        turns = turns + 1 if len(echo.seen) == count else 0
-        count = len(echo.seen)
-        await asyncio.sleep(0.01)
+    """Return when the loop has read another socket often, and brought no command meanwhile."""
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    here, there = socket.socketpair()
+    with here, there:
+        loop.add_reader(there.fileno(), came.set)
+        count, rounds = -1, 0
+
+        async def has_passed_over() -> bool:
+            nonlocal count, rounds
+            came.clear()
+            here.send(b"x")
+            await came.wait()  # the loop has asked the kernel what can be read
+            there.recv(1)
+            rounds = rounds + 1 if len(echo.seen) == count else 0
+            count = len(echo.seen)
+            return rounds > 2 * TURNS
+
+        await eventually(has_passed_over, lambda: f"{count} commands, {rounds} rounds")
+        loop.remove_reader(there.fileno())
 
 
 def test_a_connection_that_is_silent_both_ways_is_closed(

@@ -261,7 +261,10 @@ def test_a_writer_that_is_closed_writes_nothing_when_there_is_room_again(
         writer.close()
         assert writer.is_waiting_for_room
         segment.has_room = True
-        await asyncio.sleep(0.03)  # for what must not happen
+        # What the writer had set its timer for came before this one, which was set last.
+        due = asyncio.Event()
+        asyncio.get_running_loop().call_later(log_writer._ROOM_SECONDS, due.set)
+        await due.wait()
         return segment, disk
 
     segment, disk = asyncio.run(scenario())

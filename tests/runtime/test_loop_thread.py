@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.waiting import TURNS, eventually
 
 from reliable_mq.errors import ConnectionLost, UsageError
 from reliable_mq.runtime import loop_thread
@@ -36,7 +37,7 @@ def test_a_coroutine_runs_in_the_thread_and_its_result_comes_back() -> None:
 
 def test_closing_cancels_what_runs_and_is_done_once() -> None:
     thread = LoopThread()
-    future = thread.submit(asyncio.sleep(3600))
+    future = thread.submit(asyncio.Event().wait())
     thread.close()
     thread.close()
     assert future.cancelled()
@@ -50,7 +51,7 @@ def test_who_waits_while_it_is_closed_is_told_that_and_not_that_he_cancelled() -
 
     async def hang() -> None:
         began.set()
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lambda: thread.run(hang()))
@@ -76,7 +77,7 @@ def test_a_task_that_ends_the_thread_leaves_a_loop_that_says_so_and_can_be_close
         raise SystemExit(3)
 
     thread = LoopThread()
-    waiting = thread.submit(asyncio.sleep(3600))
+    waiting = thread.submit(asyncio.Event().wait())
     thread.submit(ends())
     with pytest.raises(CancelledError):
         waiting.result(60)
@@ -103,7 +104,7 @@ def test_what_is_submitted_while_the_loop_is_closed_ends_with_it(
 
     monkeypatch.setattr(thread, "_refuse_dead", look_and_dawdle)
     with ThreadPoolExecutor() as pool:
-        submitted = pool.submit(thread.submit, asyncio.sleep(3600))
+        submitted = pool.submit(thread.submit, asyncio.Event().wait())
         assert looked.wait(60)
         closing = pool.submit(thread.close)
         with contextlib.suppress(TimeoutError):
@@ -124,7 +125,7 @@ def test_a_task_that_will_not_be_cancelled_does_not_keep_the_thread(
     async def stubborn() -> None:
         while not may_end.is_set():
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.01)
+                await asyncio.Event().wait()
 
     thread = LoopThread()
     thread.submit(stubborn())
@@ -178,12 +179,18 @@ def test_an_interrupted_wait_cancels_what_runs_on_the_loop() -> None:
     async def hang() -> None:
         try:
             # A signal that comes just before the thread begins to sleep would not wake it up.
-            looks = 0
-            while looks < 2:  # the first could find it waiting for the interpreter
-                looks = looks + 1 if is_asleep() else 0
-                await asyncio.sleep(0.01)
+            # The first looks could find it waiting for the interpreter: the loop lets that go
+            # after `TURNS` looks only.
+            asleep = 0
+
+            def is_asleep_for_good() -> bool:
+                nonlocal asleep
+                asleep = asleep + 1 if is_asleep() else 0
+                return asleep > TURNS + 1
+
+            await eventually(is_asleep_for_good)
             signal.pthread_kill(waiting, signal.SIGINT)
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             cancelled.set()
             raise
