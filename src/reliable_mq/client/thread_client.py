@@ -148,7 +148,7 @@ class Client(ThreadSending):
         try:
             if thread.is_closed:
                 thread.close()  # behind it nothing runs on the loop any more
-                self._client.give_batchers_up()
+                self._engine.give_batchers_up()
             else:
                 thread.run(self._client.close())  # meanwhile handlers may still send
         finally:

@@ -6,7 +6,7 @@ from typing import Self
 
 from reliable_mq.client.checked import check_sending
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
-from reliable_mq.client.sending.asyncio_sending import LINGER_SECONDS, AsyncSending
+from reliable_mq.client.sending.asyncio_sending import LINGER_SECONDS, AsyncSending, engine_of
 from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.thread_singles import send_single
@@ -101,6 +101,7 @@ class ThreadSending:
 
     def __init__(self, client: AsyncSending) -> None:
         self._sending = client
+        self._engine = engine_of(client)
         self._thread: LoopThread | None = None
         self._is_closed = False
 
@@ -124,14 +125,14 @@ class ThreadSending:
             Unavailable: when no broker takes it in time. It may be stored all the same.
             ProtocolError: when the answer does not read. It may be stored all the same.
         """
-        thread, sending, size = self._started(), self._sending, size_of(message)
-        if sending.hooks.sends or not sending.in_flight.take(size):
-            return thread.run(sending.send(message, timeout=timeout, queue=queue))
+        thread, engine, size = self._started(), self._engine, size_of(message)
+        if engine.hooks.sends or not engine.in_flight.take(size):
+            return thread.run(self._sending.send(message, timeout=timeout, queue=queue))
         try:
-            return send_single(sending, thread, message, timeout, queue)
+            return send_single(engine, thread, message, timeout, queue)
         finally:
-            sending.in_flight.hand_back([(size, 1)])
-            sending.in_flight.settle()
+            engine.in_flight.hand_back([(size, 1)])
+            engine.in_flight.settle()
 
     def send_async(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
@@ -152,7 +153,7 @@ class ThreadSending:
         """
         check_sending(timeout, queue)
         thread, size = self._started(), size_of(message)
-        in_flight = self._sending.in_flight
+        in_flight = self._engine.in_flight
         place = iter([(size, 1)])  # it is given back once
 
         def give(_: "Future[SendResult]") -> None:
@@ -162,7 +163,7 @@ class ThreadSending:
         if not in_flight.take(size):
             in_flight.block(size, timeout)
         try:
-            sending = self._sending.send_unbounded(message, timeout=timeout, queue=queue)
+            sending = self._engine.send_unbounded(message, timeout=timeout, queue=queue)
             future = thread.submit(sending)
             # Not by the coroutine itself: one that is cancelled before it begins does nothing.
             future.add_done_callback(give)
@@ -242,7 +243,7 @@ class ThreadSending:
             return self._sending.batcher(count=count, size=size, linger=linger)
 
         thread = self._started()
-        return Batcher(thread, thread.run(make()), self._sending.in_flight)
+        return Batcher(thread, thread.run(make()), self._engine.in_flight)
 
     def recall(self, handle: str, *, timeout: float = 3.0) -> str:
         """Take a timed message back before its time, and return its message id.
