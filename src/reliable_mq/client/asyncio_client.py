@@ -272,7 +272,7 @@ class AsyncClient(AsyncSending):
     async def cluster_facts(
         self, groups: Sequence[str] = (), topics: Sequence[str] = ()
     ) -> ClusterFacts:
-        """Return what name servers and brokers say of themselves; see `cluster_facts`.
+        """Return what name servers and brokers say of themselves.
 
         With a namespace the topics are its own ones and the brokers'.
         """
