@@ -20,6 +20,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from bench.reliable_mq_name_server import ReliableMQNameServer
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.routes import masters
+from reliable_mq.client.sending.asyncio_sending import engine_of
 from reliable_mq.errors import ReliableMQError
 
 WHOLE_SECONDS_MAX = 60.0
@@ -118,7 +119,8 @@ class Cluster:
 
 async def _told(client: AsyncClient) -> set[str]:
     try:
-        return set(await client.run(masters(client.name_servers)))
+        engine = engine_of(client)
+        return set(await engine.run(masters(engine.name_servers)))
     except ReliableMQError:
         return set()
 

@@ -15,6 +15,7 @@ from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.received import received
 from reliable_mq.client.flow import Flow, call, succeeded
+from reliable_mq.client.sending.asyncio_sending import engine_of
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import Message, MessageQueue
@@ -65,7 +66,7 @@ async def read_all(name_servers: str, found: Path) -> int:
                 address = route.brokers[queue.broker_name].master
                 if address is None:
                     raise SystemExit(f"{queue} has no master")
-                for position in await client.run(_read_queue(address, queue)):
+                for position in await engine_of(client).run(_read_queue(address, queue)):
                     lines.write(position.line())
                     count += 1
     return count

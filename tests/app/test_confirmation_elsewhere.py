@@ -92,7 +92,7 @@ def test_a_group_of_another_application_confirms_too(
     shop.topic("orders", groups=["ledger"])
     with shop.transaction() as tx:
         tx.send("orders", {"id": 7})
-    address = shop._connections.client._name_servers.addresses[0]
+    address = shop._connections.client._engine._name_servers.addresses[0]
     ledger = ReliableMQ("ledger", broker=address, database=other_url)
 
     @ledger.consumer("orders", group="ledger")

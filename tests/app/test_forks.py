@@ -127,7 +127,7 @@ if child == 0:
         sys.exit(f"process {os.getppid()}, of which this process" not in str(error))
     sys.exit(2)
 status = status or os.waitpid(child, 0)[1]
-mq._connections.client.in_flight
+mq._connections.client.transactions
 mq.close()
 sys.exit(status)
 """

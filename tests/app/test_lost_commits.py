@@ -158,7 +158,7 @@ def test_a_group_that_is_reset_over_a_backup_has_every_effect_once(
     with shop(database_url, redis_url, tmp_path) as mq:
         assert booked(mq) == list(range(kept))
         with mq:
-            with Client(mq._connections.client._name_servers.addresses[0]) as client:
+            with Client(mq._connections.client._engine._name_servers.addresses[0]) as client:
                 client.admin.offsets.reset_to_start("payments", "orders")
             until(lambda: len(booked(mq)) >= 3)
         assert booked(mq) == [0, 1, 2]

@@ -220,14 +220,14 @@ def test_the_routes_of_many_topics_are_refreshed_side_by_side() -> None:
 def test_a_client_that_did_nothing_bothers_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(client: AsyncClient, name_server: Peer, broker: Peer) -> None:
         beats = 0
-        beat = client.membership.heartbeat
+        beat = client._engine.membership.heartbeat
 
         async def counted() -> None:
             nonlocal beats
             await beat()
             beats += 1
 
-        monkeypatch.setattr(client.membership, "heartbeat", counted)
+        monkeypatch.setattr(client._engine.membership, "heartbeat", counted)
         await eventually(lambda: beats >= 3)
         assert name_server.asked == broker.asked == []
 
@@ -319,7 +319,7 @@ def test_a_client_ends_once_and_whole_although_who_closes_it_is_cancelled() -> N
         slow.may_end.set()
         await again
         assert slow.times == 1
-        assert all(daemon.done() for daemon in client._daemons)
+        assert all(daemon.done() for daemon in client._engine._daemons)
 
     run_scene(scene())
 
@@ -333,10 +333,10 @@ def test_a_reader_that_cannot_be_closed_keeps_nothing_else_from_its_end(
 
     async def scene(client: AsyncClient, _: Peer, broker: Peer) -> None:
         waiting = await client.batcher(linger=60).put(message())
-        client._readers.add(Stuck())
+        client._engine._readers.add(Stuck())
         await client.close()
         assert (await waiting).queue == MessageQueue("t", "a", 0)
-        assert client.open_addresses() == set()
+        assert client._engine.open_addresses() == set()
 
     play(scene)
     assert "closing a consumer failed" in caplog.text

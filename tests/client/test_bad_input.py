@@ -192,7 +192,7 @@ def test_a_request_of_a_broker_that_does_not_read_keeps_the_connection() -> None
         broker = Asking()
         async with client_of(broker) as client:
             for code in NONSENSE:
-                client.requests.setdefault(code, _raises)
+                client._engine.requests.setdefault(code, _raises)
             for _ in range(3):
                 await client.send(message())
             replies = [c for c in broker.commands if c.is_reply]

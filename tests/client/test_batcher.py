@@ -138,7 +138,7 @@ def test_flush_sends_what_waits_and_returns_when_it_is_stored() -> None:
         await batcher.flush()
         assert [future.done() for future in futures] == [True] * 3
         assert shelf.batches == [[b"0", b"1", b"2"]]
-        assert (client.in_flight.count, client.in_flight.size) == (0, 0)
+        assert (client._engine.in_flight.count, client._engine.in_flight.size) == (0, 0)
 
     play(scene)
 
@@ -176,7 +176,7 @@ def test_closing_sends_what_waits_and_takes_nothing_more(how: str) -> None:
         assert shelf.batches == [[b"1"]]
         with pytest.raises(UsageError, match="closed"):
             await batcher.put(message(2))
-        assert client.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
 
     async def run() -> None:
         async with shelf_and_names() as (shelf, _, address):
@@ -205,7 +205,7 @@ def test_the_messages_of_a_key_leave_in_the_order_in_which_they_came() -> None:
 def test_first_messages_keep_their_order_while_the_route_is_looked_up() -> None:
     async def scene(client: AsyncClient, shelf: Shelf) -> None:
         async with client.batcher(count=1000, linger=FOREVER) as batcher:
-            while client.routes.find("t") is None or len(sent) < 10:
+            while client._engine.routes.find("t") is None or len(sent) < 10:
                 sent.append(await batcher.put(message(len(sent), key="k")))
                 await asyncio.sleep(0)
             for _ in range(5):
@@ -227,7 +227,7 @@ def test_behind_a_batch_that_failed_the_later_ones_of_its_queue_are_told_so() ->
             again = await batcher.put(message("again", key="k"))
         assert again.result().queue_offset == 10
         assert shelf.batches[1:] == [[b"again"]]
-        assert client.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
 
     play(scene)
 
@@ -239,7 +239,7 @@ def test_a_message_that_is_refused_is_told_at_once_and_holds_up_nobody() -> None
                 await batcher.put(message(""))
             future = await batcher.put(message(1))
         assert future.result().queue_offset == 10
-        assert (client.in_flight.count, client.in_flight.size) == (0, 0)
+        assert (client._engine.in_flight.count, client._engine.in_flight.size) == (0, 0)
 
     play(scene)
 
@@ -270,7 +270,7 @@ def test_who_is_cancelled_while_he_waits_leaves_his_message_to_be_sent() -> None
             future.cancel()
             await asyncio.gather(sending, future, return_exceptions=True)
         assert shelf.batches == [[b"1", b"2"]]
-        assert client.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
 
     play(scene)
 
@@ -287,7 +287,7 @@ def test_a_batcher_holds_no_more_messages_than_a_client_may_have_on_their_way() 
         await eventually(lambda: any(BATCH in asked for asked in shelf.asked))
         shelf.hang_up()
         await asyncio.gather(*futures, return_exceptions=True)
-        assert client.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
 
     play(scene, msgspec.structs.replace(SETTINGS, in_flight_count_max=3))
 
@@ -339,7 +339,7 @@ def test_the_messages_of_one_thread_are_taken_in_its_order_and_flushed() -> None
         batcher.close()
         with pytest.raises(UsageError, match="closed"):
             batcher.send(message(1))
-        assert client._client.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
 
     with_threads(scene)
 
@@ -354,7 +354,7 @@ def test_a_thread_that_is_faster_than_the_broker_is_held_up() -> None:
         until(lambda: any(BATCH in asked for asked in shelf.asked))
         shelf.hang_up()
         assert all(future.exception(60) is not None for future in futures)
-        until(lambda: client._client.in_flight.count == 0)
+        until(lambda: client._engine.in_flight.count == 0)
 
     with_threads(scene, msgspec.structs.replace(SETTINGS, in_flight_count_max=3))
 
@@ -367,7 +367,7 @@ def test_a_closed_client_closes_its_batchers_and_a_message_after_that_is_refused
         assert future.result().queue_offset == 10
         with pytest.raises(UsageError, match="closed"):
             batcher.put(message(2))
-        assert client._client.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
 
     with_threads(scene)
 
@@ -385,6 +385,6 @@ def test_a_future_that_is_cancelled_before_the_loop_has_its_message_sends_nothin
         with pytest.raises(CancelledError):
             future.result()
         assert shelf.batches == []
-        assert client._client.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
 
     with_threads(scene)

@@ -55,7 +55,7 @@ def test_who_waits_for_a_stalled_broker_is_told_when_a_person_interrupts_the_end
         until(lambda: any(BATCH in asked for asked in shelf.asked))
         interrupt_the_end_of(client, batcher)
         are_told(futures)
-        assert client._client.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
 
     with_threads(scene)
 
@@ -85,7 +85,7 @@ def test_a_client_whose_loop_something_has_ended_is_closed_like_another() -> Non
         until(lambda: not thread.is_alive)
         client.close()
         are_told([future])
-        assert client._client.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
         with pytest.raises(UsageError, match="this client is closed"):
             client.send(message(2))
         client.close()

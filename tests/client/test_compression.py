@@ -186,7 +186,7 @@ def test_work_holds_up_no_other_task_of_the_loop() -> None:
             def flow() -> Flow[str]:
                 return (yield from work(compute))
 
-            running = asyncio.create_task(client.run(flow()))
+            running = asyncio.create_task(client._engine.run(flow()))
             await asyncio.sleep(0)
             released.set()  # this loop would never get here if it computed by itself
             assert await running == "done"
@@ -208,7 +208,7 @@ def test_work_that_fails_raises_in_the_flow() -> None:
                     return str(error)
                 return ""
 
-            assert await client.run(flow()) == "damaged"
+            assert await client._engine.run(flow()) == "damaged"
 
     run_scene(scene())
 

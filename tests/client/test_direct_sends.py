@@ -32,7 +32,7 @@ def warm_up(client: Client) -> None:
 
     def sent() -> bool:
         client.send(WARM)
-        return client._sending.has_direct_links
+        return client._engine.has_direct_links
 
     until(sent)
     client.send(WARM)
@@ -96,7 +96,7 @@ def test_a_connection_that_nobody_uses_is_ended(monkeypatch: pytest.MonkeyPatch)
         assert len(servers.broker.is_open) > 1
         assert servers.broker.is_open[0]
         client.send(WARM)
-        assert not client._sending.has_direct_links
+        assert not client._engine.has_direct_links
 
 
 def test_a_connection_that_the_broker_ends_is_not_missed() -> None:

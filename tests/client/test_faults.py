@@ -38,10 +38,10 @@ def test_a_member_that_dies_is_succeeded_as_soon_as_its_connection_ends(
             seen = Seen()
             heir = await client.consume(subscription, seen)
             await eventually(lambda: len(in_topic(dying, topic)) == len(in_topic(heir, topic)) == 2)
-            for task in [*doomed._daemons, *dying._daemons, *dying.reader.tasks]:
+            for task in [*doomed._engine._daemons, *dying._daemons, *dying.reader.tasks]:
                 task.cancel()
-            assert doomed._links is not None
-            await doomed._links.close()  # no goodbye: the broker sees the connection end
+            assert doomed._engine._links is not None
+            await doomed._engine._links.close()  # no goodbye: the broker sees the connection end
             await eventually(lambda: len(in_topic(heir, topic)) == 4)
             await client.send_many(numbered(topic, 100, keys=10))
             await eventually(lambda: len(seen.messages) == 100)

@@ -154,7 +154,7 @@ class SlowFile:
         self.opened = asyncio.Event()
         self.may_go_on = threading.Event()
         self._loop = asyncio.get_running_loop()
-        client._offsets_of = self._open  # type: ignore[method-assign]
+        client._engine._offsets_of = self._open  # type: ignore[method-assign]
         wanted = Subscription(group="g", topics={"orders": "*"}, broadcasting=True)
         self.consuming = asyncio.create_task(client.consume(wanted, consumed))
 
@@ -205,7 +205,7 @@ def test_a_consumer_that_begins_while_its_client_is_closed_reads_nothing(tmp_pat
         slow.may_go_on.set()
         with pytest.raises(UsageError, match="client is closed"):
             await slow.consuming
-        assert not client.members
+        assert not client._engine.members
 
     play_with(tmp_path, scene)
 

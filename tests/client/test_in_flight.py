@@ -124,7 +124,7 @@ def test_a_client_whose_broker_stalls_takes_no_more_messages_than_it_may_hold() 
             await asyncio.to_thread(send_many)
             await eventually(lambda: any(ROUTE in asked for asked in name_server.asked))
             name_server.hang_up()
-            in_flight = client._client.in_flight
+            in_flight = client._engine.in_flight
             await eventually(lambda: in_flight.count == 0)
             await asyncio.to_thread(client.close)
 
@@ -157,17 +157,17 @@ def test_batches_and_one_way_messages_wait_for_places_like_any_other() -> None:
             name_server.listening() as address,
             AsyncClient(address, settings=settings) as client,
         ):
-            assert client.in_flight.take(0, 2)
+            assert client._engine.in_flight.take(0, 2)
             with pytest.raises(TooManyInFlight):
                 await client.send_batch(messages, timeout=0.01)
-            assert client.in_flight.take(0, 1)
+            assert client._engine.in_flight.take(0, 1)
             with pytest.raises(TooManyInFlight):
                 await client.send_oneway(messages[0])
-            client.in_flight.give(0, 2)
-            client.in_flight.give(0, 1)
+            client._engine.in_flight.give(0, 2)
+            client._engine.in_flight.give(0, 1)
             with pytest.raises(ConnectionLost):
                 await client.send_batch(messages)
-            assert (client.in_flight.count, client.in_flight.size) == (0, 0)
+            assert (client._engine.in_flight.count, client._engine.in_flight.size) == (0, 0)
 
     run_scene(scene())
 
@@ -184,17 +184,17 @@ def test_of_many_messages_a_batch_without_a_place_fails_and_nothing_is_raised() 
                 AsyncClient(address, settings=settings) as client,
             ):
                 await eventually(lambda: is_sent(client))  # its route is known now
-                assert client.in_flight.take(0, 3)
+                assert client._engine.in_flight.take(0, 3)
                 (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
                 assert isinstance(outcome, TooManyInFlight)
-                client.in_flight.give(0, 3)
+                client._engine.in_flight.give(0, 3)
 
                 async def is_stored() -> bool:
                     (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
                     return isinstance(outcome, SendResult)
 
                 await eventually(is_stored)
-                assert client.in_flight.count == 0
+                assert client._engine.in_flight.count == 0
 
     run_scene(scene())
 
@@ -205,7 +205,7 @@ def test_a_message_that_is_refused_gives_its_place_back() -> None:
             for body in (b"", "text", None, 7):
                 with pytest.raises(MessageRefused):
                     await client.send(Message(topic="t", body=body))  # type: ignore[arg-type]
-            assert (client.in_flight.count, client.in_flight.size) == (0, 0)
+            assert (client._engine.in_flight.count, client._engine.in_flight.size) == (0, 0)
 
     run_scene(scene())
 

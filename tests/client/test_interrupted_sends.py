@@ -72,7 +72,7 @@ def sending_of(room: InFlight, monkeypatch: pytest.MonkeyPatch) -> ThreadSending
     engine: Any = SimpleNamespace(
         hooks=SimpleNamespace(sends=()), in_flight=room, send_unbounded=lambda *_, **__: None
     )
-    client = ThreadSending(engine)
+    client = ThreadSending(SimpleNamespace(_engine=engine))  # type: ignore[arg-type]
     client._thread = AThread()  # type: ignore[assignment]
     return client
 

@@ -85,7 +85,7 @@ def test_everything_that_leaves_is_signed_heartbeats_and_questions_to_name_serve
             ):
                 await client.send(message())
                 await client.send_oneway(message())
-                await client.heartbeat()
+                await client._engine.heartbeat()
             sent = [*broker.commands, *name_server.commands]
             assert len({command.code for command in sent}) >= 3
             for command in sent:

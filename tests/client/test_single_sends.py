@@ -52,7 +52,7 @@ def by_task(
                     outcomes.append(await client.send(message, timeout=timeout))
                 except (Unavailable, Refused, MessageRefused) as error:
                     outcomes.append(error)
-            assert client.in_flight.count == 0
+            assert client._engine.in_flight.count == 0
         return outcomes
 
     return run_scene(scene())
@@ -78,7 +78,7 @@ def by_lone_thread(
     def warm_up(client: Client, message: Message) -> None:
         def sent() -> bool:
             client.send(message)
-            return client._sending.has_direct_links or bool(hooks)
+            return client._engine.has_direct_links or bool(hooks)
 
         until(sent)
 
@@ -100,7 +100,7 @@ def in_thread(
                 outcomes.append(client.send(message, timeout=timeout))
             except (Unavailable, Refused, MessageRefused) as error:
                 outcomes.append(error)
-        assert client._sending.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
     return outcomes
 
 
@@ -230,7 +230,7 @@ def test_a_thread_whose_client_is_closed_while_it_waits_is_told_so(*, directly: 
     with Servers(broker) as servers, ThreadPoolExecutor(1) as pool:
         client = Client(servers.address, settings=SETTINGS)
         client.start()
-        until(lambda: client.send(WARM) and client._sending.has_direct_links is directly)
+        until(lambda: client.send(WARM) and client._engine.has_direct_links is directly)
         waiting = pool.submit(client.send, Message(topic="t", body=b"x"), timeout=60.0)
         until(lambda: bool(broker.sends))
         client.close()

@@ -164,7 +164,7 @@ def test_who_puts_what_cannot_be_sent_is_told_and_does_not_wait_for_ever() -> No
         for wrong in (Message(topic="t", body=b"1", ordering_key=no_key), nothing):
             with pytest.raises(MessageRefused, match="type"):
                 batcher.put(wrong).result(60)
-        assert client._client.in_flight.count == 0
+        assert client._engine.in_flight.count == 0
         for linger in (math.nan, math.inf):
             with pytest.raises(UsageError, match=f"linger is {linger}"):
                 client.batcher(linger=linger)

@@ -141,8 +141,8 @@ def test_members_and_progress_are_told_and_offsets_are_set_while_a_group_is_away
             assert (await admin.topics.consumers(topic)).value == [group]
             with pytest.raises(UsageError, match="stop them first"):
                 await admin.groups.delete(group)
-            await client.heartbeat()  # it has connected before it sent
-            producers = await admin.groups.producers(client.settings.producer_group)
+            await client._engine.heartbeat()  # it has connected before it sent
+            producers = await admin.groups.producers(client._engine.settings.producer_group)
             (senders,) = producers.value.values()
             assert client.client_id in {each.client_id for each in senders}
             (state,) = (await admin.groups.members(group)).value

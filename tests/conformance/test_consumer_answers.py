@@ -26,7 +26,7 @@ pytestmark = pytest.mark.processes
 async def ask(client: AsyncClient, topic: str, code: RequestCode, ext: dict[str, str]) -> Command:
     route = await client.topic_route(topic)
     (broker,) = route.brokers.values()
-    return await client.run(call(broker.master or "", request(code, ext), 10))
+    return await client._engine.run(call(broker.master or "", request(code, ext), 10))
 
 
 async def consuming(

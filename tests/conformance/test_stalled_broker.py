@@ -36,7 +36,7 @@ def test_no_more_messages_are_on_their_way_to_it_than_there_are_places(
                 except Unavailable as error:
                     return type(error).__name__
                 finally:
-                    most = max(most, client.in_flight.count)
+                    most = max(most, client._engine.in_flight.count)
                 return "stored"
 
             assert await send(LONG) == "stored"
@@ -45,11 +45,11 @@ def test_no_more_messages_are_on_their_way_to_it_than_there_are_places(
                 first = [asyncio.create_task(send(LONG)) for _ in range(PLACES)]
                 late = await asyncio.gather(*(send(0.1) for _ in range(SENDS)))
                 assert set(late) == {TooManyInFlight.__name__}
-                assert most == client.in_flight.count == PLACES
+                assert most == client._engine.in_flight.count == PLACES
             finally:
                 master.process.resume()
             assert await asyncio.gather(*first) == ["stored"] * PLACES
             assert await send(LONG) == "stored"
-            assert (client.in_flight.count, client.in_flight.size) == (0, 0)
+            assert (client._engine.in_flight.count, client._engine.in_flight.size) == (0, 0)
 
     play(scene())

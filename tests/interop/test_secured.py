@@ -50,7 +50,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheRocketMQ]
 async def registered(apache: ApacheRocketMQ) -> None:
     """Wait until the name server knows the broker: with accounts to load that is not at once."""
     async with client_of(apache, ROOT, None) as client:
-        await eventually(lambda: client.run(masters(client.name_servers)))
+        await eventually(lambda: client._engine.run(masters(client._engine.name_servers)))
 
 
 def client_of(apache: ApacheRocketMQ, who: Credentials | None, tls: TLS | None) -> AsyncClient:

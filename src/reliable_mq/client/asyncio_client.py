@@ -1,49 +1,36 @@
 """The asyncio face: what an application can ask of the client, verb by verb.
 
-Everything that decides lives in the flows, and what drives them in `asyncio_engine`.
+Everything that decides lives in the flows; what drives them, and what the verbs share, is in
+`asyncio_client_engine`.
 """
 
-import asyncio
-import time
-from collections.abc import Collection, Sequence
-from typing import Literal, Protocol, Self
+from collections.abc import Sequence
+from typing import Literal, Self
 
 from reliable_mq.client.administering.asyncio_admin import AsyncAdmin
 from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster_facts
 from reliable_mq.client.administering.own_names import own_facts
 from reliable_mq.client.administering.progress import come_in
 from reliable_mq.client.administering.topic_changes import give_queues
-from reliable_mq.client.asyncio_daemon import attempt
+from reliable_mq.client.asyncio_client_engine import ClientEngine
 from reliable_mq.client.checked import checked
-from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
-from reliable_mq.client.consuming.asyncio_answers import ConsumerAnswers
 from reliable_mq.client.consuming.asyncio_pull_consumer import AsyncPullConsumer, PullOptions
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
-from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.file_offsets import FileOffsets
-from reliable_mq.client.consuming.filters import check_filters
-from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.asyncio_sending import AsyncSending
+from reliable_mq.client.sending.asyncio_transactions import Answerer
 from reliable_mq.client.sending.outgoing import Sign
+from reliable_mq.client.sending.transaction import Half
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ConfigurationError, UsageError, closed
-from reliable_mq.message import MessageQueue
-from reliable_mq.runtime.links import Links
+from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.message import Decision, Message, MessageQueue
 
 DEFAULT_SETTINGS = ClientSettings()
-
-
-class Reader(Protocol):
-    """What the client closes when it is closed."""
-
-    async def close(self) -> None:
-        """Give up what it reads."""
 
 
 class AsyncClient(AsyncSending):
@@ -71,14 +58,14 @@ class AsyncClient(AsyncSending):
         middleware: Sequence[Middleware] = (),
         sign: Sign | None = None,
     ) -> None:
-        super().__init__(name_servers, settings, middleware, sign)
-        self._consumers: dict[str, AsyncPushConsumer] = {}
-        self._readers: set[Reader] = set()
-        self._closing: asyncio.Task[None] | None = None
-        self.requests |= ConsumerAnswers(self, self._consumers.get).requests()
-        self._budget = FlowBudget(settings.held_total_size_max)
+        self._stand_on(ClientEngine(name_servers, settings, middleware, sign))
+
+    def _stand_on(self, engine: ClientEngine) -> None:
+        self._engine = engine
+        #: half messages: the verbs below, several at once, and without waiting for an answer
+        self.transactions = engine.transactions
         #: topics, groups, offsets, messages and dead letters looked after
-        self.admin = AsyncAdmin(self)
+        self.admin = AsyncAdmin(engine)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -88,9 +75,9 @@ class AsyncClient(AsyncSending):
         await self.close()
 
     @property
-    def members(self) -> Collection[Member]:
-        """This client's members of consumer groups."""
-        return self.membership.members
+    def client_id(self) -> str:
+        """How brokers know this client."""
+        return self._engine.client_id
 
     async def start(self) -> None:
         """Make the client ready; connections open when they are needed.
@@ -99,8 +86,7 @@ class AsyncClient(AsyncSending):
             ForkedClient: when it was made before a fork: every member of a group has its own name.
             UsageError: when it was started before, on whatever loop: each loop needs its own.
         """
-        await super().start()
-        await self.hooks.start(self)
+        await self._engine.start()
 
     async def close(self) -> None:
         """Close consumers and batchers gracefully, leave the producer groups, end the connections.
@@ -110,27 +96,50 @@ class AsyncClient(AsyncSending):
         Afterwards sending and consuming raise `UsageError`; a second call does nothing. Who calls
         it meanwhile waits for the same end, which comes also when who waits is cancelled.
         """
-        if self.is_foreign or self._is_closed:
-            return
-        links = self._started()
-        self._refuse_other_loop()
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(links))
-        await asyncio.shield(self._closing)
+        await self._engine.close()
 
-    async def _close(self, links: Links) -> None:
-        readers = [*self._consumers.values(), *self._readers]
-        try:  # what fails keeps nothing else from its end
-            await asyncio.gather(*(attempt(each.close, "closing a consumer") for each in readers))
-            await attempt(self.close_batchers, "closing batchers")
-            await self.hooks.close(self)
-            await self.stop_daemons()
-            await self.transactions.close()
-            await attempt(self.membership.farewell, "leaving the producer groups")
-        finally:
-            self._is_closed = True
-            self.give_batchers_up()
-            await links.close()
+    async def join_transactions(self, group: str, check: Answerer) -> None:
+        """Answer for the half messages of a producer group, whoever of it sent them.
+
+        Brokers that cannot be told now are told by a later heartbeat.
+
+        Args:
+            group: the producer group.
+            check: says what became of a half: an `async def`, which runs on this loop.
+
+        Raises:
+            ConfigurationError: when the group's name is illegal.
+        """
+        await self.transactions.join(group, check)
+
+    async def send_half(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
+        """Send a half message of a group that was joined: it is stored and not visible yet.
+
+        Args:
+            message: without a delay.
+            group: the producer group.
+            timeout: seconds for all tries together.
+
+        Raises:
+            UsageError: when nobody here answers for the group: the half would hang.
+            MessageRefused: when the message cannot be sent as it is, or is delayed.
+            RemoteError: when the broker refuses it; it may take no halves at all.
+            Unavailable: when no broker stores it safely in time. One that did is asking for it.
+        """
+        return await self.transactions.send(message, group, timeout=timeout)
+
+    async def end_half(self, half: Half, decision: Decision) -> None:
+        """End a half by COMMIT or ROLLBACK, and wait until the broker has that stored.
+
+        Once only: the bundled broker answers another end as if it counted, too, and does nothing;
+        Apache's stores the message with each COMMIT.
+
+        Raises:
+            UsageError: when the decision is none.
+            RemoteError: when the broker knows no such half.
+            Unavailable: when it does not answer; the half may have ended all the same.
+        """
+        await self.transactions.end(half, decision)
 
     @checked(but=("handler",))
     async def consume(self, subscription: Subscription, handler: AnyHandler) -> AsyncPushConsumer:
@@ -154,19 +163,20 @@ class AsyncClient(AsyncSending):
         """
         if not callable(handler):
             raise UsageError(f"the handler is of type {type(handler).__name__}, no function")
-        group = await self._checked_group(subscription)
+        engine = self._engine
+        group = await engine.checked_group(subscription)
         if subscription.broadcasting:
-            group.local_offsets = await self._local_offsets(group.name)
-        observed = self.hooks.around_handler(handler, subscription.group)
-        consumer = AsyncPushConsumer(self, group, self.namespace.own_handler(observed))
+            group.local_offsets = await engine.local_offsets(group.name)
+        observed = engine.hooks.around_handler(handler, subscription.group)
+        consumer = AsyncPushConsumer(engine, group, engine.namespace.own_handler(observed))
         try:
-            self._refuse_closing()
-            self.membership.join(consumer)
+            engine.refuse_closing()
+            engine.join(consumer)
         except UsageError:  # the client was closed, or somebody has joined, meanwhile
             if group.local_offsets is not None:
                 group.local_offsets.close()
             raise
-        self._consumers[group.name] = consumer
+        engine.consumers[group.name] = consumer
         await consumer.start()
         return consumer
 
@@ -184,10 +194,10 @@ class AsyncClient(AsyncSending):
         """
         if subscription.broadcasting:
             raise ConfigurationError("a simple consumer shares queues: it cannot broadcast")
-        group = await self._checked_group(subscription)
-        consumer = AsyncSimpleConsumer(self, group)
-        self.membership.join(consumer)
-        self._readers.add(consumer)
+        engine = self._engine
+        consumer = AsyncSimpleConsumer(engine, await engine.checked_group(subscription))
+        engine.join(consumer)
+        engine.reader_opened(consumer)
         consumer.start()
         return consumer
 
@@ -211,7 +221,7 @@ class AsyncClient(AsyncSending):
                 closing; None: with `subscribe`, and not with `assign`.
             allocation: how members share queues with `subscribe`; all must use the same.
         """
-        self._refuse_closing()
+        self._engine.refuse_closing()
         options = PullOptions(
             group=group,
             from_where=from_where,
@@ -219,8 +229,8 @@ class AsyncClient(AsyncSending):
             auto_commit=auto_commit,
             allocation=allocation,
         )
-        consumer = AsyncPullConsumer(self, options)
-        self._readers.add(consumer)
+        consumer = AsyncPullConsumer(self._engine, options)
+        self._engine.reader_opened(consumer)
         return consumer
 
     @checked(but=("queues",))
@@ -238,7 +248,9 @@ class AsyncClient(AsyncSending):
             NoRoute: when no broker is known, or the name servers do not hear of the topic in time.
             RemoteError, Unavailable: when a broker refuses or is away; others may have it.
         """
-        await self.run(give_queues(self.admin.cluster, self.namespace.whole(topic), queues))
+        engine = self._engine
+        whole = engine.namespace.whole(topic)
+        await engine.run(give_queues(self.admin.cluster, whole, queues))
 
     @checked()
     async def consumer_progress(
@@ -252,23 +264,23 @@ class AsyncClient(AsyncSending):
             NoRoute: when the name servers do not know the topic.
             RemoteError, Unavailable: when a broker does not tell.
         """
-        names = self.namespace
+        names = self._engine.namespace
         flow = come_in(self.admin.cluster, names.whole(group), names.whole(topic))
-        return names.by_own_queue(await self.run(flow))
+        return names.by_own_queue(await self._engine.run(flow))
 
     @checked()
     async def cluster_facts(
         self, groups: Sequence[str] = (), topics: Sequence[str] = ()
     ) -> ClusterFacts:
-        """Return what name servers and brokers say of themselves; see `cluster_facts`.
+        """Return what name servers and brokers say of themselves.
 
         With a namespace the topics are its own ones and the brokers'.
         """
-        names = self.namespace
+        names = self._engine.namespace
         asked = [names.whole(group) for group in groups], [names.whole(topic) for topic in topics]
-        return own_facts(
-            names, await self.run(cluster_facts(self._name_servers, self.settings, *asked))
-        )
+        engine = self._engine
+        flow = cluster_facts(engine.name_servers, engine.settings, *asked)
+        return own_facts(names, await engine.run(flow))
 
     @checked()
     async def topic_route(self, topic: str) -> Route:
@@ -278,71 +290,6 @@ class AsyncClient(AsyncSending):
             NoRoute: when they know none.
             RemoteError, Unavailable: when none tells.
         """
-        route = await self.run(self._routes.look_up(self.namespace.whole(topic)))
-        return self.namespace.own_route(route)
-
-    async def leave_group(self, group: ConsumerGroup) -> None:
-        """Take a consumer that has ended out of its group at every broker it is connected to."""
-        self._consumers.pop(group.name, None)
-        if group.local_offsets is not None:
-            group.local_offsets.close()
-        await self.membership.leave(group.name)
-
-    def reader_closed(self, reader: Reader) -> None:
-        """Close a reader no more with the client."""
-        self._readers.discard(reader)
-
-    def join(self, member: Member) -> None:
-        """Make a consumer a member of its group; brokers hear of it with the next heartbeat."""
-        self.membership.join(member)
-
-    def polled_group(self, subscription: Subscription, *, is_member: bool) -> ConsumerGroup:
-        """Return the state of a group whose messages the application asks for."""
-        return self._group(subscription, polled=True, is_member=is_member)
-
-    def _group(
-        self, subscription: Subscription, *, polled: bool = False, is_member: bool = True
-    ) -> ConsumerGroup:
-        return ConsumerGroup(
-            self.namespace.whole_subscription(subscription),
-            int(time.time() * 1000),
-            self.client_id,
-            settings=self.settings,
-            routes=self._routes,
-            producer=self._carrier,
-            namespace=self.namespace,
-            polled=polled,
-            is_member=is_member,
-            budget=self._budget,
-        )
-
-    async def _checked_group(self, subscription: Subscription) -> ConsumerGroup:
-        self._refuse_closing()
-        group = self._group(subscription)
-        self.membership.check_free(group.name)
-        await self.run(check_filters(group))
-        self._refuse_closing()
-        return group
-
-    def _refuse_closing(self) -> None:
-        """Let nothing begin to read that nobody would close any more."""
-        self._started()
-        if self._closing is not None:
-            raise closed("client")
-
-    async def _local_offsets(self, group: str) -> FileOffsets:
-        opening = asyncio.create_task(asyncio.to_thread(self._offsets_of, group))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:  # the thread goes on: who comes next must find them free
-            opening.add_done_callback(_let_go)
-            raise
-
-    def _offsets_of(self, group: str) -> FileOffsets:
-        host = self.client_id.partition("@")[0]
-        return FileOffsets.of_group(group, host, self.settings)
-
-
-def _let_go(opening: asyncio.Task[FileOffsets]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        engine = self._engine
+        route = await engine.run(engine.routes.look_up(engine.namespace.whole(topic)))
+        return engine.namespace.own_route(route)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Self
 
+from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
 from reliable_mq.client.checked import checked
@@ -14,7 +15,9 @@ from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler, Threads
 from reliable_mq.client.consuming.thread_pull_consumer import PullConsumer
 from reliable_mq.client.consuming.thread_simple_consumer import SimpleConsumer
+from reliable_mq.client.documented import documented_by
 from reliable_mq.client.observing.middleware import Middleware
+from reliable_mq.client.sending.outgoing import Sign
 from reliable_mq.client.sending.thread_sending import ThreadSending
 from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.client.settings import ClientSettings
@@ -25,6 +28,7 @@ Check = Callable[[CheckBack], Decision]
 """Says what became of a half message that a broker asks for."""
 
 
+@documented_by(AsyncPushConsumer)
 class PushConsumer:
     """A running consumer. Made by `Client.consume`."""
 
@@ -40,38 +44,18 @@ class PushConsumer:
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Start nothing more and pull nothing more, until `resume`.
 
-        What runs finishes; what was pulled is kept. Membership, queues and locks stay, so nobody
-        else reads them meanwhile.
-
-        Args:
-            queues: these only; they stay paused also when they move to another member and come
-                back, but are not for that other one. None: all there are and all that come.
-
-        Raises:
-            UsageError: when this consumer is closed.
+        See `AsyncPushConsumer.pause`.
         """
         self._thread.run(on_loop(lambda: self._consumer.pause(queues)))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on where `pause` stopped.
-
-        Args:
-            queues: these only; a consumer that was paused as a whole stays so. None: all, in
-                whatever way they were paused.
-
-        Raises:
-            UsageError: when this consumer is closed.
-        """
+        """Go on where `pause` stopped; see `AsyncPushConsumer.resume`."""
         self._thread.run(on_loop(lambda: self._consumer.resume(queues)))
 
     def lag(self) -> dict[MessageQueue, QueueLag]:
         """Return how far the group is behind in each queue that this member reads.
 
-        Nobody is asked: it is what brokers told with the last pull of each queue. A queue that was
-        not pulled yet is left out.
-
-        Raises:
-            UsageError: when this consumer is closed.
+        See `AsyncPushConsumer.lag`.
         """
         return self._thread.run(on_loop(self._consumer.lag))
 
@@ -80,6 +64,7 @@ class PushConsumer:
         self._thread.run(self._consumer.close())
 
 
+@documented_by(AsyncClient)
 class Client(ThreadSending):
     """Sends and consumes without an event loop of the caller's own; may be used by many threads.
 
@@ -90,6 +75,8 @@ class Client(ThreadSending):
         name_servers: "host:port", several joined by ";".
         settings: time-outs, limits and intervals.
         middleware: sees what is sent and consumed, see `Middleware`.
+        sign: returns a message with its signature, see `AsyncClient`. Called on the client's loop,
+            or in the thread that sends.
 
     Raises:
         ConfigurationError: when `name_servers` does not read, or a middleware is none.
@@ -101,8 +88,11 @@ class Client(ThreadSending):
         *,
         settings: ClientSettings = DEFAULT_SETTINGS,
         middleware: Sequence[Middleware] = (),
+        sign: Sign | None = None,
     ) -> None:
-        self._client = AsyncClient(name_servers, settings=settings, middleware=middleware)
+        self._client = AsyncClient(
+            name_servers, settings=settings, middleware=middleware, sign=sign
+        )
         super().__init__(self._client)
         self._checkers: dict[str, Threads] = {}  # by producer group
         #: topics, groups, offsets, messages and dead letters looked after
@@ -148,7 +138,7 @@ class Client(ThreadSending):
         try:
             if thread.is_closed:
                 thread.close()  # behind it nothing runs on the loop any more
-                self._client.give_batchers_up()
+                self._engine.give_batchers_up()
             else:
                 thread.run(self._client.close())  # meanwhile handlers may still send
         finally:
@@ -177,16 +167,7 @@ class Client(ThreadSending):
     def send_half(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
         """Send a half message of a group that was joined: it is stored and not visible yet.
 
-        Args:
-            message: without a delay.
-            group: the producer group.
-            timeout: seconds for all tries together.
-
-        Raises:
-            UsageError: when nobody here answers for the group: the half would hang.
-            MessageRefused: when the message cannot be sent as it is, or is delayed.
-            RemoteError: when the broker refuses it; it may take no halves at all.
-            Unavailable: when no broker stores it safely in time. One that did is asking for it.
+        See `AsyncClient.send_half`.
         """
         thread = self._started()
         return thread.run(self._client.transactions.send(message, group, timeout=timeout))
@@ -194,13 +175,7 @@ class Client(ThreadSending):
     def end_half(self, half: Half, decision: Decision) -> None:
         """End a half by COMMIT or ROLLBACK, and wait until the broker has that stored.
 
-        Once only: the bundled broker answers another end as if it counted, too, and does nothing;
-        Apache's stores the message with each COMMIT.
-
-        Raises:
-            UsageError: when the decision is none.
-            RemoteError: when the broker knows no such half.
-            Unavailable: when it does not answer; the half may have ended all the same.
+        See `AsyncClient.end_half`.
         """
         self._started().run(self._client.transactions.end(half, decision))
 
@@ -229,13 +204,7 @@ class Client(ThreadSending):
     def simple_consumer(self, subscription: Subscription) -> SimpleConsumer:
         """Begin to read for a consumer group whose messages are received and acknowledged singly.
 
-        Args:
-            subscription: what is read, and how; hands and batches are the application's.
-
-        Raises:
-            UsageError: when this client consumes for the group already.
-            ConfigurationError: when the group broadcasts, or a broker cannot filter by an SQL92
-                expression.
+        See `AsyncClient.simple_consumer`.
         """
         thread = self._started()
         return SimpleConsumer(thread, thread.run(self._client.simple_consumer(subscription)))
@@ -251,13 +220,7 @@ class Client(ThreadSending):
     ) -> PullConsumer:
         """Return a consumer that is asked for messages, and reads nothing yet.
 
-        Args:
-            group: the consumer group, whose committed offsets say where reading begins.
-            from_where: where it begins in a queue in which the group has committed nothing.
-            from_time_ms: with "timestamp", milliseconds since the epoch.
-            auto_commit: whether what is handled is committed every `offset_commit_seconds` and on
-                closing; None: with `subscribe`, and not with `assign`.
-            allocation: how members share queues with `subscribe`; all must use the same.
+        See `AsyncClient.pull_consumer`.
         """
         thread = self._started()
         consumer = self._client.pull_consumer(
@@ -272,35 +235,27 @@ class Client(ThreadSending):
     def create_topic(self, topic: str, queues: int = 8) -> None:
         """Create a topic at the master of every broker, or give it so many queues.
 
-        Returns when the name server tells of all of them, so that the next send uses them.
-
-        Args:
-            topic: its name.
-            queues: how many at each broker, to write and to read.
-
-        Raises:
-            ConfigurationError: when the name is illegal.
-            NoRoute: when no broker is known, or the name servers do not hear of the topic in time.
-            RemoteError, Unavailable: when a broker refuses or is away; others may have it.
+        See `AsyncClient.create_topic`.
         """
         self._started().run(self._client.create_topic(topic, queues))
 
     def consumer_progress(self, group: str, topic: str) -> dict[MessageQueue, tuple[int, int]]:
         """Return (committed, maximum) offsets of a group in each readable queue of a topic.
 
-        A group that has committed nothing in a queue has the committed offset -1.
-
-        Raises:
-            NoRoute: when the name servers do not know the topic.
-            RemoteError, Unavailable: when a broker does not tell.
+        See `AsyncClient.consumer_progress`.
         """
         return self._started().run(self._client.consumer_progress(group, topic))
+
+    def cluster_facts(self, groups: Sequence[str] = (), topics: Sequence[str] = ()) -> ClusterFacts:
+        """Return what name servers and brokers say of themselves.
+
+        See `AsyncClient.cluster_facts`.
+        """
+        return self._started().run(self._client.cluster_facts(groups, topics))
 
     def topic_route(self, topic: str) -> Route:
         """Return where `topic` is, asked from the name servers now.
 
-        Raises:
-            NoRoute: when they know none.
-            RemoteError, Unavailable: when none tells.
+        See `AsyncClient.topic_route`.
         """
         return self._started().run(self._client.topic_route(topic))

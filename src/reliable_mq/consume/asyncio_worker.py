@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.observing.middleware import Middleware
+from reliable_mq.client.sending.asyncio_sending import engine_of
 from reliable_mq.confirm.sql_telling import NoticeInbox
 from reliable_mq.consume.asyncio_delivery import Deliveries
 from reliable_mq.consume.asyncio_gate import HandlerGate
@@ -53,7 +54,7 @@ class Worker:
         self._settings = settings
         self._open_leases = open_leases
         self._gate = gate
-        self._hooks = hooks_of_handlers(middleware, client.hooks.origin)
+        self._hooks = hooks_of_handlers(middleware, engine_of(client).hooks.origin)
         self._leases: LeaseStore | None = None
         self._deliveries: list[Deliveries] = []
         self._running: list[AsyncPushConsumer] = []

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.asyncio_client_engine import ClientEngine
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back, give_back, keep_ready, rebalance
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
@@ -55,18 +56,8 @@ class TimeStandsStill(Exception):
     """A flow waits for what does not come while nobody moves the clock."""
 
 
-class MemoryClient(AsyncClient):
-    """One client: a connection, its routes, its producer, its consumers.
-
-    Args:
-        broker: whom it talks to.
-        clock: its time.
-        faults: what happens to its requests.
-        number: of its connection; no two clients have the same.
-        producer_group: how the broker knows it when it sends.
-        middleware: sees what is sent.
-        sign: signs what is sent.
-    """
+class MemoryEngine(ClientEngine):
+    """A client's connection to a broker in memory; see `MemoryClient`."""
 
     def __init__(
         self,
@@ -81,12 +72,12 @@ class MemoryClient(AsyncClient):
     ) -> None:
         # A request is tried once: what becomes of one that failed is what tests want to see.
         settings = ClientSettings(producer_group=producer_group, retries=0)
-        super().__init__(NAME_SERVER, settings=settings, middleware=middleware, sign=sign)
+        super().__init__(NAME_SERVER, settings, middleware, sign)
+        self.number = number
         self._broker = broker
         self._clock = clock
         self._faults = faults
-        self.number = number
-        self.readers: list[MemoryConsumer] = []
+        self._memory_readers: list[MemoryConsumer] = []
         self._waits = 0
 
     async def start(self) -> None:
@@ -102,14 +93,12 @@ class MemoryClient(AsyncClient):
 
     async def close(self) -> None:
         """Leave all groups and the broker."""
-        for reader in list(self.readers):
+        for reader in list(self._memory_readers):
             await reader.close()
         await self.transactions.close()
         self._broker.disconnect(self.number)
 
-    async def consume(  # type: ignore[override]
-        self, subscription: Subscription, handler: Handler
-    ) -> "MemoryConsumer":
+    def consume(self, subscription: Subscription, handler: Handler) -> "MemoryConsumer":
         """Read for a consumer group, whenever `step` is called."""
         group = ConsumerGroup(
             subscription,
@@ -117,21 +106,21 @@ class MemoryClient(AsyncClient):
             self.client_id,
             settings=self.settings,
             routes=self._routes,
-            producer=self._carrier,
+            producer=self.carrier,
         )
         reader = MemoryConsumer(self, group, handler, self._clock, self._faults)
-        self.readers.append(reader)
-        self.membership.join(reader)
+        self._memory_readers.append(reader)
+        self.join(reader)
         return reader
 
     async def leave_group(self, group: ConsumerGroup) -> None:
         """Take a consumer that has ended out of its group."""
         await self.membership.leave(group.name)
-        self.readers = [each for each in self.readers if each.group is not group]
+        self._memory_readers = [each for each in self._memory_readers if each.group is not group]
 
     async def step(self) -> int:
         """Read and handle what there is, once; return how many messages that were."""
-        handled = sum([await reader.step() for reader in list(self.readers)])
+        handled = sum([await reader.step() for reader in list(self._memory_readers)])
         await self.answer_broker()
         return handled
 
@@ -203,12 +192,57 @@ class MemoryClient(AsyncClient):
         return None if self._faults.takes_reply(command) else answer
 
 
+class MemoryClient(AsyncClient):
+    """One client: a connection, its routes, its producer, its consumers.
+
+    Args:
+        broker: whom it talks to.
+        clock: its time.
+        faults: what happens to its requests.
+        number: of its connection; no two clients have the same.
+        producer_group: how the broker knows it when it sends.
+        middleware: sees what is sent.
+        sign: signs what is sent.
+    """
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        clock: ManualClock,
+        faults: Faults,
+        *,
+        number: int,
+        producer_group: str,
+        middleware: Sequence[Middleware] = (),
+        sign: Sign | None = None,
+    ) -> None:
+        self.number = number
+        self._memory = MemoryEngine(
+            *(broker, clock, faults),
+            number=number,
+            producer_group=producer_group,
+            middleware=middleware,
+            sign=sign,
+        )
+        self._stand_on(self._memory)
+
+    async def consume(  # type: ignore[override]
+        self, subscription: Subscription, handler: Handler
+    ) -> "MemoryConsumer":
+        """Read for a consumer group, whenever `step` is called."""
+        return self._memory.consume(subscription, handler)
+
+    async def step(self) -> int:
+        """Read and handle what there is, once; return how many messages that were."""
+        return await self._memory.step()
+
+
 class MemoryConsumer(GroupMember):
     """One consumer group's member: reads, hands out and settles when it is told to."""
 
     def __init__(
         self,
-        client: MemoryClient,
+        client: MemoryEngine,
         group: ConsumerGroup,
         handler: Handler,
         clock: ManualClock,

@@ -20,6 +20,7 @@ from reliable_mq.client.administering.topics import TopicPlace, TopicStatus
 from reliable_mq.client.administering.tracking import Track
 from reliable_mq.client.checked import checked
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
+from reliable_mq.client.documented import documented_by
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.runtime.loop_thread import LoopThread
 
@@ -43,6 +44,7 @@ class Admin:
         self.dead_letters = DeadLetters(started, admin.dead_letters, self.messages)
 
 
+@documented_by(AsyncTopics)
 class Topics:
     """Topics: which there are, where they are, how full; made, changed, deleted."""
 
@@ -111,6 +113,7 @@ class Topics:
         return self._started().run(self._topics.delete(topic, dry_run=dry_run))
 
 
+@documented_by(AsyncGroups)
 class Groups:
     """Consumer groups: their settings and members; producers."""
 
@@ -172,6 +175,7 @@ class Groups:
         return self._started().run(self._groups.producers(group))
 
 
+@documented_by(AsyncOffsets)
 class Offsets:
     """How far consumer groups have come, and how that is set."""
 
@@ -216,6 +220,7 @@ class Offsets:
         return self._started().run(self._offsets.clone(source, target, topic, dry_run=dry_run))
 
 
+@documented_by(AsyncMessages)
 class Messages:
     """Messages found by their names, keys, places and times."""
 
@@ -262,6 +267,7 @@ class Messages:
             raise first_failure(scan.failures)
 
 
+@documented_by(AsyncDeadLetters)
 class DeadLetters:
     """Messages that consumer groups gave up: listed, and sent again."""
 

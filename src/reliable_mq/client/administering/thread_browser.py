@@ -11,6 +11,7 @@ from reliable_mq.client.administering.own_names import own_of, whole_message
 from reliable_mq.client.administering.scanning import Scan
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
+from reliable_mq.client.sending.asyncio_sending import engine_of
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.runtime.loop_thread import LoopThread
@@ -30,9 +31,12 @@ class Browser:
 
     def __init__(self, name_servers: str, settings: ClientSettings = DEFAULT_SETTINGS) -> None:
         self._client = AsyncClient(name_servers, settings=settings)
-        self._settings = self._client.settings
-        self._routes = self._client.routes
-        self._names = self._client.namespace
+        self._engine = engine = engine_of(self._client)
+        self._settings, self._routes, self._names = (
+            engine.settings,
+            engine.routes,
+            engine.namespace,
+        )
 
     def __enter__(self) -> Self:
         self._thread = LoopThread("reliable-mq-browser")
@@ -51,7 +55,7 @@ class Browser:
         Raises:
             RemoteError, Unavailable: when no name server tells.
         """
-        names = self._thread.run(self._client.run(browsing.topic_names(self._client.name_servers)))
+        names = self._thread.run(self._engine.run(browsing.topic_names(self._engine.name_servers)))
         groups = (
             name.removeprefix(DEAD_LETTER_PREFIX)
             for name in names
@@ -63,7 +67,7 @@ class Browser:
         """Return what a topic holds under a message id; see `browsing.find_by_id`."""
         whole = self._names.whole(topic)
         flow = browsing.find_by_id(self._routes, self._settings, whole, message_id)
-        return list(map(self._own, self._thread.run(self._client.run(flow))))
+        return list(map(self._own, self._thread.run(self._engine.run(flow))))
 
     def messages(self, topic: str, since_ms: int = 0) -> Iterator[ReceivedMessage]:
         """Yield what a topic holds, queue after queue, up to what it held when a queue was begun.
@@ -76,9 +80,9 @@ class Browser:
             NoRoute: when the topic is not known, or none of its queues may be read.
             RemoteError, Unavailable: at the end, when a broker did not tell, or not all.
         """
-        cluster = Cluster(self._client.name_servers, self._routes, self._settings)
+        cluster = Cluster(self._engine.name_servers, self._routes, self._settings)
         scan = Scan(cluster, self._names.whole(topic), since_ms)
-        while (page := self._thread.run(self._client.run(scan.next_page()))) is not None:
+        while (page := self._thread.run(self._engine.run(scan.next_page()))) is not None:
             yield from map(self._own, page)
         if scan.failures:
             raise first_failure(scan.failures)
@@ -88,7 +92,7 @@ class Browser:
         names = self._names
         whole = whole_message(names, message)
         flow = browsing.hand_back(self._routes, self._settings, names.whole(group), whole)
-        self._thread.run(self._client.run(flow))
+        self._thread.run(self._engine.run(flow))
 
     def _own(self, message: ReceivedMessage) -> ReceivedMessage:
         """Return a message as the application knows it, also the topic that it was sent to."""

@@ -13,6 +13,7 @@ from reliable_mq.client.consuming.asyncio_pull_consumer import (
     OnQueues,
 )
 from reliable_mq.client.consuming.subscription import EVERY_TAG, Sql
+from reliable_mq.client.documented import documented_by
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.runtime.loop_thread import LoopThread
@@ -20,6 +21,7 @@ from reliable_mq.runtime.loop_thread import LoopThread
 T = TypeVar("T")
 
 
+@documented_by(AsyncPullConsumer)
 class PullConsumer:
     """Gives messages to whoever asks for them. Made by `Client.pull_consumer`.
 
@@ -132,13 +134,7 @@ class PullConsumer:
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit how far the group has come, and wait until the brokers have it.
 
-        Args:
-            offsets: of each queue the next one to be read, None: behind all that polls have
-                returned.
-
-        Raises:
-            UsageError: when a queue is not this consumer's: nobody else's offsets are set back.
-            NoRoute, RemoteError, Unavailable: when a broker does not take it; others have theirs.
+        See `AsyncPullConsumer.commit`.
         """
         self._run(self._consumer.commit(offsets))
 
@@ -149,10 +145,7 @@ class PullConsumer:
     def pause(self, *queues: MessageQueue) -> None:
         """Return nothing of these queues until `resume`, and fetch no more; none given: of all.
 
-        They stay this member's; a poll goes on with the others.
-
-        Raises:
-            UsageError: when one is not assigned.
+        See `AsyncPullConsumer.pause`.
         """
         self._run(self._consumer.pause(*queues))
 
@@ -163,19 +156,14 @@ class PullConsumer:
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Let the next poll return `offset` of a queue; nothing that was fetched before is.
 
-        An offset that the queue does not have becomes the nearest one that it has.
-
-        Raises:
-            UsageError: when the queue is not assigned, or the offset negative.
+        See `AsyncPullConsumer.seek`.
         """
         self._run(self._consumer.seek(queue, offset))
 
     def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Seek the first message that each queue still has; none given: of all.
 
-        Raises:
-            UsageError: when a queue is not assigned.
-            RemoteError, Unavailable: when a broker does not tell; no queue has moved then.
+        See `AsyncPullConsumer.seek_to_begin`.
         """
         self._run(self._consumer.seek_to_begin(*queues))
 
@@ -186,31 +174,21 @@ class PullConsumer:
     def seek_to_time(self, when: datetime, *queues: MessageQueue) -> None:
         """Seek the first message of each queue that was stored then or later, or else its end.
 
-        Args:
-            when: a time with its zone.
-            queues: which; none: all.
-
-        Raises:
-            UsageError: when the time has no zone, or a queue is not assigned.
-            RemoteError, Unavailable: when a broker does not tell; no queue has moved then.
+        See `AsyncPullConsumer.seek_to_time`.
         """
         self._run(self._consumer.seek_to_time(when, *queues))
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message of a queue that a poll returns.
 
-        Raises:
-            UsageError: when the queue is not assigned.
-            RemoteError, Unavailable: when the broker does not tell what the group has committed.
+        See `AsyncPullConsumer.position`.
         """
         return self._run(self._consumer.position(queue))
 
     def committed(self, *queues: MessageQueue) -> dict[MessageQueue, int | None]:
         """Return what the group has committed in each queue, None: nothing; none given: in all.
 
-        Raises:
-            NoRoute: when a queue is not known.
-            RemoteError, Unavailable: when a broker does not tell.
+        See `AsyncPullConsumer.committed`.
         """
         return self._run(self._consumer.committed(*queues))
 
@@ -225,18 +203,12 @@ class PullConsumer:
     def lag(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
         """Return how many messages of each queue no poll has returned yet; none given: of all.
 
-        Raises:
-            UsageError: when a queue is not assigned.
-            RemoteError, Unavailable: when a broker does not tell.
+        See `AsyncPullConsumer.lag`.
         """
         return self._run(self._consumer.lag(*queues))
 
     def close(self) -> None:
-        """Give the queues up and leave the group.
-
-        With `auto_commit` what is handled is committed: not what the last poll returned, because
-        nobody has said that it is handled. `commit` before says so.
-        """
+        """Give the queues up and leave the group; see `AsyncPullConsumer.close`."""
         self._run(self._consumer.close())
 
     def _run(self, verb: Coroutine[Any, Any, T]) -> T:

@@ -8,10 +8,12 @@ from reliable_mq.client.consuming.asyncio_simple_consumer import (
     RECEIVE_SECONDS,
     AsyncSimpleConsumer,
 )
+from reliable_mq.client.documented import documented_by
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.runtime.loop_thread import LoopThread
 
 
+@documented_by(AsyncSimpleConsumer)
 class SimpleConsumer:
     """Hands out messages and takes an acknowledgement for each. Made by `Client.simple_consumer`.
 
@@ -43,17 +45,7 @@ class SimpleConsumer:
     ) -> list[ReceivedMessage]:
         """Return messages to be handled and acknowledged, as soon as there are some.
 
-        With `ordered` in the subscription, of one ordering key there is at most one: the next one
-        comes when it is acknowledged.
-
-        Args:
-            max_messages: not more than so many.
-            timeout: seconds to wait for the first one; then the list is empty.
-            handling: seconds until one that is not acknowledged is delivered again.
-
-        Raises:
-            UsageError: when the number or the handling time is not positive, or the consumer is
-                closed.
+        See `AsyncSimpleConsumer.receive`.
         """
         receiving = self._consumer.receive(max_messages, timeout=timeout, handling=handling)
         return self._thread.run(receiving)
@@ -61,16 +53,7 @@ class SimpleConsumer:
     def ack(self, *messages: ReceivedMessage) -> None:
         """Say that messages are handled: they are not delivered again.
 
-        The acknowledgement is kept here, and told to brokers with the committed offset: a message
-        comes again when this process is killed within about `offset_commit_seconds`.
-
-        Args:
-            messages: as `receive` returned them.
-
-        Raises:
-            LeaseLost: when one was not in your hands any more. All others are acknowledged.
-            UsageError: when the consumer is closed, or one is no message; those before it are
-                acknowledged.
+        See `AsyncSimpleConsumer.ack`.
         """
         self._thread.run(self._consumer.ack(*messages))
 
@@ -104,15 +87,13 @@ class SimpleConsumer:
     def extend(self, message: ReceivedMessage, seconds: float) -> None:
         """Give the handling of a message `seconds` from now on.
 
-        Raises:
-            LeaseLost: when it was not in your hands any more.
-            UsageError: when the time is not positive, or the consumer is closed.
+        See `AsyncSimpleConsumer.extend`.
         """
         self._thread.run(self._consumer.extend(message, seconds))
 
     def close(self) -> None:
         """Hand out nothing more, commit, unlock and leave the group.
 
-        What is received and not acknowledged is delivered again, to another member or later.
+        See `AsyncSimpleConsumer.close`.
         """
         self._thread.run(self._consumer.close())

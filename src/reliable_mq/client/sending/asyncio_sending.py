@@ -1,82 +1,34 @@
 """The verbs of the asyncio face that send.
 
-Everything that decides lives in the flows; what must not be sent too fast finds its place here.
+Everything that decides lives in the flows; what they share is the engine's. Refuses to be one more
+coroutine between a message and its connection.
 """
 
 import asyncio
 import math
-import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 
-from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.asyncio_client_engine import ClientEngine
 from reliable_mq.client.checked import check_sending, checked
-from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Middleware, Origin
 from reliable_mq.client.observing.send_results import of_batch, of_many, of_nothing, of_one
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
-from reliable_mq.client.sending.asyncio_requests import AsyncRequests
-from reliable_mq.client.sending.asyncio_singles import Singles
-from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.sending.batching import Group, plan_many
 from reliable_mq.client.sending.linger import Rows
-from reliable_mq.client.sending.outgoing import Sign, size_of
-from reliable_mq.client.sending.producer import Producer, Single
+from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.request_reply import reply_to
-from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.timed import recall
-from reliable_mq.client.sending.transaction import TransactionFlows
-from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, TooManyInFlight
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
-from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.recall_handle import decode_recall_handle
 
 LINGER_SECONDS = 0.005
 
 
-class AsyncSending(AsyncEngine):
+class AsyncSending:
     """What `AsyncClient` can be asked to send."""
 
-    def __init__(
-        self,
-        name_servers: str,
-        settings: ClientSettings,
-        middleware: Sequence[Middleware],
-        sign: Sign | None = None,
-    ) -> None:
-        super().__init__(name_servers, settings)
-        origin = Origin(
-            client_id=self.client_id,
-            producer_group=settings.producer_group,
-            namespace=self.namespace.name,
-            address_of=self._routes.master_of,
-        )
-        #: what calls the middleware
-        self.hooks = Hooks(middleware, origin)
-        settings = self.settings
-        self._producer = Producer(settings, self._routes, os.urandom, sign)
-        #: sends copies of what was received: they keep the signature that they came with
-        self._carrier = self._producer
-        if sign is not None:
-            self._carrier = Producer(settings, self._routes, os.urandom)
-        #: sends single messages
-        self.singles = Singles(self, self._producer, self.namespace)
-        flows = TransactionFlows(settings, self._routes, self._producer)
-        #: half messages: sent, ended, and answered for
-        self.transactions = AsyncTransactions(
-            flows, self.run, self.membership.produce_everywhere, self.namespace, self.hooks
-        )
-        self.requests[RequestCode.CHECK_TRANSACTION_STATE] = self.transactions.asked
-        be_known = partial(self.membership.produce_everywhere, settings.producer_group)
-        self._asking = AsyncRequests(self.client_id, os.urandom, self.run, be_known)
-        self.requests[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._asking.answered
-        self._groups_in_flight = asyncio.Semaphore(settings.batches_in_flight)
-        self._batchers: set[AsyncBatcher] = set()
-        #: the messages that are on their way
-        self.in_flight = InFlight(settings.in_flight_count_max, settings.in_flight_size_max)
+    _engine: ClientEngine
 
     async def send(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
@@ -98,49 +50,20 @@ class AsyncSending(AsyncEngine):
             Unavailable: when no broker takes it in time. It may be stored all the same.
             ProtocolError: when the answer does not read. It may be stored all the same.
         """
+        engine = self._engine
         check_sending(timeout, queue)
         size = size_of(message)
-        if not self.in_flight.take(size):
+        if not engine.in_flight.take(size):
             begun = time.monotonic()
-            await self.in_flight.wait(size, timeout)
+            await engine.in_flight.wait(size, timeout)
             timeout -= time.monotonic() - begun
         try:
-            if self.hooks.sends:
-                return await self.send_unbounded(message, timeout=timeout, queue=queue)
+            if engine.hooks.sends:
+                return await engine.send_unbounded(message, timeout=timeout, queue=queue)
             # Not by one more coroutine, which would cost a tenth of the message.
-            return await self.singles.send(self._begin(message, timeout, queue))
+            return await engine.singles.send(engine.begin(message, timeout, queue))
         finally:
-            self.in_flight.give(size)
-
-    async def send_unbounded(
-        self, message: Message, *, timeout: float, queue: MessageQueue | None
-    ) -> SendResult:
-        """Send a message whose caller has a place in `in_flight`, and gives it back."""
-        singles = self.singles
-        if not self.hooks.sends:
-            return await singles.send(self._begin(message, timeout, queue))
-        self._sends()
-
-        async def send(sent: Sequence[Message]) -> SendResult:
-            return await singles.send(singles.begin(sent[0], timeout, queue))
-
-        return await self.hooks.around_send("send", (message,), send, of_one)
-
-    def begin_for(self, message: Message, timeout: float, queue: MessageQueue | None) -> Single:
-        """Begin to send a message for a thread that has a place in `in_flight`; without hooks.
-
-        `singles` sends it. May be called by that thread.
-
-        Raises:
-            UsageError: when the client is closed, or a value is of a wrong type.
-            MessageRefused: when it cannot be sent as it is.
-        """
-        check_sending(timeout, queue)
-        return self._begin(message, timeout, queue)
-
-    def _begin(self, message: Message, timeout: float, queue: MessageQueue | None) -> Single:
-        self._sends()
-        return self.singles.begin(message, timeout, queue)
+            engine.in_flight.give(size)
 
     async def send_oneway(self, message: Message) -> None:
         """Send one message and ask for no answer: nobody will know whether it is stored.
@@ -152,15 +75,17 @@ class AsyncSending(AsyncEngine):
             TooManyInFlight: when no place is free in time. Nothing was sent.
             Unavailable: when no broker can be reached. Nothing was sent.
         """
-        self._sends()
-        async with self._places([message], self.settings.request_timeout):
-            await self.hooks.around_send(
+        engine = self._engine
+        engine.be_producer()
+        async with engine.places([message], engine.settings.request_timeout):
+            await engine.hooks.around_send(
                 "send_oneway", (message,), self._send_oneway, of_nothing, posts_of=int
             )
 
     async def _send_oneway(self, messages: Sequence[Message]) -> int:
-        whole = self.namespace.whole_message(messages[0])
-        return await self.run(self._producer.send_oneway(whole))
+        engine = self._engine
+        whole = engine.namespace.whole_message(messages[0])
+        return await engine.run(engine.producer.send_oneway(whole))
 
     @checked()
     async def send_batch(
@@ -185,16 +110,17 @@ class AsyncSending(AsyncEngine):
             RemoteError: when the broker refuses them.
             Unavailable: when no broker takes them in time. They may be stored all the same.
         """
-        self._sends()
-        names = self.namespace
-        async with self._places(messages, timeout) as left:
+        engine = self._engine
+        engine.be_producer()
+        names = engine.namespace
+        async with engine.places(messages, timeout) as left:
 
             async def send(sent: Sequence[Message]) -> SendResult:
                 batch, where = names.whole_messages(sent), names.whole_queue(queue)
-                sending = self._producer.send_batch(batch, timeout=left, queue=where)
-                return names.own_result(await self.run(sending))
+                sending = engine.producer.send_batch(batch, timeout=left, queue=where)
+                return names.own_result(await engine.run(sending))
 
-            return await self.hooks.around_send("send_batch", messages, send, of_batch)
+            return await engine.hooks.around_send("send_batch", messages, send, of_batch)
 
     @checked()
     async def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
@@ -204,12 +130,16 @@ class AsyncSending(AsyncEngine):
         queue are not sent either and carry `NotSent`. Nothing is raised for a single message; its
         place in the result holds the error.
         """
-        self._sends()
-        return await self.hooks.around_send("send_many", messages, self._send_many, of_many)
+        engine = self._engine
+        engine.be_producer()
+        return await engine.hooks.around_send("send_many", messages, self._send_many, of_many)
 
     async def _send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        messages = self.namespace.whole_messages(messages)
-        plan = await self.run(plan_many(self._producer, self._routes, self.settings, messages))
+        engine = self._engine
+        messages = engine.namespace.whole_messages(messages)
+        plan = await engine.run(
+            plan_many(engine.producer, engine.routes, engine.settings, messages)
+        )
         outcomes: dict[int, SendResult | Exception] = dict(plan.failures)
         for group, results in zip(
             plan.groups, await asyncio.gather(*map(self._send_group, plan.groups)), strict=True
@@ -238,9 +168,10 @@ class AsyncSending(AsyncEngine):
             UsageError: when the client is not started, or a value is of a wrong type.
             ConfigurationError: when one of them cannot work.
         """
-        self._started()
-        self._sends()
-        settings = self.settings
+        engine = self._engine
+        engine.refuse_unstarted()
+        engine.be_producer()
+        settings = engine.settings
         count = settings.batch_count_max if count is None else count
         size = settings.batch_size_max if size is None else size
         if not (count >= 1 and 0 <= linger < math.inf and 0 < size <= settings.body_size_max):
@@ -253,20 +184,9 @@ class AsyncSending(AsyncEngine):
             size_max=size,
             linger=linger,
             under_way_max=settings.batches_in_flight,
-            goes_alone=self._producer.goes_alone,
+            goes_alone=engine.producer.goes_alone,
         )
-        batcher = AsyncBatcher(
-            self._producer,
-            self._routes,
-            self.run,
-            self.in_flight,
-            rows,
-            self.namespace,
-            self._batchers.discard,
-            self.hooks,
-        )
-        self._batchers.add(batcher)
-        return batcher
+        return engine.open_batcher(rows)
 
     @checked(but=("handle",))
     async def recall(self, handle: str, *, timeout: float = 3.0) -> str:
@@ -284,12 +204,13 @@ class AsyncSending(AsyncEngine):
             Unavailable: when the broker does not answer; the message may be taken back all the
                 same, and another recall does no harm.
         """
-        recalling = self.run(recall(self._routes, self.settings, handle, timeout))
+        engine = self._engine
+        recalling = engine.run(recall(engine.routes, engine.settings, handle, timeout))
         named = decode_recall_handle(handle) if isinstance(handle, str) else None
         if named is None:
             return await recalling  # it raises
-        topic = self.namespace.own(named.topic)
-        return await self.hooks.around_recall(topic, named.unique_key, recalling)
+        topic = engine.namespace.own(named.topic)
+        return await engine.hooks.around_recall(topic, named.unique_key, recalling)
 
     @checked()
     async def request(self, message: Message, *, timeout: float = 3.0) -> ReceivedMessage:
@@ -305,12 +226,13 @@ class AsyncSending(AsyncEngine):
             ReplyTimeout: when nobody replied in time. Somebody may have handled it all the same.
             MessageRefused, TooManyInFlight, RemoteError, Unavailable, ProtocolError: as `send`.
         """
-        self._sends()
+        engine = self._engine
+        engine.be_producer()
 
         async def send(asked: Message, left: float) -> SendResult:
             return await self.send(asked, timeout=left)
 
-        return await self._asking.ask(message, timeout, send)
+        return await engine.asking.ask(message, timeout, send)
 
     @checked(but=("request",))
     async def reply(
@@ -338,53 +260,37 @@ class AsyncSending(AsyncEngine):
             RemoteError: when whoever asked is there no more, or did not take it.
             Unavailable: when no broker takes it in time.
         """
-        self._sends()
+        engine = self._engine
+        engine.be_producer()
         answer = reply_to(request, body, tag, properties or {})
-        async with self._places([answer], timeout) as left:
-            return await self.hooks.around_send(
+        async with engine.places([answer], timeout) as left:
+            return await engine.hooks.around_send(
                 "reply",
                 (answer,),
-                lambda sent: self.run(self._producer.send_reply(sent[0], timeout=left)),
+                lambda sent: engine.run(engine.producer.send_reply(sent[0], timeout=left)),
                 of_one,
             )
 
-    async def close_batchers(self) -> None:
-        """Send what waits in batchers, and end them."""
-        await asyncio.gather(*(batcher.close() for batcher in list(self._batchers)))
-
-    def give_batchers_up(self) -> None:
-        """Send nothing more that waits in batchers which could not be closed."""
-        for batcher in self._batchers:
-            batcher.give_up()
-
     async def _send_group(self, group: Group) -> list[SendResult | Exception]:
+        engine = self._engine
         # One batch of a group is on its way at a time: the largest is what it needs room for.
         count = max(map(len, group.batches))
         size = max(sum(len(out.message.body) for out in batch) for batch in group.batches)
-        async with self._groups_in_flight:
+        async with engine.groups_in_flight:
             try:
-                if not self.in_flight.take(size, count):
-                    await self.in_flight.wait(size, self.settings.request_timeout, count)
+                if not engine.in_flight.take(size, count):
+                    await engine.in_flight.wait(size, engine.settings.request_timeout, count)
             except TooManyInFlight as error:
                 return [error] * len(group.positions)
             try:
-                results = await self.run(self._producer.send_in_order(group.batches, group.queue))
-                return self.namespace.own_results(results)
+                results = await engine.run(
+                    engine.producer.send_in_order(group.batches, group.queue)
+                )
+                return engine.namespace.own_results(results)
             finally:
-                self.in_flight.give(size, count)
+                engine.in_flight.give(size, count)
 
-    @asynccontextmanager
-    async def _places(self, messages: Sequence[Message], timeout: float) -> AsyncIterator[float]:
-        """Hold places for messages that leave together; give what is left of `timeout`."""
-        size, count = sum(map(size_of, messages)), len(messages)
-        begun = time.monotonic()
-        if not self.in_flight.take(size, count):
-            await self.in_flight.wait(size, timeout, count)
-        try:
-            yield timeout - (time.monotonic() - begun)
-        finally:
-            self.in_flight.give(size, count)
 
-    def _sends(self) -> None:
-        self._refuse_closed()
-        self.membership.produce(self.settings.producer_group)
+def engine_of(client: AsyncSending) -> ClientEngine:
+    """Return what a client stands on, for code that is part of the framework."""
+    return client._engine

@@ -5,8 +5,9 @@ from concurrent.futures import Future
 from typing import Self
 
 from reliable_mq.client.checked import check_sending
+from reliable_mq.client.documented import documented_by
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
-from reliable_mq.client.sending.asyncio_sending import LINGER_SECONDS, AsyncSending
+from reliable_mq.client.sending.asyncio_sending import LINGER_SECONDS, AsyncSending, engine_of
 from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.thread_singles import send_single
@@ -92,6 +93,7 @@ class Batcher:
         self._thread.run(self._batcher.close())
 
 
+@documented_by(AsyncSending)
 class ThreadSending:
     """What `Client` can be asked to send.
 
@@ -101,37 +103,22 @@ class ThreadSending:
 
     def __init__(self, client: AsyncSending) -> None:
         self._sending = client
+        self._engine = engine_of(client)
         self._thread: LoopThread | None = None
         self._is_closed = False
 
     def send(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
     ) -> SendResult:
-        """Send one message and return where it is stored.
-
-        It waits for a place while `in_flight_count_max` messages are on their way, or
-        `in_flight_size_max` bytes of bodies.
-
-        Args:
-            message: what to send.
-            timeout: seconds for the wait and all tries together.
-            queue: the queue to use; by default the ordering key or the turn chooses.
-
-        Raises:
-            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
-            TooManyInFlight: when no place is free in time. Nothing was sent.
-            RemoteError: when the broker refuses it; `retryable` of the class says what to do.
-            Unavailable: when no broker takes it in time. It may be stored all the same.
-            ProtocolError: when the answer does not read. It may be stored all the same.
-        """
-        thread, sending, size = self._started(), self._sending, size_of(message)
-        if sending.hooks.sends or not sending.in_flight.take(size):
-            return thread.run(sending.send(message, timeout=timeout, queue=queue))
+        """Send one message and return where it is stored; see `AsyncClient.send`."""
+        thread, engine, size = self._started(), self._engine, size_of(message)
+        if engine.hooks.sends or not engine.in_flight.take(size):
+            return thread.run(self._sending.send(message, timeout=timeout, queue=queue))
         try:
-            return send_single(sending, thread, message, timeout, queue)
+            return send_single(engine, thread, message, timeout, queue)
         finally:
-            sending.in_flight.hand_back([(size, 1)])
-            sending.in_flight.settle()
+            engine.in_flight.hand_back([(size, 1)])
+            engine.in_flight.settle()
 
     def send_async(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
@@ -152,7 +139,7 @@ class ThreadSending:
         """
         check_sending(timeout, queue)
         thread, size = self._started(), size_of(message)
-        in_flight = self._sending.in_flight
+        in_flight = self._engine.in_flight
         place = iter([(size, 1)])  # it is given back once
 
         def give(_: "Future[SendResult]") -> None:
@@ -162,7 +149,7 @@ class ThreadSending:
         if not in_flight.take(size):
             in_flight.block(size, timeout)
         try:
-            sending = self._sending.send_unbounded(message, timeout=timeout, queue=queue)
+            sending = self._engine.send_unbounded(message, timeout=timeout, queue=queue)
             future = thread.submit(sending)
             # Not by the coroutine itself: one that is cancelled before it begins does nothing.
             future.add_done_callback(give)
@@ -175,12 +162,7 @@ class ThreadSending:
     def send_oneway(self, message: Message) -> None:
         """Send one message and ask for no answer: nobody will know whether it is stored.
 
-        While no connection can be had it is tried again, `retries` times within `request_timeout`.
-
-        Raises:
-            MessageRefused: when the message cannot be sent as it is.
-            TooManyInFlight: when no place is free in time. Nothing was sent.
-            Unavailable: when no broker can be reached. Nothing was sent.
+        See `AsyncClient.send_oneway`.
         """
         self._started().run(self._sending.send_oneway(message))
 
@@ -193,27 +175,14 @@ class ThreadSending:
     ) -> SendResult:
         """Send messages of one topic to one queue in one request, all or none.
 
-        The result is the first message's; its ids are those of all, joined by commas.
-
-        Args:
-            messages: of one topic, without delays; with ordering keys of one queue.
-            timeout: seconds for the wait for places and all tries together.
-            queue: the queue to use; by default the ordering keys or the turn choose.
-
-        Raises:
-            MessageRefused: when they cannot be sent together, or are too large together.
-            TooManyInFlight: when no places are free in time. Nothing was sent.
-            RemoteError: when the broker refuses them.
-            Unavailable: when no broker takes them in time. They may be stored all the same.
+        See `AsyncClient.send_batch`.
         """
         return self._started().run(self._sending.send_batch(messages, timeout=timeout, queue=queue))
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         """Send messages of any topics in few requests, several on their way at once.
 
-        The order of each ordering key is kept: when a message cannot be sent, later ones of its
-        queue are not sent either and carry `NotSent`. Nothing is raised for a single message; its
-        place in the result holds the error.
+        See `AsyncClient.send_many`.
         """
         return self._started().run(self._sending.send_many(messages))
 
@@ -242,38 +211,17 @@ class ThreadSending:
             return self._sending.batcher(count=count, size=size, linger=linger)
 
         thread = self._started()
-        return Batcher(thread, thread.run(make()), self._sending.in_flight)
+        return Batcher(thread, thread.run(make()), self._engine.in_flight)
 
     def recall(self, handle: str, *, timeout: float = 3.0) -> str:
         """Take a timed message back before its time, and return its message id.
 
-        Args:
-            handle: `recall_handle` of the result of its send.
-            timeout: seconds to wait for the broker.
-
-        Raises:
-            UsageError: when `handle` is none.
-            NotPermitted: when its broker takes nothing back (`recallMessageEnable=false`, which is
-                what brokers do unless they are told otherwise).
-            Refused: when it is too late.
-            Unavailable: when the broker does not answer; the message may be taken back all the
-                same, and another recall does no harm.
+        See `AsyncClient.recall`.
         """
         return self._started().run(self._sending.recall(handle, timeout=timeout))
 
     def request(self, message: Message, *, timeout: float = 3.0) -> ReceivedMessage:
-        """Send a message and return the reply of whoever consumes it.
-
-        The reply says nothing of where it is stored: its queue has no broker, its offset is -1.
-
-        Args:
-            message: the request; consumers get it like any other message, and answer it by `reply`.
-            timeout: seconds for sending it and for the reply together.
-
-        Raises:
-            ReplyTimeout: when nobody replied in time. Somebody may have handled it all the same.
-            MessageRefused, TooManyInFlight, RemoteError, Unavailable, ProtocolError: as `send`.
-        """
+        """Send a message and return the reply of whoever consumes it; see `AsyncClient.request`."""
         return self._started().run(self._sending.request(message, timeout=timeout))
 
     def reply(
@@ -285,22 +233,7 @@ class ThreadSending:
         properties: Mapping[str, str] | None = None,
         timeout: float = 3.0,
     ) -> SendResult:
-        """Answer a request; returns when whoever asked has the reply.
-
-        Args:
-            request: a message that was received and is a request, of any client.
-            body: the reply.
-            tag: its tag.
-            properties: its properties.
-            timeout: seconds for all tries together.
-
-        Raises:
-            UsageError: when `request` is none.
-            MessageRefused: when the reply cannot be sent as it is.
-            TooManyInFlight: when no place is free in time. Nothing was sent.
-            RemoteError: when whoever asked is there no more, or did not take it.
-            Unavailable: when no broker takes it in time.
-        """
+        """Answer a request; returns when whoever asked has the reply; see `AsyncClient.reply`."""
         thread = self._started()
         return thread.run(
             self._sending.reply(request, body, tag=tag, properties=properties, timeout=timeout)

@@ -4,7 +4,7 @@ Receives messages that have a place among those on their way; hands back their r
 between which each message goes to and fro cost a lone sender more than the message.
 """
 
-from reliable_mq.client.sending.asyncio_sending import AsyncSending
+from reliable_mq.client.asyncio_client_engine import ClientEngine
 from reliable_mq.client.sending.asyncio_singles import Outcome
 from reliable_mq.errors import UsageError, closed_meanwhile
 from reliable_mq.message import Message, MessageQueue, SendResult
@@ -13,27 +13,27 @@ from reliable_mq.runtime.loop_thread import LoopThread
 
 
 def send_single(
-    client: AsyncSending,
+    engine: ClientEngine,
     thread: LoopThread,
     message: Message,
     timeout: float,
     queue: MessageQueue | None,
 ) -> SendResult:
-    """Send a message that has a place in the client's `in_flight`, and return where it is stored.
+    """Send a message that has a place in the engine's `in_flight`, and return where it is stored.
 
     Nothing overtakes anything: a thread sends by itself only while no other message of the client
     is on its way.
     """
-    alone = client.in_flight.count == 1
-    if not (alone and client.has_direct_links):
+    alone = engine.in_flight.count == 1
+    if not (alone and engine.has_direct_links):
 
         def send(errand: "Errand[SendResult]") -> None:  # quoted: `LoopThread._refuse_ending`
-            single = client.begin_for(message, timeout, queue)
-            client.singles.send_for(errand, single, alone=alone)
+            single = engine.begin_for(message, timeout, queue)
+            engine.singles.send_for(errand, single, alone=alone)
 
         return thread.ask(send)
     thread.check_caller()
-    singles, single = client.singles, client.begin_for(message, timeout, queue)
+    singles, single = engine.singles, engine.begin_for(message, timeout, queue)
     came = singles.try_directly(single)
     if isinstance(came, SendResult):
         return came

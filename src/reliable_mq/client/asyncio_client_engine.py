@@ -1,0 +1,308 @@
+"""What one client has on its loop: the engine, and all that its verbs share.
+
+Receives what verbs, consumers and batchers ask of it; hands on flows to the engine. Refuses to be a
+face: an application sees the verbs of `asyncio_client` and `thread_client`, which have this.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+from reliable_mq.client.asyncio_daemon import attempt
+from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.checked import check_sending
+from reliable_mq.client.connecting.membership import Member
+from reliable_mq.client.consuming.asyncio_answers import ConsumerAnswers
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.file_offsets import FileOffsets
+from reliable_mq.client.consuming.filters import check_filters
+from reliable_mq.client.consuming.flow_budget import FlowBudget
+from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.observing.asyncio_hooks import Hooks
+from reliable_mq.client.observing.middleware import Middleware, Origin
+from reliable_mq.client.observing.send_results import of_one
+from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
+from reliable_mq.client.sending.asyncio_requests import AsyncRequests
+from reliable_mq.client.sending.asyncio_singles import Singles
+from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
+from reliable_mq.client.sending.linger import Rows
+from reliable_mq.client.sending.outgoing import Sign, size_of
+from reliable_mq.client.sending.producer import Producer, Single
+from reliable_mq.client.sending.thread_in_flight import InFlight
+from reliable_mq.client.sending.transaction import TransactionFlows
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import closed
+from reliable_mq.message import Message, MessageQueue, SendResult
+from reliable_mq.runtime.links import Links
+from reliable_mq.wire.codes import RequestCode
+
+
+class Reader(Protocol):
+    """What the client closes when it is closed."""
+
+    async def close(self) -> None:
+        """Give up what it reads."""
+
+
+class ClientEngine(AsyncEngine):
+    """Sends and reads for the faces of one client.
+
+    Args:
+        name_servers: "host:port", several joined by ";".
+        settings: time-outs, limits and intervals.
+        middleware: sees what is sent and consumed.
+        sign: returns a message with its signature.
+
+    Raises:
+        ConfigurationError: when `name_servers` does not read, or a middleware is none.
+    """
+
+    def __init__(
+        self,
+        name_servers: str,
+        settings: ClientSettings,
+        middleware: Sequence[Middleware],
+        sign: Sign | None = None,
+    ) -> None:
+        super().__init__(name_servers, settings)
+        origin = Origin(
+            client_id=self.client_id,
+            producer_group=settings.producer_group,
+            namespace=self.namespace.name,
+            address_of=self._routes.master_of,
+        )
+        #: what calls the middleware
+        self.hooks = Hooks(middleware, origin)
+        settings = self.settings
+        #: decides what is sent where
+        self.producer = Producer(settings, self._routes, os.urandom, sign)
+        #: sends copies of what was received: they keep the signature that they came with
+        self.carrier = self.producer
+        if sign is not None:
+            self.carrier = Producer(settings, self._routes, os.urandom)
+        #: sends single messages
+        self.singles = Singles(self, self.producer, self.namespace)
+        flows = TransactionFlows(settings, self._routes, self.producer)
+        #: half messages: sent, ended, and answered for
+        self.transactions = AsyncTransactions(
+            flows, self.run, self.membership.produce_everywhere, self.namespace, self.hooks
+        )
+        self.requests[RequestCode.CHECK_TRANSACTION_STATE] = self.transactions.asked
+        be_known = partial(self.membership.produce_everywhere, settings.producer_group)
+        #: requests that wait for a reply
+        self.asking = AsyncRequests(self.client_id, os.urandom, self.run, be_known)
+        self.requests[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.asking.answered
+        #: the groups of batches that `send_many` has on their way
+        self.groups_in_flight = asyncio.Semaphore(settings.batches_in_flight)
+        #: the messages that are on their way
+        self.in_flight = InFlight(settings.in_flight_count_max, settings.in_flight_size_max)
+        #: the consumers with a handler, by group
+        self.consumers: dict[str, AsyncPushConsumer] = {}
+        self.requests |= ConsumerAnswers(self, self.consumers.get).requests()
+        self._batchers: set[AsyncBatcher] = set()
+        self._readers: set[Reader] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._budget = FlowBudget(settings.held_total_size_max)
+
+    @property
+    def members(self) -> Collection[Member]:
+        """This client's members of consumer groups."""
+        return self.membership.members
+
+    async def start(self) -> None:
+        """Make the client ready, and let the middleware know."""
+        await super().start()
+        await self.hooks.start(self)
+
+    async def close(self) -> None:
+        """End all; see `AsyncClient.close`."""
+        if self.is_foreign or self._is_closed:
+            return
+        links = self._started()
+        self._refuse_other_loop()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(links))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, links: Links) -> None:
+        readers = [*self.consumers.values(), *self._readers]
+        try:  # what fails keeps nothing else from its end
+            await asyncio.gather(*(attempt(each.close, "closing a consumer") for each in readers))
+            await attempt(self._close_batchers, "closing batchers")
+            await self.hooks.close(self)
+            await self.stop_daemons()
+            await self.transactions.close()
+            await attempt(self.membership.farewell, "leaving the producer groups")
+        finally:
+            self._is_closed = True
+            self.give_batchers_up()
+            await links.close()
+
+    # sending
+
+    def begin(self, message: Message, timeout: float, queue: MessageQueue | None) -> Single:
+        """Begin to send a message that has a place in `in_flight`; `singles` sends it."""
+        self.be_producer()
+        return self.singles.begin(message, timeout, queue)
+
+    def begin_for(self, message: Message, timeout: float, queue: MessageQueue | None) -> Single:
+        """Begin to send a message for a thread that has a place in `in_flight`; without hooks.
+
+        `singles` sends it. May be called by that thread.
+
+        Raises:
+            UsageError: when the client is closed, or a value is of a wrong type.
+            MessageRefused: when it cannot be sent as it is.
+        """
+        check_sending(timeout, queue)
+        return self.begin(message, timeout, queue)
+
+    async def send_unbounded(
+        self, message: Message, *, timeout: float, queue: MessageQueue | None
+    ) -> SendResult:
+        """Send a message whose caller has a place in `in_flight`, and gives it back."""
+        singles = self.singles
+        if not self.hooks.sends:
+            return await singles.send(self.begin(message, timeout, queue))
+        self.be_producer()
+
+        async def send(sent: Sequence[Message]) -> SendResult:
+            return await singles.send(singles.begin(sent[0], timeout, queue))
+
+        return await self.hooks.around_send("send", (message,), send, of_one)
+
+    @asynccontextmanager
+    async def places(self, messages: Sequence[Message], timeout: float) -> AsyncIterator[float]:
+        """Hold places for messages that leave together; give what is left of `timeout`."""
+        size, count = sum(map(size_of, messages)), len(messages)
+        begun = time.monotonic()
+        if not self.in_flight.take(size, count):
+            await self.in_flight.wait(size, timeout, count)
+        try:
+            yield timeout - (time.monotonic() - begun)
+        finally:
+            self.in_flight.give(size, count)
+
+    def be_producer(self) -> None:
+        """Be a member of the producer group, of which brokers hear with the next heartbeat.
+
+        Raises:
+            UsageError: when the client is closed.
+        """
+        self._refuse_closed()
+        self.membership.produce(self.settings.producer_group)
+
+    def refuse_unstarted(self) -> None:
+        """Let nothing begin before the start.
+
+        Raises:
+            UsageError: when the client is not started.
+        """
+        self._started()
+
+    def open_batcher(self, rows: Rows) -> AsyncBatcher:
+        """Return a batcher that is closed with the client."""
+        batcher = AsyncBatcher(
+            self.producer,
+            self._routes,
+            self.run,
+            self.in_flight,
+            rows,
+            self.namespace,
+            self._batchers.discard,
+            self.hooks,
+        )
+        self._batchers.add(batcher)
+        return batcher
+
+    async def _close_batchers(self) -> None:
+        """Send what waits in batchers, and end them."""
+        await asyncio.gather(*(batcher.close() for batcher in list(self._batchers)))
+
+    def give_batchers_up(self) -> None:
+        """Send nothing more that waits in batchers which could not be closed."""
+        for batcher in self._batchers:
+            batcher.give_up()
+
+    # consuming
+
+    def refuse_closing(self) -> None:
+        """Let nothing begin that nobody would close any more.
+
+        Raises:
+            UsageError: when the client is not started, or is closing.
+        """
+        self._started()
+        if self._closing is not None:
+            raise closed("client")
+
+    async def checked_group(self, subscription: Subscription) -> ConsumerGroup:
+        """Return the state of a group that this client has not joined yet, checked by brokers."""
+        self.refuse_closing()
+        group = self._group(subscription)
+        self.membership.check_free(group.name)
+        await self.run(check_filters(group))
+        self.refuse_closing()
+        return group
+
+    def polled_group(self, subscription: Subscription, *, is_member: bool) -> ConsumerGroup:
+        """Return the state of a group whose messages the application asks for."""
+        return self._group(subscription, polled=True, is_member=is_member)
+
+    def _group(
+        self, subscription: Subscription, *, polled: bool = False, is_member: bool = True
+    ) -> ConsumerGroup:
+        return ConsumerGroup(
+            self.namespace.whole_subscription(subscription),
+            int(time.time() * 1000),
+            self.client_id,
+            settings=self.settings,
+            routes=self._routes,
+            producer=self.carrier,
+            namespace=self.namespace,
+            polled=polled,
+            is_member=is_member,
+            budget=self._budget,
+        )
+
+    def join(self, member: Member) -> None:
+        """Make a consumer a member of its group; brokers hear of it with the next heartbeat."""
+        self.membership.join(member)
+
+    async def leave_group(self, group: ConsumerGroup) -> None:
+        """Take a consumer that has ended out of its group at every broker it is connected to."""
+        self.consumers.pop(group.name, None)
+        if group.local_offsets is not None:
+            group.local_offsets.close()
+        await self.membership.leave(group.name)
+
+    def reader_opened(self, reader: Reader) -> None:
+        """Close a reader with the client."""
+        self._readers.add(reader)
+
+    def reader_closed(self, reader: Reader) -> None:
+        """Close a reader no more with the client."""
+        self._readers.discard(reader)
+
+    async def local_offsets(self, group: str) -> FileOffsets:
+        """Open the file of a broadcasting group's offsets, in a thread."""
+        opening = asyncio.create_task(asyncio.to_thread(self._offsets_of, group))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:  # the thread goes on: who comes next must find them free
+            opening.add_done_callback(_let_go)
+            raise
+
+    def _offsets_of(self, group: str) -> FileOffsets:
+        host = self.client_id.partition("@")[0]
+        return FileOffsets.of_group(group, host, self.settings)
+
+
+def _let_go(opening: asyncio.Task[FileOffsets]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
