@@ -26,6 +26,7 @@ from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import OutsideHandlers
 from reliable_mq.consume.signing import signer_by
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_handover import Handover
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.idempotency.lease_store import LeaseStore
@@ -34,7 +35,6 @@ from reliable_mq.idempotency.redis_servers import servers_of
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.outbox.half_sender import HalfSender
 from reliable_mq.outbox.relay import Relay
-from reliable_mq.outbox.sql_handover import Handover
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.outbox.thread_relay import RelayThread
