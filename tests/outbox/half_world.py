@@ -10,12 +10,13 @@ import msgspec
 from sqlalchemy import event, select, text
 from tests.app.kill_switch import Killed, KillSwitch
 
-from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.confirm.progress import Progress
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import RemoteError, Unavailable
 from reliable_mq.message import (
+    CheckBack,
     Decision,
+    Half,
     Message,
     MessageQueue,
     ReceivedMessage,

@@ -17,7 +17,6 @@ from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.configured import configured
 from reliable_mq.client.connecting.name_servers import parse_addresses
 from reliable_mq.client.observing.middleware import Middleware
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.confirm.sql_owed_notices import SqlNotices
 from reliable_mq.confirm.thread_notices import Notices, NoticeThread
 from reliable_mq.consume.asyncio_gate import HandlerGate
@@ -32,7 +31,7 @@ from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import redis_leases
 from reliable_mq.idempotency.redis_servers import servers_of
-from reliable_mq.message import Message, MessageQueue, SendResult
+from reliable_mq.message import Half, Message, MessageQueue, SendResult
 from reliable_mq.outbox.half_sender import HalfSender
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_stubs import SqlStubs

@@ -18,11 +18,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from reliable_mq.client.sending.producer import is_illegal
 from reliable_mq.errors import InvariantBroken, MessageRefused, NotSent
 from reliable_mq.message import Message, SendResult, SendStatus
 from reliable_mq.outbox.delay import Levelled, asked_again_at, rest_of, send_timed
 from reliable_mq.outbox.stub import Position, Stub, message_of
+from reliable_mq.refusals import is_illegal
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from reliable_mq.client.sending.asyncio_singles import Singles
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.sending.batching import Group, plan_many
 from reliable_mq.client.sending.linger import Rows
-from reliable_mq.client.sending.outgoing import Sign, size_of
+from reliable_mq.client.sending.outgoing import Sign
 from reliable_mq.client.sending.producer import Producer, Single
 from reliable_mq.client.sending.request_reply import reply_to
 from reliable_mq.client.sending.thread_in_flight import InFlight
@@ -31,6 +31,7 @@ from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, TooManyInFlight
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
+from reliable_mq.message_checks import size_of
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.recall_handle import decode_recall_handle
 
