@@ -23,10 +23,10 @@ from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.names import check_name
 from reliable_mq.outbox.asyncio_producer import Producer
+from reliable_mq.outbox.resend_policy import ResendPolicy, Wait, ladder
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
 from reliable_mq.outbox.thread_half_messages import HalfMessages
 from reliable_mq.outbox.thread_outboxes import Outboxes
-from reliable_mq.resend.policy import ResendPolicy, Wait, ladder
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.retention.retention import Retention
 from reliable_mq.runtime.stopped import Stopped

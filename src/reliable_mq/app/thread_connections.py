@@ -34,11 +34,11 @@ from reliable_mq.idempotency.redis_servers import servers_of
 from reliable_mq.message import Half, Message, MessageQueue, SendResult
 from reliable_mq.outbox.half_sender import HalfSender
 from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedRelays
-from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.loop_thread import LoopThread

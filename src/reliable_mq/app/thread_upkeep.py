@@ -22,7 +22,7 @@ from reliable_mq.escalate.sql_alerts import SqlAlerts
 from reliable_mq.escalate.sql_stuck import stuck_of
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.names import check_name
-from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_resending import book_of, topics_of
 from reliable_mq.resend.topic_gate import TopicRow, probe_lease
