@@ -36,13 +36,13 @@ from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
+from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend import thread_scheduler
 from reliable_mq.resend.due import ClaimRequest, DueKind
-from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_resending import book_of

@@ -5,8 +5,8 @@ from hashlib import sha256
 
 import pytest
 
-from reliable_mq.client.sending.outgoing import properties_of
 from reliable_mq.message import Message
+from reliable_mq.message_checks import properties_of
 from reliable_mq.message_digest import (
     NOT_COVERED,
     RESERVED,

@@ -150,6 +150,32 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
         return self.properties.get(CONTENT_TYPE, "")
 
 
+class Half(msgspec.Struct, frozen=True, kw_only=True):
+    """A half message at a broker: how it is ended.
+
+    `queue` is where the message is shown once it is committed. `half_offset` and
+    `commit_log_offset` are the half's own place. `asked_by` is the address of the broker that asked
+    for it, empty while nobody did. `stored` is what a broker answered to the half, None for one
+    that was asked for.
+    """
+
+    message_id: str
+    group: str
+    queue: MessageQueue
+    ordering_key: str = ""
+    half_offset: int
+    commit_log_offset: int
+    asked_by: str = ""
+    stored: SendResult | None = None
+
+
+class CheckBack(msgspec.Struct, frozen=True):
+    """A broker's question what became of a half, and the message in it."""
+
+    half: Half
+    message: ReceivedMessage
+
+
 def new_message_id(now_ms: int, random_bytes: bytes) -> str:
     """Return a message id of 32 upper-case hex digits that sorts by time (RFC 9562, UUIDv7).
 

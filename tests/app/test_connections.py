@@ -4,7 +4,7 @@ import threading
 
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.settings import Settings
 
 

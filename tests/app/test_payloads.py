@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
-from reliable_mq.client.observing.trace_context import trace_properties
 from reliable_mq.message import CONTENT_TYPE, ReceivedMessage
 from reliable_mq.outbox.schema import schema
+from reliable_mq.trace_context import trace_properties
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

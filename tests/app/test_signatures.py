@@ -14,7 +14,7 @@ from tests.app.test_signed_properties import came
 from reliable_mq import ReliableMQ
 from reliable_mq.app.thread_connections import tell_unsigned
 from reliable_mq.client.observing.middleware import Middleware, Sending
-from reliable_mq.client.sending.outgoing import extra_properties, properties_of
+from reliable_mq.client.sending.outgoing import extra_properties
 from reliable_mq.errors import ConfigurationError, MessageRefused
 from reliable_mq.message import (
     CONFIRM_TO,
@@ -25,6 +25,7 @@ from reliable_mq.message import (
     MessageQueue,
     ReceivedMessage,
 )
+from reliable_mq.message_checks import properties_of
 from reliable_mq.message_digest import RESERVED
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.settings import Settings, load_settings

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from reliable_mq.client.sending.outgoing import properties_of
 from reliable_mq.errors import MessageRefused
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage
+from reliable_mq.message_checks import properties_of
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.signature import signer_of
 from reliable_mq.testing.faults import Faults

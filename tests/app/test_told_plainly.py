@@ -10,9 +10,9 @@ import prometheus_client
 import pytest
 from tests.app.lives import A
 
-from reliable_mq import Message, Reject, ReliableMQ, Retry
+from reliable_mq import Message, Reject, ReliableMQ, Retry, trace_context
 from reliable_mq.app.loading import load_application
-from reliable_mq.client.observing import prometheus, trace_context
+from reliable_mq.client.observing import prometheus
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
 from reliable_mq.database.sql_faults import BROKER_TOLD_SECONDS, FaultTeller
 from reliable_mq.errors import (

@@ -12,7 +12,7 @@ from typing import Self
 import msgspec
 from tests.client.test_asyncio_client import Peer
 
-from reliable_mq.client.consuming.subscription import RETRY_PREFIX
+from reliable_mq.names import RETRY_PREFIX
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply

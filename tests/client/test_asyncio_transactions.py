@@ -15,9 +15,9 @@ from reliable_mq.client.consuming.thread_handling import Threads
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.sending.producer import Producer
-from reliable_mq.client.sending.transaction import CheckBack, TransactionFlows
+from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.message import Decision
+from reliable_mq.message import CheckBack, Decision
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record

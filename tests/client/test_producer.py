@@ -13,7 +13,6 @@ from tests.client.script import (
 
 from reliable_mq.client.flow import Call
 from reliable_mq.client.sending.batching import plan_many
-from reliable_mq.client.sending.outgoing import check_message
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.sending.queue_choice import Turns, queue_of_key
 from reliable_mq.client.sending.replies import read_batch_results
@@ -29,6 +28,7 @@ from reliable_mq.errors import (
     RequestTimeout,
 )
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
+from reliable_mq.message_checks import check_message
 from reliable_mq.wire.batch_body import decode_batch
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply

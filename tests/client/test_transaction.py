@@ -16,7 +16,7 @@ from tests.client.script import (
 
 from reliable_mq.client.flow import Call
 from reliable_mq.client.sending.producer import Producer
-from reliable_mq.client.sending.transaction import Half, TransactionFlows, read_check_back
+from reliable_mq.client.sending.transaction import TransactionFlows, read_check_back
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
     MessageRefused,
@@ -27,7 +27,7 @@ from reliable_mq.errors import (
     Unavailable,
     UsageError,
 )
-from reliable_mq.message import Decision, Message, MessageQueue, SendResult
+from reliable_mq.message import Decision, Half, Message, MessageQueue, SendResult
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply, request
 from reliable_mq.wire.headers import (

@@ -38,10 +38,9 @@ from reliable_mq.client.consuming.thread_pull_consumer import PullConsumer
 from reliable_mq.client.consuming.thread_simple_consumer import SimpleConsumer
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.sending.thread_sending import Batcher
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.client.thread_client import Client, PushConsumer
 from reliable_mq.errors import ConfigurationError, MessageRefused, UsageError
-from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage
+from reliable_mq.message import Decision, Half, Message, MessageQueue, ReceivedMessage
 
 QUEUE = MessageQueue("t", "a", 0)
 HALF = Half(message_id="ID", group="g", queue=QUEUE, half_offset=0, commit_log_offset=0)

@@ -7,8 +7,7 @@ from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Later, Subscription
-from reliable_mq.client.sending.transaction import CheckBack
-from reliable_mq.message import Decision, Message
+from reliable_mq.message import CheckBack, Decision, Message
 
 pytestmark = [pytest.mark.java, pytest.mark.processes]
 

@@ -18,10 +18,16 @@ from tests.waiting import SECONDS_MAX, eventually, until
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome, Subscription
-from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import MessageRefused, UsageError
-from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult, SendStatus
+from reliable_mq.message import (
+    CheckBack,
+    Decision,
+    Message,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
+)
 
 pytestmark = pytest.mark.processes
 

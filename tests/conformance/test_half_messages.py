@@ -9,9 +9,8 @@ from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Subscription
-from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.client.thread_client import Client
-from reliable_mq.message import Decision, Message
+from reliable_mq.message import CheckBack, Decision, Message
 
 pytestmark = pytest.mark.processes
 

@@ -12,9 +12,15 @@ from reliable_mq.client.consuming.subscription import (
     Later,
     Subscription,
 )
-from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.errors import NoRoute
-from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
+from reliable_mq.message import (
+    CheckBack,
+    Decision,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    SendResult,
+)
 
 CLUSTERS = ("bundled", "apache")
 

@@ -14,10 +14,9 @@ from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
-from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import Refused, RemoteError, ReplyTimeout
-from reliable_mq.message import Decision, Message, ReceivedMessage
+from reliable_mq.message import CheckBack, Decision, Message, ReceivedMessage
 from reliable_mq.wire.compression import KINDS
 
 pytestmark = pytest.mark.processes

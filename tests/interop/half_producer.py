@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from reliable_mq import ReliableMQ
 from reliable_mq.app.thread_connections import Connections
-from reliable_mq.client.sending.transaction import Half
+from reliable_mq.message import Half
 from reliable_mq.outbox.half_sender import HalfSender
 
 TOPIC, GROUP = "orders", "shipping"

@@ -25,8 +25,8 @@ from reliable_mq.client.observing.message_trace import (
     transaction_record,
 )
 from reliable_mq.client.observing.middleware import Delivery, Ending, Origin, Recall, Sending
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.errors import Refused
+from reliable_mq.message import Half
 
 SECONDS_MAX = 60.0
 ORIGIN = Origin(client_id="me", address_of=lambda _: "10.0.0.1:10911")

@@ -14,10 +14,10 @@ from reliable_mq.confirm.progress import Progress
 from reliable_mq.errors import ConnectionLost
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.relay import SendOutcome
+from reliable_mq.outbox.resend_policy import ResendPolicy, ladder
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import Agenda, ClaimRequest, Claims, DueKind, Held
-from reliable_mq.resend.policy import ResendPolicy, ladder
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.topic_gate import PROBE_LEASE, TopicRow, after_failures
 

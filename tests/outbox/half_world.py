@@ -10,12 +10,13 @@ import msgspec
 from sqlalchemy import event, select, text
 from tests.app.kill_switch import Killed, KillSwitch
 
-from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.confirm.progress import Progress
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import RemoteError, Unavailable
 from reliable_mq.message import (
+    CheckBack,
     Decision,
+    Half,
     Message,
     MessageQueue,
     ReceivedMessage,
@@ -25,13 +26,13 @@ from reliable_mq.message import (
 from reliable_mq.outbox.check_backs import CheckBacks
 from reliable_mq.outbox.half_sender import HalfSender
 from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.outbox.sql_half import SqlHalves
 from reliable_mq.outbox.sql_half_outbox import HalfOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.outbox.thread_open_halves import OpenHalves
-from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_resending import book_of
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import UsageError
-from reliable_mq.message import Decision, Message, MessageQueue, SendResult, SendStatus
+from reliable_mq.message import Decision, Half, Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.half import (
     ANSWERS,
     HALF_TRANSITIONS,

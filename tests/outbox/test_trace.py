@@ -9,12 +9,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.outbox.benches import Bench
 
-from reliable_mq.client.observing import trace_context
+from reliable_mq import trace_context
 from reliable_mq.client.observing.middleware import Origin
-from reliable_mq.client.observing.trace_context import trace_properties
 from reliable_mq.consume.observed_handlers import hooks_of_handlers, observed
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outbox.composing import with_trace
+from reliable_mq.trace_context import trace_properties
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

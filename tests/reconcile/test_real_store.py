@@ -18,9 +18,8 @@ from tests.with_java import started
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Outcome, Subscription
-from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
+from reliable_mq.message import CheckBack, Decision, Message, ReceivedMessage, SendResult
 from reliable_mq.reconcile.brokers.file_queues import read_progress
 from reliable_mq.reconcile.brokers.file_store import read_batches, read_layout
 from reliable_mq.reconcile.brokers.log_roles import DELAY_TOPICS

@@ -5,7 +5,7 @@ from tenacity import RetryCallState
 from tenacity.wait import wait_exception, wait_exponential, wait_fixed, wait_random
 
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.resend.policy import WAIT_MAX, WAIT_MIN, ResendPolicy, Wait, ladder
+from reliable_mq.outbox.resend_policy import WAIT_MAX, WAIT_MIN, ResendPolicy, Wait, ladder
 
 
 def test_waits_follow_the_ladder_and_its_last_step_repeats() -> None:

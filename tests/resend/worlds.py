@@ -23,9 +23,9 @@ from reliable_mq.escalate.sql_escalations import escalations_of
 from reliable_mq.escalate.sql_settlement import hands_of
 from reliable_mq.escalate.sql_stuck import stuck_of
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
+from reliable_mq.outbox.resend_policy import ResendPolicy, ladder
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.policy import ResendPolicy, ladder
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_resending import book_of

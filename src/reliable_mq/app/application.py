@@ -12,7 +12,6 @@ from reliable_mq.app.thread_connections import Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
 from reliable_mq.client.checked import check_value
-from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.observing.middleware import Middleware, check_middleware
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
@@ -22,11 +21,12 @@ from reliable_mq.errors import UsageError
 from reliable_mq.escalate.alerts import Alerts, Notifier
 from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX
+from reliable_mq.names import check_name
 from reliable_mq.outbox.asyncio_producer import Producer
+from reliable_mq.outbox.resend_policy import ResendPolicy, Wait, ladder
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
 from reliable_mq.outbox.thread_half_messages import HalfMessages
 from reliable_mq.outbox.thread_outboxes import Outboxes
-from reliable_mq.resend.policy import ResendPolicy, Wait, ladder
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.retention.retention import Retention
 from reliable_mq.runtime.stopped import Stopped

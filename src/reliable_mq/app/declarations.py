@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from reliable_mq.client.consuming.subscription import check_name, tags_of
 from reliable_mq.consume.consumer import Consumer, plan_of
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeySource, key_reader_of
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.names import check_name, tags_of
 from reliable_mq.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.configured import configured
 from reliable_mq.client.connecting.name_servers import parse_addresses
 from reliable_mq.client.observing.middleware import Middleware
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.confirm.sql_owed_notices import SqlNotices
 from reliable_mq.confirm.thread_notices import Notices, NoticeThread
 from reliable_mq.consume.asyncio_gate import HandlerGate
@@ -26,20 +25,20 @@ from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import OutsideHandlers
 from reliable_mq.consume.signing import signer_by
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_handover import Handover
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import redis_leases
 from reliable_mq.idempotency.redis_servers import servers_of
-from reliable_mq.message import Message, MessageQueue, SendResult
+from reliable_mq.message import Half, Message, MessageQueue, SendResult
 from reliable_mq.outbox.half_sender import HalfSender
 from reliable_mq.outbox.relay import Relay
-from reliable_mq.outbox.sql_handover import Handover
+from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedRelays
-from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.loop_thread import LoopThread

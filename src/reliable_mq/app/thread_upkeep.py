@@ -13,7 +13,6 @@ from msgspec.structs import asdict
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.client.configured import configured
-from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
@@ -22,7 +21,8 @@ from reliable_mq.escalate.notifiers import notifiers_of
 from reliable_mq.escalate.sql_alerts import SqlAlerts
 from reliable_mq.escalate.sql_stuck import stuck_of
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
-from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.names import check_name
+from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_resending import book_of, topics_of
 from reliable_mq.resend.topic_gate import TopicRow, probe_lease

@@ -17,7 +17,6 @@ from reliable_mq.cli.filter_options import stub_filter
 from reliable_mq.cli.printing import print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
-from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_run_tables import finding_table
@@ -29,6 +28,7 @@ from reliable_mq.escalate.sql_stub_list import PAGE_ROWS, SqlStubList
 from reliable_mq.escalate.stub_filter import StubFilter
 from reliable_mq.escalate.timeline import History, Moment, merged, timeline
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.outbox.stub import StubEvent, groups_of
 from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.resend.topic_gate import Gate, gate_of, gate_text

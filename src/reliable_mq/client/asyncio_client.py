@@ -25,10 +25,9 @@ from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.asyncio_sending import AsyncSending
 from reliable_mq.client.sending.asyncio_transactions import Answerer
 from reliable_mq.client.sending.outgoing import Sign
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.message import Decision, Message, MessageQueue
+from reliable_mq.message import Decision, Half, Message, MessageQueue
 
 DEFAULT_SETTINGS = ClientSettings()
 

@@ -31,13 +31,14 @@ from reliable_mq.client.sending.asyncio_requests import AsyncRequests
 from reliable_mq.client.sending.asyncio_singles import Singles
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.sending.linger import Rows
-from reliable_mq.client.sending.outgoing import Sign, size_of
+from reliable_mq.client.sending.outgoing import Sign
 from reliable_mq.client.sending.producer import Producer, Single
 from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import closed
 from reliable_mq.message import Message, MessageQueue, SendResult
+from reliable_mq.message_checks import size_of
 from reliable_mq.runtime.links import Links
 from reliable_mq.wire.codes import RequestCode
 

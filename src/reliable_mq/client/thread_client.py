@@ -19,9 +19,8 @@ from reliable_mq.client.documented import documented_by
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.outgoing import Sign
 from reliable_mq.client.sending.thread_sending import ThreadSending
-from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.message import Decision, Message, MessageQueue
+from reliable_mq.message import CheckBack, Decision, Half, Message, MessageQueue
 from reliable_mq.runtime.loop_thread import LoopThread, on_loop
 
 Check = Callable[[CheckBack], Decision]

@@ -7,14 +7,14 @@ handler is called here, once for each call of it. What becomes of the commit is 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from reliable_mq import trace_context
 from reliable_mq.client.consuming.subscription import CONSUMED, Consumed, Dead, Later, Outcome
-from reliable_mq.client.observing import trace_context
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import Middleware, Origin
-from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
-from reliable_mq.client.observing.trace_context import ContextCarrier, extracted
+from reliable_mq.client.observing.open_telemetry import ContextCarrier, OpenTelemetryMiddleware
 from reliable_mq.consume.consumer import Reject, Retry
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.trace_context import extracted
 
 _OUTSIDE = ("after_start", "before_close", "before_send", "after_send", "after_end")
 

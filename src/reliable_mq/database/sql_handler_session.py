@@ -24,6 +24,7 @@ from reliable_mq.errors import UsageError
 
 _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
+_held: set["HandlerSession"] = set()  # while it is empty, no statement and no COMMIT is looked at
 _BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*+"  # possessive: many comments are read once
 _END = rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b"
 _ENDS = re.compile(_END, re.IGNORECASE | re.DOTALL)
@@ -102,6 +103,7 @@ class HandlerSession(Session):
         """
         self._ours, savepoint = self.get_transaction(), self.get_nested_transaction()
         was_held, self.is_held = self.is_held, True  # a function may be called in a handler
+        _held.add(self)
         if self._is_open is not None and self._is_below_open() and not self._was_open:
             self._was_open = self._is_open()
         outer = _running.set(self)
@@ -110,6 +112,8 @@ class HandlerSession(Session):
         finally:
             _running.reset(outer)
             self.is_held = was_held
+            if not was_held:
+                _held.discard(self)
         if not (
             self._ours is not None
             and self.get_transaction() is self._ours
@@ -297,7 +301,6 @@ def hold_transactions_of(engine: Engine) -> None:
     commit = dialect.do_commit
     execute, execute_plain = dialect.do_execute, dialect.do_execute_no_params
     execute_many = dialect.do_executemany
-    ends = _ends_on_mysql if dialect.name in MYSQL else _ends
 
     def do_commit(connection: PoolProxiedConnection) -> None:
         if _is_held(connection):
@@ -307,30 +310,19 @@ def hold_transactions_of(engine: Engine) -> None:
             raise _not_yours()
         commit(connection)
 
-    def check(statement: str, context: Any) -> None:
-        running = _running.get()
-        if running is not None and context is not None and running.is_on(context.root_connection):
-            running.before(statement)
-        if (
-            is_plain(statement, dialect.name)
-            or context is None
-            or not _is_held(context.root_connection)
-        ):
-            return
-        if ends(statement):
-            raise _not_yours()
-        context.root_connection.info[_SESSION].probe(context.root_connection)
-
     def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        check(statement, context)
+        if _held:
+            _check(statement, context, dialect.name)
         execute(cursor, statement, parameters, context)
 
     def do_execute_no_params(cursor: Any, statement: str, context: Any = None) -> None:
-        check(statement, context)
+        if _held:
+            _check(statement, context, dialect.name)
         execute_plain(cursor, statement, context)
 
     def do_executemany(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        check(statement, context)
+        if _held:
+            _check(statement, context, dialect.name)
         execute_many(cursor, statement, parameters, context)
 
     # Documented parts of a dialect, and of this engine's own one: no other engine is touched.
@@ -339,6 +331,25 @@ def hold_transactions_of(engine: Engine) -> None:
     dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
     dialect.do_executemany = do_executemany  # type: ignore[method-assign]
     event.listen(engine, "reset", _let_go)
+
+
+def _check(statement: str, context: Any, dialect: str) -> None:
+    """Refuse a statement that ends the transaction of a handler; watch one that may.
+
+    Raises:
+        UsageError: the statement ends it, or an earlier one has.
+    """
+    if context is None:
+        return
+    connection = context.root_connection
+    running = _running.get()
+    if running is not None and running.is_on(connection):
+        running.before(statement)
+    if is_plain(statement, dialect) or not _is_held(connection):
+        return
+    if (_ends_on_mysql if dialect in MYSQL else _ends)(statement):
+        raise _not_yours()
+    connection.info[_SESSION].probe(connection)
 
 
 def _ends(statement: str) -> bool:
@@ -358,6 +369,8 @@ def _ends_on_mysql(statement: str) -> bool:
 
 
 def _is_held(connection: Connection | PoolProxiedConnection) -> bool:
+    if not _held:
+        return False
     try:
         session = connection.info.get(_SESSION)
     except NotImplementedError:  # what SQLAlchemy asks a server with before it is used

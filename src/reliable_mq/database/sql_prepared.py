@@ -41,7 +41,7 @@ class Prepared:
             given[name] = treat(given[name])
         if compiled.order is None:
             return connection.exec_driver_sql(compiled.text, given)
-        in_order = tuple(given[name] for name in compiled.order)
+        in_order = tuple(map(given.__getitem__, compiled.order))
         return connection.exec_driver_sql(compiled.text, in_order)
 
 

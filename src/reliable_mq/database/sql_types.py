@@ -1,7 +1,9 @@
 """What our tables share: the types of their columns, and the error when they are not there."""
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import (
@@ -122,9 +124,8 @@ def any_text(raw: bytes) -> str:
         return Unreadable(raw.decode(errors="replace"))
 
 
-def utc_datetime(seconds: float) -> datetime:
-    """Return an aware UTC datetime for `seconds` since the epoch."""
-    return datetime.fromtimestamp(seconds, UTC)
+utc_datetime: Callable[[float], datetime] = partial(datetime.fromtimestamp, tz=UTC)
+"""Returns an aware UTC datetime for seconds since the epoch."""
 
 
 class _AsText(FunctionElement[str]):

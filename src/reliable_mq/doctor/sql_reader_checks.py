@@ -2,9 +2,9 @@
 
 from sqlalchemy import func, select
 
-from reliable_mq.client.consuming.subscription import tags_of
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
+from reliable_mq.names import tags_of
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED
 from reliable_mq.outbox.stub import groups_of
 

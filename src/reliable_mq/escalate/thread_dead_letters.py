@@ -13,7 +13,6 @@ import msgspec
 
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS
-from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ReliableMQError
@@ -21,6 +20,7 @@ from reliable_mq.escalate.dead_letter import Letter, LetterFilter, newest
 from reliable_mq.escalate.sql_audit import SqlAudit
 from reliable_mq.escalate.sql_dead_letters import LetterState, SqlDeadLetters, both
 from reliable_mq.escalate.sql_escalations import escalations_of
+from reliable_mq.names import DEAD_LETTER_PREFIX
 
 AT_ONCE = 200
 """Letters of one transaction."""

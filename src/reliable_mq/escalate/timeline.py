@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from reliable_mq.client.consuming.settling import DEAD_LETTER_REASON
-from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.escalate.escalation import AlertState
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 Row = Mapping[str, Any]
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)

@@ -15,11 +15,10 @@ from typing import Any, Protocol
 import msgspec
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import check_name
-from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.limits import TOPIC_LENGTH_MAX
-from reliable_mq.message import Decision, Message, ReceivedMessage
+from reliable_mq.message import CheckBack, Decision, Half, Message, ReceivedMessage
+from reliable_mq.names import check_name
 from reliable_mq.outbox.thread_link import Link
 
 log = logging.getLogger(__name__)

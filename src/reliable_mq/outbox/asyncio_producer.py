@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.sending.outgoing import check_message, size_of
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import CONTENT_TYPE, Message, SendResult
+from reliable_mq.message_checks import check_message, size_of
 from reliable_mq.outbox.asyncio_listeners import Listeners, TransactionResult
 from reliable_mq.outbox.composing import (
     MessageOptions,

@@ -9,9 +9,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.database.sql_faults import known_fault
-from reliable_mq.message import Decision, SendResult
+from reliable_mq.message import CheckBack, Decision, Half, SendResult
 from reliable_mq.outbox.half import ANSWERS, Finding, HalfView, finding_of
 from reliable_mq.outbox.half_sender import CommitMany
 from reliable_mq.outbox.relay import NextTime, SendOutcome

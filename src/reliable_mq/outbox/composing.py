@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from reliable_mq.client.consuming.subscription import check_name
-from reliable_mq.client.observing.trace_context import trace_properties, with_context
-from reliable_mq.client.sending.outgoing import check_message, check_topic, properties_of
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, PROPERTIES_SIZE_MAX
 from reliable_mq.message import NOTICE_TOPIC_PREFIX, Message, new_message_id
+from reliable_mq.message_checks import check_message, check_topic, properties_of
 from reliable_mq.message_digest import RESERVED
+from reliable_mq.names import check_name
 from reliable_mq.outbox.delay import deliver_time_of
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import Stub, check_texts, message_of
+from reliable_mq.trace_context import trace_properties, with_context
 
 _ID_LENGTH = 32
 _LEGAL_ID = re.compile(f"[0-9A-Za-z_-]{{{_ID_LENGTH}}}")

@@ -13,10 +13,10 @@ from functools import lru_cache
 
 import msgspec
 
-from reliable_mq.client.sending.timed import is_too_far, is_without_timers
 from reliable_mq.errors import InvariantBroken, UsageError
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
 from reliable_mq.message import Message, SendResult
+from reliable_mq.refusals import is_too_far, is_without_timers
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.errors import NotSent
-from reliable_mq.message import Message, SendResult
+from reliable_mq.message import Half, Message, SendResult
 from reliable_mq.outbox.relay import Sender
 
 CommitMany = Callable[[Sequence[Half]], list[SendResult | Exception]]

@@ -18,11 +18,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from reliable_mq.client.sending.producer import is_illegal
 from reliable_mq.errors import InvariantBroken, MessageRefused, NotSent
 from reliable_mq.message import Message, SendResult, SendStatus
 from reliable_mq.outbox.delay import Levelled, asked_again_at, rest_of, send_timed
 from reliable_mq.outbox.stub import Position, Stub, message_of
+from reliable_mq.refusals import is_illegal
 
 log = logging.getLogger(__name__)
 
@@ -230,6 +230,7 @@ class Relay:
         self._lease = lease
         self._batch_max = batch_max
         self._confirm_to = confirm_to
+        self._notice_topic = ""  # the same as long as this process lives, once it is known
         self._arrives_again = arrives_again
         self._failing: set[str] = set()
         self._lanes: dict[tuple[str, str], deque[_Held]] = {}
@@ -330,8 +331,9 @@ class Relay:
     def _send(self, stubs: Sequence[Stub], now: float) -> list[SendOutcome]:
         if not stubs:
             return []
+        self._notice_topic = self._notice_topic or self._confirm_to()
         outcomes = send_stubs(
-            self._sender, stubs, self._next_time, now, confirm_to=self._confirm_to()
+            self._sender, stubs, self._next_time, now, confirm_to=self._notice_topic
         )
         self._book.record(outcomes, self._owner, now)
         return outcomes

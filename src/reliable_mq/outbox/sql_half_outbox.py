@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.util import await_only
 
+from reliable_mq.database.sql_handover import Handover
 from reliable_mq.errors import HalfRolledBack, MessageRefused
-from reliable_mq.outbox.sql_handover import Handover
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub

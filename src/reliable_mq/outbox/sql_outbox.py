@@ -14,14 +14,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.orm import Session
 
+from reliable_mq.database.sql_callers_connection import SameDatabase, is_autocommit, keep_savepoints
+from reliable_mq.database.sql_handover import Handover, note, watch
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions
-from reliable_mq.outbox.sql_autocommit import is_autocommit
-from reliable_mq.outbox.sql_handover import Handover, note, watch
-from reliable_mq.outbox.sql_same_database import SameDatabase
-from reliable_mq.outbox.sql_sqlite_savepoints import keep_savepoints
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_unowned import announce
 from reliable_mq.outbox.stub import Stub
@@ -141,7 +139,11 @@ class SqlOutbox:
         is_new = self._same_database.check(connection) and watch(connection.engine)
         if is_new and connection.dialect.name == "sqlite":
             keep_savepoints(connection.engine)
-        _check_transaction(connection)
+        if is_autocommit(connection):
+            raise UsageError(
+                "this connection is in AUTOCOMMIT: a message would be sent whatever becomes of the "
+                "transaction; take an engine or a connection without that isolation level"
+            )
         if isinstance(source, Session):
             source.flush()
         return connection
@@ -154,16 +156,3 @@ class SqlOutbox:
                 "the session is bound table by table and knows no engine for "
                 f"{self._stubs.table.name}: add `binds={{mq.database.stubs: engine}}`"
             ) from error
-
-
-def _check_transaction(connection: Connection) -> None:
-    """Raise when what is written on a connection is committed statement by statement.
-
-    Raises:
-        UsageError: a message would be sent whatever becomes of the block.
-    """
-    if is_autocommit(connection):
-        raise UsageError(
-            "this connection is in AUTOCOMMIT: a message would be sent whatever becomes of the "
-            "transaction; take an engine or a connection without that isolation level"
-        )

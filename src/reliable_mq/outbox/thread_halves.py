@@ -15,10 +15,9 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.message import Decision, Message
+from reliable_mq.message import CheckBack, Decision, Half, Message
 from reliable_mq.outbox.check_backs import CheckBacks
 from reliable_mq.outbox.half import half_group
 from reliable_mq.outbox.relay import NextTime

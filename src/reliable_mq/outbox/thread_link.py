@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.database.sql_database import Database
-from reliable_mq.message import SendResult
-from reliable_mq.outbox.sql_handover import Handover
+from reliable_mq.database.sql_handover import Handover
+from reliable_mq.message import Half, SendResult
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.outbox.thread_shared_relays import SharedRelays

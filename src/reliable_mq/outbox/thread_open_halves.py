@@ -4,8 +4,8 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.message import Half
 from reliable_mq.outbox.half import HalfEvent, HalfState, next_half_state
 
 COUNT_MAX = 10_000

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_handover import Handover
 from reliable_mq.database.thread_presence import Presence
 from reliable_mq.outbox.sql_half_outbox import HalfOutbox
-from reliable_mq.outbox.sql_handover import Handover
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.thread_half_messages import HalfMessages

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from reliable_mq.database.sql_faults import FaultTeller
-from reliable_mq.outbox.pace import Pace
+from reliable_mq.errors import UsageError
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.stub import Stub
 
@@ -27,6 +27,33 @@ GATHER_SECONDS_MAX = 0.03
 """Where transactions commit at the same time the relay lets more of them gather, the longer the
 more went together the last time: a batch costs little more than a message, here and at whoever
 consumes it. A single one never waits, and the longest wait comes at some 400 a second."""
+
+
+class Pace:
+    """Waits that grow while nothing is found: a moment at first, twice as long each time.
+
+    Invariant: a wait is never shorter than `shortest` nor longer than `longest`.
+
+    Args:
+        shortest: seconds, the first wait after something was found.
+        longest: seconds, the wait of somebody who has not found anything for long.
+    """
+
+    def __init__(self, shortest: float, longest: float) -> None:
+        if not 0 < shortest <= longest:
+            raise UsageError(f"a pace of {shortest}..{longest} s: positive and in order, please")
+        self._shortest = shortest
+        self._longest = longest
+        self._next = shortest
+
+    def found(self) -> None:
+        """Note that there was something: more of it may be on its way."""
+        self._next = self._shortest
+
+    def pause(self) -> float:
+        """Return how long to wait now, in seconds; the next wait is longer."""
+        pause, self._next = self._next, min(self._next * 2, self._longest)
+        return pause
 
 
 class Unowned(Protocol):

@@ -18,8 +18,8 @@ from sqlalchemy import (
 
 from reliable_mq.database.sql_stub_table import waiting_kinds
 from reliable_mq.database.sql_types import EARLIEST, is_among, utc_datetime
+from reliable_mq.outbox.resend_policy import WAIT_MAX
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.resend.policy import WAIT_MAX
 
 ROWS_MAX = 5_000
 """Most rows that are made due at once, in one transaction."""

@@ -210,7 +210,11 @@ class Link(asyncio.Protocol):
         """Hand replies to their waiters and requests to the client."""
         try:
             for frame in self._reader.feed(data):
-                self._take(decode_reply(frame))
+                command = decode_reply(frame)
+                if command.is_reply:
+                    self._answered(command)
+                else:
+                    self._asked(command)
         except FrameError as error:
             log.warning("%s sent what is no command, the connection is closed: %s", self, error)
             self._lose(f"{self.address} sent what is no command")
@@ -233,12 +237,12 @@ class Link(asyncio.Protocol):
         if not self.is_open and self._waiters.waiting:
             raise InvariantBroken(f"C1: a call waits on the lost connection to {self.address}")
 
-    def _take(self, command: Command) -> None:
-        if command.is_reply:
-            if self._posted and command.opaque > self._posted:
-                self._posted = 0
-            self._waiters.answer(command)
-            return
+    def _answered(self, command: Command) -> None:
+        if self._posted and command.opaque > self._posted:
+            self._posted = 0
+        self._waiters.answer(command)
+
+    def _asked(self, command: Command) -> None:
         answer = self._on_request(self.address, command)
         if answer is not None and not command.is_oneway:
             self.answer(answer)

@@ -144,11 +144,12 @@ class ServerConnection(asyncio.Protocol):
             return
         kept = self._reader.kept_size
         try:
-            commands = [decode_request(frame) for frame in self._reader.feed(data)]
+            commands = list(map(decode_request, self._reader.feed(data)))
         except FrameError as error:
             self._tell(f"closed, {error}")
             self._transport.abort()
             return
+        begun = self._reader.kept_size
         if commands or not kept:
             self._frame_began = self._last_used
         if not commands:
@@ -157,7 +158,7 @@ class ServerConnection(asyncio.Protocol):
         if self._held:  # who sends whole frames holds nothing for long
             self._note_held(0)
         if not (self._later or self._is_busy) and self._fit(commands):
-            if self._reader.kept_size:
+            if begun:
                 self._note_received()
             left = iter(commands)
             self._is_busy = bool(self._owner.received(self._connection, left))
@@ -166,7 +167,7 @@ class ServerConnection(asyncio.Protocol):
             return
         is_first = not (self._later or self._is_busy)
         self._later.extend(commands)
-        self._later_size += kept + len(data) - self._reader.kept_size
+        self._later_size += kept + len(data) - begun
         self._note_received()
         if is_first:
             self.go_on()

@@ -265,22 +265,23 @@ def _request_name(command: Command) -> str:
 
 
 def _watch_links(step: Step) -> None:
-    made, take = Link.connection_made, Link._take
+    made, was_answered, was_asked = Link.connection_made, Link._answered, Link._asked
 
     def connection_made(self: Link, transport: Any) -> None:
         made(self, _WatchedTransport(transport, self, step))  # type: ignore[arg-type]
 
-    def taken(self: Link, command: Command) -> None:
-        if command.is_reply:
-            watched = _transports.get(self)
-            asked = watched.asked_as(command.opaque) if watched else "?"
-            step(f"broker: answered {asked}")
-        else:
-            step(f"broker: asked by {_request_name(command)}")
-        take(self, command)
+    def answered(self: Link, command: Command) -> None:
+        watched = _transports.get(self)
+        step(f"broker: answered {watched.asked_as(command.opaque) if watched else '?'}")
+        was_answered(self, command)
+
+    def asked(self: Link, command: Command) -> None:
+        step(f"broker: asked by {_request_name(command)}")
+        was_asked(self, command)
 
     Link.connection_made = connection_made  # type: ignore[method-assign]
-    Link._take = taken  # type: ignore[method-assign]
+    Link._answered = answered  # type: ignore[method-assign]
+    Link._asked = asked  # type: ignore[method-assign]
 
 
 def _watch_acknowledgements(step: Step) -> None:

@@ -15,9 +15,9 @@ from reliable_mq.confirm.thread_notices import Notices
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.settings import Settings
 from reliable_mq.testing.faults import Faults
 from reliable_mq.testing.manual_clock import ManualClock

@@ -24,11 +24,11 @@ from sqlalchemy import select
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.client.consuming.received import received
-from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.names import DEAD_LETTER_PREFIX
 from reliable_mq.testing.crash_points import taking_steps
 from reliable_mq.testing.crash_switch import Crashed, CrashSwitch
 from reliable_mq.testing.faults import Faults

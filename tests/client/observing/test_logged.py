@@ -9,9 +9,8 @@ from tests.client.observing.seen import QUEUE, received, stored
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.client.observing.logged import LoggingMiddleware
 from reliable_mq.client.observing.middleware import Delivery, Ending, Origin, Sending
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.errors import RequestTimeout
-from reliable_mq.message import Decision, Message
+from reliable_mq.message import Decision, Half, Message
 
 #: what every record has; the rest came as fields
 PLAIN = logging.LogRecord("", 0, "", 0, "", (), None).__dict__.keys() | {"message", "asctime"}

@@ -37,7 +37,6 @@ from reliable_mq.client.observing.middleware import (
     Recall,
     Sending,
 )
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
     ConfigurationError,
@@ -47,7 +46,7 @@ from reliable_mq.errors import (
     RequestTimeout,
     UsageError,
 )
-from reliable_mq.message import Decision, Message, SendStatus
+from reliable_mq.message import Decision, Half, Message, SendStatus
 from reliable_mq.wire.recall_handle import RecallHandle, encode_recall_handle
 
 ORIGIN = Origin(client_id="me", address_of=lambda _: "10.0.0.1:10911")

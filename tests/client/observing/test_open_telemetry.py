@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.client.observing.seen import received, stored
 
+from reliable_mq import trace_context
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
-from reliable_mq.client.observing import trace_context
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import Origin, SendVerb
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware

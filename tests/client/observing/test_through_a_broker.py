@@ -35,8 +35,8 @@ from reliable_mq.client.flow import Flow
 from reliable_mq.client.observing.message_trace import TRACE_TOPIC
 from reliable_mq.client.observing.middleware import Sending
 from reliable_mq.client.sending.producer import Producer
-from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.errors import MessageRefused, NoRoute
+from reliable_mq.message import CheckBack
 
 pytestmark = pytest.mark.processes
 

@@ -11,9 +11,9 @@ from reliable_mq.client.administering.scanning import Scan
 from reliable_mq.client.administering.tracking import Track
 from reliable_mq.client.asyncio_engine import AsyncEngine
 from reliable_mq.client.checked import checked_verbs
-from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.client.flow import Flow
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.names import DEAD_LETTER_PREFIX
 
 T = TypeVar("T")
 

@@ -25,15 +25,11 @@ from reliable_mq.client.administering.asking import (
 )
 from reliable_mq.client.administering.members import connections
 from reliable_mq.client.checked import check_fields
-from reliable_mq.client.consuming.subscription import (
-    DEAD_LETTER_PREFIX,
-    RETRY_PREFIX,
-    check_name,
-)
 from reliable_mq.client.flow import Flow
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError, NotFound, ProtocolError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_name
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request

@@ -27,11 +27,11 @@ from reliable_mq.client.administering.topics import brokers_of
 from reliable_mq.client.connecting.routes import Broker
 from reliable_mq.client.consuming.offset_tables import Commit, OffsetTables, commit_command
 from reliable_mq.client.consuming.offsets import place_in
-from reliable_mq.client.consuming.subscription import RETRY_PREFIX
 from reliable_mq.client.flow import Call, Flow, call, call_all, reply_of, succeeded
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import FoundNowhere, NoRoute, ReliableMQError, RemoteError, UsageError
 from reliable_mq.message import MessageQueue
+from reliable_mq.names import RETRY_PREFIX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import (

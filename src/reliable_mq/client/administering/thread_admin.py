@@ -19,9 +19,9 @@ from reliable_mq.client.administering.topic_settings import QUEUES, TopicChange,
 from reliable_mq.client.administering.topics import TopicPlace, TopicStatus
 from reliable_mq.client.administering.tracking import Track
 from reliable_mq.client.checked import checked
-from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.client.documented import documented_by
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.names import DEAD_LETTER_PREFIX
 from reliable_mq.runtime.loop_thread import LoopThread
 
 Started = Callable[[], LoopThread]

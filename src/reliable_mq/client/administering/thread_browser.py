@@ -10,10 +10,10 @@ from reliable_mq.client.administering.asking import Cluster, first_failure
 from reliable_mq.client.administering.own_names import own_of, whole_message
 from reliable_mq.client.administering.scanning import Scan
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
-from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.client.sending.asyncio_sending import engine_of
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.names import DEAD_LETTER_PREFIX
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.wire.properties import RETRY_TOPIC
 

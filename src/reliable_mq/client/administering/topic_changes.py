@@ -26,10 +26,10 @@ from reliable_mq.client.administering.topic_settings import (
 )
 from reliable_mq.client.administering.topics import route, settings_at
 from reliable_mq.client.checked import is_integer
-from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.flow import Call, Flow, Wait, call_all, now, reply_of, succeeded
 from reliable_mq.errors import ConfigurationError, NoRoute, NotFound, ReliableMQError, UsageError
 from reliable_mq.limits import RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.names import check_name
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
 

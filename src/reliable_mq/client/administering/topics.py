@@ -26,11 +26,11 @@ from reliable_mq.client.administering.topic_settings import (
     read_settings,
 )
 from reliable_mq.client.connecting.routes import Broker
-from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.client.flow import Flow, succeeded
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import NoRoute, ProtocolError
 from reliable_mq.message import MessageQueue
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 

@@ -15,10 +15,10 @@ from reliable_mq.client.administering.asking import (
 from reliable_mq.client.administering.members import Consumers
 from reliable_mq.client.administering.progress import read_progress
 from reliable_mq.client.administering.topics import consumers
-from reliable_mq.client.consuming.subscription import EVERY_TAG, tags_of
 from reliable_mq.client.flow import Call, Flow, call_all, reply_of, succeeded
 from reliable_mq.errors import NoRoute, ReliableMQError
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.names import EVERY_TAG, tags_of
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 

@@ -15,10 +15,11 @@ from reliable_mq.client.consuming.asyncio_pulled_queues import PolledClient, Pul
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.queue_offsets import Place, committed_offsets, offsets_at
-from reliable_mq.client.consuming.subscription import EVERY_TAG, Sql, Subscription
+from reliable_mq.client.consuming.subscription import Sql, Subscription
 from reliable_mq.client.consuming.thread_handling import Threads, is_asynchronous
 from reliable_mq.errors import NoRoute, UsageError, closed
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.names import EVERY_TAG
 
 POLL_SECONDS = 5.0
 POLL_COUNT = 32

@@ -16,11 +16,12 @@ from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
 from reliable_mq.client.consuming.offset_tables import OffsetTables
 from reliable_mq.client.consuming.rates import Rates
-from reliable_mq.client.consuming.subscription import Sql, Subscription, tags_of
+from reliable_mq.client.consuming.subscription import Sql, Subscription
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.names import tags_of
 
 
 class QueueLag(NamedTuple):

@@ -7,7 +7,7 @@ whether they can. Source: Apache RocketMQ `FilterAPI`, `MQClientInstance.checkCl
 import msgspec
 
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.subscription import EVERY_TAG, Sql
+from reliable_mq.client.consuming.subscription import Sql
 from reliable_mq.client.flow import Flow, call
 from reliable_mq.errors import (
     ConfigurationError,
@@ -16,6 +16,7 @@ from reliable_mq.errors import (
     RemoteError,
     Unavailable,
 )
+from reliable_mq.names import EVERY_TAG
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
 from reliable_mq.wire.java_hash import java_string_hash

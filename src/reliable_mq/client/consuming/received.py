@@ -7,15 +7,11 @@ compressed are unpacked here. Source: Apache RocketMQ `MessageDecoder`, `Message
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from reliable_mq.client.consuming.subscription import (
-    DEAD_LETTER_PREFIX,
-    RETRY_PREFIX,
-    is_legal_name,
-)
 from reliable_mq.client.flow import Flow, work
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_legal_name
 from reliable_mq.wire.compression import decompress
 from reliable_mq.wire.message_id import encode_offset_message_id, ledger_id
 from reliable_mq.wire.properties import (

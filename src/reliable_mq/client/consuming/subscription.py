@@ -14,12 +14,7 @@ from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.message import ReceivedMessage
-
-RETRY_PREFIX = "%RETRY%"
-DEAD_LETTER_PREFIX = "%DLQ%"
-EVERY_TAG = "*"
-
-_LEGAL_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+from reliable_mq.names import DEAD_LETTER_PREFIX, EVERY_TAG, RETRY_PREFIX, check_name
 
 
 class Consumed(msgspec.Struct, frozen=True):
@@ -189,32 +184,6 @@ def _check_topics(group: str, topics: Mapping[str, str | Sql]) -> None:
                 f"of topic {topic} {wanted!r:.100} is wanted: give tags, as"
                 ' "paid || refunded", "*" or Sql("…")'
             )
-
-
-def check_name(what: str, name: str, length_max: int) -> None:
-    """Check the name of a topic or group by the rules of Apache's `TopicValidator`.
-
-    Raises:
-        ConfigurationError: when the name is empty, too long or holds an illegal character.
-    """
-    if not is_legal_name(name, length_max):
-        raise ConfigurationError(
-            f"{what} {name!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
-        )
-
-
-def is_legal_name(name: str, length_max: int) -> bool:
-    """Say whether a topic or group may be called so."""
-    # What is no text at all comes from callers without a type checker.
-    is_text = isinstance(name, str)
-    return is_text and 0 < len(name) <= length_max and _LEGAL_CHARACTERS.issuperset(name)
-
-
-def tags_of(expression: str | Sql) -> frozenset[str]:
-    """Return the tags that `expression` lets through; the empty set lets everything through."""
-    if isinstance(expression, Sql) or expression.strip() in ("", EVERY_TAG):
-        return frozenset()
-    return frozenset(tag for part in expression.split("||") if (tag := part.strip()))
 
 
 def is_failure(outcome: Outcome) -> bool:

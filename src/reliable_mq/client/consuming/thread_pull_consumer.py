@@ -12,10 +12,11 @@ from reliable_mq.client.consuming.asyncio_pull_consumer import (
     AsyncPullConsumer,
     OnQueues,
 )
-from reliable_mq.client.consuming.subscription import EVERY_TAG, Sql
+from reliable_mq.client.consuming.subscription import Sql
 from reliable_mq.client.documented import documented_by
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.names import EVERY_TAG
 from reliable_mq.runtime.loop_thread import LoopThread
 
 T = TypeVar("T")

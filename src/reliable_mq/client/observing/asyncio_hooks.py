@@ -29,10 +29,10 @@ from reliable_mq.client.observing.middleware import (
     check_middleware,
 )
 from reliable_mq.client.observing.seldom import Seldom
-from reliable_mq.client.sending.outgoing import fault_of, named, size_of
-from reliable_mq.client.sending.transaction import Half
+from reliable_mq.client.sending.outgoing import fault_of, named
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
-from reliable_mq.message import Decision, Message, ReceivedMessage
+from reliable_mq.message import Decision, Half, Message, ReceivedMessage
+from reliable_mq.message_checks import size_of
 
 log = logging.getLogger(__name__)
 

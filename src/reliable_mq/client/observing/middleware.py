@@ -14,10 +14,9 @@ from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.client.flow import Flow
-from reliable_mq.client.sending.transaction import Half
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
+from reliable_mq.message import Decision, Half, Message, ReceivedMessage, SendResult
 
 T = TypeVar("T")
 

@@ -8,18 +8,21 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.client.observing import trace_context
+from reliable_mq import trace_context
 from reliable_mq.client.observing.fates import error_name, fates
 from reliable_mq.client.observing.middleware import Delivery, Middleware, Origin, Sending
-from reliable_mq.client.observing.trace_context import (
-    contexts,
-    extracted,
-    injected,
-    with_context,
-)
 from reliable_mq.errors import RemoteError
 from reliable_mq.extras import extra_missing
 from reliable_mq.message import Message, ReceivedMessage, SendResult
+from reliable_mq.trace_context import (
+    FIELDS,
+    carried_by,
+    contexts,
+    extracted,
+    handled,
+    injected,
+    with_context,
+)
 from reliable_mq.wire.properties import TRANSACTION_PREPARED
 
 _SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
@@ -321,3 +324,22 @@ def _error_type(error: BaseException) -> str:
 
 def _full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+class ContextCarrier(Middleware):
+    """Makes the context that came with a message go on with what its handler sends.
+
+    Without OpenTelemetry; `OpenTelemetryMiddleware` does that and makes spans.
+    """
+
+    def before_consume(self, delivery: Delivery) -> None:
+        """Take the context up, when it is one message's."""
+        if len(delivery.messages) == 1 and delivery.verb == "process":
+            carried = carried_by(delivery.messages[0].properties, FIELDS)
+            delivery.notes[self] = handled.set(carried)
+
+    def after_consume(self, delivery: Delivery) -> None:
+        """Put it down."""
+        token = delivery.notes.pop(self, None)
+        if token is not None:
+            handled.reset(token)

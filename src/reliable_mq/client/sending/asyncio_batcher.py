@@ -19,11 +19,11 @@ from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.send_results import of_future
 from reliable_mq.client.sending.asyncio_transactions import Run
 from reliable_mq.client.sending.linger import Batch, Parcel, Rows
-from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.sending.thread_in_flight import InFlight, Place
 from reliable_mq.errors import NotSent, ReliableMQError, closed, closed_meanwhile
 from reliable_mq.message import Message, SendResult
+from reliable_mq.message_checks import size_of
 
 log = logging.getLogger(__name__)
 

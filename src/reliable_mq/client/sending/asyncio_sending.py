@@ -15,11 +15,11 @@ from reliable_mq.client.observing.send_results import of_batch, of_many, of_noth
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
 from reliable_mq.client.sending.batching import Group, plan_many
 from reliable_mq.client.sending.linger import Rows
-from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.request_reply import reply_to
 from reliable_mq.client.sending.timed import recall
 from reliable_mq.errors import ConfigurationError, TooManyInFlight
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
+from reliable_mq.message_checks import size_of
 from reliable_mq.wire.recall_handle import decode_recall_handle
 
 LINGER_SECONDS = 0.005

@@ -12,21 +12,16 @@ from typing import Any, Protocol, TypeVar
 from reliable_mq.client.asyncio_daemon import attempt
 from reliable_mq.client.checked import checked
 from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
-from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.consuming.thread_handling import ExitInside
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import Origin, SendOutcome
 from reliable_mq.client.sending.outgoing import check_is_message
-from reliable_mq.client.sending.transaction import (
-    CheckBack,
-    Half,
-    TransactionFlows,
-    read_check_back,
-)
+from reliable_mq.client.sending.transaction import TransactionFlows, read_check_back
 from reliable_mq.errors import ProtocolError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
-from reliable_mq.message import Decision, Message, SendResult
+from reliable_mq.message import CheckBack, Decision, Half, Message, SendResult
+from reliable_mq.names import check_name
 from reliable_mq.wire.command import Command
 
 log = logging.getLogger(__name__)

@@ -5,106 +5,28 @@ Source of limits and property names: Apache RocketMQ `Validators`, `MessageConst
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 
 import msgspec
 
-from reliable_mq.client.checked import is_integer
 from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC
-from reliable_mq.client.consuming.subscription import (
-    DEAD_LETTER_PREFIX,
-    RETRY_PREFIX,
-    is_legal_name,
-)
-from reliable_mq.client.sending.timed import check_times, timer_properties
 from reliable_mq.errors import MessageRefused
 from reliable_mq.limits import (
-    DELAY_LEVEL_SECONDS,
     MESSAGE_BODY_SIZE_MAX,
-    PROPERTIES_SIZE_MAX,
-    RETRY_TOPIC_LENGTH_MAX,
-    TOPIC_LENGTH_MAX,
 )
 from reliable_mq.message import Message, MessageQueue, new_message_id
+from reliable_mq.message_checks import check_message, properties_of
 from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import LANGUAGE, ONE_WAY_FLAG, VERSION, Command, request
 from reliable_mq.wire.headers import SendMessageHeaderV2
 from reliable_mq.wire.properties import (
-    DELAY,
-    KEYS,
-    SHARDING_KEY,
-    TAGS,
-    UNIQ_KEY,
     WAIT,
     encode_properties,
 )
 
-DELAY_LEVEL_MAX = len(DELAY_LEVEL_SECONDS)
 BATCH_ITEM_OVERHEAD = 22
-_FLAG_LIMIT = 2**31
-
 Sign = Callable[[Message], Message]
 """Returns a message, whose id is known, with its signature."""
-
-_OWN_FIELDS = frozenset({KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY})
-#: source: Apache RocketMQ `TopicValidator.isNotAllowedSendTopic`, and our broker's for timers
-_NOT_TO_SEND_TO = frozenset(
-    {"SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_wheel_timer"}
-    | {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
-)
-
-
-def check_topic(topic: str) -> None:
-    """Check that brokers take messages of a topic.
-
-    Raises:
-        MessageRefused: when its name is not legal, or it is a topic of the brokers' own.
-    """
-    if not isinstance(topic, str):
-        raise MessageRefused(f"topic {topic!r} is no name")
-    _check_name(topic)
-
-
-@lru_cache(maxsize=1024)  # a client sends to few topics, and to each very often
-def _check_name(topic: str) -> None:
-    if topic in _NOT_TO_SEND_TO:
-        raise MessageRefused(f"topic {topic} is the brokers' own: nobody may send to it")
-    prefixed = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-    length_max = RETRY_TOPIC_LENGTH_MAX if prefixed else TOPIC_LENGTH_MAX
-    if not is_legal_name(topic, length_max):
-        raise MessageRefused(
-            f"topic {topic!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
-        )
-
-
-def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) -> None:
-    """Check what a broker or another client would refuse, before anything is promised.
-
-    Raises:
-        MessageRefused: when a limit or a naming rule is broken; the text says which.
-    """
-    check_topic(message.topic)
-    if not isinstance(message.body, bytes | bytearray | memoryview):
-        raise MessageRefused(f"the body is of type {type(message.body).__name__}, it must be bytes")
-    if not message.body:
-        raise MessageRefused("the body is empty: Apache's clients refuse to send and read that")
-    if len(message.body) > body_size_max:
-        raise MessageRefused(f"the body has {len(message.body)} bytes, {body_size_max} are allowed")
-    if message.delay_level and not _is_within(message.delay_level, 1, DELAY_LEVEL_MAX):
-        raise MessageRefused(f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}")
-    if message.is_timed:
-        check_times(message)
-    if message.flag and not _is_within(message.flag, -_FLAG_LIMIT, _FLAG_LIMIT - 1):
-        raise MessageRefused(f"flag {message.flag} is no number of 32 bits")
-    if message.keys:
-        _check_keys(message.keys)
-    for name, value in message.properties.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise MessageRefused(f"property {name!r}={value!r}: both must be str")
-    taken = _OWN_FIELDS.intersection(message.properties)
-    if taken:
-        raise MessageRefused(f"property {min(taken)} is set by a field of the message")
 
 
 def fault_of(message: Message, body_size_max: int) -> Exception | None:
@@ -115,18 +37,6 @@ def fault_of(message: Message, body_size_max: int) -> Exception | None:
     except (MessageRefused, AttributeError, TypeError) as error:
         return error
     return None
-
-
-def _is_within(value: int, low: int, high: int) -> bool:
-    # What has no order raises, and is told by its type.
-    return low <= value <= high and is_integer(value)
-
-
-def _check_keys(keys: Sequence[str]) -> None:
-    if isinstance(keys, str):  # a sequence, too: each of its letters would become a key
-        raise MessageRefused(f"keys is the text {keys!r:.100}: give a tuple, as ({keys!r:.100},)")
-    if any(" " in key for key in keys):
-        raise MessageRefused("a message key holds a space, which separates keys")
 
 
 def check_is_message(message: object) -> None:
@@ -153,44 +63,11 @@ def _what_is_wrong(message: object, error: Exception) -> str:
     return f"the message cannot be sent as it is: {error}"
 
 
-def size_of(message: Message) -> int:
-    """Return how much room a message takes; what is no message is refused later, with reasons."""
-    body: object = getattr(message, "body", None)
-    return len(body) if isinstance(body, bytes | bytearray | memoryview) else 0
-
-
 def named(message: Message, now_ms: int, random_bytes: Callable[[int], bytes]) -> Message:
     """Return `message` with a message id: its own, or a new one."""
     if message.message_id:
         return message
     return msgspec.structs.replace(message, message_id=new_message_id(now_ms, random_bytes(10)))
-
-
-def properties_of(message: Message) -> bytes:
-    """Return the stored properties of `message`.
-
-    Raises:
-        MessageRefused: when they are longer than a record can hold, or hold a separator.
-    """
-    properties = dict(message.properties)
-    properties[UNIQ_KEY] = message.message_id
-    properties[WAIT] = "true"
-    if message.tag:
-        properties[TAGS] = message.tag
-    if message.keys:
-        properties[KEYS] = " ".join(message.keys)
-    if message.ordering_key:
-        properties[SHARDING_KEY] = message.ordering_key
-    if message.delay_level:
-        properties[DELAY] = str(message.delay_level)
-    if message.is_timed:
-        properties |= timer_properties(message)
-    encoded = encode_properties(properties)
-    if len(encoded) > PROPERTIES_SIZE_MAX:
-        raise MessageRefused(
-            f"the properties have {len(encoded)} bytes, {PROPERTIES_SIZE_MAX} are allowed"
-        )
-    return encoded
 
 
 class Letter(msgspec.Struct, frozen=True):

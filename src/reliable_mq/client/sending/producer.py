@@ -26,9 +26,10 @@ from reliable_mq.client.sending.send_frames import SendFrames
 from reliable_mq.client.sending.timed import TimerBrokers
 from reliable_mq.client.sending.tries import Aim, Answer, Bind, Check, FirstTry, Tries
 from reliable_mq.client.settings import NO_COMPRESSION, ClientSettings
-from reliable_mq.errors import MessageRefused, NotSent, ReliableMQError, RemoteError
+from reliable_mq.errors import MessageRefused, NotSent, ReliableMQError
 from reliable_mq.message import Message, MessageQueue, SendResult
-from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.refusals import is_illegal
+from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.compression import compress, flags_of
 
@@ -385,8 +386,3 @@ def _check_home(topic: str, queue: MessageQueue) -> None:
 
 def _unsent(count: int, error: Exception) -> list[Exception]:
     return [NotSent(f"an earlier message of its queue was not sent: {error}")] * count
-
-
-def is_illegal(error: object) -> bool:
-    """Say whether a broker refused a message, or one of a batch, for what it is."""
-    return isinstance(error, RemoteError) and error.code == ResponseCode.MESSAGE_ILLEGAL

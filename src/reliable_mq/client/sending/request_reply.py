@@ -8,12 +8,12 @@ Source: Apache RocketMQ `MessageUtil`, `DefaultMQProducerImpl.request`, `ClientR
 from collections.abc import Mapping
 from functools import partial
 
-from reliable_mq.client.consuming.subscription import is_legal_name
 from reliable_mq.client.flow import Flow, work
 from reliable_mq.client.sending.outgoing import extra_properties
 from reliable_mq.errors import MessageRefused, ProtocolError, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage
+from reliable_mq.names import is_legal_name
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.compression import decompress
 from reliable_mq.wire.headers import PushReplyHeader

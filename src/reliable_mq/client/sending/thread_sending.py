@@ -8,11 +8,11 @@ from reliable_mq.client.checked import check_sending
 from reliable_mq.client.documented import documented_by
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
 from reliable_mq.client.sending.asyncio_sending import LINGER_SECONDS, AsyncSending, engine_of
-from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.thread_singles import send_single
 from reliable_mq.errors import UsageError, closed
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
+from reliable_mq.message_checks import size_of
 from reliable_mq.runtime.loop_thread import LoopThread
 
 

@@ -5,39 +5,25 @@ would not hear it: one before 5.0 knows no timers and would show the message at 
 Source: Apache RocketMQ `HookUtils`, `DefaultMQProducerImpl.recallMessage`, `MQVersion`.
 """
 
-from datetime import UTC, datetime, timedelta
-
 import msgspec
 
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.flow import Flow, call, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
-    MessageRefused,
     NoTimers,
     ProtocolError,
-    RemoteError,
     Unavailable,
     UsageError,
 )
-from reliable_mq.message import Message
-from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
 from reliable_mq.wire.headers import RecallMessageHeader
-from reliable_mq.wire.properties import (
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    TIMER_OUT_MS,
-)
 from reliable_mq.wire.recall_handle import decode_recall_handle
 
 TIMERS_SINCE = 413
 """MQVersion.V5_0_0: brokers before it know no timers."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_OF_TIMERS = frozenset({TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TIMER_OUT_MS})
 _HELLO = msgspec.json.encode(
     {
         "clientID": "reliable_mq",
@@ -47,38 +33,6 @@ _HELLO = msgspec.json.encode(
         "withoutSub": False,
     }
 )
-
-
-def check_times(message: Message) -> None:
-    """Check how a message says when it is shown.
-
-    Raises:
-        MessageRefused: when it says so in two ways, or in one that nobody can follow.
-    """
-    said = bool(message.delay_level) + (message.delay is not None)
-    if said + (message.deliver_at is not None) > 1:
-        raise MessageRefused("a message has one of delay_level, delay and deliver_at")
-    if message.delay is not None and message.delay < timedelta():
-        raise MessageRefused(f"a delay of {message.delay} would end before it begins")
-    if message.deliver_at is not None and message.deliver_at.utcoffset() is None:
-        raise MessageRefused(
-            f"deliver_at {message.deliver_at} has no time zone: use datetime.now(UTC), say"
-        )
-    taken = _OF_TIMERS.intersection(message.properties) if message.is_timed else ()
-    if taken:
-        raise MessageRefused(f"property {min(taken)} is of another timer: leave it out")
-
-
-def timer_properties(message: Message) -> dict[str, str]:
-    """Return the properties by which a timed message asks for its time.
-
-    A delay counts from when the broker has the message, by the broker's clock.
-    """
-    if message.delay is not None:
-        return {TIMER_DELAY_MS: str(-(-message.delay // _MILLISECOND))}
-    if message.deliver_at is not None:
-        return {TIMER_DELIVER_MS: str((message.deliver_at - _EPOCH) // _MILLISECOND)}
-    return {}
 
 
 BROKERS_MAX = 1_000
@@ -115,25 +69,6 @@ class TimerBrokers:
             raise NoTimers(
                 f"the broker at {address} is older than 5.0 and has no timers: use delay_level"
             )
-
-
-def is_without_timers(error: object) -> bool:
-    """Say whether a message with a time was not stored because the broker has no timers.
-
-    It is older than 5.0, or its timers are off.
-    """
-    if isinstance(error, NoTimers):
-        return True
-    return isinstance(error, RemoteError) and "timerWheelEnable is false" in error.remark
-
-
-def is_too_far(error: object) -> bool:
-    """Say whether a broker refused a message because its time is too far ahead for it."""
-    return (
-        isinstance(error, RemoteError)
-        and error.code == ResponseCode.MESSAGE_ILLEGAL
-        and "timer message illegal" in error.remark
-    )
 
 
 def recall(routes: RouteTable, settings: ClientSettings, handle: str, timeout: float) -> Flow[str]:

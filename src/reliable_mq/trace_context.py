@@ -14,8 +14,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
-from reliable_mq.client.observing.middleware import Delivery, Middleware
-
 log = logging.getLogger(__name__)
 
 FIELDS = ("traceparent", "tracestate", "baggage")
@@ -23,7 +21,8 @@ FIELDS = ("traceparent", "tracestate", "baggage")
 ROOM = 4_096
 """Properties that are longer than this are sent without a context."""
 _VALUE_LENGTH_MAX = 8_192
-_handled: ContextVar[Mapping[str, str] | None] = ContextVar("reliable_mq_trace", default=None)
+handled: ContextVar[Mapping[str, str] | None] = ContextVar("reliable_mq_trace", default=None)
+"""The properties of the message that is handled, where OpenTelemetry is not installed."""
 
 otel: Any = None
 """OpenTelemetry's API as `opentelemetry.trace`; None where it is not installed."""
@@ -38,7 +37,7 @@ with suppress(ImportError):  # a namespace of many packages, of which the API ma
 def trace_properties() -> dict[str, str]:
     """Return the properties that carry the current trace context, none when there is none."""
     if otel is None:
-        return dict(_handled.get() or {})
+        return dict(handled.get() or {})
     if not otel.get_current_span().get_span_context().is_valid:
         return {}
     return injected(context.get_current())
@@ -62,7 +61,7 @@ def injected(what: Any) -> dict[str, str]:
     except Exception:
         log.warning("a trace context was not carried", exc_info=True)
         return {}
-    return _carried(carrier, tuple(carrier))
+    return carried_by(carrier, tuple(carrier))
 
 
 def extracted(properties: Mapping[str, str], topic: str) -> Any:
@@ -74,26 +73,7 @@ def extracted(properties: Mapping[str, str], topic: str) -> Any:
         return context.Context()
 
 
-class ContextCarrier(Middleware):
-    """Makes the context that came with a message go on with what its handler sends.
-
-    Without OpenTelemetry; `OpenTelemetryMiddleware` does that and makes spans.
-    """
-
-    def before_consume(self, delivery: Delivery) -> None:
-        """Take the context up, when it is one message's."""
-        if len(delivery.messages) == 1 and delivery.verb == "process":
-            carried = _carried(delivery.messages[0].properties, FIELDS)
-            delivery.notes[self] = _handled.set(carried)
-
-    def after_consume(self, delivery: Delivery) -> None:
-        """Put it down."""
-        token = delivery.notes.pop(self, None)
-        if token is not None:
-            _handled.reset(token)
-
-
-def _carried(fields: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+def carried_by(fields: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """Return those of some fields that the properties of a message can hold."""
     return {
         name: value

@@ -20,8 +20,6 @@ from sqlalchemy import Connection, Dialect, Engine, PoolProxiedConnection, event
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
-from reliable_mq.outbox.stub import Stub
-
 log = logging.getLogger(__name__)
 
 _PENDING = "reliable_mq.pending"
@@ -35,7 +33,7 @@ _watched: WeakSet[Dialect] = WeakSet()
 class Handover(Protocol):
     """What takes committed stubs over: the relay's thread."""
 
-    def hand(self, stubs: list[Stub], written: float) -> None:
+    def hand(self, stubs: list[Any], written: float) -> None:
         """Take stubs that were written at `written`; must not wait."""
         ...
 
@@ -44,7 +42,7 @@ class Handover(Protocol):
 class Loser(Protocol):
     """What wants to know of stubs that nobody asked to commit before they were rolled back."""
 
-    def lost(self, stubs: list[Stub]) -> None:
+    def lost(self, stubs: list[Any]) -> None:
         """Take stubs that were rolled back; must not wait."""
         ...
 
@@ -53,7 +51,7 @@ def note(
     source: Session | Connection,
     connection: Connection,
     relay: Handover,
-    stubs: list[Stub],
+    stubs: list[Any],
     written: float,
 ) -> None:
     """Keep stubs in mind that were just written on a connection, until its transaction ends."""
@@ -83,24 +81,27 @@ def watch(engine: Engine) -> bool:
         try:
             commit(dbapi_connection)
         finally:
-            _hand_over(pending)
+            if pending:
+                _hand_over(pending)
 
     def do_commit_twophase(connection: Connection, *given: Any, **named: Any) -> None:
         pending = _taken(connection.connection)
         try:
             commit_prepared(connection, *given, **named)
         finally:
-            _hand_over(pending)
+            if pending:
+                _hand_over(pending)
 
     def do_rollback(dbapi_connection: Any) -> None:
         pending = _taken(dbapi_connection)
-        lost = sum(len(stubs) for _, stubs, _ in pending)
-        if lost:
+        if pending:
+            lost = sum(len(stubs) for _, stubs, _ in pending)
             dbapi_connection.info[_ROLLED_BACK] = lost
         try:
             rollback(dbapi_connection)
         finally:
-            _tell_losers(pending)
+            if pending:
+                _tell_losers(pending)
 
     # Documented parts of a dialect, and of this engine's own one: no other engine is touched.
     dialect.do_commit = do_commit  # type: ignore[method-assign]
@@ -110,7 +111,7 @@ def watch(engine: Engine) -> bool:
     return True
 
 
-def _taken(dbapi_connection: Any) -> list[tuple[Handover, list[Stub], float]]:
+def _taken(dbapi_connection: Any) -> list[tuple[Handover, list[Any], float]]:
     """Return what a connection's transaction has written, and forget it."""
     if not isinstance(dbapi_connection, PoolProxiedConnection):
         return []
@@ -119,20 +120,20 @@ def _taken(dbapi_connection: Any) -> list[tuple[Handover, list[Stub], float]]:
     except NotImplementedError:  # what SQLAlchemy asks a server with before it is used
         return []
     info.pop(_ROLLED_BACK, None)
-    pending: list[tuple[Handover, list[Stub], float]] = info.pop(_PENDING, [])
+    pending: list[tuple[Handover, list[Any], float]] = info.pop(_PENDING, [])
     return pending
 
 
-def _hand_over(pending: list[tuple[Handover, list[Stub], float]]) -> None:
+def _hand_over(pending: list[tuple[Handover, list[Any], float]]) -> None:
     """Hand stubs to their relays, in the order of their rows."""
-    batches: dict[int, tuple[Handover, list[Stub], float]] = {}
+    batches: dict[int, tuple[Handover, list[Any], float]] = {}
     for relay, stubs, written in pending:
         batches.setdefault(id(relay), (relay, [], written))[1].extend(stubs)
     for relay, together, first_written in batches.values():
         relay.hand(together, first_written)
 
 
-def _tell_losers(pending: list[tuple[Handover, list[Stub], float]]) -> None:
+def _tell_losers(pending: list[tuple[Handover, list[Any], float]]) -> None:
     for relay, stubs, _ in pending:
         if isinstance(relay, Loser):
             relay.lost(stubs)

@@ -1,0 +1,28 @@
+"""What a broker's refusal says of a message: whose fault it is, and whether another form helps."""
+
+from reliable_mq.errors import NoTimers, RemoteError
+from reliable_mq.wire.codes import ResponseCode
+
+
+def is_illegal(error: object) -> bool:
+    """Say whether a broker refused a message, or one of a batch, for what it is."""
+    return isinstance(error, RemoteError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def is_without_timers(error: object) -> bool:
+    """Say whether a message with a time was not stored because the broker has no timers.
+
+    It is older than 5.0, or its timers are off.
+    """
+    if isinstance(error, NoTimers):
+        return True
+    return isinstance(error, RemoteError) and "timerWheelEnable is false" in error.remark
+
+
+def is_too_far(error: object) -> bool:
+    """Say whether a broker refused a message because its time is too far ahead for it."""
+    return (
+        isinstance(error, RemoteError)
+        and error.code == ResponseCode.MESSAGE_ILLEGAL
+        and "timer message illegal" in error.remark
+    )
