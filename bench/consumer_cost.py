@@ -19,12 +19,12 @@ import msgspec
 import uvloop
 
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Together
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.runtime.lease_clock import lease_clock
@@ -153,7 +153,7 @@ async def consume(count: int, *, ordered: bool) -> float:
     each = count // QUEUES // PULL * PULL
     client = FedClient(each, keyed=ordered)
     settings = ClientSettings()
-    routes = RouteTable(NameServers((NAME_SERVER,), 3.0), 4, 30.0)
+    routes = RouteCache(NameServers((NAME_SERVER,), 3.0), 4, 30.0)
     subscription = Subscription(group="g", topics={"bench": "*"}, ordered=ordered)
     group = ConsumerGroup(
         subscription,
@@ -161,7 +161,7 @@ async def consume(count: int, *, ordered: bool) -> float:
         "me",
         settings=settings,
         routes=routes,
-        producer=Producer(settings, routes, bytes),
+        producer=SendFlows(settings, routes, bytes),
     )
     finished = asyncio.Event()
     left = each * QUEUES

@@ -24,10 +24,10 @@ from sqlalchemy import event
 from bench import raw_results
 from bench.render import figures_table
 from reliable_mq.client.consuming.subscription import CONSUMED
-from reliable_mq.consume.asyncio_delivery import Deliveries
+from reliable_mq.consume.asyncio_delivery import MessageProcessing
 from reliable_mq.consume.asyncio_gate import HandlerGate
 from reliable_mq.consume.consumer import Consumer, plan_of
-from reliable_mq.consume.sql_attempts import Attempts
+from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.redis_leases import RedisLeases
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -59,7 +59,10 @@ def messages(count: int) -> list[ReceivedMessage]:
 
 
 async def measure(
-    deliveries: Deliveries, batches: Sequence[Sequence[ReceivedMessage]], at_once: int, until: float
+    deliveries: MessageProcessing,
+    batches: Sequence[Sequence[ReceivedMessage]],
+    at_once: int,
+    until: float,
 ) -> int:
     """Deliver batches again and again until a time; return how many messages were acknowledged."""
     endless = itertools.cycle(batches)
@@ -85,9 +88,9 @@ async def run(database: Database, redis: str, seconds: float, count: int) -> lis
         statements += 1
 
     consumer = Consumer(plan=plan_of(ignore), topic="orders", group="bench", lease=10.0, batch=64)
-    attempts = Attempts(consumer, database, retry_waits=(1.0,))
+    attempts = ConsumeTransaction(consumer, database, retry_waits=(1.0,))
     leases = RedisLeases(redis, duplicate_window=3600.0)
-    deliveries = Deliveries(attempts, leases, ThreadPoolExecutor(8), HandlerGate())
+    deliveries = MessageProcessing(attempts, leases, ThreadPoolExecutor(8), HandlerGate())
     all_of_them = messages(count)
     for batch in _cut(all_of_them, 64):
         await deliveries.handle(batch)

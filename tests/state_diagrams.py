@@ -39,7 +39,7 @@ MACHINES = (
         half.HalfState.PREPARED,
         half.HALF_TRANSITIONS,
     ),
-    Machine("A consume-log row", claim.__name__, claim.Row.ABSENT, claim.ROW_TRANSITIONS),
+    Machine("A consume-log row", claim.__name__, claim.RowState.ABSENT, claim.ROW_TRANSITIONS),
     Machine(
         "An alert", escalation.__name__, escalation.AlertState.GATHERED, escalation.TRANSITIONS
     ),

@@ -60,7 +60,7 @@ SHELL_ARROWS: dict[str, frozenset[str]] = {
     # A cluster that is closed knows a run by the same account and certificates as any client.
     "reconcile": frozenset({"runtime.blocking_link", "client.configured"})
     | {f"client.connecting.{name}" for name in ("file_tls", "security", "signature")}
-    | {"outbox.sql_again", "outbox.stub"}
+    | {"outbox.sql_attempt_restarts", "outbox.stub"}
     | {"escalate.escalation", "escalate.sql_audit", "escalate.sql_escalations"},
 }
 FREE = frozenset({"app", "cli", "testing", "__init__"})  # the faces, and what tests stand on

@@ -19,7 +19,7 @@ from sqlalchemy import (
     update,
 )
 
-from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import UtcDateTime
 
 metadata = MetaData()
@@ -38,9 +38,9 @@ _INSERT = insert(rows).values(
     at=bindparam("at", type_=rows.c.at.type),
     state=7,
 )
-INSERT = Prepared(_INSERT)
-INSERT_RETURNING = Prepared(_INSERT.returning(rows.c.id))
-RENAME = Prepared(
+INSERT = PreparedStatement(_INSERT)
+INSERT_RETURNING = PreparedStatement(_INSERT.returning(rows.c.id))
+RENAME = PreparedStatement(
     update(rows).where(rows.c.id == bindparam("this"), rows.c.state == 7).values(name="b%s:c")
 )
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -3,7 +3,7 @@
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +35,8 @@ BANNED = {
     "service": "the duty: relay, scheduler, retention",
     "utils": "the noun the functions work on",
 }
+# A public class name that may stand in two modules, and the reason.
+TWINS: dict[str, str] = {}
 # What only applications import.
 FACES = {"reliable_mq.client.thread_client"}
 # Written in two halves so that this file passes its own test.
@@ -129,6 +131,35 @@ def test_no_module_or_class_bears_a_name_that_says_nothing() -> None:
     ]
 
     assert found == []
+
+
+def names_in_two_modules(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the public class names that more than one module defines, with these modules."""
+    found: dict[str, list[str]] = {}
+    for module, source in sources.items():
+        names = {each.name for each in definitions(source) if each.is_class}
+        for name in sorted(names):
+            if not name.startswith("_"):
+                found.setdefault(name, []).append(module)
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def test_no_public_class_name_stands_in_two_modules() -> None:
+    sources = {dotted(path): path.read_text() for path in (SOURCE / "reliable_mq").rglob("*.py")}
+
+    found = names_in_two_modules(sources)
+    assert {name: places for name, places in found.items() if name not in TWINS} == {}
+    assert TWINS.keys() - found.keys() == set()
+
+
+def test_a_planted_twin_is_found() -> None:
+    sources = {
+        "a": "class Row: ...",
+        "b": "class Row: ...\nclass _Part: ...",
+        "c": "class _Part: ...",
+    }
+
+    assert names_in_two_modules(sources) == {"Row": ["a", "b"]}
 
 
 def test_nothing_is_left_for_later_in_the_code() -> None:

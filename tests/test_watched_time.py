@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from reliable_mq.watched_time import (
     STRETCHES_MAX,
-    Reading,
+    ClockReading,
     WatchedTime,
     first_look,
     read,
@@ -28,8 +28,8 @@ class Watch:
         self.run = "one"
         self.known = first_look(self.reading(), None, unwatched_max=GAP)
 
-    def reading(self) -> Reading:
-        return Reading(NOW + self.true + self.ahead, self.true, self.run)
+    def reading(self) -> ClockReading:
+        return ClockReading(NOW + self.true + self.ahead, self.true, self.run)
 
     def look(self, passed: float = 60.0, *, jump: float = 0.0) -> WatchedTime:
         self.true += passed
@@ -145,7 +145,7 @@ def test_ticks_that_begin_anew_under_the_same_name_were_not_watched() -> None:
 
 
 def test_whoever_never_looked_believes_the_newest_row_more_than_the_clock() -> None:
-    reading = Reading(NOW, 5.0, "one")
+    reading = ClockReading(NOW, 5.0, "one")
     assert first_look(reading, NOW - GAP, unwatched_max=GAP).held(7 * DAY) == 0
     held = first_look(reading, NOW - 40 * DAY, unwatched_max=GAP).held(7 * DAY)
     assert held == 40 * DAY - GAP

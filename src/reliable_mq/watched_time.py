@@ -33,7 +33,7 @@ LOOK_SECONDS = 60.0
 """How often a look is written down when there is no news."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ClockReading(msgspec.Struct, frozen=True):
     """One look at both clocks.
 
     Attributes:
@@ -47,7 +47,7 @@ class Reading(msgspec.Struct, frozen=True):
     run: str = ""
 
 
-class Stretch(msgspec.Struct, frozen=True, array_like=True):
+class SteadyPeriod(msgspec.Struct, frozen=True, array_like=True):
     """A time without a jump: it begins when `watched` seconds were watched, the wall at `wall`."""
 
     watched: float
@@ -67,8 +67,8 @@ class WatchedTime(msgspec.Struct, frozen=True):
             forgiven for the time that passed. Below 0: the wall lost time.
     """
 
-    last: Reading
-    stretches: tuple[Stretch, ...]
+    last: ClockReading
+    stretches: tuple[SteadyPeriod, ...]
     gained: float = 0.0
 
     @property
@@ -77,7 +77,7 @@ class WatchedTime(msgspec.Struct, frozen=True):
         now = self.stretches[-1]
         return now.watched + self.last.wall - now.wall
 
-    def looked(self, reading: Reading, *, unwatched_max: float) -> "WatchedTime":
+    def looked(self, reading: ClockReading, *, unwatched_max: float) -> "WatchedTime":
         """Return what is known after another look.
 
         Args:
@@ -93,7 +93,7 @@ class WatchedTime(msgspec.Struct, frozen=True):
         if abs(gained) <= FORGIVEN_SECONDS:
             return WatchedTime(reading, self.stretches, gained)
         # What was forgiven until now was the beginning of this jump.
-        begun = Stretch(self.watched - self.gained + passed, reading.wall)
+        begun = SteadyPeriod(self.watched - self.gained + passed, reading.wall)
         return WatchedTime(reading, _remembered((*self.stretches, begun)))
 
     def before(self, window: float) -> float:
@@ -128,7 +128,7 @@ class WatchedTime(msgspec.Struct, frozen=True):
         return min(self.last.wall, *walls)
 
 
-def first_look(reading: Reading, newest: float | None, *, unwatched_max: float) -> WatchedTime:
+def first_look(reading: ClockReading, newest: float | None, *, unwatched_max: float) -> WatchedTime:
     """Return what is known when nobody has looked before.
 
     Args:
@@ -138,7 +138,7 @@ def first_look(reading: Reading, newest: float | None, *, unwatched_max: float) 
         unwatched_max: as of `WatchedTime.looked`.
     """
     begun = reading.wall if newest is None else min(newest, reading.wall)
-    known = WatchedTime(Reading(begun), (Stretch(begun, begun),))
+    known = WatchedTime(ClockReading(begun), (SteadyPeriod(begun, begun),))
     return known.looked(reading, unwatched_max=unwatched_max)
 
 
@@ -210,7 +210,7 @@ def _nearer_to_zero(seconds: float, slack: float) -> float:
     return max(seconds - slack, 0.0) if seconds > 0 else min(seconds + slack, 0.0)
 
 
-def _remembered(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
+def _remembered(stretches: Sequence[SteadyPeriod]) -> tuple[SteadyPeriod, ...]:
     """Leave out what is too old to matter, and make one of the oldest two when there are many."""
     newest = stretches[-1].watched
     first = 0
@@ -220,5 +220,8 @@ def _remembered(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
     if len(kept) > STRETCHES_MAX:
         one, two, *rest = kept
         # The slower clock of the two: what it dates becomes old no earlier than it should.
-        kept = [Stretch(one.watched, min(one.wall, two.wall - (two.watched - one.watched))), *rest]
+        kept = [
+            SteadyPeriod(one.watched, min(one.wall, two.wall - (two.watched - one.watched))),
+            *rest,
+        ]
     return tuple(kept)

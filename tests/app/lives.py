@@ -11,10 +11,10 @@ from tests.app.kill_switch import KillSwitch
 from tests.waiting import eventually
 
 from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Outcome
-from reliable_mq.consume.asyncio_delivery import Deliveries
+from reliable_mq.consume.asyncio_delivery import MessageProcessing
 from reliable_mq.consume.asyncio_gate import HandlerGate
 from reliable_mq.consume.consumer import Consumer, plan_of
-from reliable_mq.consume.sql_attempts import Attempts
+from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.redis_leases import RedisLeases
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -26,7 +26,7 @@ LONG = 30.0
 """A lease that does not pass while a test runs."""
 A, B, C = "A" * 32, "B" * 32, "C" * 32
 Handler = Callable[..., Any]
-MakeAttempts = Callable[..., Attempts]
+MakeAttempts = Callable[..., ConsumeTransaction]
 
 
 def delivery(name: str, body: bytes = b"{}", **more: Any) -> ReceivedMessage:
@@ -100,7 +100,7 @@ class Life:
         switch: KillSwitch | None = None,
         *,
         handler: Handler = write_effect,
-        make_attempts: MakeAttempts = Attempts,
+        make_attempts: MakeAttempts = ConsumeTransaction,
         renews: bool = False,
         clock: Callable[[], float] = time.time,
         gate: HandlerGate | None = None,
@@ -125,7 +125,7 @@ class Life:
             self.leases = RedisLeases(self._redis, duplicate_window=60, timeout=5.0)
             self.switch.watch_leases(self.leases)
         self._threads = ThreadPoolExecutor(8)
-        self.deliveries = Deliveries(self.attempts, self.leases, self._threads, self._gate)
+        self.deliveries = MessageProcessing(self.attempts, self.leases, self._threads, self._gate)
         if self._renews:  # by the clock, so it would take its steps between any two others
             self.deliveries.start()
         return self

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
-from reliable_mq.consume.judging import BUSY_IN_A_ROW_MAX
-from reliable_mq.database.sql_faults import FaultTeller, is_database_busy, is_database_down
+from reliable_mq.consume.retry_decider import BUSY_IN_A_ROW_MAX
+from reliable_mq.database.sql_faults import FaultLog, is_database_busy, is_database_down
 from reliable_mq.message import ReceivedMessage
 
 LAST_CHANCE: dict[str, Any] = {"max_attempts": 1, "lease": LONG}
@@ -164,7 +164,7 @@ def test_a_table_that_vanishes_under_a_worker_is_one_line_and_not_a_flood(
 def test_what_may_be_a_bug_is_told_every_time_with_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    teller = FaultTeller(logging.getLogger("test"), "the relay tries again")
+    teller = FaultLog(logging.getLogger("test"), "the relay tries again")
 
     for _ in range(2):
         teller.tell(ValueError("a bug"))

@@ -14,7 +14,7 @@ from tests.app.banks import Bank
 
 from reliable_mq.errors import KeyInvalid, UsageError
 from reliable_mq.idempotency.held_keys import _Held, holding
-from reliable_mq.idempotency.sql_calls import Call
+from reliable_mq.idempotency.sql_calls import KeyedCall
 
 ITSELF = "calls .* with the same key, and would wait for its own end"
 # Where it is not refused it waits for ever: PostgreSQL sees no deadlock in it.
@@ -156,7 +156,7 @@ def test_a_task_that_each_time_starts_the_next_one_keeps_nothing_of_those_before
 def test_a_task_is_within_a_call_also_when_one_between_them_has_ended(is_in_a_call: bool) -> None:
     book = object()
     outer, inner, own, same = (
-        holding(book, Call("place", key, key, None, "token", 60.0)) for key in "abca"
+        holding(book, KeyedCall("place", key, key, None, "token", 60.0)) for key in "abca"
     )
     with outer:
         with inner:

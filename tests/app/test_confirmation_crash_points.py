@@ -18,9 +18,9 @@ from tests.steps import last_steps
 
 from reliable_mq.app.notice_consumer import notice_consumer
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
-from reliable_mq.confirm.sql_owed_notices import Owed, SqlNotices
+from reliable_mq.confirm.sql_owed_notices import OwedNotice, SqlNotices
 from reliable_mq.confirm.thread_notices import Notices
-from reliable_mq.consume.sql_attempts import Attempts
+from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.message import (
     CONFIRM_TO,
     Message,
@@ -64,7 +64,7 @@ class Telling:
     def __init__(self, life_database: Any, road: Road) -> None:
         self.notices = Notices(SqlNotices(life_database.engine, life_database.logs), road)
 
-    def hand(self, owed: Sequence[Owed]) -> None:
+    def hand(self, owed: Sequence[OwedNotice]) -> None:
         self.notices.accept(owed)
 
     def look_soon(self) -> None:
@@ -98,9 +98,9 @@ class Crossing:
         telling: list[Telling] = []
         self.road.switch = switch
 
-        def make_attempts(consumer: Any, database: Any, **more: Any) -> Attempts:
+        def make_attempts(consumer: Any, database: Any, **more: Any) -> ConsumeTransaction:
             telling.append(Telling(database, self.road))
-            return Attempts(consumer, database, notices=telling[0], **more)
+            return ConsumeTransaction(consumer, database, notices=telling[0], **more)
 
         url = self.there.database.url.render_as_string(hide_password=False)
         outcomes: list[Outcome] = []
@@ -154,7 +154,7 @@ def crossing(
 ) -> Iterator[Crossing]:
     """PostgreSQL with Redis, SQLite without."""
     # What is logged of a death keeps its frames, and with them a connection that should be gone.
-    caplog.set_level(logging.CRITICAL, "reliable_mq.consume.judging")
+    caplog.set_level(logging.CRITICAL, "reliable_mq.consume.retry_decider")
     is_sqlite = database_url.startswith("sqlite")
     redis = None if is_sqlite else request.getfixturevalue("redis_url")
     made = Crossing(database_url, other_url, redis)

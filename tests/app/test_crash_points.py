@@ -14,8 +14,8 @@ from tests.app.lives import Ledger, Life, delivery
 from tests.steps import last_steps
 
 from reliable_mq.client.consuming.subscription import CONSUMED
-from reliable_mq.consume.judging import Results
-from reliable_mq.consume.sql_attempts import Attempts, Begun
+from reliable_mq.consume.retry_decider import Results
+from reliable_mq.consume.sql_consume_transaction import AttemptStart, ConsumeTransaction
 from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.idempotency.key_reading import KeyReader
@@ -127,10 +127,10 @@ def test_the_effect_happens_once_whichever_step_is_the_last(matrix: Matrix, mode
     assert {step: effects for step, effects in found.items() if effects != sorted(names)} == {}
 
 
-class InsertThenHandle(Attempts):
+class InsertThenHandle(ConsumeTransaction):
     """The seed's protocol: the log says "consumed", is committed, and then the handler runs."""
 
-    def begin(self, session: Any, attempt: Attempt, results: Results) -> Begun:
+    def begin(self, session: Any, attempt: Attempt, results: Results) -> AttemptStart:
         begun = super().begin(session, attempt, results)
         session.commit()
         session.connection()

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 from tests.waiting_database import until_somebody_waits
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
-from reliable_mq.client.consuming.thread_handling import GoesOn
+from reliable_mq.client.consuming.thread_handling import HandlerStillRunning
 from reliable_mq.database.sql_types import READS_ONLY
 from reliable_mq.idempotency.key_reading import key_reader_of
 from reliable_mq.message import ReceivedMessage
@@ -71,7 +71,7 @@ def test_who_is_cancelled_while_a_thread_is_in_the_handler_says_that_it_goes_on(
         async with Life(database_url, None, handler=handle, lease=LONG) as life:
 
             async def interrupted() -> None:
-                with pytest.raises(GoesOn):
+                with pytest.raises(HandlerStillRunning):
                     await life.deliveries.handle([delivery(A)])
 
             handling = asyncio.create_task(interrupted())

@@ -23,11 +23,11 @@ from tests.app.test_ended_transactions import (
 )
 
 from reliable_mq.client.consuming.subscription import CONSUMED
-from reliable_mq.consume.shared_run import APART, SharedRun, Sharing
-from reliable_mq.consume.sql_attempts import Attempts
+from reliable_mq.consume.shared_run import APART, SharedTransaction, SharingPolicy
+from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.database.sql_handler_session import RunsAgain
-from reliable_mq.idempotency.sql_consume_log import Entry
+from reliable_mq.idempotency.sql_consume_log import LogEntry
 from reliable_mq.message import ReceivedMessage
 
 ENDS = {"sqlite": "\ufeffCOMMIT", "postgresql": "--\rCOMMIT"}
@@ -38,11 +38,11 @@ def family(url: str) -> str:
     return "sqlite" if url.startswith("sqlite") else "postgresql"
 
 
-def failing_once(name: str) -> Callable[..., Attempts]:
+def failing_once(name: str) -> Callable[..., ConsumeTransaction]:
     """Return what makes attempts whose consume log once does not do a thing: the file is locked."""
 
-    def make(*given: Any, **named: Any) -> Attempts:
-        attempts = Attempts(*given, **named)
+    def make(*given: Any, **named: Any) -> ConsumeTransaction:
+        attempts = ConsumeTransaction(*given, **named)
         does = getattr(attempts.log, name)
         faults = [OperationalError("", {}, Exception("database is locked"))]
 
@@ -177,7 +177,7 @@ def test_a_batch_shares_no_transaction_for_a_while_after_a_statement_that_may_en
 
 
 def attempt(name: str, *, receipt: bool = False) -> Attempt:
-    entry = Entry(
+    entry = LogEntry(
         group="g", message_id=name, topic="t", broker_name="b", queue_id=0, offset=0, token=name
     )
     return Attempt(entry, delivery(name), None, receipt)
@@ -185,7 +185,7 @@ def attempt(name: str, *, receipt: bool = False) -> Attempt:
 
 def test_a_run_knows_who_failed_who_is_done_and_who_never_ran() -> None:
     first, second, third = map(attempt, "ABC")
-    run = SharedRun([first, second, third], have_rows=True)
+    run = SharedTransaction([first, second, third], have_rows=True)
     run.begin(first)
     run.end()
     run.begin(second)
@@ -202,7 +202,7 @@ def test_a_run_knows_who_failed_who_is_done_and_who_never_ran() -> None:
 
 
 def test_after_a_refusal_a_hundred_batches_are_not_tried_together() -> None:
-    sharing = Sharing()
+    sharing = SharingPolicy()
     assert sharing.is_tried([attempt("A")])
     assert not sharing.is_tried([attempt("A"), attempt("B", receipt=True)])
     sharing.refuse()

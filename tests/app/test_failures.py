@@ -10,7 +10,7 @@ from tests.app.lives import LEASE, LONG, A, B, C, Ledger, Life, delivery, write_
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.consume.consumer import Reject, Retry
-from reliable_mq.consume.judging import DOWN_TIMES_MAX
+from reliable_mq.consume.retry_decider import DOWN_TIMES_MAX
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.testing.local_servers import LocalPostgres
 

@@ -8,7 +8,7 @@ from sqlalchemy import event, text
 from tests.resend.worlds import World
 
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.resend.due import Agenda, ClaimRequest, DueKind
+from reliable_mq.resend.due import ClaimRequest, DueKind, DueTopic
 
 EXPLAIN = "EXPLAIN FORMAT=TRADITIONAL"  # MySQL 9 gives a tree otherwise
 
@@ -94,12 +94,12 @@ def test_a_look_steps_from_topic_to_topic_however_many_wait(mysql_url: str, what
     world = World(mysql_url)
     backlog_of(world, what, 3_000)
     kind = DueKind.SENT if what.startswith("sent") else DueKind.UNSENT
-    found: list[Agenda] = []
+    found: list[DueTopic] = []
 
     read = rows_read(world, lambda: found.extend(world.new_due().agenda()))
 
-    first = [Agenda(kind, f"t{number}", 100.0 + number) for number in range(3)]
-    assert set(found) == {*first, Agenda(DueKind.SUSPECT, "t1", 107.0)}
+    first = [DueTopic(kind, f"t{number}", 100.0 + number) for number in range(3)]
+    assert set(found) == {*first, DueTopic(DueKind.SUSPECT, "t1", 107.0)}
     assert len(found) == 4
     assert read < 100
     world.database.close()
@@ -109,7 +109,7 @@ def test_what_was_begun_is_not_taken_for_the_first_that_waits(mysql_url: str) ->
     world = World(mysql_url)
     world.write("begun")
     world.change("begun".ljust(32, "0"), count=1)
-    assert world.new_due().agenda() == [Agenda(DueKind.SUSPECT, "orders", 105.0)]
+    assert world.new_due().agenda() == [DueTopic(DueKind.SUSPECT, "orders", 105.0)]
 
     world.write("later")
     world.change("later".ljust(32, "0"), resend_time=utc_datetime(200.0))

@@ -14,7 +14,7 @@ from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 
 from reliable_mq.client.consuming.received import received
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
-from reliable_mq.consume.judging import DOWN_TIMES_MAX, REFUSED_TIMES_MAX
+from reliable_mq.consume.retry_decider import DOWN_TIMES_MAX, REFUSED_TIMES_MAX
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record, pack_host

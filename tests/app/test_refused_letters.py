@@ -13,19 +13,19 @@ from reliable_mq.cli import dlq
 from reliable_mq.cli.main import run
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import Unavailable
-from reliable_mq.escalate.dead_letter import Letter
-from reliable_mq.escalate.thread_dead_letters import DeadLetters, Outcome
+from reliable_mq.escalate.dead_letter import DeadLetter
+from reliable_mq.escalate.thread_dead_letters import DeadLetterActions, Outcome
 from reliable_mq.wire.message_id import ledger_id
 
 LONG = "F" * 65
 """A foreign producer may have called its message so; no column of ids is as long."""
 
 
-def letter(message_id: str) -> Letter:
-    return Letter("payments", delivery(message_id))
+def letter(message_id: str) -> DeadLetter:
+    return DeadLetter("payments", delivery(message_id))
 
 
-class Known(DeadLetters):
+class Known(DeadLetterActions):
     """Dead letters of a broker that has one of each id that is not `unknown`."""
 
     def __init__(self) -> None:
@@ -33,10 +33,10 @@ class Known(DeadLetters):
         self.done: list[str] = []
         self.fails = ""
 
-    def of_ids(self, message_ids: Sequence[str], group: str = "") -> list[Letter]:
+    def of_ids(self, message_ids: Sequence[str], group: str = "") -> list[DeadLetter]:
         return [letter(ledger_id(each)) for each in message_ids if each != "unknown"]
 
-    def retry(self, letters: Sequence[Letter], *, actor: str, why: str) -> Outcome:
+    def retry(self, letters: Sequence[DeadLetter], *, actor: str, why: str) -> Outcome:
         self.done.append(f"retry {len(letters)}")
         return {(each.group, each.message.message_id): "" for each in letters}
 
@@ -89,7 +89,7 @@ def test_a_refusal_is_one_row_however_many_databases_there_are_and_however_long_
     for database in databases.values():
         database.create_tables()
 
-    known = DeadLetters(databases, "unused:9876")
+    known = DeadLetterActions(databases, "unused:9876")
     known.note_refused({("", LONG): "there is none"}, actor="ann", why="")
 
     rows = {}

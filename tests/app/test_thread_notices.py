@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import until
 
 from reliable_mq.confirm import thread_notices
-from reliable_mq.confirm.sql_owed_notices import Owed
+from reliable_mq.confirm.sql_owed_notices import OwedNotice
 from reliable_mq.confirm.thread_notices import Notices, NoticeThread
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 
@@ -46,29 +46,31 @@ class Broker:
 class Debts:
     """What is due, in memory."""
 
-    def __init__(self, *due: Owed) -> None:
+    def __init__(self, *due: OwedNotice) -> None:
         self.due = list(due)
-        self.settled: list[Owed] = []
+        self.settled: list[OwedNotice] = []
         self.looks = 0
         self.failure: Exception | None = None
 
-    def claim(self, now: float, limit: int) -> list[Owed]:
+    def claim(self, now: float, limit: int) -> list[OwedNotice]:
         self.looks += 1
         if self.failure is not None:
             raise self.failure
         found, self.due = self.due[:limit], self.due[limit:]
         return found
 
-    def told(self, owed: Sequence[Owed]) -> None:
+    def told(self, owed: Sequence[OwedNotice]) -> None:
         self.settled += owed
 
 
 def test_a_notice_carries_many_messages_and_each_only_once() -> None:
     """Given the same message failed, then consumed and told again, its notice names it once."""
-    broker, debts = Broker(), Debts(Owed(HERE, "g", "a", is_consumed=False, retry_at=109.0))
+    broker, debts = Broker(), Debts(OwedNotice(HERE, "g", "a", is_consumed=False, retry_at=109.0))
     notices = Notices(debts, broker)
-    notices.accept([Owed(HERE, "g", str(number)) for number in range(700)])
-    notices.accept([Owed(HERE, "g", "a"), Owed(THERE, "g", "b"), Owed(HERE, "h", "b")])
+    notices.accept([OwedNotice(HERE, "g", str(number)) for number in range(700)])
+    notices.accept(
+        [OwedNotice(HERE, "g", "a"), OwedNotice(THERE, "g", "b"), OwedNotice(HERE, "h", "b")]
+    )
 
     counts = notices.run_once(100.0, looks=True)
 
@@ -89,10 +91,10 @@ def test_a_failure_is_told_in_seconds_from_now_so_that_clocks_may_be_apart() -> 
     """Ten minutes ahead of everybody else, or late: a wait is a wait."""
     broker, ahead = Broker(), 10_600.0
     debts = Debts(
-        Owed(HERE, "g", "a", is_consumed=False, retry_at=ahead + 60),
-        Owed(HERE, "g", "b", is_consumed=False, retry_at=ahead - 5),
-        Owed(HERE, "g", "c", is_consumed=False, retry_at=ahead + 1e9),
-        Owed(HERE, "g", "d", is_consumed=False, retry_at=ahead, note="no such customer"),
+        OwedNotice(HERE, "g", "a", is_consumed=False, retry_at=ahead + 60),
+        OwedNotice(HERE, "g", "b", is_consumed=False, retry_at=ahead - 5),
+        OwedNotice(HERE, "g", "c", is_consumed=False, retry_at=ahead + 1e9),
+        OwedNotice(HERE, "g", "d", is_consumed=False, retry_at=ahead, note="no such customer"),
     )
 
     Notices(debts, broker).run_once(ahead, looks=True)
@@ -113,7 +115,7 @@ def test_what_the_broker_has_not_stored_for_sure_stays_owed(way: str) -> None:
     else:
         broker.status = SendStatus.FLUSH_DISK_TIMEOUT
     notices = Notices(debts, broker)
-    notices.accept([Owed(HERE, "g", "a")])
+    notices.accept([OwedNotice(HERE, "g", "a")])
 
     counts = notices.run_once(100.0, looks=False)
 
@@ -140,7 +142,7 @@ def started() -> Iterator[Started]:
 
 
 def test_it_looks_for_what_others_left_behind_as_soon_as_it_starts(started: Started) -> None:
-    broker, debts = Broker(), Debts(Owed(HERE, "g", "a"))
+    broker, debts = Broker(), Debts(OwedNotice(HERE, "g", "a"))
 
     started(debts, broker)
 
@@ -158,7 +160,7 @@ def test_what_is_handed_over_at_the_same_moment_travels_together(
     thread = started(debts, broker)
     until(lambda: debts.looks)
 
-    owed = [Owed(HERE, "g", str(number)) for number in range(20)]
+    owed = [OwedNotice(HERE, "g", str(number)) for number in range(20)]
     handing = [threading.Thread(target=thread.hand, args=([each],)) for each in owed]
     for each in handing:
         each.start()
@@ -177,7 +179,7 @@ def test_asked_to_it_looks_before_its_time(
     broker, debts = Broker(), Debts()
     thread = started(debts, broker)
     until(lambda: debts.looks)
-    debts.due.append(Owed(HERE, "g", "a", is_consumed=False, retry_at=109.0))
+    debts.due.append(OwedNotice(HERE, "g", "a", is_consumed=False, retry_at=109.0))
 
     thread.look_soon()
 
@@ -188,7 +190,7 @@ def test_a_database_that_is_away_ends_nothing(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread_notices, "LOOK_SECONDS", 0.01)
-    broker, debts = Broker(), Debts(Owed(HERE, "g", "a"))
+    broker, debts = Broker(), Debts(OwedNotice(HERE, "g", "a"))
     debts.failure = ConnectionError("away")
     started(debts, broker)
     until(lambda: debts.looks > 2)
@@ -202,7 +204,7 @@ def test_what_is_in_hand_is_sent_before_it_ends(started: Started) -> None:
     broker, debts = Broker(), Debts()
     thread = started(debts, broker)
     until(lambda: debts.looks)
-    thread.hand([Owed(HERE, "g", "a")])
+    thread.hand([OwedNotice(HERE, "g", "a")])
 
     thread.close(timeout=60.0)
 

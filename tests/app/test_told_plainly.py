@@ -14,7 +14,7 @@ from reliable_mq import Message, Reject, ReliableMQ, Retry, trace_context
 from reliable_mq.app.loading import load_application
 from reliable_mq.client.observing import prometheus
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
-from reliable_mq.database.sql_faults import BROKER_TOLD_SECONDS, FaultTeller
+from reliable_mq.database.sql_faults import BROKER_TOLD_SECONDS, FaultLog
 from reliable_mq.errors import (
     ApplicationBroken,
     ConfigurationError,
@@ -23,10 +23,10 @@ from reliable_mq.errors import (
     UsageError,
 )
 from reliable_mq.escalate.alerts import LogNotifier
-from reliable_mq.escalate.escalation import Digest, Escalation, Kind
+from reliable_mq.escalate.escalation import Digest, Escalation, EscalationKind
 from reliable_mq.extras import extra_of
 from reliable_mq.resend.scheduler import ResendCounts
-from reliable_mq.resend.thread_scheduler import SUM_SECONDS, SumTeller
+from reliable_mq.resend.thread_scheduler import SUM_SECONDS, SumLog
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,7 +82,7 @@ def test_a_broker_that_is_away_is_told_in_one_line_a_minute(
 ) -> None:
     now = 100.0
     monkeypatch.setattr("reliable_mq.database.sql_faults.time.monotonic", lambda: now)
-    teller = FaultTeller(logging.getLogger("test"), "reading notices")
+    teller = FaultLog(logging.getLogger("test"), "reading notices")
 
     for step in (0.0, 1.0, BROKER_TOLD_SECONDS - 2.0, 2.0):
         now += step
@@ -98,7 +98,7 @@ def test_what_a_scheduler_did_is_told_in_words_and_once_a_minute(
 ) -> None:
     log = logging.getLogger("test.sums")
     caplog.set_level(logging.INFO, log.name)
-    teller = SumTeller(log)
+    teller = SumLog(log)
 
     teller.add(ResendCounts(claimed=3, rested=3), 100.0)
     teller.add(ResendCounts(claimed=2, sent=2), 101.0)
@@ -108,7 +108,7 @@ def test_what_a_scheduler_did_is_told_in_words_and_once_a_minute(
     assert caplog.messages == ["resend: 2 sent", "resend: 3 sent, 1 failed, 1 confirmed"]
 
 
-def told(kind: Kind, caplog: pytest.LogCaptureFixture) -> str:
+def told(kind: EscalationKind, caplog: pytest.LogCaptureFixture) -> str:
     found = Escalation(
         kind=kind, message_id=A, topic="orders", reason="no", consumer_group="payments"
     )
@@ -119,7 +119,7 @@ def told(kind: Kind, caplog: pytest.LogCaptureFixture) -> str:
 
 
 def test_hints_of_the_log_can_be_pasted(caplog: pytest.LogCaptureFixture) -> None:
-    used_up, dead = told(Kind.USED_UP, caplog), told(Kind.DEAD_LETTER, caplog)
+    used_up, dead = told(EscalationKind.USED_UP, caplog), told(EscalationKind.DEAD_LETTER, caplog)
     assert f"`reliable-mq stub show {A} --app shop:mq`" in used_up
     assert f"`reliable-mq stub retry {A} --app shop:mq`" in used_up
     assert f"`reliable-mq dlq retry {A} --group payments --app shop:mq`" in dead
@@ -128,7 +128,7 @@ def test_hints_of_the_log_can_be_pasted(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_a_word_of_a_hint_is_one_word_for_a_shell(caplog: pytest.LogCaptureFixture) -> None:
     """Given a topic that a stranger named, then pasting the hint runs nothing of it."""
-    found = Escalation(kind=Kind.BACKLOG, message_id="", topic="$(reboot)", reason="many")
+    found = Escalation(kind=EscalationKind.BACKLOG, message_id="", topic="$(reboot)", reason="many")
     digest = Digest("d", "shop", datetime(2026, 1, 1, tzinfo=UTC), 1, (), (found,))
     LogNotifier(lambda: "").tell(digest)
     assert "`reliable-mq stub list --status unconfirmed --topic '$(reboot)'`" in caplog.messages[-1]

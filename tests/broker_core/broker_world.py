@@ -5,11 +5,11 @@ from typing import Any, TypeVar
 
 from reliable_mq.broker_core.config import broker_config
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.state import BrokerState, Connection, Turn
+from reliable_mq.broker_core.state import BrokerState, PeerConnection, Turn
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.testing.memory_disk import MemoryDisk
-from reliable_mq.watched_time import Reading
+from reliable_mq.watched_time import ClockReading
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import (
@@ -38,8 +38,8 @@ GROUP = "payments"
 _T = TypeVar("_T")
 
 
-def connection(number: int) -> Connection:
-    return Connection(number, pack_host("10.0.0.1", number), f"10.0.0.1:{number}")
+def connection(number: int) -> PeerConnection:
+    return PeerConnection(number, pack_host("10.0.0.1", number), f"10.0.0.1:{number}")
 
 
 def there(thing: _T | None) -> _T:
@@ -77,9 +77,9 @@ class BrokerWorld:
         self.finish_turn()
         self.core.close()
 
-    def reading(self, *, ahead_ms: int = 0) -> Reading:
+    def reading(self, *, ahead_ms: int = 0) -> ClockReading:
         """Return a look at the clock, and at one that nobody sets: by it the clock is ahead."""
-        return Reading(self.now_ms / 1000, (self.now_ms - ahead_ms) / 1000, self.disk.boot_id)
+        return ClockReading(self.now_ms / 1000, (self.now_ms - ahead_ms) / 1000, self.disk.boot_id)
 
     @property
     def state(self) -> BrokerState:

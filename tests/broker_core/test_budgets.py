@@ -14,7 +14,7 @@ from reliable_mq.broker_core.filter import sql92
 from reliable_mq.broker_core.filter.tokens import FilterRefused
 from reliable_mq.broker_core.requests.handlers import _SENDS as SENDS
 from reliable_mq.broker_core.requests.handlers import HANDLERS
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.limits import (
     ATTRIBUTES_LENGTH_MAX,
     FILTER_LENGTH_MAX,
@@ -131,7 +131,7 @@ def test_a_pull_that_asks_for_a_million_messages_looks_at_no_more_than_others(
     looked_at: list[int] = []
     units = ConsumeQueue.units
 
-    def counted(queue: ConsumeQueue, index: int, count: int) -> list[Unit]:
+    def counted(queue: ConsumeQueue, index: int, count: int) -> list[QueueUnit]:
         found = units(queue, index, count)
         looked_at.append(len(found))
         return found

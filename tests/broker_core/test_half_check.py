@@ -21,7 +21,7 @@ from tests.broker_core.half_world import (
 )
 
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC
-from reliable_mq.broker_core.store.appender import Place, StoredMessage
+from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.errors import MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -275,9 +275,9 @@ def test_a_half_that_no_topic_can_take_is_let_go(
     produce(world)
     prepare(world, b"unfit")
     prepare(world, b"good")
-    append: Callable[[StoredMessage, int], Place] = world.state.append
+    append: Callable[[StoredMessage, int], AppendResult] = world.state.append
 
-    def refuse(message: StoredMessage, now_ms: int) -> Place:
+    def refuse(message: StoredMessage, now_ms: int) -> AppendResult:
         if message.body == b"unfit":
             raise MessageRefused("too long")
         return append(message, now_ms)

@@ -18,7 +18,7 @@ from tests.broker_core.half_world import (
     questions,
 )
 
-from reliable_mq.testing.memory_disk import MemoryDisk, Stopped
+from reliable_mq.testing.memory_disk import MachineStopped, MemoryDisk
 from reliable_mq.wire.command import Command
 
 HALVES = 9
@@ -79,7 +79,7 @@ def test_every_half_is_settled_once_after_a_power_loss_at_any_operation(seed: in
     for number in random.sample(range(len(whole.operations)), 30):
         disk, prepared = MemoryDisk(), set[int]()
         disk.stop_before, disk.torn = number, random.choice((0, random.randint(1, 700)))
-        with pytest.raises(Stopped):
+        with pytest.raises(MachineStopped):
             run_until_stopped(disk, prepared)
         disk.lose_power(random)
         world = settle_what_is_left(disk)

@@ -5,7 +5,7 @@ import zlib
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, pull_header, send_header
 
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
@@ -102,7 +102,7 @@ def test_a_compressed_body_is_passed_on_as_it_came() -> None:
 def test_hosts_may_have_ipv6_addresses() -> None:
     disk = MemoryDisk()
     world = BrokerWorld(disk, brokerIP1="2001:db8::1")
-    asker = Connection(9, pack_host("2001:db8::9", 4711), "2001:db8::9:4711")
+    asker = PeerConnection(9, pack_host("2001:db8::9", 4711), "2001:db8::9:4711")
     command = request(
         RequestCode.SEND_MESSAGE_V2,
         {name: str(value) for name, value in send_header(TAGS="t").items() if value is not None},

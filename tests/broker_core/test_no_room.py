@@ -10,7 +10,7 @@ from tests.broker_core.half_world import COMMIT, bodies, end, ending, prepare
 from reliable_mq.broker_core.delivery.topic_counts import TIMERS_PATH
 from reliable_mq.broker_core.store.message_store import ABORT_PATH
 from reliable_mq.broker_core.store.progress import PATH as NOTE_PATH
-from reliable_mq.broker_core.store.retention import Survey
+from reliable_mq.broker_core.store.retention import DiskSurvey
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import StoreError
 from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile, Operation, _Content
@@ -173,7 +173,7 @@ def test_old_files_go_although_new_units_find_no_room() -> None:
     world.send(b"last")
     for expected in (4, 1):  # what was noted lies behind the log's begin, then before it
         oldest = [0] * (len(store.log.segment_starts) - expected)
-        work = world.core.housekeeping.begin(Survey(0.99, oldest), world.reading())
+        work = world.core.housekeeping.begin(DiskSurvey(0.99, oldest), world.reading())
         assert work
         work()
         assert world.file(NOTE_PATH)["logStart"] == store.log.start

@@ -10,7 +10,7 @@ from tests.broker_core.broker_world import (
 )
 
 from reliable_mq.broker_core.pressure import Pressure, PressureLimits
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 
@@ -62,7 +62,7 @@ def test_a_log_that_does_not_move_while_a_send_waits_refuses_others_and_takes_th
     for elapsed in (0, 500, 1_000):
         pressure.note_sends(1, 0, START_MS + elapsed)
 
-    with pytest.raises(Refused, match="broker busy"):
+    with pytest.raises(RequestRefused, match="broker busy"):
         pressure.check()
     pressure.note_sends(1, 100, START_MS + 1_020)
     pressure.check()

@@ -10,7 +10,7 @@ from reliable_mq.broker_core import core
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.index_file import file_size
 from reliable_mq.broker_core.store.message_index import FOLDER
-from reliable_mq.testing.memory_disk import Stopped
+from reliable_mq.testing.memory_disk import MachineStopped
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.java_hash import index_hash
@@ -193,7 +193,7 @@ def test_a_kill_within_any_write_of_the_index_loses_and_doubles_nothing() -> Non
         world.send(b"late", KEYS=f"late-{step}")
         world.disk.stop_before = len(world.disk.operations) + step
         world.disk.torn = 7
-        with suppress(Stopped):
+        with suppress(MachineStopped):
             world.core.index_some(world.now_ms)
         world.disk.kill()
         world.start()

@@ -4,7 +4,7 @@ import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
 
 from reliable_mq.broker_core.requests.send_reply import SendReply
-from reliable_mq.broker_core.store.appender import Place
+from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command, decode_command
 from reliable_mq.wire.frame import FrameReader
@@ -27,7 +27,9 @@ REGIONS = (
 def test_the_answer_names_the_place_whatever_the_region_is_called(region: str, host: bytes) -> None:
     send_reply = SendReply(host, 10_911, region, trace_on=True)
 
-    frame = send_reply.encode(Command(code=310, opaque=77), 3, Place(0xABC, 4_000_000_000, 0xBCD))
+    frame = send_reply.encode(
+        Command(code=310, opaque=77), 3, AppendResult(0xABC, 4_000_000_000, 0xBCD)
+    )
 
     answer = decode_command(*FrameReader().feed(frame))
     assert (answer.opaque, answer.ext_fields["queueId"]) == (77, "3")

@@ -10,7 +10,7 @@ from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, send_he
 from tests.broker_core.test_timers import WorldAt, a_world, delivered, send
 
 from reliable_mq.broker_core.store.timer_wheel import Slot, TimerWheel
-from reliable_mq.testing.memory_disk import MemoryDisk, Stopped
+from reliable_mq.testing.memory_disk import MachineStopped, MemoryDisk
 from reliable_mq.wire.codes import RequestCode
 
 STEPS = 60
@@ -99,7 +99,7 @@ def test_every_timer_comes_once_after_a_crash_at_any_write(
         disk = MemoryDisk()
         disk.stop_before, disk.torn = number, random.choice((0, random.randint(1, 700)))
         life = Life(disk)
-        with pytest.raises(Stopped):
+        with pytest.raises(MachineStopped):
             life.run()
         if is_power_lost:
             disk.lose_power(random)
@@ -176,7 +176,7 @@ def test_a_wheel_that_is_ahead_of_the_note_is_set_back() -> None:
     checkpoint(world)
     send_and_take_up(world, range(1, 3))
     world.disk.stop_before = len(world.disk.operations) + 3
-    with pytest.raises(Stopped) as stop:
+    with pytest.raises(MachineStopped) as stop:
         checkpoint(world)
     assert stop.value.args[0].path == "config/timercheck"
     assert TimerWheel(world.disk, 1_000).slot(START_MS + 3_000) == Slot(0, 104, 3)

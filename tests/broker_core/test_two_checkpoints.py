@@ -8,7 +8,7 @@ from tests.broker_core.broker_world import TOPIC, BrokerWorld
 
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.progress import PATH
-from reliable_mq.broker_core.store.retention import Survey
+from reliable_mq.broker_core.store.retention import DiskSurvey
 from reliable_mq.testing.memory_disk import MemoryDisk
 
 Job = Callable[[], None]
@@ -39,7 +39,7 @@ def with_old_files(disk: MemoryDisk) -> BrokerWorld:
 
 
 def clean(world: BrokerWorld) -> Job:
-    work = world.core.housekeeping.begin(Survey(0.1, [0, 0, 0]), world.reading())
+    work = world.core.housekeeping.begin(DiskSurvey(0.1, [0, 0, 0]), world.reading())
     assert work
     return work
 

@@ -27,5 +27,5 @@ def test_a_life_ends_at_one_of_the_next_statements_after_its_time() -> None:
     assert died == []
 
     for _ in range(STATEMENTS_MAX):
-        life.step("consume.sql_attempts.Attempts.commit: after COMMIT")
+        life.step("consume.sql_consume_transaction.ConsumeTransaction.commit: after COMMIT")
     assert died

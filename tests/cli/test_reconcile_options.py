@@ -15,7 +15,7 @@ from reliable_mq.cli.main import run
 from reliable_mq.cli.reconcile import FAILED
 from reliable_mq.cli.reconcile_follow import follow_until_stopped
 from reliable_mq.cli.reconcile_stop import stoppable
-from reliable_mq.reconcile.runs.run_options import Options
+from reliable_mq.reconcile.runs.run_options import RunOptions
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,7 +131,7 @@ def test_who_follows_and_is_stopped_while_spark_is_imported_ends_with_a_line(
 
     name = "reliable_mq.reconcile.runs.spark_follow"
     monkeypatch.setitem(sys.modules, name, Importing(name))
-    run = Options("sqlite://", "store", "out", NOW, GRACE)
+    run = RunOptions("sqlite://", "store", "out", NOW, GRACE)
 
     follow_until_stopped(run, timedelta(seconds=1), as_json=False, after=lambda _: None)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 from tests.client.script import NAME_SERVER, Answer, World, route_table, says
 
-from reliable_mq.client.administering.asking import Cluster
+from reliable_mq.client.administering.cluster_reply import AdminTarget
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.flow import Call
 from reliable_mq.client.settings import ClientSettings
@@ -24,10 +24,10 @@ BROKERS = {
 }
 
 
-def cluster() -> Cluster:
+def cluster() -> AdminTarget:
     """Return what flows of administration take."""
     servers = NameServers((NAME_SERVER,), SETTINGS.request_timeout)
-    return Cluster(servers, route_table(), SETTINGS)
+    return AdminTarget(servers, route_table(), SETTINGS)
 
 
 def world(answers: Mapping[int, Answer]) -> World:

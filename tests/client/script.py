@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import (
@@ -21,7 +21,7 @@ from reliable_mq.client.flow import (
     Together,
     Work,
 )
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError
 from reliable_mq.message import MessageQueue
@@ -190,11 +190,11 @@ def random_bytes(count: int) -> bytes:
     return bytes(range(count))
 
 
-def route_table(settings: ClientSettings | None = None) -> RouteTable:
+def route_table(settings: ClientSettings | None = None) -> RouteCache:
     """Return an empty route table that asks `NAME_SERVER`."""
     settings = settings or ClientSettings()
     servers = NameServers((NAME_SERVER,), settings.request_timeout)
-    return RouteTable(servers, settings.new_topic_queues, settings.route_refresh_seconds)
+    return RouteCache(servers, settings.new_topic_queues, settings.route_refresh_seconds)
 
 
 def group_of(
@@ -223,7 +223,7 @@ def group_of(
         client_id,
         settings=settings,
         routes=routes,
-        producer=Producer(settings, routes, random_bytes),
+        producer=SendFlows(settings, routes, random_bytes),
         polled=polled,
         is_member=is_member,
     )

@@ -16,7 +16,7 @@ from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscri
 from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.flow import Call, Flow
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Origin
+from reliable_mq.client.observing.middleware import ClientIdentity
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -34,7 +34,7 @@ class ScriptedClient:
     """Runs flows over a scripted world."""
 
     def __init__(self, world: World) -> None:
-        self.hooks = Hooks((), Origin())
+        self.hooks = Hooks((), ClientIdentity())
         self.world = world
         self.left: list[str] = []
         self.introductions = 0

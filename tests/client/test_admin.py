@@ -3,7 +3,7 @@
 import pytest
 from tests.client.script import NAME_SERVER, World, in_turn, route_body, route_table, says
 
-from reliable_mq.client.administering.asking import Cluster
+from reliable_mq.client.administering.cluster_reply import AdminTarget
 from reliable_mq.client.administering.progress import come_in
 from reliable_mq.client.administering.topic_changes import give_queues
 from reliable_mq.client.connecting.name_servers import NameServers
@@ -23,8 +23,8 @@ CLUSTER = (
 )
 
 
-def cluster() -> Cluster:
-    return Cluster(NameServers((NAME_SERVER,), 3.0), route_table(), SETTINGS)
+def cluster() -> AdminTarget:
+    return AdminTarget(NameServers((NAME_SERVER,), 3.0), route_table(), SETTINGS)
 
 
 def create(world: World, topic: str = "t", queues: int = 4) -> None:

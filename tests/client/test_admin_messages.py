@@ -10,8 +10,8 @@ from tests.client.masters import by_broker, cluster, json, key, world
 from tests.client.script import World, fails, route_body, says
 
 from reliable_mq.client.administering import messages
-from reliable_mq.client.administering.asking import Cluster, epoch_ms
-from reliable_mq.client.administering.scanning import Scan
+from reliable_mq.client.administering.cluster_reply import AdminTarget, epoch_ms
+from reliable_mq.client.administering.scanning import TopicScan
 from reliable_mq.client.administering.tracking import Track, tracks
 from reliable_mq.client.flow import Call
 from reliable_mq.errors import NoRoute, NotFound, RequestTimeout, UsageError
@@ -180,7 +180,7 @@ class Queue:
         }
 
 
-def read(playing: World, scan: Scan) -> list[ReceivedMessage]:
+def read(playing: World, scan: TopicScan) -> list[ReceivedMessage]:
     found: list[ReceivedMessage] = []
     while (page := playing.play(scan.next_page())) is not None:
         found += page
@@ -194,7 +194,7 @@ def numbers(found: list[ReceivedMessage], broker: str) -> list[int]:
 def test_a_topic_is_read_between_two_times_queue_after_queue() -> None:
     playing = two(Queue(7).answers())
 
-    found = read(playing, Scan(cluster(), "t", 15, 45))
+    found = read(playing, TopicScan(cluster(), "t", 15, 45))
 
     assert numbers(found, "a") == numbers(found, "b") == [2, 3, 4]
     assert [each.queue.broker_name for each in found] == ["a"] * 3 + ["b"] * 3
@@ -203,7 +203,7 @@ def test_a_topic_is_read_between_two_times_queue_after_queue() -> None:
 def test_a_topic_is_read_up_to_what_it_held_when_a_queue_was_begun() -> None:
     queue = Queue(5)
     playing = two(queue.answers())
-    scan = Scan(cluster(), "t")
+    scan = TopicScan(cluster(), "t")
 
     first = playing.play(scan.next_page()) or []
     queue.count = 9  # somebody writes on
@@ -217,7 +217,7 @@ def test_a_broker_that_fails_is_left_out_and_the_others_are_read() -> None:
     playing = two(
         {**queue.answers(), RequestCode.PULL_MESSAGE: by_broker({"a": AWAY, "b": queue.pull})}
     )
-    scan = Scan(cluster(), "t")
+    scan = TopicScan(cluster(), "t")
 
     found = read(playing, scan)
 
@@ -238,20 +238,20 @@ def test_a_moment_that_may_mean_another_one_is_refused(moment: datetime, why: st
 
 
 def test_an_empty_topic_is_read_to_its_end_at_once() -> None:
-    assert read(two(Queue(0).answers()), Scan(cluster(), "t")) == []
+    assert read(two(Queue(0).answers()), TopicScan(cluster(), "t")) == []
 
 
 def test_a_topic_that_may_not_be_read_says_so() -> None:
     route = says(body=route_body({"a": 1}, permission=2))
 
     with pytest.raises(NoRoute, match="no queue that may be read"):
-        read(two({RequestCode.GET_ROUTEINFO_BY_TOPIC: route}), Scan(cluster(), "t"))
+        read(two({RequestCode.GET_ROUTEINFO_BY_TOPIC: route}), TopicScan(cluster(), "t"))
 
 
 def test_a_place_gives_the_messages_from_there_on_and_fewer_at_the_end() -> None:
     playing = two(Queue(5).answers())
     place = MessageQueue("t", "a", 0)
-    asked: Cluster = cluster()
+    asked: AdminTarget = cluster()
 
     def at(offset: int, count: int) -> list[int]:
         found = playing.play(messages.at(asked, place, offset, count))

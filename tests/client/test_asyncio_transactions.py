@@ -10,11 +10,11 @@ from tests.client.script import World
 from tests.client.test_transaction import GROUP, question
 from tests.waiting import run_scene
 
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.thread_handling import Threads
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import CheckBack, Decision
@@ -42,8 +42,8 @@ def transactions_of(world: World) -> AsyncTransactions:
         assert group == GROUP
 
     settings = ClientSettings()
-    routes = RouteTable(None, 4, 30.0)  # type: ignore[arg-type] # nobody asks for a route
-    flows = TransactionFlows(settings, routes, Producer(settings, routes, bytes))
+    routes = RouteCache(None, 4, 30.0)  # type: ignore[arg-type] # nobody asks for a route
+    flows = TransactionFlows(settings, routes, SendFlows(settings, routes, bytes))
     return AsyncTransactions(flows, run, tell)
 
 

@@ -6,7 +6,7 @@ from tests.client.script import World, random_bytes, route_table, routes_answer
 
 from reliable_mq.client.sending.batching import Item, plan, plan_many
 from reliable_mq.client.sending.outgoing import letter
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.sending.queue_choice import queue_of_key
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import MessageRefused, NoRoute
@@ -83,7 +83,7 @@ def test_a_refused_message_and_a_topic_without_route_fail_alone() -> None:
         Message(topic="unknown", body=b"x"),
         Message(topic="t", body=b"y"),
     ]
-    producer = Producer(settings, routes, random_bytes)
+    producer = SendFlows(settings, routes, random_bytes)
     planned = world.play(plan_many(producer, routes, settings, batch))
     assert [group.positions for group in planned.groups] == [(0, 3)]
     assert isinstance(planned.failures[1], MessageRefused)

@@ -14,7 +14,7 @@ from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.received import unpack
 from reliable_mq.client.flow import Flow, work
 from reliable_mq.client.sending.batching import plan_many
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, RecordError
 from reliable_mq.message import Message
@@ -216,7 +216,7 @@ def test_work_that_fails_raises_in_the_flow() -> None:
 def test_a_retry_that_this_client_sends_itself_is_compressed_like_any_other() -> None:
     settings = ClientSettings(compression="zlib")
     world, _ = world_of({"%RETRY%g": {"a": 1}}, settings)
-    producer = Producer(settings, route_table(), random_bytes)
+    producer = SendFlows(settings, route_table(), random_bytes)
     message = Message(topic="%RETRY%g", body=LONG)
     world.play(producer.send_retry(message, reconsume_times=1, max_reconsume_times=16))
     assert world.calls_of(SEND)[0].command.ext_fields["f"] == str(flags_of("zlib"))

@@ -17,7 +17,7 @@ from reliable_mq.client.administering import offset_resets
 from reliable_mq.client.asyncio_engine import AsyncEngine
 from reliable_mq.client.consuming.assignment import give_all_back, give_back
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.offset_tables import Commit, OffsetTables
+from reliable_mq.client.consuming.offset_tables import OffsetCommit, OffsetTables
 from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.queue_offsets import commit_offsets
 from reliable_mq.client.consuming.subscription import Subscription
@@ -94,8 +94,8 @@ def tables(group: str = "g") -> OffsetTables:
     return OffsetTables(group, timeout=3.0)
 
 
-def commits(*queues: MessageQueue) -> list[Commit]:
-    return [Commit(f"{queue.broker_name}:10911", queue, 7) for queue in queues or QUEUES]
+def commits(*queues: MessageQueue) -> list[OffsetCommit]:
+    return [OffsetCommit(f"{queue.broker_name}:10911", queue, 7) for queue in queues or QUEUES]
 
 
 def group_with_offsets(others: World) -> ConsumerGroup:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tests.client.script import World, random_bytes, route_table, routes_answer, says
 
 from reliable_mq.client.flow import Instant
-from reliable_mq.client.sending.outgoing import Sender, letter
-from reliable_mq.client.sending.producer import Producer, Single
+from reliable_mq.client.sending.outgoing import SenderFields, letter
+from reliable_mq.client.sending.producer import PendingSend, SendFlows
 from reliable_mq.client.sending.send_frames import SendFrames
-from reliable_mq.client.sending.tries import Aim
+from reliable_mq.client.sending.send_retries import SendTarget
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
     ConnectionLost,
@@ -38,7 +38,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max
 
 def world_of(
     topics: Mapping[str, Mapping[str, int]] = TWO_BROKERS, settings: ClientSettings | None = None
-) -> tuple[World, Producer]:
+) -> tuple[World, SendFlows]:
     """Return a world whose brokers store everything, and a producer that knows the routes."""
     world = World(
         {RequestCode.GET_ROUTEINFO_BY_TOPIC: routes_answer(topics), SEND: says(ext=STORED)}
@@ -47,12 +47,12 @@ def world_of(
     routes = route_table(settings)
     for topic in topics:
         world.play(routes.of(topic))
-    return world, Producer(settings, routes, random_bytes)
+    return world, SendFlows(settings, routes, random_bytes)
 
 
 def begun(
-    world: World, producer: Producer, message: Message | None = None, timeout: float = 3.0
-) -> tuple[Single, Aim]:
+    world: World, producer: SendFlows, message: Message | None = None, timeout: float = 3.0
+) -> tuple[PendingSend, SendTarget]:
     """Return a send that was begun, and where its first try goes."""
     instant = Instant(world.seconds, world.epoch_ms, 0.0)
     single = producer.begin(message or Message(topic="t", body=b"x"), instant, timeout, None)
@@ -89,7 +89,7 @@ def test_a_frame_from_a_template_is_the_one_that_is_encoded_in_general(
     key: str,
     properties: dict[str, str],
 ) -> None:
-    sender = Sender(group, 4)
+    sender = SenderFields(group, 4)
     queue = MessageQueue(topic, "a", queue_id)
     message = Message(
         topic="t", body=body, tag=tag, ordering_key=key, flag=flag, properties=properties
@@ -108,7 +108,7 @@ def test_templates_are_made_again_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("reliable_mq.client.sending.send_frames.TEMPLATES_MAX", 2)
-    sender = Sender("g", 4)
+    sender = SenderFields("g", 4)
     frames = SendFrames(sender)
     out = letter(Message(topic="t", body=b"x"), 1, random_bytes)
     for queue_id in [0, 1, 2, 3, 0]:
@@ -152,7 +152,7 @@ def test_what_must_be_asked_or_done_before_has_no_first_try_of_its_own() -> None
     world, producer = world_of(settings=ClientSettings(compression="zlib", compress_from=100))
     instant = Instant(world.seconds, world.epoch_ms, 0.0)
 
-    def aim_of(message: Message, timeout: float = 3.0, after: float = 0.0) -> Aim | None:
+    def aim_of(message: Message, timeout: float = 3.0, after: float = 0.0) -> SendTarget | None:
         at = Instant(instant.seconds + after, instant.epoch_ms, 0.0)
         return producer.begin(message, at, timeout, None).aim
 

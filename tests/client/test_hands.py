@@ -2,13 +2,13 @@
 
 import pytest
 
-from reliable_mq.client.consuming.hands import EAGER, SHORT_SECONDS, Hands
+from reliable_mq.client.consuming.handler_pool import EAGER, SHORT_SECONDS, HandlerPool
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import ConfigurationError
 
 
-def hands(*, seconds: float | None = None, series: int = 1, batch: int = 1) -> Hands:
-    made = Hands(
+def hands(*, seconds: float | None = None, series: int = 1, batch: int = 1) -> HandlerPool:
+    made = HandlerPool(
         Subscription(group="g", topics={"t": "*"}, concurrency=8, series=series, batch=batch)
     )
     for _ in range(0 if seconds is None else 200):

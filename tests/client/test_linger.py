@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.script import random_bytes
 
-from reliable_mq.client.sending.linger import Batch, Parcel, Rows
+from reliable_mq.client.sending.linger import LingeringMessage, LingerQueues, SendBatch
 from reliable_mq.client.sending.outgoing import letter
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import Message, MessageQueue
@@ -16,8 +16,8 @@ QUEUES = [MessageQueue("t", "a", at) for at in range(2)]
 LINGER = 5.0
 
 
-def rows_of(*, count: int = 3, size: int = 1000, under_way: int = 2) -> Rows:
-    return Rows(
+def rows_of(*, count: int = 3, size: int = 1000, under_way: int = 2) -> LingerQueues:
+    return LingerQueues(
         count_max=count,
         size_max=size,
         linger=LINGER,
@@ -26,12 +26,12 @@ def rows_of(*, count: int = 3, size: int = 1000, under_way: int = 2) -> Rows:
     )
 
 
-def parcel(name: object, *, size: int = 1, level: int = 0, topic: str = "t") -> Parcel:
+def parcel(name: object, *, size: int = 1, level: int = 0, topic: str = "t") -> LingeringMessage:
     message = Message(topic=topic, body=b"x" * size, message_id=str(name), delay_level=level)
-    return Parcel(letter(message, 0, random_bytes), name)
+    return LingeringMessage(letter(message, 0, random_bytes), name)
 
 
-def names(batches: list[Batch]) -> list[list[object]]:
+def names(batches: list[SendBatch]) -> list[list[object]]:
     return [[each.owner for each in batch.parcels] for batch in batches]
 
 
@@ -157,7 +157,7 @@ steps = st.lists(
 )
 
 
-def ending(under_way: list[Batch]) -> Iterator[Batch]:
+def ending(under_way: list[SendBatch]) -> Iterator[SendBatch]:
     while under_way:
         yield under_way.pop(0)
 
@@ -169,7 +169,7 @@ def test_every_message_leaves_or_is_held_back_once_in_order_and_in_time(
     rows = rows_of(count=count, size=500)
     now = 0.0
     added: list[tuple[int, MessageQueue | None]] = []
-    under_way: list[Batch] = []
+    under_way: list[SendBatch] = []
     left: list[tuple[int, MessageQueue | None]] = []
     held_back: list[object] = []
 
@@ -184,7 +184,7 @@ def test_every_message_leaves_or_is_held_back_once_in_order_and_in_time(
         due = rows.next_departure()
         assert due is None or due > now
 
-    def end(batch: Batch, *, failed: bool) -> None:
+    def end(batch: SendBatch, *, failed: bool) -> None:
         held_back.extend(each.owner for each in rows.ended(batch, failed=failed))
 
     for step in steps:

@@ -13,8 +13,8 @@ from tests.client.script import (
 
 from reliable_mq.client.flow import Call
 from reliable_mq.client.sending.batching import plan_many
-from reliable_mq.client.sending.producer import Producer
-from reliable_mq.client.sending.queue_choice import Turns, queue_of_key
+from reliable_mq.client.sending.producer import SendFlows
+from reliable_mq.client.sending.queue_choice import RoundRobin, queue_of_key
 from reliable_mq.client.sending.replies import read_batch_results
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
@@ -43,7 +43,7 @@ STORED = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "1", "queueOff
 
 def world_of(
     topics: dict[str, dict[str, int]], settings: ClientSettings | None = None
-) -> tuple[World, Producer]:
+) -> tuple[World, SendFlows]:
     world = World(
         {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: routes_answer(topics),
@@ -52,7 +52,7 @@ def world_of(
         }
     )
     settings = settings or ClientSettings()
-    return world, Producer(settings, route_table(settings), random_bytes)
+    return world, SendFlows(settings, route_table(settings), random_bytes)
 
 
 def stores_the_batch(call: Call) -> Command:
@@ -198,7 +198,7 @@ def test_messages_without_a_key_go_to_all_queues_in_turn() -> None:
 
 def test_a_turn_skips_the_broker_to_avoid_unless_there_is_no_other() -> None:
     queues = [MessageQueue("t", name, at) for name in "ab" for at in range(2)]
-    turns = Turns(0)
+    turns = RoundRobin(0)
     assert {turns.choose(queues, "a").broker_name for _ in range(6)} == {"b"}
     assert turns.choose(queues[:2], "a").broker_name == "a"
 

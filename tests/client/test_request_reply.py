@@ -12,7 +12,7 @@ from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.flow import Call, Flow
 from reliable_mq.client.sending.asyncio_requests import AsyncRequests
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.sending.request_reply import (
     correlation_of,
     read_reply,
@@ -122,7 +122,7 @@ def test_a_reply_is_sent_by_a_code_of_its_own_and_by_another_broker_if_one_knows
         return reply(call.command, ResponseCode.SYSTEM_ERROR, "channel of <me> not found")
 
     world.answers[REPLY] = only_b
-    producer = Producer(ClientSettings(), route_table(), random_bytes)
+    producer = SendFlows(ClientSettings(), route_table(), random_bytes)
     answer = reply_to(received(**ASKED), b"re", "", {})
     for _ in range(2):
         world.play(producer.send_reply(answer, timeout=3.0))
@@ -134,7 +134,7 @@ def test_a_reply_is_sent_by_a_code_of_its_own_and_by_another_broker_if_one_knows
 def test_a_reply_that_nobody_waits_for_is_an_error() -> None:
     world, _ = world_of({"c_REPLY_TOPIC": {"a": 1}})
     world.answers[REPLY] = says(ResponseCode.SYSTEM_ERROR, remark="channel of <me> not found")
-    producer = Producer(ClientSettings(), route_table(), random_bytes)
+    producer = SendFlows(ClientSettings(), route_table(), random_bytes)
     with pytest.raises(RemoteError, match="not found"):
         world.play(producer.send_reply(reply_to(received(**ASKED), b"x", "", {}), timeout=3.0))
 

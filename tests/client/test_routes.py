@@ -16,7 +16,7 @@ from reliable_mq.client.connecting.name_servers import NameServers, parse_addres
 from reliable_mq.client.connecting.routes import (
     IDLE_ROUNDS,
     ROUTES_KEPT,
-    RouteTable,
+    RouteCache,
     decode_cluster,
     decode_route,
 )
@@ -161,7 +161,7 @@ def test_the_next_name_server_is_asked_when_one_is_silent_and_stays_the_favourit
     world = World({ROUTE: routes_answer({"t": {"a": 1}})})
     world.dead.add("one:1")
     servers = NameServers(parse_addresses("one:1; two:2"), 3.0)
-    routes = RouteTable(servers, 4, 0.0)
+    routes = RouteCache(servers, 4, 0.0)
     world.play(routes.look_up("t"))
     world.play(routes.look_up("t"))
     assert [call.address for call in world.calls] == ["one:1", "two:2", "two:2"]
@@ -172,7 +172,7 @@ def test_all_silent_name_servers_are_named_in_the_error() -> None:
     world.dead |= {"one:1", "two:2"}
     servers = NameServers(("one:1", "two:2"), 3.0)
     with pytest.raises(ConnectionLost, match=r"one:1.*two:2"):
-        world.play(RouteTable(servers, 4, 30.0).look_up("t"))
+        world.play(RouteCache(servers, 4, 30.0).look_up("t"))
 
 
 @pytest.mark.parametrize(

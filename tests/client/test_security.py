@@ -16,7 +16,7 @@ from tests.waiting import run_scene
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import TLS, Credentials
 from reliable_mq.client.connecting.signature import sign
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, ConnectionLost, NotPermitted
 from reliable_mq.message import Message
@@ -96,7 +96,7 @@ def test_everything_that_leaves_is_signed_heartbeats_and_questions_to_name_serve
     run_scene(scene())
 
 
-def secured() -> tuple[World, Producer]:
+def secured() -> tuple[World, SendFlows]:
     return world_of(TWO_BROKERS, ClientSettings(credentials=ACCOUNT))
 
 

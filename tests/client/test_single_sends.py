@@ -12,7 +12,7 @@ from tests.waiting import run_scene, until
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_engine import AsyncEngine
 from reliable_mq.client.observing.middleware import Middleware, Sending
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import MessageRefused, Refused, RequestTimeout, Unavailable, UsageError
@@ -247,6 +247,6 @@ def test_a_defect_in_reading_an_answer_is_raised_where_the_message_was_sent(
     def defect(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Producer, "end", defect)
+    monkeypatch.setattr(SendFlows, "end", defect)
     with Servers(Moody()) as servers, pytest.raises(ZeroDivisionError):
         send(servers.address, [WARM], [])

@@ -7,8 +7,8 @@ from tests.client.script import fails, route_table, says
 from tests.client.test_producer import BATCH, SEND, STORED, TWO_BROKERS, addresses, world_of
 
 from reliable_mq.client.flow import Call
-from reliable_mq.client.sending.producer import Producer
-from reliable_mq.client.sending.queue_choice import TOPICS_MAX, Turns
+from reliable_mq.client.sending.producer import SendFlows
+from reliable_mq.client.sending.queue_choice import TOPICS_MAX, RoundRobin
 from reliable_mq.client.sending.slow_brokers import FAILED_SECONDS, SlowBrokers
 from reliable_mq.client.settings import BODY_SIZE_LIMIT, ClientSettings
 from reliable_mq.errors import BrokerBusy, ConnectionLost, MessageRefused, RequestTimeout
@@ -55,7 +55,7 @@ def test_busy_brokers_are_given_longer_and_longer_when_all_of_them_are(chance: i
     """Any part of the longest pause: who met them busy together does not come back together."""
     settings = ClientSettings(retries=5, backoff_seconds=0.01, backoff_seconds_max=0.5)
     world, _ = world_of(TWO_BROKERS)
-    producer = Producer(settings, route_table(), partial(repeated, chance))
+    producer = SendFlows(settings, route_table(), partial(repeated, chance))
     world.answers[SEND] = says(ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy")
     with pytest.raises(BrokerBusy, match="OVERLOAD") as caught:
         world.play(producer.send(Message(topic="t", body=b"x")))
@@ -79,7 +79,7 @@ def test_a_broker_that_is_not_busy_is_given_at_least_half_of_the_pause() -> None
     """One that was lost needs its time to come back: a pause of nothing would waste the try."""
     for chance in (0x00, 0xFF):
         world, _ = world_of({"t": {"a": 1}})
-        producer = Producer(ClientSettings(), route_table(), partial(repeated, chance))
+        producer = SendFlows(ClientSettings(), route_table(), partial(repeated, chance))
         world.answers[SEND] = fails(ConnectionLost("gone"))
         with pytest.raises(ConnectionLost):
             world.play(producer.send(Message(topic="t", body=b"x")))
@@ -100,7 +100,7 @@ def test_nobody_waits_for_a_try_that_there_is_no_time_for() -> None:
 def test_the_least_bad_of_bad_brokers_is_chosen() -> None:
     queues = [MessageQueue("t", name, 0) for name in "abc"]
     badness = {"a": 3.0, "b": 1.0, "c": 2.0}
-    turns = Turns(0)
+    turns = RoundRobin(0)
     assert [turns.choose(queues, rank=badness.__getitem__).broker_name for _ in range(3)] == [
         *("b", "b", "b"),
     ]
@@ -158,7 +158,7 @@ def test_a_broker_whose_time_is_over_is_forgotten_when_another_one_is_slow() -> 
 
 
 def test_the_turns_of_very_many_topics_begin_anew() -> None:
-    turns = Turns(0)
+    turns = RoundRobin(0)
     for at in range(3 * TOPICS_MAX // 2):
         turns.choose([MessageQueue(f"t{at}", "a", 0)])
     assert len(turns._next) == TOPICS_MAX // 2

@@ -15,7 +15,7 @@ from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleCons
 from reliable_mq.client.consuming.offsets import commit, commit_at_last
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Origin
+from reliable_mq.client.observing.middleware import ClientIdentity
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode
 
@@ -74,7 +74,7 @@ def test_a_lock_is_good_for_as_long_after_the_machine_slept_as_without() -> None
 class SharingClient(ScriptedClient):
     """Runs flows over a scripted world, for a simple consumer."""
 
-    hooks = Hooks((), Origin())
+    hooks = Hooks((), ClientIdentity())
 
     def reader_closed(self, reader: object) -> None:
         return None

@@ -7,7 +7,7 @@ from tests.client.script import World, random_bytes, route_table, says
 from tests.client.test_producer import SEND, STORED, TWO_BROKERS, world_of
 
 from reliable_mq.client.flow import Call
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.sending.timed import recall
 from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
@@ -45,7 +45,7 @@ def of_version(version: int) -> World:
 def asked(world: World, message: Message) -> dict[str, str]:
     """Return the properties with which `message` is sent."""
     world.answers.setdefault(BEAT, says())
-    world.play(Producer(ClientSettings(), route_table(), random_bytes).send(message))
+    world.play(SendFlows(ClientSettings(), route_table(), random_bytes).send(message))
     return decode_properties(world.calls_of(SEND)[-1].command.ext_fields["i"])
 
 
@@ -95,7 +95,7 @@ def test_a_time_that_nobody_can_follow_is_refused_before_anything_is_sent(messag
 
 def test_a_broker_that_has_no_timers_is_not_sent_what_it_would_show_at_once() -> None:
     world = of_version(V4_9)
-    producer = Producer(ClientSettings(), route_table(), random_bytes)
+    producer = SendFlows(ClientSettings(), route_table(), random_bytes)
     message = Message(topic="t", body=b"x", delay=timedelta(hours=1))
     for send in (producer.send, producer.send_oneway):
         with pytest.raises(MessageRefused, match="no timers"):
@@ -106,7 +106,7 @@ def test_a_broker_that_has_no_timers_is_not_sent_what_it_would_show_at_once() ->
 
 def test_a_broker_is_asked_once_whether_it_has_timers_and_never_for_other_messages() -> None:
     world = of_version(493)
-    producer = Producer(ClientSettings(), route_table(), random_bytes)
+    producer = SendFlows(ClientSettings(), route_table(), random_bytes)
     world.play(producer.send(Message(topic="t", body=b"x")))
     assert world.calls_of(BEAT) == []
     for _ in range(4):

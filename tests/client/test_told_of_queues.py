@@ -311,7 +311,7 @@ def test_closing_waits_for_what_is_told_of_queues_although_who_tells_it_is_cance
         pulled = pulled_from(world_with(NOTHING_NEW), on_revoked=revoked, settings=PATIENT)
         pulled.start()
         await eventually(lambda: pulled.queues)
-        telling = asyncio.create_task(pulled.leave([pulled.group.leave(QUEUE)]))
+        telling = asyncio.create_task(pulled.on_revoked([pulled.group.leave(QUEUE)]))
         await eventually(lambda: heard)
         telling.cancel()
         closing = asyncio.create_task(pulled.close())

@@ -11,9 +11,9 @@ from tests.client.test_producer import BATCH, SEND, STORED, stores_the_batch, wo
 
 from reliable_mq.client.flow import Step
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Origin, Sending
+from reliable_mq.client.observing.middleware import ClientIdentity, Sending
 from reliable_mq.client.observing.send_results import of_nothing
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.errors import (
     BrokerBusy,
     ConnectionLost,
@@ -76,7 +76,7 @@ def test_a_middleware_is_told_of_the_message_that_took_most() -> None:
     refused = RemoteError(13, "illegal")
     refused.tries = 1
     sending = Sending(
-        verb="send_many", messages=[], group="g", origin=Origin(), begun=0.0, begun_ms=0
+        verb="send_many", messages=[], group="g", origin=ClientIdentity(), begun=0.0, begun_ms=0
     )
     assert sending.tries == 0
     sending.results = [*results, refused, None]
@@ -98,9 +98,9 @@ class Reviving(World):
 
 def test_of_a_one_way_message_a_middleware_is_told_the_same_whether_it_left_or_not() -> None:
     noted = Noted()
-    hooks = Hooks([noted], Origin())
+    hooks = Hooks([noted], ClientIdentity())
 
-    def post(world: World, producer: Producer) -> None:
+    def post(world: World, producer: SendFlows) -> None:
         world.dead.add("a:10911")
 
         async def send(messages: Sequence[Message]) -> int:

@@ -15,7 +15,7 @@ from tests.client.script import (
 )
 
 from reliable_mq.client.flow import Call
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.sending.transaction import TransactionFlows, read_check_back
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
@@ -63,7 +63,7 @@ def flows(world: World) -> TransactionFlows:
     routes = route_table(settings)
     world.play(routes.of("t"))
     world.calls.clear()
-    producer = Producer(settings, routes, random_bytes)
+    producer = SendFlows(settings, routes, random_bytes)
     return TransactionFlows(settings, routes, producer)
 
 
@@ -190,7 +190,7 @@ def test_a_half_of_a_broker_that_nobody_knows_cannot_be_ended(
 def test_a_half_of_another_client_is_ended_by_the_route_of_its_topic(world: World) -> None:
     settings = ClientSettings()
     routes = route_table(settings)
-    flows = TransactionFlows(settings, routes, Producer(settings, routes, random_bytes))
+    flows = TransactionFlows(settings, routes, SendFlows(settings, routes, random_bytes))
 
     (result,) = world.play(flows.commit_many([half(asked_by="a:10911")]))
 

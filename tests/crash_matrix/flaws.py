@@ -9,10 +9,10 @@ from tests.crash_matrix.modes import Kind, Mode, Redis, Role, modes_of
 from tests.crash_matrix.selection import Points, Wanted
 
 from reliable_mq.consume import asyncio_delivery
-from reliable_mq.consume.judging import Results
-from reliable_mq.consume.sql_attempts import Attempts, Begun
+from reliable_mq.consume.retry_decider import Results
+from reliable_mq.consume.sql_consume_transaction import AttemptStart, ConsumeTransaction
 from reliable_mq.consume.sql_receipts import Attempt
-from reliable_mq.idempotency.claim import Claim, Step, first_step
+from reliable_mq.idempotency.claim import Claim, ClaimStep, first_step
 from reliable_mq.idempotency.redis_leases import RedisLeases, _Ended
 
 SHOWS_AT = "take_payment: after INSERT effects#1"
@@ -21,9 +21,11 @@ SHOWS_AT = "take_payment: after INSERT effects#1"
 
 def insert_then_handle() -> None:
     """The seed's order of steps: the log says CONSUMED, is committed, and then the handler runs."""
-    begin = Attempts.begin
+    begin = ConsumeTransaction.begin
 
-    def begun(self: Attempts, session: Any, attempt: Attempt, results: Results) -> Begun:
+    def begun(
+        self: ConsumeTransaction, session: Any, attempt: Attempt, results: Results
+    ) -> AttemptStart:
         answer = begin(self, session, attempt, results)
         if attempt.receipt:
             self.log.consume(session.connection(), attempt.entry, time.time())
@@ -31,11 +33,11 @@ def insert_then_handle() -> None:
         session.connection()
         return answer
 
-    def finished(self: Attempts, session: Any, attempt: Attempt) -> None:
+    def finished(self: ConsumeTransaction, session: Any, attempt: Attempt) -> None:
         session.flush()
 
-    Attempts.begin = begun  # type: ignore[method-assign]
-    Attempts.finish = finished  # type: ignore[method-assign]
+    ConsumeTransaction.begin = begun  # type: ignore[method-assign]
+    ConsumeTransaction.finish = finished  # type: ignore[method-assign]
 
 
 def key_never_leased() -> None:
@@ -53,7 +55,7 @@ def key_never_leased() -> None:
     RedisLeases.claim = claimed  # type: ignore[method-assign]
 
 
-def _believing(step: Callable[..., Step], claim: Claim, **given: Any) -> Step:
+def _believing(step: Callable[..., ClaimStep], claim: Claim, **given: Any) -> ClaimStep:
     return step(claim, **(given | {"is_consumed": True}))
 
 

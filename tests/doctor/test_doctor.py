@@ -17,8 +17,8 @@ from tests.waiting import until
 
 from reliable_mq.client.administering.cluster_facts import BrokerFacts, ClusterFacts
 from reliable_mq.doctor import redis_examination
-from reliable_mq.doctor.finding import Level, Told, worst
-from reliable_mq.doctor.patient import Patient, RedisFacts
+from reliable_mq.doctor.check_context import CheckContext, RedisFacts
+from reliable_mq.doctor.finding import CheckFindings, Level, worst
 from reliable_mq.doctor.redis_examination import CHECKS
 from reliable_mq.settings import Settings
 from reliable_mq.testing.local_servers import LocalPostgres, free_port
@@ -95,10 +95,10 @@ def test_a_writer_of_an_sqlite_file_does_not_wait_for_the_doctor(
     with closing(World(f"sqlite:///{tmp_path / 'application.db'}")) as world:
         examined = CHECKS["broker"]
 
-        def write_meanwhile(patient: Patient, told: Told) -> None:
+        def write_meanwhile(context: CheckContext, told: CheckFindings) -> None:
             with sqlite3.connect(tmp_path / "application.db", timeout=0) as other:
                 other.execute("UPDATE rmq_identity SET number = number")
-            examined(patient, told)
+            examined(context, told)
 
         monkeypatch.setitem(CHECKS, "broker", write_meanwhile)
 
@@ -134,8 +134,8 @@ def test_a_machine_whose_clock_is_wrong_is_told(
 BROKER = BrokerFacts(name="b", address="b:1", config={}, runtime={}, clock_ahead=0.0)
 
 
-def patient(**values: Any) -> Patient:
-    made = Patient(
+def context(**values: Any) -> CheckContext:
+    made = CheckContext(
         connection=None,  # type: ignore[arg-type]
         database=None,  # type: ignore[arg-type]
         settings=Settings(redis="redis://there"),
@@ -147,25 +147,25 @@ def patient(**values: Any) -> Patient:
     return replace(made, **values)
 
 
-def with_broker(**values: Any) -> Patient:
+def with_broker(**values: Any) -> CheckContext:
     changed = msgspec.structs.replace(BROKER, **values)
-    return patient(cluster=ClusterFacts((changed,), frozenset(), frozenset()))
+    return context(cluster=ClusterFacts((changed,), frozenset(), frozenset()))
 
 
-def with_settings(**values: Any) -> Patient:
-    return patient(settings=Settings(redis="redis://there", **values))
+def with_settings(**values: Any) -> CheckContext:
+    return context(settings=Settings(redis="redis://there", **values))
 
 
 VALUES = [
     (
         "clocks",
-        patient(clock_ahead=-3.0, redis=(), cluster=None),
+        context(clock_ahead=-3.0, redis=(), cluster=None),
         "this machine is 3.0 s ahead",
         Level.WARNING,
     ),
     (
         "clocks",
-        patient(redis=(RedisFacts(clock_ahead=-90.0),)),
+        context(redis=(RedisFacts(clock_ahead=-90.0),)),
         "Redis is 90.0 s behind",
         Level.ERROR,
     ),
@@ -180,15 +180,15 @@ VALUES = [
     ("leases", with_settings(redis_timeout=4.0), "the lease of group payments", Level.ERROR),
     ("windows", with_broker(config={"fileReservedTime": "1"}), "files after 1 h", Level.ERROR),
     ("windows", with_settings(duplicate_window=60.0), "forgets after 60 s", Level.WARNING),
-    ("redis", patient(redis=(RedisFacts(failure="refused"),)), "cannot be reached", Level.ERROR),
+    ("redis", context(redis=(RedisFacts(failure="refused"),)), "cannot be reached", Level.ERROR),
     (
         "redis",
-        patient(redis=(RedisFacts(), RedisFacts(name="b:1", role="slave"))),
+        context(redis=(RedisFacts(), RedisFacts(name="b:1", role="slave"))),
         "Redis b:1 is a slave",
         Level.ERROR,
     ),
-    ("redis", patient(redis=(RedisFacts(answer_seconds=0.7),)), "took 0.70 s", Level.WARNING),
-    ("broker", patient(cluster=None, cluster_failure="refused"), "reached: refused", Level.ERROR),
+    ("redis", context(redis=(RedisFacts(answer_seconds=0.7),)), "took 0.70 s", Level.WARNING),
+    ("broker", context(cluster=None, cluster_failure="refused"), "reached: refused", Level.ERROR),
     ("broker", with_broker(failure="gone"), "broker b at b:1: gone", Level.ERROR),
     ("broker", with_broker(config={"flushDiskType": "ASYNC_FLUSH"}), "(ASYNC", Level.ERROR),
     (
@@ -248,13 +248,13 @@ VALUES = [
     ),
     (
         "broker",
-        patient(cluster=ClusterFacts((), frozenset(), frozenset())),
+        context(cluster=ClusterFacts((), frozenset(), frozenset())),
         "know no broker",
         Level.ERROR,
     ),
     (
         "readers",
-        patient(
+        context(
             unawaited={"ordres": 3},
             cluster=ClusterFacts((), frozenset(), frozenset(), readers={"ordres": frozenset()}),
         ),
@@ -266,10 +266,10 @@ VALUES = [
 
 @pytest.mark.parametrize(("check", "planted", "says", "level"), VALUES)
 def test_a_fault_among_the_values_is_found(
-    check: str, planted: Patient, says: str, level: Level
+    check: str, planted: CheckContext, says: str, level: Level
 ) -> None:
-    for given, wanted in ((patient(), [Level.OK]), (planted, [level])):
-        told = Told(check)
+    for given, wanted in ((context(), [Level.OK]), (planted, [level])):
+        told = CheckFindings(check)
         CHECKS[check](given, told)
         assert [each.level for each in told.findings] == wanted
     assert says in told.findings[0].text
@@ -288,7 +288,7 @@ def test_a_fault_among_the_values_is_found(
 def test_a_broker_that_removes_what_nobody_has_read_is_told_before_it_does(
     used: str, says: str
 ) -> None:
-    told = Told("broker")
+    told = CheckFindings("broker")
     removing = {"cleanFileForciblyEnable": "true", "diskSpaceCleanForciblyRatio": "99"}
     CHECKS["broker"](with_broker(config=removing, runtime={"commitLogDiskRatio": used}), told)
     always, *more = told.findings
@@ -298,7 +298,7 @@ def test_a_broker_that_removes_what_nobody_has_read_is_told_before_it_does(
 
 @pytest.mark.parametrize("ratio", ["", "-1", "-1.0", "NaN", "Infinity", "0,9"])
 def test_a_ratio_that_says_nothing_is_no_finding(ratio: str) -> None:
-    told = Told("broker")
+    told = CheckFindings("broker")
     marks = {"diskSpaceWarningLevelRatio": "9" * 5_000}
     CHECKS["broker"](with_broker(config=marks, runtime={"commitLogDiskRatio": ratio}), told)
     assert [each.level for each in told.findings] == [Level.OK], told.findings
@@ -306,9 +306,9 @@ def test_a_ratio_that_says_nothing_is_no_finding(ratio: str) -> None:
 
 def test_who_is_compared_with_a_database_that_answered_late_may_be_wrong_by_as_much() -> None:
     """By as long as the answer took, that is; the other clocks are known by this machine's."""
-    told = Told("clocks")
+    told = CheckFindings("clocks")
 
-    CHECKS["clocks"](patient(clock_ahead=1.4, clock_error=3.0), told)
+    CHECKS["clocks"](context(clock_ahead=1.4, clock_error=3.0), told)
 
     assert [each.level for each in told.findings] == [Level.OK], told.findings
 

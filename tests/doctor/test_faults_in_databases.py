@@ -14,7 +14,7 @@ from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.database.sql_watched_time import SqlWatchedTime
 from reliable_mq.doctor.finding import Level, worst
 from reliable_mq.reconcile.runs.sql_outcome import let_retention_pass
-from reliable_mq.watched_time import Reading, first_look
+from reliable_mq.watched_time import ClockReading, first_look
 
 
 class Fault(NamedTuple):
@@ -56,8 +56,8 @@ def date_of_no_time(world: World) -> None:
 
 def jumped(world: World) -> None:
     """Let retention have seen that the clock went forty days ahead."""
-    before = first_look(Reading(0.0, 0.0, "a"), None, unwatched_max=0.0)
-    known = before.looked(Reading(40 * 86_400.0, 0.0, "a"), unwatched_max=0.0)
+    before = first_look(ClockReading(0.0, 0.0, "a"), None, unwatched_max=0.0)
+    known = before.looked(ClockReading(40 * 86_400.0, 0.0, "a"), unwatched_max=0.0)
     with world.database.engine.begin() as connection:
         SqlWatchedTime(world.database.watched_time).note(connection, known)
 

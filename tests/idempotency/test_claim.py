@@ -11,10 +11,10 @@ from reliable_mq.idempotency.claim import (
     STEP_OF_LEASE,
     STEP_OF_ROW,
     Claim,
-    Lease,
-    Row,
+    ClaimStep,
+    LeaseAnswer,
     RowEvent,
-    Step,
+    RowState,
     attempt_after,
     attempt_claimed,
     first_step,
@@ -22,54 +22,56 @@ from reliable_mq.idempotency.claim import (
     row_of,
 )
 
-RUNS = {Step.ONE_COMMIT, Step.RECEIVE_FIRST}
+RUNS = {ClaimStep.ONE_COMMIT, ClaimStep.RECEIVE_FIRST}
 
 
 def test_every_answer_of_redis_and_every_found_row_has_a_step() -> None:
-    assert STEP_OF_LEASE.keys() == set(Lease)
-    assert STEP_OF_ROW.keys() == set(Row) - {Row.ABSENT}
+    assert STEP_OF_LEASE.keys() == set(LeaseAnswer)
+    assert STEP_OF_ROW.keys() == set(RowState) - {RowState.ABSENT}
 
 
-@pytest.mark.parametrize(("row", "event"), list(itertools.product(Row, RowEvent)))
-def test_an_event_is_in_the_table_or_is_refused(row: Row, event: RowEvent) -> None:
+@pytest.mark.parametrize(("row", "event"), list(itertools.product(RowState, RowEvent)))
+def test_an_event_is_in_the_table_or_is_refused(row: RowState, event: RowEvent) -> None:
     if (row, event) in ROW_TRANSITIONS:
-        assert (next_row(row, event) is Row.ABSENT) == (event is RowEvent.TAKE_BACK)
+        assert (next_row(row, event) is RowState.ABSENT) == (event is RowEvent.TAKE_BACK)
     else:
         with pytest.raises(UsageError, match=row.value):
             next_row(row, event)
 
 
 def test_consumed_is_never_taken_back_but_by_who_finds_that_its_handler_committed_it() -> None:
-    events = [event for row, event in ROW_TRANSITIONS if row is Row.CONSUMED]
+    events = [event for row, event in ROW_TRANSITIONS if row is RowState.CONSUMED]
 
     assert events == [RowEvent.TAKE_BACK]
 
 
 def test_an_attempt_that_died_leads_to_another_attempt_and_never_to_an_acknowledgement() -> None:
-    dead = next_row(next_row(Row.ABSENT, RowEvent.RECEIVE), RowEvent.EXPIRE)
+    dead = next_row(next_row(RowState.ABSENT, RowEvent.RECEIVE), RowEvent.EXPIRE)
 
     assert STEP_OF_ROW[dead] in RUNS
-    assert STEP_OF_LEASE[Lease.AGAIN] in RUNS
+    assert STEP_OF_LEASE[LeaseAnswer.AGAIN] in RUNS
 
 
 def test_only_a_row_that_says_consumed_is_acknowledged() -> None:
-    assert [row for row, step in STEP_OF_ROW.items() if step is Step.ACKNOWLEDGE] == [Row.CONSUMED]
-    assert Step.ACKNOWLEDGE not in STEP_OF_LEASE.values()
+    assert [row for row, step in STEP_OF_ROW.items() if step is ClaimStep.ACKNOWLEDGE] == [
+        RowState.CONSUMED
+    ]
+    assert ClaimStep.ACKNOWLEDGE not in STEP_OF_LEASE.values()
 
 
 @pytest.mark.parametrize(
     ("is_consumed", "log_receipt", "step"),
     [
-        (True, False, Step.ACKNOWLEDGE),
-        (True, True, Step.ACKNOWLEDGE),
-        (False, False, Step.RECEIVE_FIRST),
-        (False, True, Step.RECEIVE_FIRST),
+        (True, False, ClaimStep.ACKNOWLEDGE),
+        (True, True, ClaimStep.ACKNOWLEDGE),
+        (False, False, ClaimStep.RECEIVE_FIRST),
+        (False, True, ClaimStep.RECEIVE_FIRST),
     ],
 )
 def test_what_redis_calls_done_is_what_the_row_says(
-    is_consumed: bool, log_receipt: bool, step: Step
+    is_consumed: bool, log_receipt: bool, step: ClaimStep
 ) -> None:
-    done = Claim(Lease.DONE)
+    done = Claim(LeaseAnswer.DONE)
     found = first_step(done, attempts_max=3, log_receipt=log_receipt, is_consumed=is_consumed)
     assert found is step
 
@@ -77,53 +79,57 @@ def test_what_redis_calls_done_is_what_the_row_says(
 @pytest.mark.parametrize(
     ("state", "owner", "lease_until", "row"),
     [
-        (None, None, None, Row.ABSENT),
-        (LogState.CONSUMED, "a", None, Row.CONSUMED),
-        (LogState.RECEIVED, "a", 10.5, Row.RUNNING),
-        (LogState.RECEIVED, "a", 10.0, Row.IN_DOUBT),
-        (LogState.RECEIVED, "a", None, Row.IN_DOUBT),
-        (LogState.RECEIVED, None, 99.0, Row.FAILED),
+        (None, None, None, RowState.ABSENT),
+        (LogState.CONSUMED, "a", None, RowState.CONSUMED),
+        (LogState.RECEIVED, "a", 10.5, RowState.RUNNING),
+        (LogState.RECEIVED, "a", 10.0, RowState.IN_DOUBT),
+        (LogState.RECEIVED, "a", None, RowState.IN_DOUBT),
+        (LogState.RECEIVED, None, 99.0, RowState.FAILED),
     ],
 )
 def test_columns_say_what_a_row_is_at_a_time(
-    state: int | None, owner: str | None, lease_until: float | None, row: Row
+    state: int | None, owner: str | None, lease_until: float | None, row: RowState
 ) -> None:
     assert row_of(state, owner, lease_until, now=10.0) is row
 
 
 def test_the_hot_path_is_one_commit_unless_the_receipt_is_wanted() -> None:
-    first = Claim(Lease.FIRST, attempt=1)
+    first = Claim(LeaseAnswer.FIRST, attempt=1)
 
-    assert first_step(first, attempts_max=16, log_receipt=False) is Step.ONE_COMMIT
-    assert first_step(first, attempts_max=16, log_receipt=True) is Step.RECEIVE_FIRST
+    assert first_step(first, attempts_max=16, log_receipt=False) is ClaimStep.ONE_COMMIT
+    assert first_step(first, attempts_max=16, log_receipt=True) is ClaimStep.RECEIVE_FIRST
 
 
-@pytest.mark.parametrize("lease", [Lease.FIRST, Lease.AGAIN])
-def test_attempts_end(lease: Lease) -> None:
+@pytest.mark.parametrize("lease", [LeaseAnswer.FIRST, LeaseAnswer.AGAIN])
+def test_attempts_end(lease: LeaseAnswer) -> None:
     assert first_step(Claim(lease, 3), attempts_max=3, log_receipt=False) in RUNS
-    assert first_step(Claim(lease, 4), attempts_max=3, log_receipt=False) is Step.GIVE_UP
+    assert first_step(Claim(lease, 4), attempts_max=3, log_receipt=False) is ClaimStep.GIVE_UP
 
 
 def test_being_held_or_done_is_no_attempt() -> None:
-    for lease in (Lease.HELD, Lease.DONE):
+    for lease in (LeaseAnswer.HELD, LeaseAnswer.DONE):
         claim = Claim(lease, 99)
         step = first_step(claim, attempts_max=3, log_receipt=True, is_consumed=True)
-        assert step in {Step.LATER, Step.ACKNOWLEDGE}
+        assert step in {ClaimStep.LATER, ClaimStep.ACKNOWLEDGE}
 
 
 def test_the_number_of_an_attempt_never_falls_whoever_lost_its_memory() -> None:
-    assert attempt_after(Row.ABSENT, 0, redis_attempt=0) == 1
-    assert attempt_after(Row.FAILED, 4, redis_attempt=1) == 5  # Redis was flushed
-    assert attempt_after(Row.IN_DOUBT, 1, redis_attempt=7) == 7  # the process died in Redis's sight
+    assert attempt_after(RowState.ABSENT, 0, redis_attempt=0) == 1
+    assert attempt_after(RowState.FAILED, 4, redis_attempt=1) == 5  # Redis was flushed
+    assert (
+        attempt_after(RowState.IN_DOUBT, 1, redis_attempt=7) == 7
+    )  # the process died in Redis's sight
 
 
 def test_claims_that_came_to_nothing_leave_the_last_attempt_to_the_row() -> None:
-    counted = [attempt_claimed(Claim(Lease.AGAIN, claims), attempts_max=3) for claims in (2, 3, 9)]
+    counted = [
+        attempt_claimed(Claim(LeaseAnswer.AGAIN, claims), attempts_max=3) for claims in (2, 3, 9)
+    ]
 
     assert counted == [2, 3, 3]
-    assert attempt_after(Row.IN_DOUBT, 2, redis_attempt=3) == 3  # it was not made
-    assert attempt_after(Row.IN_DOUBT, 3, redis_attempt=3) == 4  # it was
+    assert attempt_after(RowState.IN_DOUBT, 2, redis_attempt=3) == 3  # it was not made
+    assert attempt_after(RowState.IN_DOUBT, 3, redis_attempt=3) == 4  # it was
     assert (
-        attempt_claimed(Claim(Lease.AGAIN, 2), attempts_max=1) == 2
+        attempt_claimed(Claim(LeaseAnswer.AGAIN, 2), attempts_max=1) == 2
     )  # and has no row that says so
-    assert attempt_claimed(Claim(Lease.UNREACHABLE), attempts_max=3) == 1
+    assert attempt_claimed(Claim(LeaseAnswer.UNREACHABLE), attempts_max=3) == 1

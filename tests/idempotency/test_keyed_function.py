@@ -13,7 +13,7 @@ from reliable_mq.database.sql_key_tables import RESULT_SIZE_MAX
 from reliable_mq.errors import CallRunning, KeyInvalid, KeyReused, UsageError
 from reliable_mq.idempotency.key_reading import field_of
 from reliable_mq.idempotency.keyed_function import IdempotentCall, KeyedFunction
-from reliable_mq.idempotency.sql_calls import Answer, Call, CallFound
+from reliable_mq.idempotency.sql_calls import CallDecision, CallFound, KeyedCall
 from reliable_mq.settings import SECONDS_MAX
 
 
@@ -131,20 +131,20 @@ def test_a_result_that_was_not_stored_or_has_another_type_by_now_is_told() -> No
         returns(int).decode(b'"text"')
 
 
-CALL = Call("scope", "digest", "k-1", "print", "token", 60.0)
+CALL = KeyedCall("scope", "digest", "k-1", "print", "token", 60.0)
 
 
 def test_a_call_that_runs_says_when_to_ask_again_and_a_reused_key_is_refused() -> None:
     known = keyed(pay)
-    known.refuse(CallFound(Answer.RUN), CALL)
+    known.refuse(CallFound(CallDecision.RUN), CALL)
     with pytest.raises(CallRunning, match="'k-1' runs") as soon:
-        known.refuse(CallFound(Answer.RUNNING, wait=0.0), CALL)
+        known.refuse(CallFound(CallDecision.RUNNING, wait=0.0), CALL)
     assert soon.value.retry_after == 0.05
     with pytest.raises(CallRunning) as later:
-        known.refuse(CallFound(Answer.RUNNING, wait=3.0), CALL)
+        known.refuse(CallFound(CallDecision.RUNNING, wait=3.0), CALL)
     assert later.value.retry_after == 3.0
     with pytest.raises(KeyReused, match="'k-1'"):
-        known.refuse(CallFound(Answer.REUSED), CALL)
+        known.refuse(CallFound(CallDecision.REUSED), CALL)
 
 
 def test_a_field_is_an_item_of_a_mapping_or_a_public_attribute() -> None:

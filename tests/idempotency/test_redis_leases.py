@@ -10,7 +10,7 @@ from redis import Redis
 from tests.waiting import eventually
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.idempotency.claim import Claim, Lease
+from reliable_mq.idempotency.claim import Claim, LeaseAnswer
 from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
 from reliable_mq.testing.local_servers import LocalValkey
 
@@ -38,7 +38,9 @@ async def claim(leases: RedisLeases, token: str, key: str = KEY, *, lease: float
     return (await leases.claim([(key, token)], lease))[0]
 
 
-async def claim_after(passes: Lease, leases: RedisLeases, token: str, key: str = KEY) -> Claim:
+async def claim_after(
+    passes: LeaseAnswer, leases: RedisLeases, token: str, key: str = KEY
+) -> Claim:
     """Claim until the answer is no longer `passes`; return the answer."""
     found: list[Claim] = []
 
@@ -58,9 +60,9 @@ def until(server: Redis) -> int:
 
 def test_one_of_two_owners_gets_the_lease_and_the_other_is_told_how_long(redis_url: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
-        assert await claim(leases, "one") == Claim(Lease.FIRST, 1)
+        assert await claim(leases, "one") == Claim(LeaseAnswer.FIRST, 1)
         second = await claim(leases, "two")
-        assert second.lease is Lease.HELD
+        assert second.lease is LeaseAnswer.HELD
         assert LONG / 2 < second.wait <= LONG
 
     run(redis_url, scenario)
@@ -81,7 +83,9 @@ def test_each_claim_of_a_round_trip_holds_for_its_own_time(redis_url: str) -> No
 
 def test_the_same_token_may_ask_again_and_that_is_no_new_attempt(redis_url: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
-        assert await claim(leases, "one") == await claim(leases, "one") == Claim(Lease.FIRST, 1)
+        assert (
+            await claim(leases, "one") == await claim(leases, "one") == Claim(LeaseAnswer.FIRST, 1)
+        )
 
     run(redis_url, scenario)
 
@@ -89,8 +93,8 @@ def test_the_same_token_may_ask_again_and_that_is_no_new_attempt(redis_url: str)
 def test_an_owner_that_vanished_is_followed_by_an_attempt_that_knows_of_it(redis_url: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
         await claim(leases, "one", lease=SHORT)
-        again = await claim_after(Lease.HELD, leases, "two")
-        assert again == Claim(Lease.AGAIN, 2, in_doubt=True)
+        again = await claim_after(LeaseAnswer.HELD, leases, "two")
+        assert again == Claim(LeaseAnswer.AGAIN, 2, in_doubt=True)
 
     run(redis_url, scenario)
 
@@ -98,9 +102,9 @@ def test_an_owner_that_vanished_is_followed_by_an_attempt_that_knows_of_it(redis
 @pytest.mark.parametrize(
     ("fate", "then"),
     [
-        ("done", Claim(Lease.DONE)),
-        ("fail", Claim(Lease.FIRST, 1)),  # its number is in the consume log by now
-        ("back", Claim(Lease.FIRST, 1)),
+        ("done", Claim(LeaseAnswer.DONE)),
+        ("fail", Claim(LeaseAnswer.FIRST, 1)),  # its number is in the consume log by now
+        ("back", Claim(LeaseAnswer.FIRST, 1)),
     ],
 )
 def test_what_became_of_a_claim_travels_before_the_next_one(
@@ -117,9 +121,11 @@ def test_what_became_of_a_claim_travels_before_the_next_one(
 def test_an_attempt_given_back_leaves_the_earlier_ones_counted(redis_url: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
         await claim(leases, "one", lease=SHORT)
-        await claim_after(Lease.HELD, leases, "two")
+        await claim_after(LeaseAnswer.HELD, leases, "two")
         leases.settle(KEY, "two", "back")
-        assert await claim(leases, "three") == Claim(Lease.AGAIN, 2, in_doubt=True)  # P5: still
+        assert await claim(leases, "three") == Claim(
+            LeaseAnswer.AGAIN, 2, in_doubt=True
+        )  # P5: still
 
     run(redis_url, scenario)
 
@@ -133,7 +139,7 @@ def test_a_token_that_lost_its_lease_changes_nothing(redis_url: str, fate: str) 
         else:
             leases.settle(KEY, "stale", fate)  # type: ignore[arg-type]
         second = await claim(leases, "two")
-        assert (second.lease, second.wait > LONG / 2) == (Lease.HELD, True)
+        assert (second.lease, second.wait > LONG / 2) == (LeaseAnswer.HELD, True)
 
     run(redis_url, scenario)
 
@@ -146,7 +152,7 @@ def test_a_renewed_lease_holds_longer(redis_url: str) -> None:
         before = until(server)
         leases.renew(KEY, "one", LONG + 10)
         second = await claim(leases, "two")
-        assert second.lease is Lease.HELD
+        assert second.lease is LeaseAnswer.HELD
         assert until(server) >= before + 10_000
 
     run(redis_url, scenario)
@@ -161,7 +167,7 @@ def test_concurrent_claims_share_a_round_trip(redis_url: str) -> None:
         keys = [key_of("g", str(number)) for number in range(100)]
         answers = await asyncio.gather(*(claim(leases, f"t-{key}", key) for key in keys))
         after = server.info("commandstats")["cmdstat_evalsha"]["calls"]
-        assert {answer.lease for answer in answers} == {Lease.FIRST}
+        assert {answer.lease for answer in answers} == {LeaseAnswer.FIRST}
         assert after - before <= 2
 
     run(redis_url, scenario)
@@ -175,7 +181,7 @@ def test_callers_who_share_a_round_trip_get_the_answers_to_their_own_claims(
         await claim(leases, "one", "done")
         leases.settle("done", "one", "done")
         await claim(leases, "gone", "doubtful", lease=SHORT)
-        await claim_after(Lease.HELD, leases, "two", "doubtful")
+        await claim_after(LeaseAnswer.HELD, leases, "two", "doubtful")
         leases.settle("doubtful", "two", "back")
 
         mine, yours, nobodys = await asyncio.gather(
@@ -184,9 +190,13 @@ def test_callers_who_share_a_round_trip_get_the_answers_to_their_own_claims(
             leases.claim([], LONG),
         )
 
-        assert [each.lease for each in mine] == [Lease.FIRST, Lease.HELD, Lease.DONE]
+        assert [each.lease for each in mine] == [
+            LeaseAnswer.FIRST,
+            LeaseAnswer.HELD,
+            LeaseAnswer.DONE,
+        ]
         assert LONG / 2 < mine[1].wait <= LONG
-        assert (yours, nobodys) == ([Claim(Lease.AGAIN, 2, in_doubt=True)], [])
+        assert (yours, nobodys) == ([Claim(LeaseAnswer.AGAIN, 2, in_doubt=True)], [])
 
     run(redis_url, scenario)
 
@@ -198,7 +208,7 @@ def test_a_flush_forgets_scripts_and_leases_and_nothing_breaks(
         await claim(leases, "one")
         valkey_server.flush()
         Redis.from_url(redis_url).script_flush()
-        assert await claim(leases, "two") == Claim(Lease.FIRST, 1)
+        assert await claim(leases, "two") == Claim(LeaseAnswer.FIRST, 1)
 
     run(redis_url, scenario)
 
@@ -207,15 +217,15 @@ def test_a_server_that_is_away_is_unreachable_and_found_again(
     redis_url: str, valkey_server: LocalValkey, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(leases: RedisLeases) -> None:
-        assert (await claim(leases, "one")).lease is Lease.FIRST
+        assert (await claim(leases, "one")).lease is LeaseAnswer.FIRST
         valkey_server.kill()
         try:
-            assert (await claim(leases, "two")).lease is Lease.UNREACHABLE
+            assert (await claim(leases, "two")).lease is LeaseAnswer.UNREACHABLE
             leases.settle(KEY, "one", "done")  # dropped: the row says the rest
         finally:
             valkey_server.start()
-        found = await claim_after(Lease.UNREACHABLE, leases, "three")
-        assert found.lease is Lease.FIRST
+        found = await claim_after(LeaseAnswer.UNREACHABLE, leases, "three")
+        assert found.lease is LeaseAnswer.FIRST
 
     with caplog.at_level(logging.INFO):
         run(redis_url, scenario)
@@ -226,7 +236,7 @@ def test_a_value_of_a_foreign_hand_is_no_tombstone(redis_url: str) -> None:
     Redis.from_url(redis_url).set(KEY, "1")  # somebody's SETNX
 
     async def scenario(leases: RedisLeases) -> None:
-        assert await claim(leases, "one") == Claim(Lease.FIRST, 1)
+        assert await claim(leases, "one") == Claim(LeaseAnswer.FIRST, 1)
 
     run(redis_url, scenario)
 

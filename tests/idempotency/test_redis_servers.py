@@ -15,7 +15,7 @@ from tests.waiting import eventually, until
 
 from reliable_mq.doctor.finding import Level
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.idempotency.claim import Claim, Lease
+from reliable_mq.idempotency.claim import Claim, LeaseAnswer
 from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
 from reliable_mq.idempotency.redis_servers import hidden, servers_of
 from reliable_mq.testing.local_valkey_groups import LocalValkeyCluster, LocalValkeySentinel
@@ -52,7 +52,7 @@ async def claim_when_reached(leases: RedisLeases, token: str) -> list[Claim]:
 
     async def is_reached() -> bool:
         found[:] = await claim_all(leases, token)
-        return found[0].lease is not Lease.UNREACHABLE
+        return found[0].lease is not LeaseAnswer.UNREACHABLE
 
     await eventually(is_reached)
     return found
@@ -65,12 +65,12 @@ def test_a_cluster_keeps_each_claim_where_its_key_belongs(cluster: LocalValkeyCl
     async def scenario() -> None:
         leases = RedisLeases(cluster.url, duplicate_window=2 * LONG, timeout=TIMEOUT)
         try:
-            assert await claim_all(leases, "one") == [Claim(Lease.FIRST, 1)] * len(KEYS)
-            assert {each.lease for each in await claim_all(leases, "two")} == {Lease.HELD}
+            assert await claim_all(leases, "one") == [Claim(LeaseAnswer.FIRST, 1)] * len(KEYS)
+            assert {each.lease for each in await claim_all(leases, "two")} == {LeaseAnswer.HELD}
             for number, key in enumerate(KEYS):
                 leases.settle(key, "one", "done" if number % 2 else "back")
             words = [each.lease for each in await claim_all(leases, "three")]
-            assert words == [Lease.FIRST, Lease.DONE] * (len(KEYS) // 2)
+            assert words == [LeaseAnswer.FIRST, LeaseAnswer.DONE] * (len(KEYS) // 2)
         finally:
             await leases.close()
 
@@ -86,12 +86,14 @@ def test_a_cluster_that_lost_a_server_is_unreachable_and_found_again(
     async def scenario() -> None:
         leases = RedisLeases(cluster.url, duplicate_window=2 * LONG, timeout=TIMEOUT)
         try:
-            assert {each.lease for each in await claim_all(leases, "one")} == {Lease.FIRST}
+            assert {each.lease for each in await claim_all(leases, "one")} == {LeaseAnswer.FIRST}
             cluster.nodes[0].kill()
-            assert {each.lease for each in await claim_all(leases, "two")} == {Lease.UNREACHABLE}
+            assert {each.lease for each in await claim_all(leases, "two")} == {
+                LeaseAnswer.UNREACHABLE
+            }
             cluster.nodes[0].start()
             found = await claim_when_reached(leases, "three")
-            assert {each.lease for each in found} <= {Lease.FIRST, Lease.HELD}
+            assert {each.lease for each in found} <= {LeaseAnswer.FIRST, LeaseAnswer.HELD}
         finally:
             await leases.close()
 
@@ -138,10 +140,10 @@ def test_leases_go_on_at_the_replica_that_a_sentinel_promotes(
         leases = RedisLeases(sentinel.url, duplicate_window=2 * LONG, timeout=TIMEOUT)
         try:
             found = await claim_when_reached(leases, "one")
-            assert {each.lease for each in found} == {Lease.FIRST}
+            assert {each.lease for each in found} == {LeaseAnswer.FIRST}
             sentinel.primary.kill()
             found = await claim_when_reached(leases, "two")
-            assert {each.lease for each in found} <= {Lease.FIRST, Lease.HELD}
+            assert {each.lease for each in found} <= {LeaseAnswer.FIRST, LeaseAnswer.HELD}
         finally:
             await leases.close()
 

@@ -11,8 +11,8 @@ from tests.waiting_database import until_somebody_waits
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.idempotency.claim import Step
-from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
+from reliable_mq.idempotency.claim import ClaimStep
+from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 
 LEASE = 10.0
 
@@ -24,16 +24,16 @@ class Log:
         self.log = SqlConsumeLog(self.database.logs, self.database.dialect)
         self.engine = self.database.engine
 
-    def receive(self, *entries: Entry, now: float = 100.0) -> list[Found]:
+    def receive(self, *entries: LogEntry, now: float = 100.0) -> list[LogLookup]:
         with self.engine.begin() as connection:
             answers = self.log.receive(connection, entries, now, LEASE)
         return [answers[entry.message_id] for entry in entries]
 
-    def consume(self, entry: Entry, now: float = 101.0) -> bool:
+    def consume(self, entry: LogEntry, now: float = 101.0) -> bool:
         with self.engine.begin() as connection:
             return self.log.consume(connection, entry, now)
 
-    def insert(self, *entries: Entry) -> set[str]:
+    def insert(self, *entries: LogEntry) -> set[str]:
         with self.engine.begin() as connection:
             return {
                 entry.message_id
@@ -41,7 +41,7 @@ class Log:
                 if self.log.insert_consumed(connection, entry, 100.0)
             }
 
-    def fail(self, entry: Entry, retry_at: float = 105.0) -> bool:
+    def fail(self, entry: LogEntry, retry_at: float = 105.0) -> bool:
         with self.engine.begin() as connection:
             return self.log.fail(connection, entry, 101.0, retry_at)
 
@@ -54,8 +54,8 @@ class Log:
         return [(row.message_id, row.state, row.attempt, row.owner) for row in self.rows()]
 
 
-def entry(name: str = "m", token: str = "one", group: str = "g", attempt: int = 1) -> Entry:
-    return Entry(
+def entry(name: str = "m", token: str = "one", group: str = "g", attempt: int = 1) -> LogEntry:
+    return LogEntry(
         group=group,
         message_id=name,
         topic="t",
@@ -117,14 +117,14 @@ def test_a_row_that_is_removed_between_two_statements_is_made_anew(postgres_url:
 
     event.listen(log.engine, "before_cursor_execute", remove)
 
-    assert log.receive(entry(token="two")) == [Found(Step.RECEIVE_FIRST)]
+    assert log.receive(entry(token="two")) == [LogLookup(ClaimStep.RECEIVE_FIRST)]
     assert looked
     assert log.states() == [("m", 0, 1, "two")]
     log.database.close()
 
 
 def test_the_two_step_form_ends_in_one_consumed_row(log: Log) -> None:
-    assert log.receive(entry()) == [Found(Step.RECEIVE_FIRST, 1)]
+    assert log.receive(entry()) == [LogLookup(ClaimStep.RECEIVE_FIRST, 1)]
     assert log.consume(entry())
 
     assert log.states() == [("m", 1, 1, "one")]
@@ -135,7 +135,7 @@ def test_a_live_attempt_keeps_others_away_for_the_rest_of_its_lease(log: Log) ->
 
     (found,) = log.receive(entry(token="two"), now=104.0)
 
-    assert (found.step, found.wait) == (Step.LATER, 6.0)
+    assert (found.step, found.wait) == (ClaimStep.LATER, 6.0)
     assert log.states() == [("m", 0, 1, "one")]
 
 
@@ -143,7 +143,7 @@ def test_a_dead_attempt_is_taken_over_in_doubt_and_its_owner_can_write_no_more(l
     log.receive(entry(), now=100.0)
 
     assert log.receive(entry(token="two"), now=110.0) == [
-        Found(Step.RECEIVE_FIRST, 2, in_doubt=True)
+        LogLookup(ClaimStep.RECEIVE_FIRST, 2, in_doubt=True)
     ]
     assert not log.consume(entry(token="one"))
     assert log.consume(entry(token="two"))
@@ -161,7 +161,7 @@ def test_a_failed_attempt_is_counted_and_free_for_the_next_without_doubt(log: Lo
     log.fail(entry())
 
     assert log.states() == [("m", 0, 1, None)]
-    assert log.receive(entry(token="two")) == [Found(Step.RECEIVE_FIRST, 2)]
+    assert log.receive(entry(token="two")) == [LogLookup(ClaimStep.RECEIVE_FIRST, 2)]
 
 
 def test_a_failure_that_never_had_a_row_gets_one(log: Log) -> None:
@@ -191,7 +191,7 @@ def test_a_failure_never_overwrites_a_consumed_row_or_anothers_attempt(log: Log)
 
 
 def test_the_number_redis_counted_is_kept_when_it_is_higher(log: Log) -> None:
-    assert log.receive(entry(attempt=4)) == [Found(Step.RECEIVE_FIRST, 4)]
+    assert log.receive(entry(attempt=4)) == [LogLookup(ClaimStep.RECEIVE_FIRST, 4)]
     log.fail(entry(attempt=4))
     assert log.receive(entry(token="two", attempt=1))[0].attempt == 5
 
@@ -199,7 +199,7 @@ def test_the_number_redis_counted_is_kept_when_it_is_higher(log: Log) -> None:
 def test_a_commit_whose_answer_was_lost_may_be_asked_again(log: Log) -> None:
     log.receive(entry())
 
-    assert log.receive(entry()) == [Found(Step.RECEIVE_FIRST, 1)]
+    assert log.receive(entry()) == [LogLookup(ClaimStep.RECEIVE_FIRST, 1)]
 
 
 def test_a_batch_gets_an_answer_for_each(log: Log) -> None:
@@ -209,7 +209,12 @@ def test_a_batch_gets_an_answer_for_each(log: Log) -> None:
 
     steps = [found.step for found in log.receive(*(entry(name) for name in "abcd"))]
 
-    assert steps == [Step.ACKNOWLEDGE, Step.LATER, Step.RECEIVE_FIRST, Step.RECEIVE_FIRST]
+    assert steps == [
+        ClaimStep.ACKNOWLEDGE,
+        ClaimStep.LATER,
+        ClaimStep.RECEIVE_FIRST,
+        ClaimStep.RECEIVE_FIRST,
+    ]
 
 
 def test_a_renewed_lease_keeps_others_away_longer(log: Log) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import select
 
-from reliable_mq.confirm.sql_owed_notices import Owed, SqlNotices, owed_of
+from reliable_mq.confirm.sql_owed_notices import OwedNotice, SqlNotices, owed_of
 from reliable_mq.database.sql_database import Database
-from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
+from reliable_mq.idempotency.sql_consume_log import LogEntry, SqlConsumeLog
 
 TOPIC = "rmq_notices_0123456789abcdef"
 A, B, C = "A" * 32, "B" * 32, "C" * 32
@@ -20,7 +20,7 @@ class Books:
         self.log = SqlConsumeLog(self.database.logs, self.database.dialect)
         self.notices = SqlNotices(self.database.engine, self.database.logs)
 
-    def consume(self, *names: str, now: float = 100.0, topic: str = TOPIC) -> list[Entry]:
+    def consume(self, *names: str, now: float = 100.0, topic: str = TOPIC) -> list[LogEntry]:
         entries = [entry(name, topic) for name in names]
         with self.database.engine.begin() as connection:
             assert self.log.insert_all_consumed(connection, entries, now)
@@ -40,8 +40,8 @@ class Books:
         return attempt, at is not None, note
 
 
-def entry(name: str, topic: str = TOPIC, attempt: int = 1) -> Entry:
-    return Entry(
+def entry(name: str, topic: str = TOPIC, attempt: int = 1) -> LogEntry:
+    return LogEntry(
         group="payments",
         message_id=name,
         topic="orders",
@@ -66,8 +66,8 @@ def test_what_was_consumed_is_owed_to_its_consumer_first_and_to_anybody_later(bo
 
     assert books.notices.claim(104.9, 10) == []
     assert books.notices.claim(105.1, 10) == [
-        Owed(TOPIC, "payments", A, attempt=1),
-        Owed(TOPIC, "payments", B, attempt=1),
+        OwedNotice(TOPIC, "payments", A, attempt=1),
+        OwedNotice(TOPIC, "payments", B, attempt=1),
     ]
 
 
@@ -103,7 +103,7 @@ def test_the_two_step_form_owes_the_same(books: Books) -> None:
     with books.database.engine.begin() as connection:
         assert books.log.consume(connection, entry(A), 101.0)
 
-    assert books.notices.claim(106.1, 10) == [Owed(TOPIC, "payments", A, attempt=1)]
+    assert books.notices.claim(106.1, 10) == [OwedNotice(TOPIC, "payments", A, attempt=1)]
 
 
 def test_a_failure_is_owed_at_once_with_the_time_of_the_next_attempt(books: Books) -> None:
@@ -112,7 +112,7 @@ def test_a_failure_is_owed_at_once_with_the_time_of_the_next_attempt(books: Book
 
     first, second = books.notices.claim(100.0, 10)
 
-    assert first == Owed(TOPIC, "payments", A, is_consumed=False, attempt=1, retry_at=160.0)
+    assert first == OwedNotice(TOPIC, "payments", A, is_consumed=False, attempt=1, retry_at=160.0)
     assert (second.message_id, second.note) == (B, "no such customer")
 
 

@@ -24,12 +24,18 @@ from reliable_mq.client.observing.message_trace import (
     sent_records,
     transaction_record,
 )
-from reliable_mq.client.observing.middleware import Delivery, Ending, Origin, Recall, Sending
+from reliable_mq.client.observing.middleware import (
+    ClientIdentity,
+    Delivery,
+    Ending,
+    Recall,
+    Sending,
+)
 from reliable_mq.errors import Refused
 from reliable_mq.message import Half
 
 SECONDS_MAX = 60.0
-ORIGIN = Origin(client_id="me", address_of=lambda _: "10.0.0.1:10911")
+ORIGIN = ClientIdentity(client_id="me", address_of=lambda _: "10.0.0.1:10911")
 WITH_TOPIC: Mapping[str, str] = {"traceTopicEnable": "true"}
 
 pytestmark = INTEROP

@@ -19,7 +19,7 @@ from tests.with_java import INTEROP, started
 
 from reliable_mq.client.connecting.security import TLS
 from reliable_mq.errors import ConnectionLost
-from reliable_mq.reconcile.brokers.spark_access import Access
+from reliable_mq.reconcile.brokers.spark_access import ClusterAccess
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
@@ -73,7 +73,7 @@ def apache(authority: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         SETTINGS | {"cleanFileForciblyEnable": "false"},  # the doctor would warn
         flags=SMALL_BROKER_FLAGS,
         system=system,
-        link=Access(ROOT, TLS(ca=str(authority / "ca.pem"))).link,
+        link=ClusterAccess(ROOT, TLS(ca=str(authority / "ca.pem"))).link,
     )
     with started(server) as apache:
         yield apache

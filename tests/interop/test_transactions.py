@@ -17,7 +17,7 @@ from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode
@@ -238,7 +238,7 @@ def prepare_over_ipv6(store: Path, body: str, said: str) -> None:
     world.now_ms = int(time.time() * 1000)
     header = {name: str(value) for name, value in half_header(body, said, world.now_ms).items()}
     command = request(RequestCode.SEND_MESSAGE_V2, header, body.encode())
-    client = Connection(6, pack_host("2001:db8::6", 4711), "[2001:db8::6]:4711")
+    client = PeerConnection(6, pack_host("2001:db8::6", 4711), "[2001:db8::6]:4711")
     world.core.receive(client, command, world.now_ms)
     world.finish_turn()
     assert world.inbox[6][0].code == 0, world.inbox

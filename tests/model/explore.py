@@ -14,7 +14,7 @@ from tests.model.state import Copy, Log, Pc, Sender, State, Stub, mirrored
 from tests.model.world import World, is_settled
 
 from reliable_mq.errors import UsageError
-from reliable_mq.idempotency.claim import Row
+from reliable_mq.idempotency.claim import RowState
 
 START = State(misfortunes=1)
 """Nothing has happened; one thing will go wrong."""
@@ -25,7 +25,7 @@ SENT = State(
     relay=Sender(Pc.OVER),
 )
 """The message is at the broker, and the row says so; two things will go wrong."""
-FAILED = SENT._replace(misfortunes=2, log=Log(Row.FAILED, 1))
+FAILED = SENT._replace(misfortunes=2, log=Log(RowState.FAILED, 1))
 """Its first attempt failed, and Redis, told so, forgot it."""
 
 LOST = SENT._replace(misfortunes=2, key=redis_model.DONE)

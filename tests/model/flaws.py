@@ -7,7 +7,7 @@ from tests.model.protocol import Consuming, Move, confirmed, put
 from tests.model.sending import Sending
 from tests.model.state import RELAY, Copy, Log, Pc, Sender, State, Stub
 
-from reliable_mq.idempotency.claim import Claim, Row
+from reliable_mq.idempotency.claim import Claim, RowState
 
 
 class InsertThenHandle(Consuming):
@@ -16,7 +16,7 @@ class InsertThenHandle(Consuming):
     def inserted(self, state: State, i: int) -> State:
         after = super().inserted(state, i)
         if after.consumers[i].pc is Pc.IN_TX:
-            return after._replace(log=Log(Row.CONSUMED, 1))
+            return after._replace(log=Log(RowState.CONSUMED, 1))
         return after
 
     def committed(self, state: State, i: int) -> State:
@@ -50,9 +50,9 @@ class TakesOverTheLiving(Consuming):
 
     def received(self, state: State, i: int) -> State:
         me = state.consumers[i]._replace(pc=Pc.RUN, has_receipt=True)
-        if state.log.row is Row.CONSUMED:
+        if state.log.row is RowState.CONSUMED:
             return self.ending(state, i, "done")
-        return put(state._replace(log=Log(Row.RUNNING, me.attempt, i)), i, me)
+        return put(state._replace(log=Log(RowState.RUNNING, me.attempt, i)), i, me)
 
     def is_ours(self, log: Log, i: int) -> bool:
         return True
@@ -65,7 +65,7 @@ class ConsumesWithoutAToken(Consuming):
         return True
 
     def committed(self, state: State, i: int) -> State:
-        after = state._replace(log=Log(Row.CONSUMED, 1), effects=state.effects + 1)
+        after = state._replace(log=Log(RowState.CONSUMED, 1), effects=state.effects + 1)
         return self.ending(confirmed(after), i, "done")
 
 

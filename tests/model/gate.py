@@ -17,7 +17,7 @@ from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.resend_policy import ResendPolicy, ladder
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.book import Book
-from reliable_mq.resend.due import Agenda, ClaimRequest, Claims, DueKind, Held
+from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueKind, DueTopic, HeldStub
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.topic_gate import PROBE_LEASE, TopicRow, after_failures
 
@@ -72,14 +72,14 @@ class MemoryDue:
     def waiting(self) -> list[Row]:
         return [row for row in self.rows if row.resend_time is not None]
 
-    def agenda(self) -> list[Agenda]:
+    def agenda(self) -> list[DueTopic]:
         first: dict[DueKind, float] = {}
         for row in self.waiting():
             assert row.resend_time is not None
             first[row.kind] = min(first.get(row.kind, row.resend_time), row.resend_time)
-        return [Agenda(kind, TOPIC, time) for kind, time in first.items()]
+        return [DueTopic(kind, TOPIC, time) for kind, time in first.items()]
 
-    def claim(self, asked: ClaimRequest) -> Claims:
+    def claim(self, asked: ClaimRequest) -> ClaimedStubs:
         found = self._found(asked)
         batch = {row.seq for row in found}
         going, held = [], []
@@ -90,7 +90,7 @@ class MemoryDue:
             else:
                 taken = head.lease_until > asked.now
                 until = asked.now if taken else head.resend_time
-                held.append(Held(row.stub(), until, head.seq))
+                held.append(HeldStub(row.stub(), until, head.seq))
         if asked.is_probe and not asked.newest:
             heads = [self.rows[seq] for seq in sorted({each.behind for each in held})]
             going += [row for row in heads if self._is_free(row, DueKind.UNSENT, asked)]
@@ -101,7 +101,7 @@ class MemoryDue:
             row.resend_time = row.lease_until
         for row in going:
             row.count += 1
-        return Claims(stubs, [] if asked.newest else held, [], len(found))
+        return ClaimedStubs(stubs, [] if asked.newest else held, [], len(found))
 
     def _found(self, asked: ClaimRequest) -> list[Row]:
         rows = [row for row in self.waiting() if self._is_free(row, asked.kind, asked)]

@@ -26,9 +26,9 @@ from reliable_mq.idempotency.claim import (
     STEP_OF_ROW,
     UNREACHABLE,
     Claim,
-    Row,
+    ClaimStep,
     RowEvent,
-    Step,
+    RowState,
     attempt_after,
     attempt_claimed,
     first_step,
@@ -120,31 +120,31 @@ class Consuming:
         )
         me = me._replace(attempt=attempt_claimed(claim, self.attempts_max))
         match step:
-            case Step.ACKNOWLEDGE:
+            case ClaimStep.ACKNOWLEDGE:
                 return put(state, i, me._replace(pc=Pc.END))
-            case Step.LATER:
+            case ClaimStep.LATER:
                 return put(state, i, me._replace(pc=Pc.AGAIN))
-            case Step.GIVE_UP:
+            case ClaimStep.GIVE_UP:
                 return put(state, i, me._replace(pc=Pc.GIVE_UP))
-            case Step.ONE_COMMIT:
+            case ClaimStep.ONE_COMMIT:
                 return put(state, i, me._replace(pc=Pc.BEGIN))
-            case Step.RECEIVE_FIRST:
+            case ClaimStep.RECEIVE_FIRST:
                 return put(state, i, me._replace(pc=Pc.RECEIVE))
-            case Step.SINGLY | Step.ALONE | Step.LOOK:
+            case ClaimStep.SINGLY | ClaimStep.ALONE | ClaimStep.LOOK:
                 raise AssertionError("what a row says, not a claim")
 
     @staticmethod
     def is_consumed(state: State) -> bool:
         """Return what a look at the row says."""
-        return state.log.row is Row.CONSUMED
+        return state.log.row is RowState.CONSUMED
 
     def received(self, state: State, i: int) -> State:
         """Commit a RECEIVED row, or settle what another row says."""
         me, log = state.consumers[i], state.log
-        step = Step.RECEIVE_FIRST if log.row is Row.ABSENT else STEP_OF_ROW[log.row]
-        if step is Step.ACKNOWLEDGE:
+        step = ClaimStep.RECEIVE_FIRST if log.row is RowState.ABSENT else STEP_OF_ROW[log.row]
+        if step is ClaimStep.ACKNOWLEDGE:
             return self.ending(state, i, "done")
-        if step is Step.LATER:
+        if step is ClaimStep.LATER:
             return self.later(state, i, "back")
         attempt = attempt_after(log.row, log.attempt, me.attempt)
         after = state._replace(log=Log(next_row(log.row, RowEvent.RECEIVE), attempt, i))
@@ -154,12 +154,12 @@ class Consuming:
     def inserted(self, state: State, i: int) -> State:
         """Insert a CONSUMED row into the open transaction, or settle what a row there says."""
         me, log = state.consumers[i], state.log
-        if log.row is Row.ABSENT:
+        if log.row is RowState.ABSENT:
             return put(state, i, me._replace(pc=Pc.IN_TX, has_receipt=False))
         step = STEP_OF_ROW[log.row]
-        if step is Step.ACKNOWLEDGE:
+        if step is ClaimStep.ACKNOWLEDGE:
             return self.ending(state, i, "done")
-        if step is Step.LATER:
+        if step is ClaimStep.LATER:
             return self.later(state, i, "back")
         return put(state, i, me._replace(pc=Pc.RECEIVE))
 
@@ -186,7 +186,7 @@ class Consuming:
 
     def is_ours(self, log: Log, i: int) -> bool:
         """Say whether the row is RECEIVED and bears our token."""
-        return log.owner == i and log.row in {Row.RUNNING, Row.IN_DOUBT}
+        return log.owner == i and log.row in {RowState.RUNNING, RowState.IN_DOUBT}
 
     def committed(self, state: State, i: int) -> State:
         """Commit row, effect and confirmation at once."""
@@ -204,7 +204,7 @@ class Consuming:
     def failed(self, state: State, i: int) -> State:
         """Record a failure, if the claim is still ours; else do what the row says."""
         me, log = state.consumers[i], state.log
-        if log.row is Row.CONSUMED:
+        if log.row is RowState.CONSUMED:
             return self.ending(state, i, "done")
         if log.owner not in (NOBODY, i):
             return self.later(state, i, "fail")
@@ -220,17 +220,17 @@ class Consuming:
         Nor if the row knows of fewer attempts than were claimed: the last one is made then.
         """
         me, log = state.consumers[i], state.log
-        step = Step.RECEIVE_FIRST if log.row is Row.ABSENT else STEP_OF_ROW[log.row]
-        if log.row is Row.RUNNING and log.owner == i:
-            step = Step.RECEIVE_FIRST
-        if step is Step.ACKNOWLEDGE:
+        step = ClaimStep.RECEIVE_FIRST if log.row is RowState.ABSENT else STEP_OF_ROW[log.row]
+        if log.row is RowState.RUNNING and log.owner == i:
+            step = ClaimStep.RECEIVE_FIRST
+        if step is ClaimStep.ACKNOWLEDGE:
             return self.ending(state, i, "done")
-        if step is Step.LATER:
+        if step is ClaimStep.LATER:
             return self.later(state, i, "back")
         attempt = attempt_after(log.row, log.attempt, me.attempt)
         if attempt <= self.attempts_max:
             return self.received(state, i)
-        after = state._replace(log=Log(Row.FAILED, attempt, NOBODY))
+        after = state._replace(log=Log(RowState.FAILED, attempt, NOBODY))
         return put(exhausted(after), i, me._replace(pc=Pc.BURY))
 
     def ending(self, state: State, i: int, fate: str) -> State:

@@ -5,7 +5,7 @@
 
 from tests.model.state import NOBODY, Key
 
-from reliable_mq.idempotency.claim import Claim, Lease
+from reliable_mq.idempotency.claim import Claim, LeaseAnswer
 
 ABSENT = Key()
 DONE = Key(is_done=True)
@@ -14,12 +14,12 @@ DONE = Key(is_done=True)
 def claimed(key: Key, token: int) -> tuple[Claim, Key]:
     """Return the answer to a claim of `token`, and the key after it."""
     if key.is_done:
-        return Claim(Lease.DONE), key
+        return Claim(LeaseAnswer.DONE), key
     is_others = key.owner not in (NOBODY, token)
     if is_others and key.is_alive:
-        return Claim(Lease.HELD, attempt=key.attempt, wait=1.0), key
+        return Claim(LeaseAnswer.HELD, attempt=key.attempt, wait=1.0), key
     attempt = key.attempt if key.owner == token else key.attempt + 1
-    word = Lease.AGAIN if attempt > 1 else Lease.FIRST
+    word = LeaseAnswer.AGAIN if attempt > 1 else LeaseAnswer.FIRST
     after = Key(attempt=attempt, owner=token, is_alive=True)
     return Claim(word, attempt=attempt, in_doubt=is_others), after
 

@@ -9,7 +9,7 @@ from tests.model.protocol import Move, confirmed, worse
 from tests.model.state import NOBODY, RELAY, SCHEDULER, Copy, Pc, Sender, State, Stub
 
 from reliable_mq.database.row_values import StubStatus
-from reliable_mq.idempotency.claim import Row
+from reliable_mq.idempotency.claim import RowState
 from reliable_mq.outbox.stub import DueState, GroupView, Position, StubEvent, due_state, next_status
 from reliable_mq.outbox.stub import Stub as StubRow
 
@@ -120,8 +120,8 @@ class Sending:
         """Decide what to do with a stub that was sent, by the code's own table."""
         seen = state.scheduler.seen
         view = GroupView(
-            consumed=seen is Row.CONSUMED,
-            attempt_alive=seen is Row.RUNNING,
+            consumed=seen is RowState.CONSUMED,
+            attempt_alive=seen is RowState.RUNNING,
             passed=_committed_offset(state) > stub.position,
         )
         row = StubRow(
@@ -141,11 +141,11 @@ class Sending:
 
     def caught_up(self, state: State) -> State:
         """Confirm the stub, if the log says so in the same transaction."""
-        return confirmed(state) if state.log.row is Row.CONSUMED else state
+        return confirmed(state) if state.log.row is RowState.CONSUMED else state
 
     def escalated(self, state: State, stub: Stub) -> State:
         """Tell a person, unless the log says that the message was consumed."""
-        if state.log.row is Row.CONSUMED:
+        if state.log.row is RowState.CONSUMED:
             return state._replace(scheduler=Sender(Pc.CONFIRM))
         if stub.owner != SCHEDULER or stub.status is not _UNCONFIRMED:
             return _rests(state)

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from reliable_mq.database.row_values import StubStatus
-from reliable_mq.idempotency.claim import Row
+from reliable_mq.idempotency.claim import RowState
 
 CONSUMERS = (0, 1)
 NOBODY, GONE, RELAY, SCHEDULER = -1, 9, 10, 11
@@ -55,7 +55,7 @@ class Key(NamedTuple):
 class Log(NamedTuple):
     """The row of the consume log, as committed."""
 
-    row: Row = Row.ABSENT
+    row: RowState = RowState.ABSENT
     attempt: int = 0
     owner: int = NOBODY
 
@@ -102,7 +102,7 @@ class Sender(NamedTuple):
     pc: Pc = Pc.IDLE
     sends: int = 0
     position: int = -1
-    seen: Row = Row.ABSENT
+    seen: RowState = RowState.ABSENT
 
 
 def mirrored(state: "State") -> "State":

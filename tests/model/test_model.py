@@ -23,9 +23,9 @@ from tests.model.world import World
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.idempotency.claim import Lease, Row, Step
+from reliable_mq.idempotency.claim import ClaimStep, LeaseAnswer, RowState
 from reliable_mq.idempotency.redis_leases import claim_of
-from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
+from reliable_mq.idempotency.sql_consume_log import LogEntry, SqlConsumeLog
 
 DEPTH = 16
 NOW, AHEAD, PAST = 1000.0, 1010.0, 990.0
@@ -152,7 +152,7 @@ def test_a_claim_in_the_model_is_a_claim_in_redis(redis_url: str, key: Key) -> N
 
     claim, after = redis_model.claimed(key, 0)
     assert (answer.lease, real.read()) == (claim.lease, after)
-    if claim.lease in {Lease.FIRST, Lease.AGAIN}:
+    if claim.lease in {LeaseAnswer.FIRST, LeaseAnswer.AGAIN}:
         assert (answer.attempt, answer.in_doubt) == (claim.attempt, claim.in_doubt)
 
 
@@ -172,10 +172,10 @@ def test_the_end_of_a_claim_in_the_model_is_one_in_redis(
 def logs() -> Iterator[Log]:
     """Yield every row there can be."""
     yield Log()
-    yield Log(Row.CONSUMED, 1)
+    yield Log(RowState.CONSUMED, 1)
     for attempt in (1, 2):
-        yield Log(Row.FAILED, attempt)
-        for row, owner in itertools.product((Row.RUNNING, Row.IN_DOUBT), (0, 1, GONE)):
+        yield Log(RowState.FAILED, attempt)
+        for row, owner in itertools.product((RowState.RUNNING, RowState.IN_DOUBT), (0, 1, GONE)):
             yield Log(row, attempt, owner)
 
 
@@ -188,15 +188,15 @@ class RealLog:
         self.log = SqlConsumeLog(self.database.logs, self.database.dialect)
 
     def write(self, connection: Connection, log: Log) -> None:
-        if log.row is Row.ABSENT:
+        if log.row is RowState.ABSENT:
             return
-        ends = {Row.RUNNING: AHEAD, Row.IN_DOUBT: PAST}.get(log.row)
+        ends = {RowState.RUNNING: AHEAD, RowState.IN_DOUBT: PAST}.get(log.row)
         connection.execute(
             insert(self.database.logs),
             {
                 **dict.fromkeys(("consumer_group", "message_id", "topic", "broker_name"), "m"),
                 **dict.fromkeys(("queue_id", "offset"), 0),
-                "state": LogState.CONSUMED if log.row is Row.CONSUMED else LogState.RECEIVED,
+                "state": LogState.CONSUMED if log.row is RowState.CONSUMED else LogState.RECEIVED,
                 "attempt": log.attempt,
                 "owner": None if log.owner == NOBODY else str(log.owner),
                 "lease_until": ends and utc_datetime(ends),
@@ -209,11 +209,11 @@ class RealLog:
         if row is None:
             return Log()
         if row.state == LogState.CONSUMED:
-            return Log(Row.CONSUMED, row.attempt)
+            return Log(RowState.CONSUMED, row.attempt)
         if row.owner is None:
-            return Log(Row.FAILED, row.attempt)
+            return Log(RowState.FAILED, row.attempt)
         ahead = row.lease_until.timestamp() > NOW
-        return Log(Row.RUNNING if ahead else Row.IN_DOUBT, row.attempt, int(row.owner))
+        return Log(RowState.RUNNING if ahead else RowState.IN_DOUBT, row.attempt, int(row.owner))
 
 
 @pytest.fixture
@@ -223,8 +223,8 @@ def real_log(database_url: str) -> Iterator[RealLog]:
     made.database.close()
 
 
-def entry(attempt: int) -> Entry:
-    return Entry(
+def entry(attempt: int) -> LogEntry:
+    return LogEntry(
         group="m",
         message_id="m",
         topic="m",
@@ -253,32 +253,32 @@ def test_the_moves_of_the_row_in_the_model_are_those_of_the_database(real_log: R
 
 
 def _receive(
-    model: Consuming, state: State, real: RealLog, connection: Connection, mine: Entry
+    model: Consuming, state: State, real: RealLog, connection: Connection, mine: LogEntry
 ) -> tuple[object, object]:
-    if state.log.row is Row.RUNNING and state.log.owner == 0:
+    if state.log.row is RowState.RUNNING and state.log.owner == 0:
         return None, None  # our own commit, whose answer was lost: the model loses no answers
     after = model.received(state, 0)
     found = real.log.receive(connection, [mine], NOW, AHEAD - NOW)["m"]
-    step = {Pc.END: Step.ACKNOWLEDGE, Pc.AGAIN: Step.LATER}
-    expected = step.get(after.consumers[0].pc, Step.RECEIVE_FIRST)
+    step = {Pc.END: ClaimStep.ACKNOWLEDGE, Pc.AGAIN: ClaimStep.LATER}
+    expected = step.get(after.consumers[0].pc, ClaimStep.RECEIVE_FIRST)
     return (expected, _known(after.log)), (found.step, _known(real.read(connection)))
 
 
 def _insert(
-    model: Consuming, state: State, real: RealLog, connection: Connection, mine: Entry
+    model: Consuming, state: State, real: RealLog, connection: Connection, mine: LogEntry
 ) -> tuple[object, object]:
     is_inserted = model.inserted(state, 0).consumers[0].pc is Pc.IN_TX
     return is_inserted, real.log.insert_consumed(connection, mine, NOW)
 
 
 def _consume(
-    model: Consuming, state: State, real: RealLog, connection: Connection, mine: Entry
+    model: Consuming, state: State, real: RealLog, connection: Connection, mine: LogEntry
 ) -> tuple[object, object]:
     return model.is_ours(state.log, 0), real.log.consume(connection, mine, NOW)
 
 
 def _fail(
-    model: Consuming, state: State, real: RealLog, connection: Connection, mine: Entry
+    model: Consuming, state: State, real: RealLog, connection: Connection, mine: LogEntry
 ) -> tuple[object, object]:
     after = model.failed(state, 0)
     real.log.fail(connection, mine, NOW, AHEAD)
@@ -286,7 +286,7 @@ def _fail(
 
 
 def _renew(
-    model: Consuming, state: State, real: RealLog, connection: Connection, mine: Entry
+    model: Consuming, state: State, real: RealLog, connection: Connection, mine: LogEntry
 ) -> tuple[object, object]:
     me = state.consumers[0]._replace(pc=Pc.RUN, has_receipt=True)
     after = model.renewed(put(state, 0, me), 0)
@@ -305,4 +305,4 @@ MOVES = {
 
 def _known(log: Log) -> Log:
     """Return the row without the owner of a consumed one, which nobody asks for."""
-    return log._replace(owner=NOBODY) if log.row is Row.CONSUMED else log
+    return log._replace(owner=NOBODY) if log.row is RowState.CONSUMED else log

@@ -8,7 +8,7 @@ from tests.model.sending import COUNT_MAX, Sending
 from tests.model.state import GONE, NOBODY, SCHEDULER, Pc, Sender, State
 
 from reliable_mq.database.row_values import StubStatus
-from reliable_mq.idempotency.claim import Row, RowEvent, next_row
+from reliable_mq.idempotency.claim import RowEvent, RowState, next_row
 
 ROW_LEASE_PASSES = "the row's lease passes"
 
@@ -67,7 +67,11 @@ class World:
         """Return which promise this state breaks, None: none."""
         if self._renews_in_time and all(each.pc in HANDLING for each in state.consumers):
             return "handled twice at once"
-        if state.key.is_done and state.log.row is not Row.CONSUMED and not self._has_lost_commits:
+        if (
+            state.key.is_done
+            and state.log.row is not RowState.CONSUMED
+            and not self._has_lost_commits
+        ):
             return "Redis says done, and nothing was consumed"
         return violation(state)
 
@@ -83,7 +87,7 @@ def _time(state: State) -> Iterator[Move]:
     """Yield which leases can pass now, also those of somebody who still works under them."""
     if state.key.is_alive:
         yield "the key's lease passes", state._replace(key=state.key._replace(is_alive=False))
-    if state.log.row is Row.RUNNING:
+    if state.log.row is RowState.RUNNING:
         row = next_row(state.log.row, RowEvent.EXPIRE)
         yield ROW_LEASE_PASSES, state._replace(log=state.log._replace(row=row))
     if state.stub is not None and state.stub.is_leased:
@@ -93,7 +97,7 @@ def _time(state: State) -> Iterator[Move]:
 
 def violation(state: State) -> str | None:
     """Return which promise this state breaks, None: none."""
-    stub, is_consumed = state.stub, state.log.row is Row.CONSUMED
+    stub, is_consumed = state.stub, state.log.row is RowState.CONSUMED
     if state.effects > 1:
         return "P4: the effect happened twice"
     if is_consumed != (state.effects == 1):

@@ -11,10 +11,10 @@ from reliable_mq.message import Decision, Half, Message, MessageQueue, SendResul
 from reliable_mq.outbox.half import (
     ANSWERS,
     HALF_TRANSITIONS,
-    Finding,
     HalfEvent,
     HalfState,
     HalfView,
+    StubLookup,
     finding_of,
     half_group,
     next_half_state,
@@ -103,8 +103,8 @@ def test_rollback_is_never_said_while_a_stub_may_still_be_sent_by_its_half() -> 
 
 
 def test_every_finding_has_an_answer() -> None:
-    assert ANSWERS.keys() == set(Finding)
-    assert ANSWERS[Finding.UNDECIDED] is Decision.UNKNOWN
+    assert ANSWERS.keys() == set(StubLookup)
+    assert ANSWERS[StubLookup.UNDECIDED] is Decision.UNKNOWN
 
 
 def test_a_group_is_that_of_one_database_and_fits_a_broker() -> None:

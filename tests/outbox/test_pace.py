@@ -5,18 +5,18 @@ import math
 import pytest
 
 from reliable_mq.errors import UsageError
-from reliable_mq.outbox.pace import Pace
+from reliable_mq.outbox.thread_relay import IdleBackoff
 
 
 def test_waits_double_up_to_the_longest_and_begin_anew_when_something_was_found() -> None:
-    pace = Pace(0.5, 3.0)
+    pace = IdleBackoff(0.5, 3.0)
     assert [pace.pause() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     pace.found()
     assert [pace.pause() for _ in range(2)] == [0.5, 1.0]
 
 
 def test_a_pace_may_be_steady() -> None:
-    pace = Pace(2.0, 2.0)
+    pace = IdleBackoff(2.0, 2.0)
     assert [pace.pause() for _ in range(3)] == [2.0, 2.0, 2.0]
 
 
@@ -27,4 +27,4 @@ def test_waits_that_are_not_positive_and_in_order_are_refused(
     shortest: float, longest: float
 ) -> None:
     with pytest.raises(UsageError, match="positive and in order"):
-        Pace(shortest, longest)
+        IdleBackoff(shortest, longest)

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.outbox.benches import Bench
 
 from reliable_mq import trace_context
-from reliable_mq.client.observing.middleware import Origin
+from reliable_mq.client.observing.middleware import ClientIdentity
 from reliable_mq.consume.observed_handlers import hooks_of_handlers, observed
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outbox.composing import with_trace
@@ -32,7 +32,7 @@ def received(properties: dict[str, str]) -> ReceivedMessage:
 
 def handling(message: ReceivedMessage, group: str) -> AbstractContextManager[bool]:
     """Stand for what an application does around the call of a handler."""
-    return observed(hooks_of_handlers((), Origin()), group, message)
+    return observed(hooks_of_handlers((), ClientIdentity()), group, message)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA
 from reliable_mq.reconcile.brokers.spark_begins import begins_of, oldest_of
 from reliable_mq.reconcile.databases import sql_ledger
 from reliable_mq.reconcile.databases.ledger_columns import CONSUME_LOG, STUB
-from reliable_mq.reconcile.databases.sql_arrow import Asked, read
+from reliable_mq.reconcile.databases.sql_arrow import LedgerQuery, read
 from reliable_mq.reconcile.databases.sql_ranges import IdWindow, key_ranges
 from reliable_mq.reconcile.judgement.events import EVENTS, packed_ids
 from reliable_mq.reconcile.judgement.judge import judge
@@ -36,7 +36,7 @@ def events_in(url: str, store: str) -> pa.Table:
         events_of(batch)
         for name, (columns, events_of) in adapters.items()
         for part in key_ranges(url, name, "rmq_", IdWindow())
-        for batch in read(url, Asked(name, "rmq_", columns, part))
+        for batch in read(url, LedgerQuery(name, "rmq_", columns, part))
     ]
     batches += [
         record_events(batch, "")

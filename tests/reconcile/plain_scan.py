@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from reliable_mq.reconcile.brokers.file_store import LogPartition, read_batches
-from reliable_mq.reconcile.brokers.log_roles import USUAL, Customs
-from reliable_mq.reconcile.brokers.log_scan import End, LogRow, read_row, record_starts
+from reliable_mq.reconcile.brokers.log_roles import USUAL, RecordContext
+from reliable_mq.reconcile.brokers.log_scan import LogRow, ScanEnd, read_row, record_starts
 from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA
 
 
 def scan(
-    buffer: bytes, log_offset: int, *, check_body: bool, customs: Customs = USUAL
-) -> tuple[list[LogRow], int, End]:
+    buffer: bytes, log_offset: int, *, check_body: bool, customs: RecordContext = USUAL
+) -> tuple[list[LogRow], int, ScanEnd]:
     """Read the records that lie one after another from the beginning of `buffer`, one by one.
 
     Returns:
@@ -23,7 +23,7 @@ def scan(
     for at in starts:
         row = read_row(buffer, at, log_offset + at, check_body=check_body, customs=customs)
         if row is None:
-            return rows, at, End.INVALID
+            return rows, at, ScanEnd.INVALID
         rows.append(row)
     return rows, used, end
 

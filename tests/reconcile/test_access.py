@@ -12,7 +12,7 @@ import trustme
 
 from reliable_mq.client.connecting.signature import SIGNATURE
 from reliable_mq.errors import ConnectionLost
-from reliable_mq.reconcile.brokers.spark_access import OPEN, Access, access_here
+from reliable_mq.reconcile.brokers.spark_access import OPEN, ClusterAccess, access_here
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, request
 from reliable_mq.wire.frame import FrameReader
@@ -82,4 +82,4 @@ def test_who_cannot_prove_itself_is_not_asked(
 
 
 def test_without_an_account_a_cluster_is_open() -> None:
-    assert access_here() == OPEN == Access()
+    assert access_here() == OPEN == ClusterAccess()

@@ -31,7 +31,7 @@ from reliable_mq.reconcile.judgement.events import EVENTS, STUB
 from reliable_mq.reconcile.judgement.ledger_events import RECORD_COLUMNS, record_events
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.world import World
-from reliable_mq.reconcile.runs.spark_judge import Judging
+from reliable_mq.reconcile.runs.spark_judge import JudgementContext
 
 LATER = NOW + timedelta(days=365)
 SEGMENT_SIZE = 8 * 1024
@@ -66,7 +66,7 @@ def judged(
         begins=pickle.loads(pickle.dumps(logs.begins)),  # as a worker gets it
         brokers=logs.brokers,
     )
-    found = Judging(world, (), "rmq_").verdicts(rows.to_batches(), Tally())
+    found = JudgementContext(world, (), "rmq_").verdicts(rows.to_batches(), Tally())
     return {key[0]: verdict for key, verdict in verdicts_of(pa.concat_tables(found)).items()}
 
 

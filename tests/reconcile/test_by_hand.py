@@ -11,11 +11,13 @@ from tests.reconcile.test_report import summary
 
 from reliable_mq.cli.main import build_app
 from reliable_mq.reconcile.judgement.verdict import Verdict
-from reliable_mq.reconcile.repairs.by_hand import Place, with_commands
+from reliable_mq.reconcile.repairs.by_hand import LedgerLocations, with_commands
 from reliable_mq.reconcile.report.report_html import html_report
 from reliable_mq.reconcile.report.report_text import print_report
 
-SHOP = Place(("postgresql+psycopg://mq:secret@db/shop",), "rmq_", "10.0.0.5:9876;10.0.0.6:9876")
+SHOP = LedgerLocations(
+    ("postgresql+psycopg://mq:secret@db/shop",), "rmq_", "10.0.0.5:9876;10.0.0.6:9876"
+)
 LETTER = {"dead_letter_commit_log_offset": 7}
 
 
@@ -24,7 +26,7 @@ def finding(verdict: Verdict, **more: Any) -> dict[str, Any]:
     return {**row, "verdict": str(verdict), "repair": None, "evidence": {}, **more}
 
 
-def told(place: Place, *findings: dict[str, Any]) -> dict[str, Any]:
+def told(place: LedgerLocations, *findings: dict[str, Any]) -> dict[str, Any]:
     verdicts = {str(Verdict.DEAD_LETTERED): 2, str(Verdict.SETTLED): 9}
     parts = [
         {"topic": topic, "consumer_group": group, "verdicts": verdicts if group else {}}
@@ -79,9 +81,11 @@ def test_the_dead_letters_of_a_group_have_one_command_for_all_of_them() -> None:
 def test_a_command_names_what_the_run_does_not_know_as_the_pages_do() -> None:
     """Given two databases and no cluster, or another prefix, or no database at all."""
     letter = finding(Verdict.DEAD_LETTERED, evidence=LETTER)
-    (several,) = told(Place(("sqlite:///a", "sqlite:///b"), "rmq_", ""), letter)["findings"]
-    (other,) = told(Place(("sqlite:///a",), "mq_", ""), letter)["findings"]
-    export = told(Place((), "rmq_", ""), letter)
+    (several,) = told(LedgerLocations(("sqlite:///a", "sqlite:///b"), "rmq_", ""), letter)[
+        "findings"
+    ]
+    (other,) = told(LedgerLocations(("sqlite:///a",), "mq_", ""), letter)["findings"]
+    export = told(LedgerLocations((), "rmq_", ""), letter)
 
     assert several["command"] == (
         "reliable-mq dlq retry 0190 --group payments --app MODULE:OBJECT --broker HOST:PORT"

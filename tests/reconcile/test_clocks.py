@@ -10,10 +10,10 @@ from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, TableWriter, messag
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers import topic_pulls
 from reliable_mq.reconcile.brokers.spark_brokers import open_logs
-from reliable_mq.reconcile.clocks import Clock, largest_difference
+from reliable_mq.reconcile.clocks import LedgerClock, largest_difference
 from reliable_mq.reconcile.databases.sql_clocks import database_clocks
-from reliable_mq.reconcile.runs.run_options import Options
-from reliable_mq.reconcile.runs.spark_job import Moment
+from reliable_mq.reconcile.runs.run_options import RunOptions
+from reliable_mq.reconcile.runs.spark_job import JudgementTime
 from reliable_mq.reconcile.runs.spark_opening import open_ledgers
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
@@ -35,7 +35,7 @@ def test_the_difference_to_a_databases_clock_is_measured(postgres_url: str) -> N
 def test_a_clock_beyond_the_grace_time_is_refused_and_after_everything_has_stopped_none_is() -> (
     None
 ):
-    clocks = [Clock("the broker b-1", 20, 1), Clock("the database shop", -3600.4, 0.1)]
+    clocks = [LedgerClock("the broker b-1", 20, 1), LedgerClock("the database shop", -3600.4, 0.1)]
 
     with pytest.raises(
         ConfigurationError,
@@ -44,7 +44,7 @@ def test_a_clock_beyond_the_grace_time_is_refused_and_after_everything_has_stopp
         largest_difference(clocks, GRACE)
     assert largest_difference(clocks, timedelta(0)) == pytest.approx(3600.3)
     assert largest_difference(clocks[:1], GRACE) == 19
-    assert largest_difference([Clock("a broker", 0.4, 0.5)], GRACE) == 0
+    assert largest_difference([LedgerClock("a broker", 0.4, 0.5)], GRACE) == 0
 
 
 def test_a_file_has_no_clock_of_its_own() -> None:
@@ -55,7 +55,7 @@ def test_a_file_has_no_clock_of_its_own() -> None:
 
 def test_what_may_have_moved_grows_with_the_difference_of_clocks() -> None:
     def moving(skew: float, grace: timedelta = GRACE) -> timedelta:
-        return NOW - Moment(NOW, grace, skew_seconds=skew).moving_since
+        return NOW - JudgementTime(NOW, grace, skew_seconds=skew).moving_since
 
     assert moving(0) == timedelta(seconds=5)
     assert moving(30) == timedelta(seconds=31)
@@ -66,8 +66,8 @@ def test_what_may_have_moved_grows_with_the_difference_of_clocks() -> None:
 def test_clocks_matter_as_long_as_there_is_a_grace_time() -> None:
     skew = timedelta(seconds=30)
 
-    assert Moment(NOW, GRACE, skew_seconds=30).slack == skew
-    assert Moment(NOW, timedelta(0), skew_seconds=30).slack == timedelta(0)
+    assert JudgementTime(NOW, GRACE, skew_seconds=30).slack == skew
+    assert JudgementTime(NOW, timedelta(0), skew_seconds=30).slack == timedelta(0)
 
 
 def test_a_running_broker_tells_the_time() -> None:
@@ -98,7 +98,7 @@ def test_a_store_whose_newest_record_is_of_the_future_has_a_clock_that_is_ahead(
     url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
 
     def skew(now: datetime) -> float:
-        options = Options(url, path, tmp_path / "out", now, GRACE)
+        options = RunOptions(url, path, tmp_path / "out", now, GRACE)
         return open_ledgers(options).ledgers.skew_seconds
 
     assert skew(NOW + timedelta(days=1)) == 0

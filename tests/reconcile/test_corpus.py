@@ -17,7 +17,7 @@ from tests.reconcile.judging_files import judged
 from tests.reconcile.raw_ledgers import write_ledgers
 from tests.reconcile.seeded import drawn, plant
 
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
 pytestmark = pytest.mark.processes
@@ -110,7 +110,7 @@ def test_spark_comes_to_the_same_from_the_ledgers_and_from_their_export(
     """Given the same ledgers, when they are exported and reconciled, then every row has the verdict
     that the fault brought about; the export holds what a plain reading of tables and files finds;
     and reconciled once more, with neither database nor broker, it comes to the same."""
-    options = Options(
+    options = RunOptions(
         database=corpus.databases[0],
         others=corpus.databases[1:],
         store=str(corpus.store),
@@ -122,7 +122,7 @@ def test_spark_comes_to_the_same_from_the_ledgers_and_from_their_export(
 
     reconcile(options)
     reconcile(
-        Options(
+        RunOptions(
             database="",
             store="",
             out=tmp_path / "again",

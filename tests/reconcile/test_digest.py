@@ -14,7 +14,7 @@ from tests.resend.worlds import MemoryNotifier, World
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.escalate.alerts import LogNotifier
 from reliable_mq.escalate.smtp_notifier import SmtpNotifier
-from reliable_mq.reconcile.report.digest import News, reason_of
+from reliable_mq.reconcile.report.digest import NewFindings, reason_of
 from reliable_mq.reconcile.report.sql_digest import tell
 
 LOST, STUCK = "lost by the broker", "stuck"
@@ -179,7 +179,7 @@ def test_a_mail_and_the_log_say_it_in_their_words(
 
 
 def test_many_verdicts_are_told_in_their_order() -> None:
-    news = News({"stuck": 2, "not sent": 1}, {"stuck": "b", "not sent": "a"})
+    news = NewFindings({"stuck": 2, "not sent": 1}, {"stuck": "b", "not sent": "a"})
     summary = {"findings_total": 10, "repair": {"changed": 3}, "report": "s3a://x/report.html"}
 
     assert reason_of(news, summary) == (

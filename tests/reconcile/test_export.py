@@ -24,7 +24,7 @@ from reliable_mq.reconcile.runs.spark_opening import (
     open_exported,
     open_ledgers,
 )
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 
 NOTHING: dict[str, Any] = {"prefix": "rmq_", "stores": {}, "progress": {}, "now": NOW}
 
@@ -55,7 +55,7 @@ def test_an_export_from_before_the_time_that_is_asked_for_is_not_called_clean(
     url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
     uri = (tmp_path / "export").as_uri()
     export_ledgers(spark, uri, **NOTHING | {"urls": [url], "stores": {"b-1": store}})
-    options = Options("", "", tmp_path, NOW + timedelta(days=9), timedelta(0), ledgers=uri)
+    options = RunOptions("", "", tmp_path, NOW + timedelta(days=9), timedelta(0), ledgers=uri)
 
     with pytest.raises(ConfigurationError, match=f"the export at {uri} ends before it"):
         open_exported(spark, replace(options, since=NOW))
@@ -85,7 +85,7 @@ def test_an_export_has_the_progress_from_before_everything_else(
     store.commit("payments", "orders", 0, 0)
     path = store.write()
     url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
-    options = Options(url, path, tmp_path, NOW, timedelta(0), export="e", broker_name="b-1")
+    options = RunOptions(url, path, tmp_path, NOW, timedelta(0), export="e", broker_name="b-1")
     _, ledgers = of_its_brokers(options, open_ledgers(options))
     asked: dict[str, Any] = {}
     monkeypatch.setattr(spark_opening, "export_ledgers", lambda *_, **more: asked.update(more))
@@ -118,7 +118,7 @@ def test_exported_records_are_of_the_broker_that_each_names() -> None:
     ],
 )
 def test_an_export_is_judged_alone(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
-    options = Options("", "", tmp_path, NOW, timedelta(0), ledgers="export")
+    options = RunOptions("", "", tmp_path, NOW, timedelta(0), ledgers="export")
 
     with pytest.raises(ConfigurationError, match=says):
         reconcile(replace(options, **changes))

@@ -14,7 +14,7 @@ from tests.reconcile.ledgers import GRACE, NOW
 from tests.reconcile.webhdfs import webhdfs
 
 from reliable_mq.reconcile.runs.run_folder import REPORT, SUMMARY
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 from reliable_mq.reconcile.runs.spark_run_folders import STALE_SECONDS, HadoopRunFolders
 
 pytestmark = pytest.mark.spark
@@ -82,7 +82,7 @@ def test_a_run_puts_its_output_far_away(spark: SparkSession, tmp_path: Path, far
     url = f"sqlite:///{tmp_path}/shop.db"
     expected, store = every_case(url, tmp_path / "store")
 
-    summary = reconcile(Options(url, store, f"{far}/out", NOW, GRACE))
+    summary = reconcile(RunOptions(url, store, f"{far}/out", NOW, GRACE))
 
     out = tmp_path / "far" / "out"
     folder = out / f"run-{summary['run_id']}"

@@ -15,7 +15,7 @@ from reliable_mq.reconcile.brokers import file_store
 from reliable_mq.reconcile.brokers.file_queues import QueueFiles, queues_of, read_groups
 from reliable_mq.reconcile.brokers.file_store import read_layout
 from reliable_mq.reconcile.brokers.offset_table import committed_offsets, group_names
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 
 UNIT_SIZE = 20
 
@@ -212,7 +212,7 @@ def test_a_store_that_is_not_whole_is_named_and_not_judged(tmp_path: Path) -> No
     url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
     path = store.write()
     shutil.rmtree(tmp_path / "store" / "config")
-    options = Options(url, path, tmp_path / "out", datetime.now(UTC), timedelta(0))
+    options = RunOptions(url, path, tmp_path / "out", datetime.now(UTC), timedelta(0))
 
     with pytest.raises(StoreError, match=r"store is not whole: it has no config/consumerOffset"):
         reconcile(options)

@@ -16,7 +16,7 @@ from reliable_mq.reconcile.judgement.fold import folded
 from reliable_mq.reconcile.judgement.judge import judge
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.world import World
-from reliable_mq.reconcile.runs.spark_judge import Judging
+from reliable_mq.reconcile.runs.spark_judge import JudgementContext
 
 BEFORE, HEAVY, AFTER = message_id(1), message_id(2), message_id(3)
 PROGRESS = {
@@ -77,7 +77,7 @@ def test_a_folded_message_is_judged_as_the_whole_one(
     counted.add_verdicts(whole)
     batches = [event_rows(batch) for batch in table.to_batches(max_chunksize=30)]
 
-    judging = Judging(WORLD, (), "rmq_", events_at_once=40)
+    judging = JudgementContext(WORLD, (), "rmq_", events_at_once=40)
     parts = pa.concat_tables(judging.verdicts(batches, tally))
 
     names = ("message_id", "consumer_group", "verdict", "record_copies", "retries", "message_time")

@@ -14,7 +14,7 @@ from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
 from reliable_mq.reconcile.judgement.events import CONSUMED, EVENTS, LOG, STUB
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.world import World
-from reliable_mq.reconcile.runs.spark_judge import FileTask, Judging, hidden_name
+from reliable_mq.reconcile.runs.spark_judge import FileTask, JudgementContext, hidden_name
 
 WORLD = World(NOW, GRACE, NOW - timedelta(seconds=5), frozenset({"orders"}))
 
@@ -32,7 +32,7 @@ def test_what_retention_removes_from_tables_while_they_are_read_is_not_missing(
     rows = [event_rows(batch) for batch in logs.to_batches()]
 
     def found() -> dict[str, str]:
-        (judged,) = Judging(WORLD, (url,), "rmq_").verdicts(rows, Tally())
+        (judged,) = JudgementContext(WORLD, (url,), "rmq_").verdicts(rows, Tally())
         return {identity: verdict for (identity, _), verdict in verdicts_of(judged).items()}
 
     assert found() == dict.fromkeys((old, young), "orphan")
@@ -56,7 +56,7 @@ def test_verdicts_of_a_task_are_hidden_until_its_run_counts_them(tmp_path: Path)
         each.mkdir()
     stubs = pa.Table.from_pylist([event(STUB, message_id(1), required="g", tries=3)], EVENTS)
     rows = [event_rows(batch) for batch in stubs.to_batches()]
-    task = FileTask(Judging(WORLD, (), "rmq_"), *map(str, folders))
+    task = FileTask(JudgementContext(WORLD, (), "rmq_"), *map(str, folders))
 
     (counted,) = task(pa.Table.from_batches(rows, EVENT_ROWS).to_batches())
 

@@ -14,8 +14,8 @@ from tests.reconcile.test_log_scan import placed
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.log_columns import columns
-from reliable_mq.reconcile.brokers.log_roles import Customs
-from reliable_mq.reconcile.brokers.log_scan import End
+from reliable_mq.reconcile.brokers.log_roles import RecordContext
+from reliable_mq.reconcile.brokers.log_scan import ScanEnd
 from reliable_mq.reconcile.brokers.log_schema import (
     LOG_SCHEMA,
     RECORD_SCHEMA,
@@ -30,7 +30,7 @@ TOPICS = (
     *("%RETRY%payments", "%RETRY%payments_orders", "%RETRY%payments+orders", "%DLQ%payments"),
     *("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"),
 )
-CUSTOMS = Customs(
+CUSTOMS = RecordContext(
     pop_retries={"%RETRY%payments_orders": ("payments", "orders")},
     listed_from=lambda topic, queue_id: 2**40 + 400 if topic == "refunds" or queue_id == 2 else 0,
 )
@@ -202,7 +202,7 @@ def test_records_of_a_pull_are_believed_about_where_they_lie() -> None:
     batch, used, end = columns(pulled, None, LOG_SCHEMA)
 
     assert batch.column("commit_log_offset").to_pylist() == [500, 9000]
-    assert (used, end) == (len(pulled), End.CUT)
+    assert (used, end) == (len(pulled), ScanEnd.CUT)
 
 
 def test_no_record_is_an_empty_batch_of_the_wanted_columns() -> None:
@@ -210,7 +210,7 @@ def test_no_record_is_an_empty_batch_of_the_wanted_columns() -> None:
 
     batch, used, end = columns(bytes(100), 0, schema)
 
-    assert (batch.num_rows, batch.schema, used, end) == (0, schema, 0, End.INVALID)
+    assert (batch.num_rows, batch.schema, used, end) == (0, schema, 0, ScanEnd.INVALID)
 
 
 def test_a_column_that_is_not_there_is_named() -> None:

@@ -10,8 +10,8 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.file_store import read_layout
 from reliable_mq.reconcile.brokers.log_roles import (
     USUAL,
-    Customs,
-    Place,
+    RecordContext,
+    RecordPlace,
     delay_levels,
     pop_retries,
     retry_names,
@@ -50,7 +50,7 @@ def test_what_recalls_a_timed_message_is_no_copy_of_it() -> None:
     """Given the record by which a timed message is recalled, which has its id and another body;
     then it is the system's: the message is not delayed by it, nor does its content differ."""
     timed = {**IDENTITY, "REAL_TOPIC": "orders", "TIMER_OUT_MS": "1"}
-    place = Place("rmq_sys_wheel_timer", 0, 0, 0, STORED)
+    place = RecordPlace("rmq_sys_wheel_timer", 0, 0, 0, STORED)
 
     assert role_of(place, timed, USUAL).role == "delayed"
     recall = {**timed, "TIMER_DEL_UNIQKEY": "orders+" + message_id(1)}
@@ -114,17 +114,17 @@ def test_a_delay_is_due_when_the_consume_queue_says_so(tmp_path: Path) -> None:
 def test_a_timed_message_is_due_at_the_end_of_its_second(out: str, due: int) -> None:
     properties = {"REAL_TOPIC": "orders", "TIMER_OUT_MS": out}
 
-    role = role_of(Place("rmq_sys_wheel_timer", 0, 5, 0, STORED), properties, USUAL)
+    role = role_of(RecordPlace("rmq_sys_wheel_timer", 0, 5, 0, STORED), properties, USUAL)
 
     assert (role.role, role.topic, role.delay_level) == ("delayed", "orders", None)
     assert (role.due_ms or 0) - STORED == due
 
 
 def test_without_a_level_of_its_own_a_delay_has_that_of_its_queue() -> None:
-    customs = Customs(delay_ms=delay_levels("1s 2m 3h"))
+    customs = RecordContext(delay_ms=delay_levels("1s 2m 3h"))
 
     dues = [
-        role_of(Place("SCHEDULE_TOPIC_XXXX", queue_id, 0, 0, 0), {}, customs).due_ms
+        role_of(RecordPlace("SCHEDULE_TOPIC_XXXX", queue_id, 0, 0, 0), {}, customs).due_ms
         for queue_id in (0, 1, 2, 17)
     ]
 

@@ -21,7 +21,7 @@ from reliable_mq.reconcile.brokers.file_store import (
     StoreLayout,
     read_layout,
 )
-from reliable_mq.reconcile.brokers.log_scan import End, LogRow
+from reliable_mq.reconcile.brokers.log_scan import LogRow, ScanEnd
 from reliable_mq.reconcile.judgement import unchecked
 from reliable_mq.wire import compression
 from reliable_mq.wire.compression import KINDS, compress, flags_of
@@ -75,7 +75,7 @@ def test_the_scan_reads_what_the_plain_decoder_reads(found: list[Record], at: in
 
     rows, used, end = scan(data, at, check_body=True)
 
-    assert (used, end) == (len(data), End.CUT)
+    assert (used, end) == (len(data), ScanEnd.CUT)
     for row, record in zip(rows, iter_records(data), strict=True):
         assert row.queue_topic == record.topic
         host, port = record.store_host[:-4], int.from_bytes(record.store_host[-4:])
@@ -97,7 +97,7 @@ def test_bytes_cut_anywhere_give_the_records_before_the_cut(
 
     rows, used, end = scan(whole[:cut], 0, check_body=False)
 
-    assert end is End.CUT
+    assert end is ScanEnd.CUT
     assert used <= cut
     assert [row.commit_log_offset for row in rows] == [
         record.commit_log_offset for record in iter_records(whole[:used])
@@ -106,9 +106,9 @@ def test_bytes_cut_anywhere_give_the_records_before_the_cut(
 
 @pytest.mark.parametrize(
     ("tail", "end"),
-    [(bytes(100), End.INVALID), (encode_blank(4096) + bytes(92), End.BLANK)],
+    [(bytes(100), ScanEnd.INVALID), (encode_blank(4096) + bytes(92), ScanEnd.BLANK)],
 )
-def test_the_scan_stops_at_zeros_and_at_the_blank_of_a_segment(tail: bytes, end: End) -> None:
+def test_the_scan_stops_at_zeros_and_at_the_blank_of_a_segment(tail: bytes, end: ScanEnd) -> None:
     data = placed([Record(topic="orders", body=b"1")])
 
     rows, used, why = scan(data + tail, 0, check_body=False)
@@ -119,7 +119,7 @@ def test_the_scan_stops_at_zeros_and_at_the_blank_of_a_segment(tail: bytes, end:
 def test_a_record_that_says_it_lies_elsewhere_is_not_believed() -> None:
     data = placed([Record(topic="orders", body=b"1")], log_offset=500)
 
-    assert scan(data, 0, check_body=False) == ([], 0, End.INVALID)
+    assert scan(data, 0, check_body=False) == ([], 0, ScanEnd.INVALID)
 
 
 def test_a_property_whose_name_only_ends_like_the_id_is_not_the_id() -> None:

@@ -6,7 +6,12 @@ import pytest
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.runs import spark_machine
-from reliable_mq.reconcile.runs.machine_share import Share, parse_memory, partitions_for, share_of
+from reliable_mq.reconcile.runs.machine_share import (
+    MachineShare,
+    parse_memory,
+    partitions_for,
+    share_of,
+)
 from reliable_mq.reconcile.runs.spark_causes import cause
 
 GIB = 1024**3
@@ -16,7 +21,7 @@ WORKER_MIB, BESIDE_MIB = 512, 768
 def test_two_cores_fit_four_gigabytes() -> None:
     share = share_of(64 * GIB, 2, 4 * GIB)
 
-    assert share == Share(cores=2, heap_mib=2048)
+    assert share == MachineShare(cores=2, heap_mib=2048)
     assert share.heap_mib + share.cores * WORKER_MIB + BESIDE_MIB <= 4096
 
 

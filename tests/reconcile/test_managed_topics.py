@@ -15,9 +15,9 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.judgement.verdict import Verdict
 from reliable_mq.reconcile.runs.run_options import check, lack_of_stubs, managed_topics
 from reliable_mq.reconcile.runs.spark_opening import hidden_by_retention
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 
-OPTIONS = Options("sqlite://", "store", "out", NOW, GRACE)
+OPTIONS = RunOptions("sqlite://", "store", "out", NOW, GRACE)
 
 
 def test_managed_is_what_has_stubs_what_a_run_knew_and_what_is_declared() -> None:
@@ -87,7 +87,7 @@ def test_orphans_are_found_where_no_stub_is_left(spark: SparkSession, tmp_path: 
     settled, queue = cases.new(ack=Verdict.SETTLED)
     cases.stub(settled, status=1, **cases.send(settled, queue))
     url, store = cases.write()
-    options = Options(url, store, tmp_path / "out", NOW, GRACE)
+    options = RunOptions(url, store, tmp_path / "out", NOW, GRACE)
     reconcile(options)
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -120,7 +120,7 @@ def test_a_topic_that_nobody_reads_is_told_until_a_group_commits_an_offset(
     settled, queue = cases.new(ack=Verdict.SETTLED)
     cases.stub(settled, status=1, **cases.send(settled, queue))
     url, store = cases.write()
-    options = Options(url, store, tmp_path / "out", NOW, GRACE)
+    options = RunOptions(url, store, tmp_path / "out", NOW, GRACE)
 
     unread = reconcile(options)
     cases.passed("audit", queue)

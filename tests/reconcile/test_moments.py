@@ -10,7 +10,7 @@ from reliable_mq.message import new_message_id
 from reliable_mq.reconcile.judgement.latency import quantile_ms
 from reliable_mq.reconcile.judgement.verdict import FINDINGS, Verdict
 from reliable_mq.reconcile.moments import first_id, parse_duration, parse_moment
-from reliable_mq.reconcile.repairs.repair import ACTIONS, Action, plan
+from reliable_mq.reconcile.repairs.repair import ACTIONS, RepairAction, plan
 from reliable_mq.reconcile.report.report_chart import spell_ms
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -106,8 +106,8 @@ def test_a_message_gets_one_action_the_strongest_of_its_groups() -> None:
     repairs = list(plan(findings))
 
     assert [(r.message_id, r.action, r.groups) for r in repairs] == [
-        ("1", Action.RESEND, ("b",)),
-        ("2", Action.CONFIRM, ("a",)),
+        ("1", RepairAction.RESEND, ("b",)),
+        ("2", RepairAction.CONFIRM, ("a",)),
     ]
 
 

@@ -10,9 +10,9 @@ from reliable_mq.reconcile.repairs.repair import (
     ACTIONS,
     UNBOUNDED,
     VOIDABLE,
-    Action,
-    Choice,
-    Rate,
+    FindingChoice,
+    RepairAction,
+    RepairRate,
     parse_rate,
     parse_verdict,
     plan,
@@ -26,12 +26,12 @@ def finding(message: str, verdict: Verdict, group: str = "g", **more: Any) -> di
 
 
 def actions(*findings: dict[str, Any], **choice: frozenset[Verdict]) -> list[tuple[str, str]]:
-    return [(each.message_id, str(each.action)) for each in plan(findings, Choice(**choice))]
+    return [(each.message_id, str(each.action)) for each in plan(findings, FindingChoice(**choice))]
 
 
 def test_only_findings_are_repaired_and_nothing_is_voided_unasked() -> None:
     assert ACTIONS.keys() | VOIDABLE <= FINDINGS
-    assert Action.VOID not in ACTIONS.values()
+    assert RepairAction.VOID not in ACTIONS.values()
     assert all(not actions(finding("a", v)) for v in FINDINGS - ACTIONS.keys())
     assert not actions(finding("a", Verdict.LOST, stub_status=None))
 
@@ -41,7 +41,7 @@ def test_one_action_is_taken_for_a_message_the_one_that_makes_the_others_needles
     stuck = finding("a", Verdict.STUCK, "g", log_owner="worker")
     passed = finding("a", Verdict.NOT_CONSUMED, "h")
     (both,) = plan([stuck, passed])
-    assert (both.action, both.groups, both.verdicts) == (Action.RELEASE, ("g",), ("stuck",))
+    assert (both.action, both.groups, both.verdicts) == (RepairAction.RELEASE, ("g",), ("stuck",))
 
     assert actions(finding("b", Verdict.STUCK), finding("c", Verdict.SENT_NOT_MARKED)) == [
         ("b", "resend"),
@@ -88,7 +88,7 @@ def test_a_verdict_that_cannot_be_repaired_so_is_refused(
     choice: dict[str, Verdict], says: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        Choice(**{name: frozenset({verdict}) for name, verdict in choice.items()})
+        FindingChoice(**{name: frozenset({verdict}) for name, verdict in choice.items()})
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
@@ -104,7 +104,7 @@ def test_a_verdict_may_be_written_with_hyphens_or_as_it_is_printed(verdict: Verd
     ("text", "per_second"), [("50/s", 50.0), ("600/m", 10.0), (" 1800 / h", 0.5), ("0.5/s", 0.5)]
 )
 def test_a_rate_is_written_by_second_minute_or_hour(text: str, per_second: float) -> None:
-    assert parse_rate(text) == Rate(per_second)
+    assert parse_rate(text) == RepairRate(per_second)
 
 
 @pytest.mark.parametrize("text", ["50", "0/s", "-1/s", "x/s", "5/day", "inf/s", "nan/s", ""])
@@ -115,8 +115,12 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 
 def test_a_rate_changes_at_most_a_seconds_worth_at_once_and_waits_for_the_rest() -> None:
     assert (UNBOUNDED.batch(500), UNBOUNDED.wait(10_000, 0.0)) == (500, 0.0)
-    assert (Rate(50.0).batch(500), Rate(0.1).batch(500), Rate(1e9).batch(500)) == (50, 1, 500)
-    assert (Rate(50.0).wait(100, 0.5), Rate(50.0).wait(100, 7.0)) == (1.5, 0.0)
+    assert (
+        RepairRate(50.0).batch(500),
+        RepairRate(0.1).batch(500),
+        RepairRate(1e9).batch(500),
+    ) == (50, 1, 500)
+    assert (RepairRate(50.0).wait(100, 0.5), RepairRate(50.0).wait(100, 7.0)) == (1.5, 0.0)
 
 
 def test_the_outcome_counts_all_and_shows_the_first() -> None:

@@ -6,7 +6,7 @@ from tests.resend.worlds import MAX, QUEUE, World
 
 from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.reconcile.repairs.repair import Action
+from reliable_mq.reconcile.repairs.repair import RepairAction
 
 
 def test_a_run_that_repeats_itself_leaves_to_the_scheduler_what_it_will_send(world: World) -> None:
@@ -16,7 +16,7 @@ def test_a_run_that_repeats_itself_leaves_to_the_scheduler_what_it_will_send(wor
     world.change(tried, count=2, missed=True, resend_time=utc_datetime(900.0))
     before = world.rows(world.database.stubs)
 
-    repairs = [repair_of(world, stub, Action.RESEND) for stub in (new, tried)]
+    repairs = [repair_of(world, stub, RepairAction.RESEND) for stub in (new, tried)]
     done = repaired(world, *repairs, is_following=True)
 
     assert done == dict.fromkeys("ab", "the resend scheduler has it in hand; left alone")
@@ -32,7 +32,7 @@ def test_a_single_run_lets_the_scheduler_send_at_once_and_leaves_it_its_count(wo
     world.change(relayed, resend_time=utc_datetime(260.0))
 
     done = repaired(
-        world, *(repair_of(world, stub, Action.RESEND) for stub in (new, tried, relayed))
+        world, *(repair_of(world, stub, RepairAction.RESEND) for stub in (new, tried, relayed))
     )
 
     assert done == {
@@ -55,7 +55,7 @@ def test_a_repair_while_following_says_what_is_lost_and_leaves_the_scheduler_cou
         world.change(stub, resend_time=utc_datetime(260.0))
     world.change(looked_at, owner="one", lease_until=utc_datetime(260.0))
 
-    repairs = [repair_of(world, stub, Action.RESEND) for stub in (lost, looked_at)]
+    repairs = [repair_of(world, stub, RepairAction.RESEND) for stub in (lost, looked_at)]
     done = repaired(world, *repairs, is_following=True)
 
     assert done == {"a": "done", "b": "somebody is at work on it; left alone"}
@@ -75,7 +75,7 @@ def test_a_lost_message_that_is_not_due_yet_is_sent_before_it_is_due(world: Worl
     world.change(early, resend_time=utc_datetime(5_010.0))
     world.change(due, resend_time=utc_datetime(220.0))
 
-    repairs = [repair_of(world, stub, Action.RESEND) for stub in (early, due)]
+    repairs = [repair_of(world, stub, RepairAction.RESEND) for stub in (early, due)]
     repaired(world, *repairs, is_following=True)
 
     times = [world.row(stub)["resend_time"] for stub in (early, due)]
@@ -100,11 +100,11 @@ def test_a_stub_in_the_schedulers_hand_is_told_of_in_time_with_repairs_beside_it
         world.scheduler.run_once(float(at))
         for _, each in world.open_escalations():
             told.setdefault(each, at)
-        repaired(world, repair_of(world, repaired_one, Action.RESEND), is_following=True)
+        repaired(world, repair_of(world, repaired_one, RepairAction.RESEND), is_following=True)
 
     assert told.keys() == set(pair)
     assert told[pair[0]] == told[pair[1]]
     assert sorted(world.open_escalations()) == [("sends used up", each) for each in sorted(pair)]
     assert world.row(repaired_one)["count"] == world.row(left_one)["count"] == MAX
-    done = repaired(world, repair_of(world, repaired_one, Action.RESEND), is_following=True)
+    done = repaired(world, repair_of(world, repaired_one, RepairAction.RESEND), is_following=True)
     assert set(done.values()) == {"a person was told of it; left alone"}

@@ -12,8 +12,8 @@ from tests.waiting import until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.database.row_values import StubStatus
-from reliable_mq.reconcile.repairs.repair import Action, Repair
-from reliable_mq.reconcile.repairs.sql_repair import Order, Repaired, repair_all
+from reliable_mq.reconcile.repairs.repair import Repair, RepairAction
+from reliable_mq.reconcile.repairs.sql_repair import RepairOrder, RepairOutcome, repair_all
 
 WAIT = 60.0
 ORDERS = 80
@@ -32,7 +32,7 @@ def wrong_findings(mq: ReliableMQ) -> Iterator[Repair]:
     """Yield a resend, and a release, of everything there is, as if all of it had been lost."""
     for number, row in enumerate(stubs_of(mq)):
         seen = {f"stub_{name}": row[name] for name in SEEN}
-        action = Action.RELEASE if number % 2 else Action.RESEND
+        action = RepairAction.RELEASE if number % 2 else RepairAction.RESEND
         yield Repair(row["message_id"], action, ("payments",), ("lost by the broker",), seen)
 
 
@@ -57,7 +57,7 @@ def test_repairs_of_everything_while_traffic_runs_change_no_effect(
     mq.create_tables()
     PAYMENTS.create(mq.database.engine)
     stopped = threading.Event()
-    results: list[Repaired] = []
+    results: list[RepairOutcome] = []
 
     def order_all() -> None:
         for number in range(ORDERS):
@@ -65,7 +65,7 @@ def test_repairs_of_everything_while_traffic_runs_change_no_effect(
                 tx.send("orders", {"id": number})
 
     def repair_all_the_time() -> None:
-        order = Order((postgres_url,), "rmq_", "run", datetime.now(UTC))
+        order = RepairOrder((postgres_url,), "rmq_", "run", datetime.now(UTC))
         while not stopped.is_set():
             try:
                 results.extend(repair_all(order, list(wrong_findings(mq))))

@@ -21,7 +21,7 @@ from reliable_mq.reconcile.report.prometheus_text import prometheus_text
 from reliable_mq.reconcile.report.report_html import html_report
 from reliable_mq.reconcile.report.report_style import STYLE
 from reliable_mq.reconcile.report.report_text import print_report
-from reliable_mq.reconcile.report.summary import Group, summarize
+from reliable_mq.reconcile.report.summary import SummaryRow, summarize
 
 MOMENT = {"as_of": "2026-11-20T12:00:00Z", "since": None, "until": None, "grace_seconds": 600.0}
 LEDGERS = {"stubs": 10, "consume_logs": 9, "first_deliveries": 8, "other_copies": 1}
@@ -31,11 +31,11 @@ WHOLE: Mapping[str, str | None] = {"tables of sqlite:///shop.db": None, "broker 
 DAY = 20_777  # 2026-11-20
 STRANGE = "<script>alert('topic')</script>"
 GROUPS = (
-    Group("settled", False, "orders", "payments", DAY, 4_000, 3_000, 1, 2),
-    Group("settled", False, "orders", "payments", DAY - 1, 500, 400, 0, 0),
-    Group("stuck", True, "orders", "payments", DAY, 2, 2, 0, 0),
-    Group("unmanaged", False, STRANGE, "", DAY - 40, 3, 3, 0, 0),
-    Group("orphan", True, None, "", None, 1, 1, 0, 0),
+    SummaryRow("settled", False, "orders", "payments", DAY, 4_000, 3_000, 1, 2),
+    SummaryRow("settled", False, "orders", "payments", DAY - 1, 500, 400, 0, 0),
+    SummaryRow("stuck", True, "orders", "payments", DAY, 2, 2, 0, 0),
+    SummaryRow("unmanaged", False, STRANGE, "", DAY - 40, 3, 3, 0, 0),
+    SummaryRow("orphan", True, None, "", None, 1, 1, 0, 0),
 )
 
 
@@ -100,8 +100,8 @@ def test_verdicts_are_told_by_topic_and_day() -> None:
 
 
 UNREAD = (
-    Group("settled", False, "ordres", "", DAY, 3, 3, 0, 0),
-    Group("settled", False, "orders", "", DAY, 5, 5, 0, 0),  # and groups wait for others
+    SummaryRow("settled", False, "ordres", "", DAY, 3, 3, 0, 0),
+    SummaryRow("settled", False, "orders", "", DAY, 5, 5, 0, 0),  # and groups wait for others
 )
 
 
@@ -229,7 +229,7 @@ def test_a_page_of_nothing_and_one_of_a_year_are_pages_too() -> None:
     )
 
 
-def replace_day(group: Group, day: int) -> Group:
+def replace_day(group: SummaryRow, day: int) -> SummaryRow:
     return group._replace(day=day)
 
 

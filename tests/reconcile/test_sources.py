@@ -18,9 +18,9 @@ from reliable_mq.reconcile.databases.ledger_columns import (
     STUB,
     TOLD,
 )
-from reliable_mq.reconcile.databases.sql_arrow import Asked, read
+from reliable_mq.reconcile.databases.sql_arrow import LedgerQuery, read
 from reliable_mq.reconcile.databases.sql_ledger import managed_topics, stub_count_at_most
-from reliable_mq.reconcile.databases.sql_ranges import Changes, IdWindow, key_ranges
+from reliable_mq.reconcile.databases.sql_ranges import ChangeWindow, IdWindow, key_ranges
 from reliable_mq.reconcile.moments import first_id
 from reliable_mq.reconcile.source_options import names, number, option, switch
 from reliable_mq.wire.record import body_checksum
@@ -47,13 +47,13 @@ def url(database_url: str) -> str:
 
 
 def rows(
-    url: str, table: str, window: IdWindow | Changes, per_partition: int
+    url: str, table: str, window: IdWindow | ChangeWindow, per_partition: int
 ) -> list[dict[str, Any]]:
     columns = (*COLUMNS[table], *([CONTENT] if table == STUB else []))
     return [
         row
         for part in key_ranges(url, table, "rmq_", window, per_partition)
-        for batch in read(url, Asked(table, "rmq_", columns, part))
+        for batch in read(url, LedgerQuery(table, "rmq_", columns, part))
         for row in batch.to_pylist()
     ]
 
@@ -110,20 +110,20 @@ def test_what_was_changed_is_read_alone_or_with_all_that_is_open(database_url: s
         tables.told(new, "g", 1)
     url = tables.write()
 
-    def found(table: str, window: Changes) -> set[str]:
+    def found(table: str, window: ChangeWindow) -> set[str]:
         read_rows = rows(url, table, window, 2)
         ids = [row["message_id"] for row in read_rows]
         assert len(set(ids)) == len(ids)
         return set(ids)
 
-    changed = Changes(moment(101), moment(104))
-    with_open = Changes(moment(101), moment(104), with_open=True)
+    changed = ChangeWindow(moment(101), moment(104))
+    with_open = ChangeWindow(moment(101), moment(104), with_open=True)
     assert found(STUB, changed) == {message_id(index) for index in (101, 102, 103)}
     assert found(STUB, with_open) == {message_id(index) for index in (2, 3, 101, 102, 103)}
     assert found(CONSUME_LOG, changed) == {message_id(index) for index in (101, 103)}
     assert found(CONSUME_LOG, with_open) == {message_id(index) for index in range(100, 105)}
-    assert len(found(TOLD, Changes(LONG_AGO, moment(1)))) == 5
-    assert found(TOLD, Changes(moment(1))) == set()
+    assert len(found(TOLD, ChangeWindow(LONG_AGO, moment(1)))) == 5
+    assert found(TOLD, ChangeWindow(moment(1))) == set()
     with pytest.raises(ConfigurationError, match="stub, consume_log, confirmation, not of audit"):
         key_ranges(url, AUDIT, "rmq_", changed)
 
@@ -145,7 +145,7 @@ def test_tables_that_are_partitioned_by_day_are_read_like_others(postgres_url: s
         for window, wanted in (
             (EVERYTHING, ids),
             (second_day, ids[1:2]),
-            (Changes(today, None), ids),
+            (ChangeWindow(today, None), ids),
         ):
             found = rows(postgres_url, ledger, window, 1)
             assert sorted(row["message_id"] for row in found) == wanted

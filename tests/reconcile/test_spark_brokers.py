@@ -32,7 +32,7 @@ from reliable_mq.reconcile.brokers.spark_brokers import (
     open_logs,
 )
 from reliable_mq.reconcile.databases.ledger_columns import STUB
-from reliable_mq.reconcile.databases.sql_arrow import Asked, read
+from reliable_mq.reconcile.databases.sql_arrow import LedgerQuery, read
 from reliable_mq.reconcile.databases.sql_ranges import IdWindow, key_ranges
 from reliable_mq.reconcile.judgement.events import EVENTS
 from reliable_mq.reconcile.judgement.judge import judge
@@ -43,7 +43,7 @@ from reliable_mq.reconcile.judgement.ledger_events import (
     stub_events,
 )
 from reliable_mq.reconcile.judgement.world import World
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 from reliable_mq.testing.local_servers import free_port
 
 LATER = NOW + timedelta(days=365)
@@ -211,7 +211,7 @@ def stub_batches(url: str) -> list[pa.RecordBatch]:
     return [
         stub_events(batch)
         for part in key_ranges(url, STUB, "rmq_", IdWindow())
-        for batch in read(url, Asked(STUB, "rmq_", STUB_COLUMNS, part))
+        for batch in read(url, LedgerQuery(STUB, "rmq_", STUB_COLUMNS, part))
     ]
 
 
@@ -235,7 +235,7 @@ def test_a_cluster_is_judged_whole_or_it_is_said_which_broker_is_away(
     assert [clock.whose for clock in whole.clocks] == ["the broker b-1", "the broker b-2"]
     assert all(clock.difference < 1 for clock in whole.clocks)
     verdicts = judged(url, whole)
-    asked = Options(url, "", tmp_path / "out", LATER, GRACE, cluster=first.name_server_address)
+    asked = RunOptions(url, "", tmp_path / "out", LATER, GRACE, cluster=first.name_server_address)
     run = reconcile(asked)
     second.kill()
     with pytest.raises(ConfigurationError, match="broker b-2, whose log is not in the cluster now"):
@@ -282,7 +282,7 @@ def test_increments_go_on_in_the_queues_of_a_running_cluster(
 
         def run(**more: Any) -> dict[str, Any]:
             now = datetime.now(UTC) + timedelta(hours=1)
-            options = Options(url, "", tmp_path / "out", now, timedelta(minutes=1), **more)
+            options = RunOptions(url, "", tmp_path / "out", now, timedelta(minutes=1), **more)
             return reconcile(replace(options, cluster=broker.name_server_address))
 
         send(5)
@@ -315,7 +315,7 @@ def test_a_run_judges_each_message_by_its_brokers_log(spark: SparkSession, tmp_p
     lost = {"queue_id": 0, "offset": 7, "count": 1, "broker_name": "b-2"}
     tables.stub(message_id(2), b"body", status=1, **lost)
     url = tables.write()
-    asked = Options(url, stores[0], tmp_path / "out", NOW, GRACE, stores=(stores[1],))
+    asked = RunOptions(url, stores[0], tmp_path / "out", NOW, GRACE, stores=(stores[1],))
 
     whole = reconcile(asked)
     away = replace(asked, stores=(f"b-2={tmp_path / 'nowhere'}",))

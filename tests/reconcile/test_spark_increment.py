@@ -20,7 +20,7 @@ from reliable_mq.reconcile.judgement.events import EVENTS, RECORD
 from reliable_mq.reconcile.judgement.verdict import Verdict
 from reliable_mq.reconcile.runs.run_plan import NO_RUN
 from reliable_mq.reconcile.runs.spark_job import whole_bodies
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 from reliable_mq.reconcile.runs.sql_outcome import Overtaken, write_outcome
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -95,7 +95,7 @@ class Days:
         self.cases.write()
 
     def run(self, day: datetime, out: str = "out", **more: Any) -> dict[str, Any]:
-        options = Options(
+        options = RunOptions(
             database=self.url,
             store=self.store,
             out=self.folder / out,

@@ -29,8 +29,8 @@ from reliable_mq.database.sql_scheduling_tables import retention_table
 from reliable_mq.database.sql_stub_table import message_stub_table
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.judgement.verdict import FINDINGS, Verdict
-from reliable_mq.reconcile.repairs.repair import Choice
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.repairs.repair import FindingChoice
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -41,8 +41,8 @@ def databases_are_asked_for_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DatabaseClock, "now_on", lambda *_: NOW.timestamp())
 
 
-def options(url: str, store: str, out: Path, **more: Any) -> Options:
-    return Options(database=url, store=store, out=out, now=NOW, grace=GRACE, **more)
+def options(url: str, store: str, out: Path, **more: Any) -> RunOptions:
+    return RunOptions(database=url, store=store, out=out, now=NOW, grace=GRACE, **more)
 
 
 def verdicts_in(out: Path) -> dict[tuple[str, str], str]:
@@ -142,7 +142,7 @@ def test_a_repair_makes_the_next_run_clean_and_is_audited(
     cases.store.add("%DLQ%payments", BODY, properties=letter, reconsume_times=16)
     url, store = cases.write()
     stubs = message_stub_table(MetaData())
-    asked = {"choice": Choice(void=frozenset({Verdict.DEAD_LETTERED}))}
+    asked = {"choice": FindingChoice(void=frozenset({Verdict.DEAD_LETTERED}))}
     before = rows_of(url, stubs)
 
     planned = reconcile(options(url, store, tmp_path / "out", repair="plan", **asked))

@@ -25,7 +25,7 @@ from reliable_mq.reconcile.databases.ledger_columns import (
     schema_of,
     table_of,
 )
-from reliable_mq.reconcile.databases.sql_arrow import Asked, read
+from reliable_mq.reconcile.databases.sql_arrow import LedgerQuery, read
 from reliable_mq.reconcile.databases.sql_ledger import check_tables
 from reliable_mq.reconcile.source_filters import Condition
 from reliable_mq.wire.record import body_checksum
@@ -34,7 +34,7 @@ A_MICROSECOND = timedelta(microseconds=1)
 ODD_TEXT = "50% of 'it' \\ \"é\" 消息 :name"
 
 
-def table(url: str, asked: Asked) -> pa.Table:
+def table(url: str, asked: LedgerQuery) -> pa.Table:
     """Return what is read; whether by the driver for Arrow or row by row must not matter."""
     schema = schema_of(asked.ledger, asked.columns)
     fast, slow = (
@@ -45,7 +45,7 @@ def table(url: str, asked: Asked) -> pa.Table:
     return fast
 
 
-def rows(url: str, asked: Asked) -> list[dict[str, Any]]:
+def rows(url: str, asked: LedgerQuery) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = table(url, asked).to_pylist()
     return found
 
@@ -56,7 +56,7 @@ def test_every_column_comes_as_it_was_written_whatever_the_way(database_url: str
     at = LONG_AGO + A_MICROSECOND
     tables.stub(message_id(2), b"", update_date=at, offset=2**40, queue_id=7, broker_name="b")
 
-    first, second = rows(tables.write(), Asked(STUB, "rmq_", (*COLUMNS[STUB], CONTENT)))
+    first, second = rows(tables.write(), LedgerQuery(STUB, "rmq_", (*COLUMNS[STUB], CONTENT)))
 
     assert (first["message_id"], first["tag"], first["note"]) == (message_id(1), ODD_TEXT, None)
     assert (first["content"], first["content_size"]) == (b"\0\xff", 2)
@@ -71,7 +71,7 @@ def test_only_the_columns_that_are_asked_for_come_in_their_order(database_url: s
     tables = TableWriter(database_url)
     tables.stub(message_id(1), b"x")
 
-    found = table(tables.write(), Asked(STUB, "rmq_", ("offset", "content_crc", "topic")))
+    found = table(tables.write(), LedgerQuery(STUB, "rmq_", ("offset", "content_crc", "topic")))
 
     assert found.schema == pa.schema(
         [("offset", pa.int64()), ("content_crc", pa.int32()), ("topic", pa.string())]
@@ -88,7 +88,7 @@ def test_what_is_null_at_first_has_its_type_later(database_url: str) -> None:
         tables.stub(message_id(number))
     tables.stub(message_id(1_100), owner="somebody", lease_until=LONG_AGO)
 
-    found = rows(tables.write(), Asked(STUB, "rmq_", ("owner", "lease_until")))
+    found = rows(tables.write(), LedgerQuery(STUB, "rmq_", ("owner", "lease_until")))
 
     assert [row for row in found if row["owner"]] == [
         {"owner": "somebody", "lease_until": LONG_AGO}
@@ -151,7 +151,7 @@ def test_every_table_can_be_read(database_url: str) -> None:
         with engine.begin() as connection:
             connection.execute(insert(ledger).values(row))
 
-        (found,) = rows(database_url, Asked(name, "rmq_", tuple(COLUMNS[name])))
+        (found,) = rows(database_url, LedgerQuery(name, "rmq_", tuple(COLUMNS[name])))
 
         assert found.items() >= row.items()
         assert found.keys() == COLUMNS[name].keys()
@@ -161,7 +161,7 @@ def test_every_table_can_be_read(database_url: str) -> None:
 def test_an_empty_table_has_no_batch(database_url: str) -> None:
     url = TableWriter(database_url).write()
 
-    asked = Asked(STUB, "rmq_", ("topic",))
+    asked = LedgerQuery(STUB, "rmq_", ("topic",))
     assert list(read(url, asked)) == list(read(url, asked, by_rows=True)) == []
 
 
@@ -191,7 +191,7 @@ def test_a_moment_that_python_cannot_hold_takes_no_other_row_along(postgres_url:
             )
     engine.dispose()
 
-    found = rows(url, Asked(STUB, "rmq_", ("tag", "update_date")))
+    found = rows(url, LedgerQuery(STUB, "rmq_", ("tag", "update_date")))
 
     by_tag = {int(row["tag"]): row["update_date"] for row in found}
     assert [by_tag[number] for number in range(len(read_as))] == list(read_as.values())
@@ -207,7 +207,7 @@ def test_text_that_is_no_moment_is_read_as_the_earliest(tmp_path: Any) -> None:
         connection.execute(text("UPDATE rmq_message_stub SET update_date = 'soon' WHERE seq = 1"))
     engine.dispose()
 
-    found = rows(url, Asked(STUB, "rmq_", ("update_date",)))
+    found = rows(url, LedgerQuery(STUB, "rmq_", ("update_date",)))
 
     assert [row["update_date"] for row in found] == [EARLIEST, LONG_AGO]
 
@@ -223,7 +223,7 @@ def test_text_that_is_no_utf_8_takes_no_other_row_along(tmp_path: Any) -> None:
         connection.execute(text(broken))
     engine.dispose()
 
-    (batch,) = read(url, Asked(STUB, "rmq_", ("tag",)))
+    (batch,) = read(url, LedgerQuery(STUB, "rmq_", ("tag",)))
 
     assert batch.column("tag").to_pylist() == ["a\ufffdb", "paid"]
 
@@ -255,7 +255,7 @@ def test_conditions_leave_out_the_same_rows_everywhere(database_url: str) -> Non
         (Condition("update_date", ">=", LONG_AGO + 2 * A_MICROSECOND), {2, 3}),
         (Condition("update_date", "<", LONG_AGO + A_MICROSECOND), {0}),
     ):
-        asked = Asked(STUB, "rmq_", ("offset",), conditions=(condition,))
+        asked = LedgerQuery(STUB, "rmq_", ("offset",), conditions=(condition,))
         assert {row["offset"] for row in rows(url, asked)} == kept, condition
 
 
@@ -266,7 +266,7 @@ def test_a_batch_is_bounded_by_the_bytes_of_its_contents(database_url: str) -> N
     url = tables.write()
 
     for by_rows in (False, True):
-        batches = read(url, Asked(STUB, "rmq_", (CONTENT,)), by_rows=by_rows)
+        batches = read(url, LedgerQuery(STUB, "rmq_", (CONTENT,)), by_rows=by_rows)
         sizes = [batch.nbytes for batch in batches]
         assert len(sizes) >= 2
         assert max(sizes) < 6 * 1024 * 1024
@@ -278,7 +278,7 @@ def test_reading_that_sleeps_in_between_asks_for_little_at_a_time(database_url: 
         tables.stub(message_id(number), bytes(1024))
     url = tables.write()
 
-    asked = Asked(STUB, "rmq_", (CONTENT,))
+    asked = LedgerQuery(STUB, "rmq_", (CONTENT,))
     for by_rows in (False, True):
         assert len(list(read(url, replace(asked, share=0.99), by_rows=by_rows))) >= 7
         assert len(list(read(url, asked, by_rows=by_rows))) == 1
@@ -296,7 +296,7 @@ def test_reading_takes_its_share_of_the_time_and_sleeps_the_rest(
         "reliable_mq.reconcile.databases.sql_connection.time.monotonic", lambda: float(next(ticks))
     )
     monkeypatch.setattr("reliable_mq.reconcile.databases.sql_connection.time.sleep", slept.append)
-    asked = Asked(STUB, "rmq_", ("topic",))
+    asked = LedgerQuery(STUB, "rmq_", ("topic",))
 
     assert len(list(read(url, replace(asked, share=0.25)))) == 1
     assert slept == [3.0]
@@ -317,7 +317,7 @@ def test_a_database_that_is_not_there_is_one_line_without_its_password() -> None
     url = "postgresql://somebody:secret@127.0.0.1:1/shop"
 
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1") as caught:
-        list(read(url, Asked(STUB, "rmq_", ("topic",))))
+        list(read(url, LedgerQuery(STUB, "rmq_", ("topic",))))
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)
 
@@ -326,7 +326,7 @@ def test_a_sqlite_file_that_is_not_there_is_not_made(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/none.db"
 
     with pytest.raises(Unavailable):
-        list(read(url, Asked(STUB, "rmq_", ("topic",))))
+        list(read(url, LedgerQuery(STUB, "rmq_", ("topic",))))
     with pytest.raises(ConfigurationError, match=r"none\.db' does not exist"):
         check_tables(url, "rmq_")
 

@@ -14,8 +14,8 @@ from tests.resend.worlds import World
 from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import RESENT
-from reliable_mq.reconcile.repairs.repair import Action, Rate, Repair
-from reliable_mq.reconcile.repairs.sql_repair import Order, Repaired, repair_all
+from reliable_mq.reconcile.repairs.repair import Repair, RepairAction, RepairRate
+from reliable_mq.reconcile.repairs.sql_repair import RepairOrder, RepairOutcome, repair_all
 
 AS_OF = utc_datetime(200.0)
 CHANGED_BY_TIME = ("message_id", "seq", "create_date", "update_date", "resend_time", "note")
@@ -25,7 +25,7 @@ def url_of(world: World) -> str:
     return world.database.url.render_as_string(hide_password=False)
 
 
-def repair_of(world: World, stub: str, action: Action, *groups: str, **seen: Any) -> Repair:
+def repair_of(world: World, stub: str, action: RepairAction, *groups: str, **seen: Any) -> Repair:
     row = world.row(stub)
     names = ("status", "count", "update_date", "offset")
     told = {f"stub_{name}": row[name] for name in names}
@@ -34,7 +34,7 @@ def repair_of(world: World, stub: str, action: Action, *groups: str, **seen: Any
 
 def repaired(world: World, *repairs: Repair, **order: Any) -> dict[str, str]:
     """Do repairs; return what came of each, by the first letter of the message's id."""
-    first = Order((url_of(world),), "rmq_", "run-1", AS_OF, "broker-a")
+    first = RepairOrder((url_of(world),), "rmq_", "run-1", AS_OF, "broker-a")
     done = repair_all(replace(first, **order), repairs)
     return {each.repair.message_id.rstrip("0"): each.outcome for each in done}
 
@@ -57,7 +57,7 @@ def test_a_repair_leaves_a_stub_and_its_attempts_as_a_retry_by_hand_does(world: 
 
     with world.database.engine.begin() as connection:
         world.hands.retry(connection, [by_hand], "ann", "", 200.0)
-    assert repaired(world, repair_of(world, by_repair, Action.RESEND)) == {"b": "done"}
+    assert repaired(world, repair_of(world, by_repair, RepairAction.RESEND)) == {"b": "done"}
 
     ours, theirs = (dict(world.row(stub)) for stub in (by_repair, by_hand))
     for name in set(ours) - set(CHANGED_BY_TIME):
@@ -75,7 +75,7 @@ def test_what_a_person_was_told_of_is_closed_and_can_be_told_again(world: World)
     world.scheduler.run_once(105.0)
     assert world.open_escalations() == [("sends used up", "a")]
 
-    repaired(world, repair_of(world, stub, Action.RESEND))
+    repaired(world, repair_of(world, stub, RepairAction.RESEND))
     assert world.open_escalations() == []
     world.change(stub, count=16, resend_time=utc_datetime(201.0))
     world.scheduler.run_once(202.0)
@@ -88,7 +88,7 @@ def test_a_dead_attempt_is_released_and_one_that_runs_is_not(world: World) -> No
     log_of(world, dead, owner="worker-1", attempt=9, lease_until=utc_datetime(150.0))
     log_of(world, live, owner="worker-2", attempt=9, lease_until=utc_datetime(260.0))
 
-    done = repaired(world, *(repair_of(world, stub, Action.RELEASE) for stub in (dead, live)))
+    done = repaired(world, *(repair_of(world, stub, RepairAction.RELEASE) for stub in (dead, live)))
 
     assert done == {"a": "done", "b": "done"}
     logs = {row["message_id"]: row for row in world.rows(world.database.logs)}
@@ -106,10 +106,10 @@ def test_a_record_is_marked_with_the_broker_in_whose_log_it_lies(world: World) -
     place = {"record_queue_id": 3, "record_queue_offset": 7}
     named, by_store, unknown = (world.write(name) for name in "abc")
 
-    first = repair_of(world, named, Action.MARK, **place, record_broker_name="broker-b")
+    first = repair_of(world, named, RepairAction.MARK, **place, record_broker_name="broker-b")
     assert repaired(world, first) == {"a": "done"}
-    assert repaired(world, repair_of(world, by_store, Action.MARK, **place)) == {"b": "done"}
-    third = repair_of(world, unknown, Action.MARK, **place)
+    assert repaired(world, repair_of(world, by_store, RepairAction.MARK, **place)) == {"b": "done"}
+    third = repair_of(world, unknown, RepairAction.MARK, **place)
     assert repaired(world, third, broker_name=None) == {
         "c": "no ledger names the broker; give --broker-name"
     }
@@ -122,15 +122,15 @@ def test_a_record_is_marked_with_the_broker_in_whose_log_it_lies(world: World) -
     ]
     assert [row["status"] for row in rows] == [0, 0, 0]
     alone = world.write("d", groups=())
-    repaired(world, repair_of(world, alone, Action.MARK, "", **place))
+    repaired(world, repair_of(world, alone, RepairAction.MARK, "", **place))
     assert world.row(alone)["status"] == 1, "the acknowledgement was all that it waited for"
 
 
 def test_the_same_plan_twice_changes_nothing_the_second_time(world: World) -> None:
     plan = [
-        repair_of(world, world.sent("a"), Action.RESEND),
-        repair_of(world, world.sent("b"), Action.CONFIRM),
-        repair_of(world, world.sent("c"), Action.VOID),
+        repair_of(world, world.sent("a"), RepairAction.RESEND),
+        repair_of(world, world.sent("b"), RepairAction.CONFIRM),
+        repair_of(world, world.sent("c"), RepairAction.VOID),
     ]
 
     assert set(repaired(world, *plan).values()) == {"done"}
@@ -162,7 +162,9 @@ def test_nothing_is_voided_that_had_an_effect_or_may_still_have_one(world: World
         connection.execute(insert(notices).values(**row, **times))
     world.change(half, required_groups="g,h")
     world.change(settled, status=1)
-    plan = [repair_of(world, stub, Action.VOID) for stub in (consumed, told, half, settled, gone)]
+    plan = [
+        repair_of(world, stub, RepairAction.VOID) for stub in (consumed, told, half, settled, gone)
+    ]
     with world.database.engine.begin() as connection:
         stubs = world.database.stubs
         connection.execute(stubs.delete().where(stubs.c.message_id == gone))
@@ -186,7 +188,7 @@ def test_nothing_is_voided_that_somebody_is_at_work_on(world: World, other_url: 
     log_of(world, here, lease_until=utc_datetime(260.0), **lease)
     log_of(other, there, lease_until=utc_datetime(260.0), **lease)
     log_of(world, dead, lease_until=utc_datetime(150.0), **lease)
-    plan = [repair_of(world, stub, Action.VOID) for stub in (here, there, dead)]
+    plan = [repair_of(world, stub, RepairAction.VOID) for stub in (here, there, dead)]
 
     done = repaired(world, *plan, urls=(url_of(world), url_of(other)))
 
@@ -207,9 +209,9 @@ def test_a_repair_goes_where_the_stub_lies_and_frees_attempts_everywhere(
     consumed = world.sent("c")
     other.log(consumed, group="extra")
     plan = [
-        repair_of(world, here, Action.RESEND),
-        repair_of(other, there, Action.RESEND),
-        repair_of(world, consumed, Action.VOID),
+        repair_of(world, here, RepairAction.RESEND),
+        repair_of(other, there, RepairAction.RESEND),
+        repair_of(world, consumed, RepairAction.VOID),
     ]
 
     done = repaired(world, *plan, urls=(url_of(world), url_of(other)))
@@ -231,7 +233,7 @@ def test_what_somebody_is_at_work_on_is_left_alone_and_not_waited_for(world: Wor
         pytest.skip("SQLite locks the file and no rows")
     handled, confirmed, free = (world.sent(name) for name in "abc")
     log_of(world, handled, attempt=1)
-    plan = [repair_of(world, stub, Action.RESEND) for stub in (handled, confirmed, free)]
+    plan = [repair_of(world, stub, RepairAction.RESEND) for stub in (handled, confirmed, free)]
     stubs, logs = world.database.stubs, world.database.logs
 
     with world.database.engine.begin() as busy:
@@ -253,11 +255,15 @@ def test_repairs_are_paced_and_streamed(world: World) -> None:
     def plan() -> Iterator[Repair]:
         for stub in stubs:
             asked.append(stub)
-            yield repair_of(world, stub, Action.RESEND)
+            yield repair_of(world, stub, RepairAction.RESEND)
 
     times = iter((100.0, 100.0, 100.25, 101.5))  # at the beginning, and before each batch
-    pace: dict[str, Any] = {"rate": Rate(2.0), "ticks": times.__next__, "sleep": pauses.append}
-    done = repair_all(Order((url_of(world),), "rmq_", "run-1", AS_OF, **pace), plan())
+    pace: dict[str, Any] = {
+        "rate": RepairRate(2.0),
+        "ticks": times.__next__,
+        "sleep": pauses.append,
+    }
+    done = repair_all(RepairOrder((url_of(world),), "rmq_", "run-1", AS_OF, **pace), plan())
     next(done)
 
     assert len(asked) == 2
@@ -269,7 +275,7 @@ def test_while_traffic_runs_no_settled_stub_is_opened_again(world: World) -> Non
     """Given consumers that confirm stubs while a repair sends the same ones again, from a plan that
     was right a moment before; then what was confirmed stays so, and nobody fails."""
     stubs = [world.sent(f"{number:03d}f") for number in range(30)]
-    plan = [repair_of(world, stub, Action.RESEND) for stub in stubs]
+    plan = [repair_of(world, stub, RepairAction.RESEND) for stub in stubs]
     failures: list[Exception] = []
     confirmed: list[str] = []
     begin = threading.Barrier(3)
@@ -289,11 +295,11 @@ def test_while_traffic_runs_no_settled_stub_is_opened_again(world: World) -> Non
             except Exception as error:  # noqa: BLE001 - the test's result
                 failures.append(error)
 
-    results: list[Repaired] = []
+    results: list[RepairOutcome] = []
 
     def repair() -> None:
-        order = Order(
-            (url_of(world),), "rmq_", "run-1", AS_OF, rate=Rate(3.0), sleep=lambda _: None
+        order = RepairOrder(
+            (url_of(world),), "rmq_", "run-1", AS_OF, rate=RepairRate(3.0), sleep=lambda _: None
         )
         begin.wait(30)
         results.extend(repair_all(order, plan))
@@ -322,7 +328,7 @@ def test_the_time_of_a_change_is_the_databases_own(
     world.change(stub, given_up=True, resend_time=None)
     before = datetime.now(UTC)
 
-    repaired(world, repair_of(world, stub, Action.RESEND))
+    repaired(world, repair_of(world, stub, RepairAction.RESEND))
 
     assert world.row(stub)["update_date"] >= before
     assert world.row(stub)["resend_time"] == world.row(stub)["update_date"]

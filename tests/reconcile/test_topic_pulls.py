@@ -19,7 +19,7 @@ from reliable_mq.reconcile.brokers import spark_access, topic_pulls
 from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA
 from reliable_mq.reconcile.brokers.spark_cluster import PullPartition, read_cluster
 from reliable_mq.reconcile.brokers.spark_topic_source import read_pulls
-from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress, Came, Pulled, QueueRange
+from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress, Pulled, PullStatus, QueueRange
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -86,12 +86,12 @@ def test_a_queue_without_messages_begins_where_it_ends() -> None:
 @pytest.mark.parametrize(
     ("pulled", "means"),
     [
-        (pull_answer(ResponseCode.SUCCESS, 12, body=b"x"), Pulled(Came.MESSAGES, 12, b"x")),
-        (pull_answer(ResponseCode.PULL_OFFSET_MOVED, 40, low=40), Pulled(Came.GONE, 40)),
-        (pull_answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 14), Pulled(Came.NOTHING, 14)),
-        (pull_answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 10), Pulled(Came.NOTHING, 11)),
-        (pull_answer(ResponseCode.PULL_OFFSET_MOVED, 3, high=3), Pulled(Came.END, 10)),
-        (pull_answer(ResponseCode.PULL_NOT_FOUND, 10, high=10), Pulled(Came.END, 10)),
+        (pull_answer(ResponseCode.SUCCESS, 12, body=b"x"), Pulled(PullStatus.MESSAGES, 12, b"x")),
+        (pull_answer(ResponseCode.PULL_OFFSET_MOVED, 40, low=40), Pulled(PullStatus.GONE, 40)),
+        (pull_answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 14), Pulled(PullStatus.NOTHING, 14)),
+        (pull_answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 10), Pulled(PullStatus.NOTHING, 11)),
+        (pull_answer(ResponseCode.PULL_OFFSET_MOVED, 3, high=3), Pulled(PullStatus.END, 10)),
+        (pull_answer(ResponseCode.PULL_NOT_FOUND, 10, high=10), Pulled(PullStatus.END, 10)),
     ],
 )
 def test_a_pull_goes_on_behind_what_it_was_told(pulled: Command, means: Pulled) -> None:

@@ -13,8 +13,8 @@ from tests.resend.test_partitions import DAY, MONDAY, Days
 
 from reliable_mq.reconcile.databases import sql_ledger, sql_ranges
 from reliable_mq.reconcile.databases.ledger_columns import COLUMNS, CONSUME_LOG, STUB, TOLD
-from reliable_mq.reconcile.databases.sql_arrow import Asked, postgres_text, read
-from reliable_mq.reconcile.databases.sql_ranges import Changes, IdWindow, key_ranges
+from reliable_mq.reconcile.databases.sql_arrow import LedgerQuery, postgres_text, read
+from reliable_mq.reconcile.databases.sql_ranges import ChangeWindow, IdWindow, key_ranges
 from reliable_mq.reconcile.moments import first_id
 
 MANY = 20_000
@@ -113,8 +113,8 @@ def planning_checked(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
 
 
 IDS = IdWindow(first_id(WINDOW_START), first_id(WINDOW_END))
-CHANGED = Changes(WINDOW_START, WINDOW_END)
-SINCE_THEN = Changes(WINDOW_START, WINDOW_END, with_open=True)
+CHANGED = ChangeWindow(WINDOW_START, WINDOW_END)
+SINCE_THEN = ChangeWindow(WINDOW_START, WINDOW_END, with_open=True)
 
 
 def test_windows_are_planned_and_read_by_their_indexes(
@@ -139,7 +139,7 @@ def test_windows_are_planned_and_read_by_their_indexes(
             assert len(parts) >= INSIDE / 50, (ledger, window)
             found = 0
             for part in parts:
-                asked = Asked(ledger, "rmq_", tuple(COLUMNS[ledger]), part)
+                asked = LedgerQuery(ledger, "rmq_", tuple(COLUMNS[ledger]), part)
                 check(plan_of(connection, postgres_text(asked).replace("%", "%%")))
                 found += sum(batch.num_rows for batch in read(postgres_url, asked))
             assert found == count, (ledger, window)
@@ -266,9 +266,11 @@ def before_each_piece(do: Callable[[Any, str, Any], None]) -> Iterator[None]:
         event.remove(Engine, "before_cursor_execute", look)
 
 
-@pytest.mark.parametrize("window", [Changes(NOW, None), Changes(NOW, None, with_open=True)])
+@pytest.mark.parametrize(
+    "window", [ChangeWindow(NOW, None), ChangeWindow(NOW, None, with_open=True)]
+)
 def test_every_stub_is_among_the_changed_ones_once_whatever_its_status(
-    database_url: str, window: Changes
+    database_url: str, window: ChangeWindow
 ) -> None:
     """Given a stub of each status, also of those that nobody of us writes, then all are found by
     what changed; what is not settled also by being open, whenever it was changed."""
@@ -287,7 +289,7 @@ def test_every_stub_is_among_the_changed_ones_once_whatever_its_status(
     found = [
         identity
         for part in key_ranges(database_url, STUB, "rmq_", window)
-        for batch in read(database_url, Asked(STUB, "rmq_", ("message_id",), part))
+        for batch in read(database_url, LedgerQuery(STUB, "rmq_", ("message_id",), part))
         for identity in batch.column("message_id").to_pylist()
     ]
 
@@ -319,7 +321,7 @@ def test_a_whole_table_is_cut_by_a_sample_into_parts_of_about_one_size(postgres_
 
     sizes = [
         sum(batch.num_rows for batch in read(postgres_url, asked))
-        for asked in (Asked(CONSUME_LOG, "rmq_", ("offset",), part) for part in parts)
+        for asked in (LedgerQuery(CONSUME_LOG, "rmq_", ("offset",), part) for part in parts)
     ]
     assert sum(sizes) == MANY
     assert max(sizes) < 2_000

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from reliable_mq.escalate.escalation import Digest, Escalation, Kind, Share
+from reliable_mq.escalate.escalation import Digest, Escalation, EscalationCount, EscalationKind
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DIGEST = Digest(
@@ -11,12 +11,12 @@ DIGEST = Digest(
     time=NOON,
     total=3,
     shares=(
-        Share(Kind.DEAD_LETTER, "orders", "payments", 2, NOON),
-        Share(Kind.USED_UP, "orders", "", 1, NOON),
+        EscalationCount(EscalationKind.DEAD_LETTER, "orders", "payments", 2, NOON),
+        EscalationCount(EscalationKind.USED_UP, "orders", "", 1, NOON),
     ),
     items=(
         Escalation(
-            kind=Kind.DEAD_LETTER,
+            kind=EscalationKind.DEAD_LETTER,
             message_id="A" * 32,
             topic="orders",
             reason="attempt 3 of 3 failed: ValueError: <b>1 & 2</b> größer",
@@ -25,7 +25,11 @@ DIGEST = Digest(
             create_date=NOON,
         ),
         Escalation(
-            kind=Kind.USED_UP, message_id="B" * 32, topic="orders", reason="no", create_date=NOON
+            kind=EscalationKind.USED_UP,
+            message_id="B" * 32,
+            topic="orders",
+            reason="no",
+            create_date=NOON,
         ),
     ),
 )

@@ -9,14 +9,21 @@ from tests.resend.worlds import KEPT, MAX, MemoryNotifier, World
 
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.escalate.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
-from reliable_mq.escalate.escalation import DIGEST_ITEMS_MAX, Digest, Escalation, Kind, Standing
+from reliable_mq.escalate.escalation import (
+    DIGEST_ITEMS_MAX,
+    Digest,
+    Escalation,
+    EscalationKind,
+    NotifierState,
+)
 from reliable_mq.escalate.sql_alerts import SqlAlerts
 
 DAY = 86_400.0
 STEPS_MAX = 200
+USED_UP = EscalationKind.USED_UP
 
 
-def escalate(world: World, *names: str, now: float = 100.0, kind: Kind = Kind.USED_UP) -> None:
+def escalate(world: World, *names: str, now: float = 100.0, kind: EscalationKind = USED_UP) -> None:
     escalations = [
         Escalation(kind=kind, message_id=name.ljust(32, "0"), topic="orders", reason="because")
         for name in names
@@ -105,7 +112,7 @@ def test_what_comes_within_the_cooldown_is_told_in_one_digest(world: World) -> N
 
     assert mail.told == [["a"], ["b", "c"]]
     (share,) = mail.digests[1].shares
-    assert (share.kind, share.topic, share.count) == (Kind.USED_UP, "orders", 2)
+    assert (share.kind, share.topic, share.count) == (USED_UP, "orders", 2)
     assert share.oldest == utc_datetime(101.0)
 
 
@@ -223,7 +230,7 @@ def test_what_is_committed_behind_a_later_one_is_told(postgres_url: str) -> None
     world = World(postgres_url)
     alerts = world.alerts()
     early, late = (
-        Escalation(kind=Kind.USED_UP, message_id=each.ljust(32, "0"), topic="orders", reason="r")
+        Escalation(kind=USED_UP, message_id=each.ljust(32, "0"), topic="orders", reason="r")
         for each in ("early", "late")
     )
     with world.database.engine.begin() as connection:
@@ -288,19 +295,16 @@ def test_how_the_notifiers_stand_is_told(world: World) -> None:
     mail, hook = MemoryNotifier("mail"), MemoryNotifier("hook")
     mail.is_down = True
     alerts = world.alerts(mail, hook)
-    assert alerts.standings() == {name: Standing(name=name) for name in ("mail", "hook")}
+    assert alerts.standings() == {name: NotifierState(name=name) for name in ("mail", "hook")}
     escalate(world, "a", "b")
 
     alerts.run_once(100.0)
 
+    at_100, at_105 = utc_datetime(100.0), utc_datetime(105.0)
     assert alerts.standings() == {
-        "hook": Standing(name="hook", next_time=utc_datetime(100.0), told_date=utc_datetime(100.0)),
-        "mail": Standing(
-            name="mail",
-            waiting=2,
-            failures=1,
-            next_time=utc_datetime(105.0),
-            note="OSError: mail server",
+        "hook": NotifierState(name="hook", next_time=at_100, told_date=at_100),
+        "mail": NotifierState(
+            name="mail", waiting=2, failures=1, next_time=at_105, note="OSError: mail server"
         ),
     }
 

@@ -6,7 +6,7 @@ import pytest
 from tests.resend.worlds import World
 
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.escalate.sql_dead_letters import LetterState, SqlDeadLetters
+from reliable_mq.escalate.sql_dead_letters import DeadLetterState, SqlDeadLetters
 from reliable_mq.escalate.sql_settlement import settlement_of
 
 A = "a".ljust(32, "0")
@@ -62,8 +62,8 @@ def test_a_letter_that_comes_again_has_new_attempts_and_its_stub_is_looked_after
     with world.database.engine.begin() as connection:
         states = letters.states(connection, "g", [A, "x"])
         others = letters.states(connection, "h", [A])
-    assert states == {A: LetterState(None, utc_datetime(200.0)), "x": LetterState()}
-    assert others == {A: LetterState()}
+    assert states == {A: DeadLetterState(None, utc_datetime(200.0)), "x": DeadLetterState()}
+    assert others == {A: DeadLetterState()}
 
 
 def test_what_was_voided_or_is_of_a_group_of_a_similar_name_is_told_apart(
@@ -92,8 +92,8 @@ def test_what_was_voided_or_is_of_a_group_of_a_similar_name_is_told_apart(
         own = letters.states(connection, "g_1", [A])
         similar = letters.states(connection, "gx1", [A])
 
-    assert own == {A: LetterState(None, utc_datetime(200.0), True)}
-    assert similar == {A: LetterState(None, None, True)}
+    assert own == {A: DeadLetterState(None, utc_datetime(200.0), True)}
+    assert similar == {A: DeadLetterState(None, None, True)}
 
 
 def test_a_retry_that_died_before_the_broker_was_asked_leaves_the_letter_open(
@@ -109,7 +109,7 @@ def test_a_retry_that_died_before_the_broker_was_asked_leaves_the_letter_open(
     (act,) = world.rows(world.database.audit)
     assert act["changed"] == 0
     with world.database.engine.begin() as connection:
-        assert letters.states(connection, "g", [A]) == {A: LetterState()}
+        assert letters.states(connection, "g", [A]) == {A: DeadLetterState()}
     # and the next retry is as good as the first
     begin(world, letters)
     done(world, letters)

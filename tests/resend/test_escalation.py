@@ -11,8 +11,8 @@ from reliable_mq.escalate.escalation import (
     AlertEvent,
     AlertState,
     Digest,
-    Kind,
-    Share,
+    EscalationCount,
+    EscalationKind,
     check_notifier,
     next_digest_time,
     next_state,
@@ -49,12 +49,14 @@ def test_the_cooldown_counts_from_when_a_digest_was_gathered() -> None:
 
 def test_the_headline_sums_up_in_one_line() -> None:
     shares = (
-        Share(Kind.DEAD_LETTER, "orders", "payments", 3, NOON),
-        Share(Kind.USED_UP, "orders", "", 1, NOON),
-        Share(Kind.DEAD_LETTER, "orders", "points", 2, NOON),
+        EscalationCount(EscalationKind.DEAD_LETTER, "orders", "payments", 3, NOON),
+        EscalationCount(EscalationKind.USED_UP, "orders", "", 1, NOON),
+        EscalationCount(EscalationKind.DEAD_LETTER, "orders", "points", 2, NOON),
     )
     digest = Digest("d", "shop", NOON, 6, shares, ())
-    alone = Digest("d", "shop", NOON, 1, (Share(Kind.STUCK, "orders", "", 1, NOON),), ())
+    alone = Digest(
+        "d", "shop", NOON, 1, (EscalationCount(EscalationKind.STUCK, "orders", "", 1, NOON),), ()
+    )
 
     said = "[shop] 6 messages wait for a person: 1 sends used up, 5 dead letter"
     assert digest.headline == said

@@ -12,15 +12,15 @@ from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost, RemoteError
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Position
-from reliable_mq.resend.due import Agenda, DueKind, due_topics, next_time, share
+from reliable_mq.resend.due import DueKind, DueTopic, due_topics, next_time, share
 from reliable_mq.resend.intake import Intake
 from reliable_mq.resend.scheduler import ResendCounts
 from reliable_mq.resend.sql_resending import book_of
 from reliable_mq.resend.topic_gate import (
     PROBE_STUBS,
-    Gate,
+    TopicGate,
     TopicRow,
-    Verdict,
+    TopicVerdict,
     after_failures,
     gate_of,
     probe_wait,
@@ -356,7 +356,7 @@ def test_the_agenda_says_what_is_due_when_of_each_kind_and_topic(world: World) -
 
 
 def test_shares_are_equal_and_at_least_one() -> None:
-    agenda = [Agenda(DueKind.UNSENT, name, time) for name, time in (("b", 2.0), ("a", 1.0))]
+    agenda = [DueTopic(DueKind.UNSENT, name, time) for name, time in (("b", 2.0), ("a", 1.0))]
 
     assert due_topics(agenda, DueKind.UNSENT, 2.0, 5) == ["a", "b"]
     assert due_topics(agenda, DueKind.UNSENT, 1.5, 5) == ["a"]
@@ -369,12 +369,12 @@ def test_a_topics_gate_follows_from_its_row() -> None:
     failing = TopicRow(topic="t", failures=PROBE_STUBS - 1)
     closed = TopicRow(topic="t", failures=PROBE_STUBS, probes=1, probe_time=50.0)
 
-    assert gate_of(None, 1.0) is Gate.OPEN
-    assert gate_of(failing, 1.0) is Gate.OPEN
-    assert gate_of(closed, 49.0) is Gate.CLOSED
-    assert gate_of(closed, 50.0) is Gate.PROBE
-    assert gate_of(TopicRow(topic="t", is_paused=True), 1e12) is Gate.PAUSED
-    assert gate_of(TopicRow(topic="t", is_paused=True, paused_until=5.0), 5.0) is Gate.OPEN
+    assert gate_of(None, 1.0) is TopicGate.OPEN
+    assert gate_of(failing, 1.0) is TopicGate.OPEN
+    assert gate_of(closed, 49.0) is TopicGate.CLOSED
+    assert gate_of(closed, 50.0) is TopicGate.PROBE
+    assert gate_of(TopicRow(topic="t", is_paused=True), 1e12) is TopicGate.PAUSED
+    assert gate_of(TopicRow(topic="t", is_paused=True, paused_until=5.0), 5.0) is TopicGate.OPEN
     assert [probe_wait(probes) for probes in (1, 2, 3, 6, 99)] == [1.0, 2.0, 4.0, 10.0, 10.0]
     assert after_failures(failing, 1, 49.0) == closed
     assert after_failures(TopicRow(topic="t"), PROBE_STUBS - 1, 49.0) == failing
@@ -387,6 +387,6 @@ def test_what_sends_say_of_their_topic() -> None:
     failed, refused = SendOutcome("b", 1, 9.0, error="gone"), SendOutcome("c", 1, 9.0, error="odd")
     refused = structs.replace(refused, is_refused=True)
 
-    assert verdict_of([failed, refused]) == Verdict(failures=1, error="gone")
-    assert verdict_of([failed, arrived]) == Verdict(arrived=True)
-    assert verdict_of([refused]) == verdict_of([]) == Verdict()
+    assert verdict_of([failed, refused]) == TopicVerdict(failures=1, error="gone")
+    assert verdict_of([failed, arrived]) == TopicVerdict(arrived=True)
+    assert verdict_of([refused]) == verdict_of([]) == TopicVerdict()

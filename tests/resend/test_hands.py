@@ -12,9 +12,9 @@ from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import UsageError
-from reliable_mq.escalate import sql_by_hand
-from reliable_mq.escalate.sql_by_hand import ByHand
+from reliable_mq.escalate import sql_operator_actions
 from reliable_mq.escalate.sql_dead_letters import SqlDeadLetters
+from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.escalate.sql_stub_list import SqlStubList
 from reliable_mq.escalate.stub_filter import StubFilter
 from reliable_mq.outbox.stub import StubEvent
@@ -206,11 +206,11 @@ def test_times_of_a_stub_are_utc(world: World) -> None:
 def test_work_on_many_stubs_that_ends_in_the_middle_has_done_whole_parts(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_by_hand, "PAGE_ROWS", 2)
+    monkeypatch.setattr(sql_operator_actions, "PAGE_ROWS", 2)
     stubs = [world.write(name) for name in NAMES]
     for stub in stubs:
         world.change(stub, count=MAX, resend_time=None)
-    hands = ByHand(world.database, StubEvent.VOID, actor="ann", why="cancelled")
+    hands = OperatorActions(world.database, StubEvent.VOID, actor="ann", why="cancelled")
 
     first = next(hands.these(stubs))
 
@@ -225,7 +225,7 @@ def test_work_on_many_stubs_that_ends_in_the_middle_has_done_whole_parts(
 
 def test_a_person_neither_confirms_stubs_nor_touches_what_is_confirmed(world: World) -> None:
     with pytest.raises(UsageError, match="a person retries or voids"):
-        ByHand(world.database, StubEvent.CONFIRM, actor="ann", why="")
-    hands = ByHand(world.database, StubEvent.RETRY, actor="ann", why="")
+        OperatorActions(world.database, StubEvent.CONFIRM, actor="ann", why="")
+    hands = OperatorActions(world.database, StubEvent.RETRY, actor="ann", why="")
     with pytest.raises(UsageError, match="what is confirmed"):
         hands.chosen(StubFilter(status=StubStatus.CONFIRMED))

@@ -10,7 +10,7 @@ from tests.resend.worlds import MAX, QUEUE, World
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.escalate import sql_stuck
 from reliable_mq.escalate.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
-from reliable_mq.escalate.escalation import Kind
+from reliable_mq.escalate.escalation import EscalationKind
 from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.escalate.sql_stuck import stuck_of
 
@@ -63,7 +63,7 @@ def test_of_many_that_wait_for_the_same_some_are_told_and_the_rest_is_counted(
         "[shop] 2 messages and 1 backlog wait for a person: 2 stuck, 1 backlog"
     )
     rest = digest.items[0]
-    assert (rest.kind, rest.topic, rest.consumer_group) == (Kind.BACKLOG, "orders", "g")
+    assert (rest.kind, rest.topic, rest.consumer_group) == (EscalationKind.BACKLOG, "orders", "g")
     assert rest.reason == "3 more messages are not consumed by g for 24.0 h"
     assert caplog.messages[0].endswith(
         "`reliable-mq stub list --status unconfirmed --topic orders --app MODULE:OBJECT`"
@@ -119,7 +119,9 @@ def test_what_a_group_gave_up_is_not_stuck_for_that_group(world: World) -> None:
 
     assert world.stuck.look(100.0 + DAY, DAY) == 1
 
-    found = [row for row in world.rows(world.database.escalations) if row["kind"] == Kind.STUCK]
+    found = [
+        row for row in world.rows(world.database.escalations) if row["kind"] == EscalationKind.STUCK
+    ]
     assert [(row["consumer_group"], row["reason"]) for row in found] == [
         ("points", "not consumed in 24.0 h by points; sent 1 times")
     ]
@@ -149,7 +151,11 @@ def test_what_is_stuck_is_over_when_its_group_has_consumed_it_or_given_it_up(wor
 
 def stuck_groups(world: World) -> list[str]:
     rows = world.rows(world.database.escalations)
-    return [row["consumer_group"] for row in rows if row["open_key"] and row["kind"] == Kind.STUCK]
+    return [
+        row["consumer_group"]
+        for row in rows
+        if row["open_key"] and row["kind"] == EscalationKind.STUCK
+    ]
 
 
 def test_what_a_person_has_had_sent_again_has_its_time_from_then_on(world: World) -> None:

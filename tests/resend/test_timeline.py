@@ -8,9 +8,9 @@ from tests.resend.worlds import MAX, World
 
 from reliable_mq.database.sql_run_tables import finding_table
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.escalate.escalation import Escalation, Kind
+from reliable_mq.escalate.escalation import Escalation, EscalationKind
 from reliable_mq.escalate.sql_history import SqlHistory, readable
-from reliable_mq.escalate.timeline import History, merged, timeline
+from reliable_mq.escalate.timeline import MessageHistory, merged, timeline
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,7 +62,11 @@ def test_every_ledger_tells_what_it_knows_in_the_order_of_time(world: World) -> 
         )
     world.log(stub, group="g", state=0, until=130.0)
     letter = Escalation(
-        kind=Kind.DEAD_LETTER, message_id=stub, topic="orders", consumer_group="g", reason="no"
+        kind=EscalationKind.DEAD_LETTER,
+        message_id=stub,
+        topic="orders",
+        consumer_group="g",
+        reason="no",
     )
     findings = finding_table(MetaData(), "rmq_")
     findings.create(world.database.engine, checkfirst=True)
@@ -174,7 +178,7 @@ def test_what_other_databases_told_is_part_of_it(world: World) -> None:
     assert (104.0, "notice", "h told from its database: an attempt failed") in lines
     with world.database.engine.begin() as connection:
         history = history_of(world).read(connection, stub)
-    assert timeline(merged([History(), history])) == timeline(history)
+    assert timeline(merged([MessageHistory(), history])) == timeline(history)
     assert not history.is_empty
 
 

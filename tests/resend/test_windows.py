@@ -15,7 +15,7 @@ from reliable_mq.resend import sql_resending
 from reliable_mq.resend.book import Book
 from reliable_mq.resend.topic_gate import PROBE_LEASE, PROBE_STUBS, probe_lease
 from reliable_mq.retention.windows import (
-    Windows,
+    RetentionWindows,
     contradictions,
     horizon,
     lease_doubt,
@@ -33,7 +33,7 @@ FITTING = {
 
 
 def test_the_windows_of_the_settings_fit() -> None:
-    assert contradictions(Windows(**FITTING)) == []
+    assert contradictions(RetentionWindows(**FITTING)) == []
     ReliableMQ("shop")
 
 
@@ -51,13 +51,13 @@ def test_the_windows_of_the_settings_fit() -> None:
     ],
 )
 def test_two_that_contradict_each_other_are_named(changed: dict[str, float], says: str) -> None:
-    (found,) = contradictions(Windows(**(FITTING | changed)))
+    (found,) = contradictions(RetentionWindows(**(FITTING | changed)))
 
     assert says in found
 
 
 def test_where_nothing_is_removed_it_does_not_matter_when_it_would_be() -> None:
-    windows = Windows(**(FITTING | {"log_retention": 1.0}))
+    windows = RetentionWindows(**(FITTING | {"log_retention": 1.0}))
 
     assert contradictions(windows, is_kept=True) == []
     ReliableMQ("shop", log_retention=1.0, retention="off")

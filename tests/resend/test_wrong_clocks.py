@@ -19,7 +19,7 @@ from reliable_mq.database.sql_watched_time import SqlWatchedTime
 from reliable_mq.retention.retention import Retention, RetentionCounts
 from reliable_mq.retention.sql_keeping import retention_ledgers
 from reliable_mq.retention.sql_retention import SqlRetention
-from reliable_mq.watched_time import Reading
+from reliable_mq.watched_time import ClockReading
 
 DAY = 86_400.0
 NOW = 20_000 * DAY
@@ -42,14 +42,14 @@ class Machine:
         self.rows.stub(name, CONFIRMED, settled=self.now)
         self.rows.log(name, consumed=self.now)
 
-    def start(self, look: Callable[[], Reading] | None = None) -> Retention:
+    def start(self, look: Callable[[], ClockReading] | None = None) -> Retention:
         """Return retention in a process that starts now."""
         return Retention(
             retention_ledgers(self.rows.database),
             owner="one",
             stub_retention=7 * DAY,
             log_retention=30 * DAY,
-            look=look or (lambda: Reading(self.now, self.passed, self.run)),
+            look=look or (lambda: ClockReading(self.now, self.passed, self.run)),
         )
 
     def left(self) -> tuple[list[str], list[str]]:

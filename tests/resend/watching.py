@@ -8,11 +8,11 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_watched_time import SqlWatchedTime
 from reliable_mq.retention.retention import Retention, RetentionCounts
 from reliable_mq.retention.sql_keeping import retention_ledgers
-from reliable_mq.watched_time import Reading, Stretch, WatchedTime
+from reliable_mq.watched_time import ClockReading, SteadyPeriod, WatchedTime
 
 
-def watched_reading(now: float = 0.0) -> Reading:
-    return Reading(now, now, "test")
+def watched_reading(now: float = 0.0) -> ClockReading:
+    return ClockReading(now, now, "test")
 
 
 class WatchedRetention(Retention):
@@ -36,7 +36,7 @@ def watched_retention(database: Database, **more: Any) -> Retention:
 
 def watch(database: Database, until: float = 0.0) -> None:
     """Let the clock have been watched from the beginning up to a time."""
-    begun = WatchedTime(watched_reading(until), (Stretch(until, until),))
+    begun = WatchedTime(watched_reading(until), (SteadyPeriod(until, until),))
     with database.engine.begin() as connection:
         connection.execute(delete(database.watched_time))
         SqlWatchedTime(database.watched_time).note(connection, begun)

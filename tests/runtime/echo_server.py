@@ -9,7 +9,7 @@ import uvloop
 from tests.waiting import scene_limit
 
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.wire.command import Command, encode_command, reply, request
 
@@ -24,10 +24,10 @@ class Echo:
         self.listener = Listener(self)
         self.seen: list[Command] = []
         self.batches: list[tuple[int, int]] = []  # connection, how many commands at once
-        self.connections: list[Connection] = []
-        self.gone: list[Connection] = []
+        self.connections: list[PeerConnection] = []
+        self.gone: list[PeerConnection] = []
 
-    def received(self, connection: Connection, commands: Iterable[Command]) -> None:
+    def received(self, connection: PeerConnection, commands: Iterable[Command]) -> None:
         if connection not in self.connections:
             self.connections.append(connection)
         before = len(self.seen)
@@ -38,7 +38,7 @@ class Echo:
         if len(self.seen) > before:
             self.batches.append((connection.id, len(self.seen) - before))
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: PeerConnection) -> None:
         self.gone.append(connection)
 
 

@@ -18,7 +18,7 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.requests import handlers
-from reliable_mq.broker_core.state import BrokerState, Connection, Turn
+from reliable_mq.broker_core.state import BrokerState, PeerConnection, Turn
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import FRAME_SIZE_MAX
@@ -346,10 +346,10 @@ def test_a_turn_that_no_command_began_is_counted_from_when_it_was_wanted(
             later_ms = 3_600_000
             took_ms.clear()
             monkeypatch.setattr(BrokerCore, "take_turn", noted)
-            gone: list[Connection] = []
+            gone: list[PeerConnection] = []
             disconnected = server.disconnected
 
-            def noted_disconnected(connection: Connection) -> None:
+            def noted_disconnected(connection: PeerConnection) -> None:
                 disconnected(connection)
                 gone.append(connection)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reliable_mq.runtime.errand import Errand
+from reliable_mq.runtime.thread_future import ThreadFuture
 
 
 class Bad(Exception):
@@ -29,7 +29,7 @@ def turn(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_the_thread_waits_until_it_ends_and_gets_the_result() -> None:
-    errand: Errand[str] = Errand()
+    errand: ThreadFuture[str] = ThreadFuture()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(errand.wait)
         assert not waiting.done()
@@ -38,7 +38,7 @@ def test_the_thread_waits_until_it_ends_and_gets_the_result() -> None:
 
 
 def test_it_ends_once() -> None:
-    errand: Errand[int] = Errand()
+    errand: ThreadFuture[int] = ThreadFuture()
     errand.set_result(1)
     errand.set_result(2)
     errand.set_exception(ValueError("late"))
@@ -47,7 +47,7 @@ def test_it_ends_once() -> None:
 
 
 def test_it_ends_as_what_it_follows(loop: asyncio.AbstractEventLoop) -> None:
-    well, badly, cancelled = Errand[int](), Errand[int](), Errand[int]()
+    well, badly, cancelled = ThreadFuture[int](), ThreadFuture[int](), ThreadFuture[int]()
     futures = [loop.create_future() for _ in range(3)]
     for errand, future in zip((well, badly, cancelled), futures, strict=True):
         errand.follow(future)
@@ -68,7 +68,7 @@ def test_who_gives_up_cancels_what_is_done_for_him(
 ) -> None:
     followed, depended_on = loop.create_future(), loop.create_future()
     for future in (followed, depended_on):
-        errand: Errand[Any] = Errand()
+        errand: ThreadFuture[Any] = ThreadFuture()
         if given_up_before:
             errand.cancel()
         (errand.follow if future is followed else errand.depend_on)(future)
@@ -79,7 +79,7 @@ def test_who_gives_up_cancels_what_is_done_for_him(
 def test_an_error_is_not_kept_alive_by_its_errand() -> None:
     gc.disable()
     try:
-        errand: Errand[int] = Errand()
+        errand: ThreadFuture[int] = ThreadFuture()
         error = Bad("bad")
         gone = weakref.ref(error)
         errand.set_exception(error)
@@ -92,7 +92,7 @@ def test_an_error_is_not_kept_alive_by_its_errand() -> None:
 
 
 def test_many_threads_wait_for_their_own() -> None:
-    errands = [Errand[int]() for _ in range(20)]
+    errands = [ThreadFuture[int]() for _ in range(20)]
     got: dict[int, int] = {}
 
     def wait(at: int) -> None:

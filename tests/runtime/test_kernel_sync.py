@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reliable_mq.broker_core.state import Turn
-from reliable_mq.broker_core.store.commit_log import Batch, Write
+from reliable_mq.broker_core.store.commit_log import LogBatch, SegmentWrite
 from reliable_mq.runtime.disk_file import descriptor_of
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.kernel_sync import KernelSync
@@ -79,7 +79,7 @@ def test_a_log_writer_reports_each_batch_once_and_in_order(tmp_path: Path) -> No
             KernelSyncs(kernel(), descriptor_of),
         )
         for at in range(0, 40, 4):
-            writer.take(Turn(Batch([Write(segment, at, [b"abcd"])], at + 4), [], {}))
+            writer.take(Turn(LogBatch([SegmentWrite(segment, at, [b"abcd"])], at + 4), [], {}))
             if at % 12 == 0:
                 await writer.drain()
         await writer.drain()

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import eventually
 
 from reliable_mq.broker_core.state import Turn
-from reliable_mq.broker_core.store.commit_log import Batch, Write
+from reliable_mq.broker_core.store.commit_log import LogBatch, SegmentWrite
 from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.runtime import log_writer
 from reliable_mq.runtime.log_writer import LogWriter, Syncs
@@ -76,7 +76,9 @@ async def one_turn(segment: GatedSegment, syncs: Syncs | None = None) -> Reports
 
 
 def turn(segment: GatedSegment, at: int, data: bytes) -> Turn:
-    return Turn(Batch([Write(cast("DiskFile", segment), at, [data])], at + len(data)), [], {})
+    return Turn(
+        LogBatch([SegmentWrite(cast("DiskFile", segment), at, [data])], at + len(data)), [], {}
+    )
 
 
 def test_turns_that_come_during_a_sync_share_the_next_one() -> None:

@@ -15,8 +15,8 @@ from tests.waiting import TURNS, eventually
 
 from reliable_mq.errors import ConnectionLost, UsageError
 from reliable_mq.runtime import loop_thread
-from reliable_mq.runtime.errand import Errand
 from reliable_mq.runtime.loop_thread import LoopThread
+from reliable_mq.runtime.thread_future import ThreadFuture
 
 
 async def where() -> str:
@@ -140,10 +140,10 @@ def test_a_task_that_will_not_be_cancelled_does_not_keep_the_thread(
 def test_an_errand_is_begun_on_the_loop_and_its_end_lets_the_thread_go() -> None:
     thread = LoopThread("a-loop")
 
-    def tells(errand: Errand[str]) -> None:
+    def tells(errand: ThreadFuture[str]) -> None:
         errand.set_result(threading.current_thread().name)
 
-    def fails(_: Errand[str]) -> None:
+    def fails(_: ThreadFuture[str]) -> None:
         raise ValueError("while it begins")
 
     assert thread.ask(tells) == "a-loop"
@@ -173,7 +173,7 @@ def test_an_interrupted_wait_cancels_what_runs_on_the_loop() -> None:
     state = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
 
     def is_asleep() -> bool:
-        in_wait = sys._current_frames()[waiting].f_code is Errand.wait.__code__
+        in_wait = sys._current_frames()[waiting].f_code is ThreadFuture.wait.__code__
         return in_wait and state.read_text().rpartition(")")[2].split()[0] == "S"
 
     async def hang() -> None:
@@ -215,7 +215,7 @@ def test_an_interrupt_between_the_call_and_the_wait_cancels_it_too(
     thread = LoopThread()
     cancelled = threading.Event()
 
-    def begin(errand: Errand[None]) -> None:
+    def begin(errand: ThreadFuture[None]) -> None:
         future = thread._loop.create_future()
         future.add_done_callback(lambda _: cancelled.set())
         errand.follow(future)

@@ -10,7 +10,7 @@ from tests.waiting import eventually
 
 from reliable_mq.broker_core import registration
 from reliable_mq.broker_core.registration import PART_SIZE_MAX
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.runtime.name_server import NameServer
@@ -28,7 +28,7 @@ class WatchedNameServer(NameServer):
         self.told: list[set[str]] = []
         self.codes: list[int] = []
 
-    def received(self, connection: Connection, commands: Iterable[Command]) -> bool:
+    def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool:
         taken = list(commands)
         for command in taken:
             self.codes.append(command.code)

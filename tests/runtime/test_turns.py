@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.echo_server import Echo, connect, is_served, run, serving
 from tests.waiting import eventually
 
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.runtime import listener
 from reliable_mq.wire.codes import RequestCode
@@ -29,7 +29,7 @@ def test_a_peer_that_asks_for_much_in_one_read_lets_others_in_between(
             assert await is_served(reader, writer)
             received = echo.received
 
-            def receive(connection: Connection, commands: Iterable[Command]) -> None:
+            def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
                 if len(echo.seen) == 1:
                     other.sendall(encode_command(request(9)))
                 received(connection, commands)
@@ -64,7 +64,7 @@ def test_large_answers_that_take_long_are_made_in_many_turns(
 
             received = echo.received
 
-            def receive(connection: Connection, commands: Iterable[Command]) -> None:
+            def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
                 before = len(echo.seen)
                 received(connection, commands)
                 turns.extend([number] * (len(echo.seen) - before))
@@ -93,7 +93,7 @@ def test_peers_that_have_much_to_do_take_turns_with_one_that_asks_for_little(
             peers = [await connect(echo) for _ in range(busy_peers)]
             received = echo.received
 
-            def receive(connection: Connection, commands: Iterable[Command]) -> None:
+            def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
                 if len(echo.seen) == busy_peers:
                     other.sendall(encode_command(request(9)))
                 received(connection, commands)
@@ -132,7 +132,7 @@ def test_while_others_wait_slow_requests_are_handled_one_by_one_and_quick_ones_f
             loop, unanswered = asyncio.get_running_loop(), Counter[int]()
             most = 0
 
-            def receive(connection: Connection, commands: Iterable[Command]) -> None:
+            def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
                 nonlocal most
                 before = len(echo.seen)
                 received(connection, commands)
@@ -209,7 +209,7 @@ def test_an_owner_that_fails_on_one_peer_closes_it_and_serves_the_others(
         async with serving() as echo:
             received = echo.received
 
-            def receive(connection: Connection, commands: Iterable[Command]) -> None:
+            def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
                 if len(echo.seen) > 15 and connection == echo.connections[0]:
                     raise MemoryError("no more of this")
                 received(connection, commands)
@@ -229,7 +229,7 @@ def test_an_owner_that_fails_on_one_peer_closes_it_and_serves_the_others(
     run(test)
 
 
-def handled(echo: Echo, connection: Connection) -> int:
+def handled(echo: Echo, connection: PeerConnection) -> int:
     return sum(count for asked, count in echo.batches if asked == connection.id)
 
 
@@ -240,7 +240,7 @@ def test_commands_that_an_owner_leaves_are_handed_over_again() -> None:
         async with serving() as echo:
             received = echo.received
 
-            def receive(connection: Connection, commands: Iterable[Command]) -> bool:
+            def receive(connection: PeerConnection, commands: Iterable[Command]) -> bool:
                 some = list(itertools.islice(commands, 1))
                 received(connection, some)
                 return bool(some)

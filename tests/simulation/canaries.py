@@ -16,7 +16,7 @@ from reliable_mq.broker_core.answers import Answers
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery import half, timed_message, timers
-from reliable_mq.broker_core.delivery.half import HalfMessages
+from reliable_mq.broker_core.delivery.half import PendingHalves
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
@@ -27,7 +27,7 @@ from reliable_mq.broker_core.pressure import Pressure
 from reliable_mq.broker_core.requests import pull, send
 from reliable_mq.broker_core.state import BrokerState, Turn
 from reliable_mq.broker_core.store.appender import Appender, Lane
-from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
+from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.runtime.log_writer import LogWriter
@@ -159,7 +159,7 @@ def _answer_twice(original: _Original) -> _Original:
     return release
 
 
-def _end_twice(_halves: HalfMessages, _half: Any) -> bool:
+def _end_twice(_halves: PendingHalves, _half: Any) -> bool:
     """Take every end of a transaction for the first one."""
     return False
 
@@ -177,8 +177,8 @@ def _sync_the_last_segment(original: _Original) -> _Original:
     def take(writer: LogWriter, turn: Turn) -> None:
         if turn.batch and len(turn.batch.writes) > 1:
             *others, last = turn.batch.writes
-            CommitLog.write(Batch(others, turn.batch.end))
-            turn = msgspec.structs.replace(turn, batch=Batch([last], turn.batch.end))
+            CommitLog.write(LogBatch(others, turn.batch.end))
+            turn = msgspec.structs.replace(turn, batch=LogBatch([last], turn.batch.end))
         original(writer, turn)
 
     return take
@@ -233,7 +233,7 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "a lock of two": (OrderLocks, "lock", _lock_of_two),
     "unsynced units trusted": (ConsumeQueue, "index_of", lambda _: _trust_units),
     "a batch not whole": (send, "_append_batch", _half_a_batch),
-    "a half ended twice": (HalfMessages, "is_settled", lambda _: _end_twice),
+    "a half ended twice": (PendingHalves, "is_settled", lambda _: _end_twice),
     "a half asked for too early": (HalfCheck, "run_once", _check_too_early),
     "no producer asked": (ClientTable, "next_producer", lambda _: lambda *_at: None),
     "a late end heard twice": (half, "_settled_late", lambda _: lambda _store: ()),

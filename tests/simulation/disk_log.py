@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
+from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.testing.memory_disk import MemoryFile
 from reliable_mq.wire.record import Record, blank_size_at, decode_record, record_size_at
 
 
-def records_of(batch: Batch) -> Iterator[Record]:
+def records_of(batch: LogBatch) -> Iterator[Record]:
     """Yield the records of a batch; each must say of itself where it is."""
     for write in batch.writes:
         data = b"".join(write.parts)

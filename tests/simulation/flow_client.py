@@ -16,9 +16,9 @@ from tests.simulation.model import Model
 from tests.simulation.world import World
 
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.flow import Call, Flow, Instant, Now, Once, Step, Wait
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
 from reliable_mq.message import Message, MessageQueue, SendResult
@@ -115,8 +115,8 @@ class FlowProducer:
         self._number = number
         self._runner = FlowRunner(world, machine)
         settings = ClientSettings(request_timeout=0.5)
-        routes = RouteTable(NameServers((_NAME_SERVER,), 0.5), settings.new_topic_queues, 30.0)
-        self._producer = Producer(settings, routes, world.random.randbytes)
+        routes = RouteCache(NameServers((_NAME_SERVER,), 0.5), settings.new_topic_queues, 30.0)
+        self._producer = SendFlows(settings, routes, world.random.randbytes)
         self._count = 0
         self._last: dict[tuple[str, str], tuple[MessageQueue, int]] = {}  # by topic and key
         self.acknowledged: list[tuple[SendResult, bytes]] = []

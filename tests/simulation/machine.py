@@ -20,8 +20,8 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.log_writer import LogWriter
-from reliable_mq.testing.memory_disk import Stopped
-from reliable_mq.watched_time import Reading
+from reliable_mq.testing.memory_disk import MachineStopped
+from reliable_mq.watched_time import ClockReading
 from reliable_mq.wire.command import decode_command, decode_request
 
 _USED_MAX = 0.85  # above it files of the log go however young they are
@@ -93,7 +93,7 @@ class Machine:
             with _without_room():
                 core.open(world.now_ms)
                 is_open = True
-        except Stopped:
+        except MachineStopped:
             world.note("crash while starting")
             self._fall()
             return
@@ -136,7 +136,7 @@ class Machine:
                 try:
                     with self._running.running():
                         act()
-                except Stopped as stop:
+                except MachineStopped as stop:
                     self._world.note("stopped at", *stop.args)
                     self._fall()
 
@@ -312,7 +312,7 @@ class Machine:
         core = self._alive()
         found = await self._writer.run(core.housekeeping.look())
         world = self._world
-        reading = Reading(world.now_ms / 1000, world.time_ms / 1000, self._disk.boot_id)
+        reading = ClockReading(world.now_ms / 1000, world.time_ms / 1000, self._disk.boot_id)
         work = core.housekeeping.begin(found, reading)
         self._model.expired(core.state.store.log.start, may_go=found.used > _USED_MAX)
         if work:

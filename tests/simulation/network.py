@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 from tests.simulation.world import World
 
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.wire.command import Command, decode_command, encode_command
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.properties import TRANSACTION_PREPARED
@@ -46,7 +46,9 @@ class Link:
 
     def __init__(self, number: int, peer: Peer) -> None:
         self.peer = peer
-        self.connection = Connection(number, pack_host("10.0.0.1", number), f"10.0.0.1:{number}")
+        self.connection = PeerConnection(
+            number, pack_host("10.0.0.1", number), f"10.0.0.1:{number}"
+        )
         self.is_open = True
         self.reader = FrameReader()  # the broker's
         self.peer_reader = FrameReader()

@@ -29,7 +29,7 @@ from reliable_mq.outbox.thread_half_messages import HalfMessages
 from reliable_mq.outbox.thread_outboxes import Outboxes
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.retention.retention import Retention
-from reliable_mq.runtime.stopped import Stopped
+from reliable_mq.runtime.stopped import StopSignal
 from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
         """
         return self._upkeep.alerts(database)
 
-    def resend_forever(self, stopped: Stopped) -> None:
+    def resend_forever(self, stopped: StopSignal) -> None:
         """Run the resend schedulers of all databases until `stopped`, the first in this thread.
 
         Retention runs beside them, and people are told in threads of their own.

@@ -13,12 +13,12 @@ from reliable_mq.app.notice_consumer import notice_consumer
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.confirm.progress import Progress
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_faults import FaultTeller
+from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.escalate.alerts import Alerts
 from reliable_mq.escalate.thread_alerts import tell_forever
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.thread_scheduler import run_forever
-from reliable_mq.runtime.stopped import Stopped
+from reliable_mq.runtime.stopped import StopSignal
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class NoticeReading:
         self._databases = databases
         self._lease = lease
         self._awaited = set(databases)
-        self._faults = FaultTeller(log, "reading notices")
+        self._faults = FaultLog(log, "reading notices")
 
     def begin(self) -> bool:
         """Begin to read where there is something to read; return whether all are read now."""
@@ -73,7 +73,7 @@ class NoticeReading:
                 self._faults.tell(error)
         return not self._awaited
 
-    def run(self, stopped: Stopped) -> None:
+    def run(self, stopped: StopSignal) -> None:
         """Begin with each as soon as it is there, until all are read or it is `stopped`.
 
         What these databases' own groups owe to others is told meanwhile, also when no worker runs.
@@ -102,7 +102,7 @@ class NoticeReading:
 
 
 def resend_all(
-    schedulers: Sequence[Resending], reading: NoticeReading, stopped: Stopped, interval: float
+    schedulers: Sequence[Resending], reading: NoticeReading, stopped: StopSignal, interval: float
 ) -> None:
     """Run until `stopped`, the first scheduler in this thread; return when all have ended."""
     first, *others = schedulers

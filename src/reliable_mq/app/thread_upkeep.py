@@ -29,8 +29,14 @@ from reliable_mq.resend.topic_gate import TopicRow, probe_lease
 from reliable_mq.retention.retention import Retention
 from reliable_mq.retention.sql_keeping import partitions_of, retention_ledgers
 from reliable_mq.retention.thread_retention import run_forever
-from reliable_mq.retention.windows import Windows, check_windows, horizon, lease_doubt, send_seconds
-from reliable_mq.runtime.stopped import Stopped
+from reliable_mq.retention.windows import (
+    RetentionWindows,
+    check_windows,
+    horizon,
+    lease_doubt,
+    send_seconds,
+)
+from reliable_mq.runtime.stopped import StopSignal
 from reliable_mq.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -120,7 +126,7 @@ class Upkeep:
             look=database.clock.reading,
         )
 
-    def run(self, stopped: Stopped) -> None:
+    def run(self, stopped: StopSignal) -> None:
         """Run schedulers and retention until `stopped`, the first scheduler in this thread."""
         if doubt := lease_doubt(self._settings.resend_lease, self._send_seconds):
             log.warning("%s", doubt)
@@ -247,7 +253,7 @@ def check_upkeep(
     """
     attempts = max((each.max_attempts for each in consumers), default=RETRY_ATTEMPTS_MAX)
     check_windows(
-        Windows(
+        RetentionWindows(
             stub_retention=settings.stub_retention,
             log_retention=settings.log_retention,
             replay_window=settings.replay_window,

@@ -62,7 +62,7 @@ class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
     unit_mode: bool = False
 
 
-class Member(msgspec.Struct):
+class RegisteredMember(msgspec.Struct):
     """One client of a group. `address` is "ip:port"."""
 
     connection: int
@@ -77,7 +77,7 @@ class Member(msgspec.Struct):
         return _MEMBER_SIZE + _size_of(self.client_id, self.language, group)
 
 
-class ConsumerGroup(msgspec.Struct, kw_only=True):
+class RegisteredGroup(msgspec.Struct, kw_only=True):
     """The members of a group and what it subscribes to.
 
     `size` is how many bytes of memory it takes, without its members.
@@ -87,7 +87,7 @@ class ConsumerGroup(msgspec.Struct, kw_only=True):
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
-    members: dict[int, Member] = msgspec.field(default_factory=dict)
+    members: dict[int, RegisteredMember] = msgspec.field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
     size: int = 0
 
@@ -141,8 +141,8 @@ class ClientTable:
     def __init__(self, limits: ClientLimits | None = None) -> None:
         self._limits = limits or ClientLimits()
         self._size = 0  # of groups and members, in bytes
-        self._consumers: dict[str, ConsumerGroup] = {}
-        self._producers: dict[str, dict[int, Member]] = {}
+        self._consumers: dict[str, RegisteredGroup] = {}
+        self._producers: dict[str, dict[int, RegisteredMember]] = {}
         self._producer_connections: dict[str, int] = {}  # by client id
         self._groups_of: dict[int, set[str]] = {}  # by connection; consumer and producer groups
         self._fingerprints: dict[str, int] = {}
@@ -183,7 +183,7 @@ class ClientTable:
 
     def has_room(
         self,
-        member: Member,
+        member: RegisteredMember,
         producers: Iterable[str],
         consumers: Sequence[ConsumerData],
         *,
@@ -201,7 +201,7 @@ class ClientTable:
         for beat in consumers:
             name = beat.group_name
             known = self._consumers.get(name)
-            group = known or ConsumerGroup(name=name)
+            group = known or RegisteredGroup(name=name)
             grown += member.measure(name) - _size_in(group.members, name, connection)
             now = group.subscriptions if keeps_subscriptions else group.updated(beat)
             grown += group.measure(now.values(), beat) - group.size
@@ -224,11 +224,11 @@ class ClientTable:
                 size += members[connection].measure(name)
         return size
 
-    def consumer_group(self, name: str) -> ConsumerGroup | None:
+    def consumer_group(self, name: str) -> RegisteredGroup | None:
         """Return a group that has members, or None."""
         return self._consumers.get(name)
 
-    def producers(self) -> dict[str, list[Member]]:
+    def producers(self) -> dict[str, list[RegisteredMember]]:
         """Return the producers by group."""
         return {name: list(members.values()) for name, members in self._producers.items()}
 
@@ -236,7 +236,7 @@ class ClientTable:
         """Return the groups that subscribe to a topic."""
         return {name for name, group in self._consumers.items() if topic in group.subscriptions}
 
-    def register_producer(self, group: str, member: Member) -> None:
+    def register_producer(self, group: str, member: RegisteredMember) -> None:
         """Note a producer's heartbeat."""
         members = self._producers.setdefault(group, {})
         former = members.get(member.connection)
@@ -251,7 +251,7 @@ class ClientTable:
         """Return the groups whose producers or consumers are behind a connection."""
         return self._groups_of.get(connection, frozenset())
 
-    def _forget_producer(self, former: Member) -> None:
+    def _forget_producer(self, former: RegisteredMember) -> None:
         """Forget where a client's producer is, unless another group of the connection has it."""
         connection, client_id = former.connection, former.client_id
         if self._producer_connections.get(client_id) != connection:
@@ -263,7 +263,7 @@ class ClientTable:
         del self._producer_connections[client_id]
 
     def register_consumer(
-        self, group: ConsumerData, member: Member, *, keeps_subscriptions: bool = False
+        self, group: ConsumerData, member: RegisteredMember, *, keeps_subscriptions: bool = False
     ) -> bool:
         """Note a consumer's heartbeat; return whether the group's members must rebalance.
 
@@ -275,7 +275,7 @@ class ClientTable:
         name = group.group_name
         known = self._consumers.get(name)
         if known is None:
-            known = self._consumers[name] = ConsumerGroup(name=name)
+            known = self._consumers[name] = RegisteredGroup(name=name)
         is_new = member.connection not in known.members
         self._size += member.measure(name) - _size_in(known.members, name, member.connection)
         known.members[member.connection] = member
@@ -371,7 +371,7 @@ def _size_of(*texts: str | None) -> int:
     return sum(map(getsizeof, texts))
 
 
-def _size_in(members: Mapping[int, Member] | None, group: str, connection: int) -> int:
+def _size_in(members: Mapping[int, RegisteredMember] | None, group: str, connection: int) -> int:
     """Return how many bytes a connection's place in a group takes."""
     member = members.get(connection) if members else None
     return member.measure(group) if member else 0

@@ -21,7 +21,7 @@ from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.requests.filtered_pull import judge_new
 from reliable_mq.broker_core.requests.handlers import answer_to
 from reliable_mq.broker_core.requests.pull import answer_waiting
-from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
+from reliable_mq.broker_core.state import BrokerState, PeerConnection, Request, Turn
 from reliable_mq.broker_core.store import retention
 from reliable_mq.broker_core.store.consume_queue import Arrivals
 from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
@@ -150,7 +150,7 @@ class BrokerCore:
                 raise
             log.warning("%s: no room for it, the next start finds out the same again", path)
 
-    def receive(self, connection: Connection, command: Command, now_ms: int) -> None:
+    def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
         """Handle one command; what it wants done leaves with the next turn."""
         flag = command.flag
         if flag & REPLY_FLAG:
@@ -160,7 +160,7 @@ class BrokerCore:
         if answer is not None and not flag & ONE_WAY_FLAG:
             self.state.reply(connection.id, encode_answer(answer))
 
-    def _take_answer(self, connection: Connection, command: Command) -> None:
+    def _take_answer(self, connection: PeerConnection, command: Command) -> None:
         try:
             self.state.calls.answer(connection.id, command)
         except InvariantBroken:

@@ -15,13 +15,13 @@ from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.retention import (
     PATH,
     Closeable,
-    Removal,
-    Survey,
+    DiskSurvey,
+    FileRemoval,
     hours_ms,
     survey,
 )
 from reliable_mq.line_limit import limited_log
-from reliable_mq.watched_time import Reading
+from reliable_mq.watched_time import ClockReading
 
 log = limited_log(__name__)
 
@@ -34,15 +34,15 @@ class Housekeeping:
     def __init__(self, state: BrokerState, disk: Disk) -> None:
         self._state = state
         self._disk = disk
-        self._removal = Removal(disk, state.config.redelete_interval_ms)
+        self._removal = FileRemoval(disk, state.config.redelete_interval_ms)
         self._gone: list[tuple[Closeable, str]] = []
 
-    def look(self) -> Callable[[], Survey]:
+    def look(self) -> Callable[[], DiskSurvey]:
         """Return the look at the disk that `begin` wants; it may run in another thread."""
         oldest = self._state.store.log.segment_starts[:-1][: self._state.config.delete_batch_max]
         return lambda: survey(self._disk, oldest)
 
-    def begin(self, found: Survey, reading: Reading) -> Callable[[], None] | None:
+    def begin(self, found: DiskSurvey, reading: ClockReading) -> Callable[[], None] | None:
         """Forget what is too old; return the work that removes it, None when there is nothing.
 
         Args:

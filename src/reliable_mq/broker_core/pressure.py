@@ -7,7 +7,7 @@ Source: Apache RocketMQ `SendMessageProcessor`, `BrokerFastFailure`, `NettyRemot
 
 from typing import NamedTuple
 
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.wire.codes import ResponseCode
 
 _DISK_FULL = (
@@ -95,7 +95,7 @@ class Pressure:
         """
         if self.refusal is not None:
             self.refused += 1
-            raise Refused(*self.refusal)
+            raise RequestRefused(*self.refusal)
 
     def check_tables(self) -> None:
         """Refuse what changes a table whose file would find no room: it would wait for its answer.
@@ -106,7 +106,7 @@ class Pressure:
             Refused: when there is none.
         """
         if not self._has_room or self._retry_ms > 0 or not self._has_bytes:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "the broker's disk is full, nothing was changed: make room and ask again",
             )

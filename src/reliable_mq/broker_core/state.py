@@ -13,7 +13,7 @@ from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
-from reliable_mq.broker_core.delivery.half import SETTLED_TAG, HalfMessages
+from reliable_mq.broker_core.delivery.half import SETTLED_TAG, PendingHalves
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
@@ -33,11 +33,11 @@ from reliable_mq.broker_core.pressure import Pressure, PressureLimits
 from reliable_mq.broker_core.request_modes import RequestModes
 from reliable_mq.broker_core.requests.send_reply import SendReply
 from reliable_mq.broker_core.statistics import Statistics
-from reliable_mq.broker_core.store.appender import Place, StoredMessage
-from reliable_mq.broker_core.store.commit_log import Batch
+from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
+from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
-from reliable_mq.broker_core.store.retention import Retention
+from reliable_mq.broker_core.store.retention import LogRetention
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.broker_core.topics import READ, WRITE, DataVersion, TopicConfig, TopicTable
 from reliable_mq.errors import StoreError
@@ -62,7 +62,7 @@ _OP_PROPERTIES = encode_properties({WAIT: "true", TAGS: SETTLED_TAG})  # as Apac
 log = limited_log(__name__)
 
 
-class Connection(msgspec.Struct, frozen=True):
+class PeerConnection(msgspec.Struct, frozen=True):
     """One peer: `host` is packed as in records, `address` is "ip:port"."""
 
     id: int
@@ -73,7 +73,7 @@ class Connection(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, gc=False):
     """A command, who sent it and when it came."""
 
-    connection: Connection
+    connection: PeerConnection
     command: Command
     now_ms: int
 
@@ -87,7 +87,7 @@ class Turn(msgspec.Struct):
     know the topics as they are now, or cannot be told.
     """
 
-    batch: Batch | None
+    batch: LogBatch | None
     replies: list[tuple[int, bytes]]
     files: dict[str, str]
     registered_replies: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
@@ -123,7 +123,7 @@ class BrokerState:
         self.pulls = WaitingPulls()
         self.calls = ClientCalls()
         self.schedule = DelaySchedule(config.delays_ms)
-        self.halves = HalfMessages()
+        self.halves = PendingHalves()
         self.half_counts = TopicCounts(OF_HALVES)
         self.config_version = DataVersion()
         self.timers = timers
@@ -133,7 +133,7 @@ class BrokerState:
         self._ends: list[tuple[int, bytes]] = []  # answers to those who ended a transaction
         self._ends_ms = 0
         self.pressure = Pressure(_pressure_limits(config))
-        self.retention = Retention(config.retention)
+        self.retention = LogRetention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
         self.processors = 1  # of the machine
@@ -157,7 +157,7 @@ class BrokerState:
             self._message_count += 1
             yield b"%b%08X" % (shared, self._message_count & 0xFFFFFFFF)
 
-    def append(self, message: StoredMessage, now_ms: int) -> Place:
+    def append(self, message: StoredMessage, now_ms: int) -> AppendResult:
         """Store a message; it becomes visible when it is durable."""
         return self.store.append(message, now_ms)
 

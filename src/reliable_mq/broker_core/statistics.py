@@ -42,7 +42,7 @@ _NOTHING = object()
 _T = TypeVar("_T")
 
 
-class Sum(NamedTuple):
+class WindowSum(NamedTuple):
     """What came in a window: how much, how much a second, and how much at a time."""
 
     sum: int
@@ -68,7 +68,7 @@ class StatsItem:
         if len(samples) > WINDOWS[window][1] + 2:
             del samples[0]
 
-    def over(self, window: int, now_ms: int) -> Sum:
+    def over(self, window: int, now_ms: int) -> WindowSum:
         """Return what came in the last minute (0), hour (1) or day (2)."""
         interval_ms, count = WINDOWS[window]
         begin_ms = max(now_ms - interval_ms * count, self._created_ms - interval_ms)
@@ -80,7 +80,7 @@ class StatsItem:
         total = self.value - value
         often = self.times - times
         seconds = max(now_ms - begin_ms, 1) / 1000
-        return Sum(total, total / seconds, total / often if often else 0.0)
+        return WindowSum(total, total / seconds, total / often if often else 0.0)
 
 
 class Totals(NamedTuple):

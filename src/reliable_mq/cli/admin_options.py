@@ -14,7 +14,7 @@ import typer
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE
-from reliable_mq.client.administering.asking import Told
+from reliable_mq.client.administering.cluster_reply import ClusterReply
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.configured import of_environment
 from reliable_mq.client.settings import ClientSettings
@@ -75,13 +75,13 @@ def end_with(failures: Mapping[str, ReliableMQError]) -> None:
 class Change(Protocol[T]):
     """A verb of the administration that can tell what it would do."""
 
-    def __call__(self, *, dry_run: bool) -> Told[T]:
+    def __call__(self, *, dry_run: bool) -> ClusterReply[T]:
         """Do it, or tell what it would do."""
 
 
 def done_if_agreed(
     change: Change[T], question: Callable[[T], str], *, dry_run: bool, yes: bool
-) -> Told[T]:
+) -> ClusterReply[T]:
     """Do what a person at a terminal agrees to, and return it; exit with 1 when the answer is no.
 
     Args:
@@ -100,7 +100,9 @@ def done_if_agreed(
     return change(dry_run=False)
 
 
-def tell_where(what: str, done: str, told: Told[C], *, dry_run: bool, as_json: bool) -> None:
+def tell_where(
+    what: str, done: str, told: ClusterReply[C], *, dry_run: bool, as_json: bool
+) -> None:
     """Print at which brokers something was done: "topic orders made at a, b".
 
     Args:

@@ -78,7 +78,7 @@ def loaded(application: str) -> ReliableMQ:
     return load_application(application)
 
 
-class Opened(NamedTuple):
+class OpenedDatabase(NamedTuple):
     """What the options name.
 
     `database`: the chosen one. `databases`: all of the application, by name. `broker`: its name
@@ -95,7 +95,7 @@ class Opened(NamedTuple):
 @contextmanager
 def opened(
     application: str, db: str, prefix: str, *, name: str = "", broker: str = ""
-) -> Iterator[Opened]:
+) -> Iterator[OpenedDatabase]:
     """Give the databases that the options name, closed at the end of the block.
 
     Raises:
@@ -119,7 +119,7 @@ def opened(
     try:
         for each in databases.values():
             each.check_file()
-        yield Opened(database, databases, broker, client)
+        yield OpenedDatabase(database, databases, broker, client)
     except DBAPIError as error:
         if is_missing_table(error):
             raise ConfigurationError(missing_table_text(database.stubs.name)) from error

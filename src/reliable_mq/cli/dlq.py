@@ -21,8 +21,8 @@ from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE, DATABASE_VARIABLE, takes_options_of
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import UsageError
-from reliable_mq.escalate.dead_letter import CONSUMED_SINCE, Letter, LetterFilter
-from reliable_mq.escalate.thread_dead_letters import DeadLetters, Outcome
+from reliable_mq.escalate.dead_letter import CONSUMED_SINCE, DeadLetter, DeadLetterFilter
+from reliable_mq.escalate.thread_dead_letters import DeadLetterActions, Outcome
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.message_id import ledger_id
 
@@ -51,13 +51,13 @@ def letter_filter(
     reason_holds: Annotated[
         str, typer.Option("--reason-holds", help="Only with this text in it.")
     ] = "",
-) -> LetterFilter:
+) -> DeadLetterFilter:
     """Return the filter that the options say.
 
     Raises:
         ConfigurationError: when a time does not read.
     """
-    return LetterFilter(
+    return DeadLetterFilter(
         group=group,
         topic=topic,
         key=key,
@@ -71,7 +71,7 @@ def letter_filter(
 @takes_options_of(letter_filter)
 def list_(
     *,
-    wanted: LetterFilter,
+    wanted: DeadLetterFilter,
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
@@ -123,7 +123,7 @@ def show(
 def retry(
     *,
     message_ids: Ids = None,
-    wanted: LetterFilter,
+    wanted: DeadLetterFilter,
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
@@ -140,7 +140,7 @@ def retry(
     Given a filter, those that still wait are meant; with --all also those retried since. Exits with
     1 when one of the ids was not retried.
     """
-    is_filtered = everything or wanted != LetterFilter(group=wanted.group)
+    is_filtered = everything or wanted != DeadLetterFilter(group=wanted.group)
     if (message_ids and is_filtered) or not (message_ids or is_filtered or wanted.group):
         raise UsageError("give either MESSAGE_IDs or a filter such as --group or --topic")
     if (note or by) and not (application or _database(application, db, broker)):
@@ -165,7 +165,7 @@ def retry(
     _tell(done | refused, as_json=as_json)
 
 
-def _refused(message_ids: Sequence[str], group: str, letters: Sequence[Letter]) -> Outcome:
+def _refused(message_ids: Sequence[str], group: str, letters: Sequence[DeadLetter]) -> Outcome:
     """Return why what somebody named is not retried; the group is empty where none has a letter."""
     found = {each.message.message_id for each in letters}
     missing = {(group, each): NO_LETTER for each in message_ids if ledger_id(each) not in found}
@@ -186,17 +186,17 @@ def _database(application: str, db: str, broker: str) -> str:
 
 
 @contextmanager
-def _known(application: str, db: str, prefix: str, broker: str) -> Iterator[DeadLetters]:
+def _known(application: str, db: str, prefix: str, broker: str) -> Iterator[DeadLetterActions]:
     """Give the dead letters, as the databases know them that the options name, or none."""
     db = _database(application, db, broker)
     if not application and not db:
         broker = broker or os.environ.get(BROKER_VARIABLE, "")
         if not broker:
             raise UsageError("give --app MODULE:OBJECT, --db URL, or --broker HOST:PORT alone")
-        yield DeadLetters({}, _checked(broker), of_all_tenants())
+        yield DeadLetterActions({}, _checked(broker), of_all_tenants())
         return
     with opened(application, db, prefix, broker=broker) as found:
-        yield DeadLetters(found.databases, _checked(found.broker), found.client)
+        yield DeadLetterActions(found.databases, _checked(found.broker), found.client)
 
 
 def _checked(name_servers: str) -> str:
@@ -207,7 +207,7 @@ def _checked(name_servers: str) -> str:
     return name_servers
 
 
-def _preview(letters: Sequence[Letter], *, as_json: bool) -> None:
+def _preview(letters: Sequence[DeadLetter], *, as_json: bool) -> None:
     rows = [_row(each) for each in letters]
     if as_json:
         say_json({"total": len(rows), "first": rows[:50]})
@@ -216,7 +216,7 @@ def _preview(letters: Sequence[Letter], *, as_json: bool) -> None:
     say(f"{len(rows)} dead letter(s) would be retried")
 
 
-def _row(letter: Letter) -> dict[str, Any]:
+def _row(letter: DeadLetter) -> dict[str, Any]:
     return {
         "message_id": letter.message.message_id,
         "consumer_group": letter.group,

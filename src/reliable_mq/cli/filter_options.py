@@ -10,7 +10,7 @@ from reliable_mq.database.row_values import StubStatus
 from reliable_mq.escalate.stub_filter import StubFilter
 
 
-class Wanted(StrEnum):
+class StatusChoice(StrEnum):
     """The statuses, as one types them."""
 
     UNCONFIRMED = "unconfirmed"
@@ -20,7 +20,7 @@ class Wanted(StrEnum):
 
 def stub_filter(
     *,
-    status: Annotated[Wanted | None, typer.Option(help="Only these.")] = None,
+    status: Annotated[StatusChoice | None, typer.Option(help="Only these.")] = None,
     escalated: Annotated[
         bool, typer.Option("--escalated", help="Only those that wait for a person.")
     ] = False,

@@ -12,7 +12,7 @@ from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with
 from reliable_mq.cli.printing import print_rows, time_of
 from reliable_mq.cli.saying import say, say_json
-from reliable_mq.client.administering.asking import Told
+from reliable_mq.client.administering.cluster_reply import ClusterReply
 from reliable_mq.client.administering.offset_resets import QueueReset
 from reliable_mq.client.administering.progress import GroupProgress
 from reliable_mq.client.administering.thread_admin import Admin
@@ -141,11 +141,11 @@ def reset(
         raise UsageError("--to-offset goes with --at BROKER_NAME and --queue, and they with it")
     moment = parse_moment(to_time, "--to-time", datetime.now(UTC)) if to_time else None
 
-    def set_offsets(admin: Admin, *, dry_run: bool) -> Told[list[QueueReset]]:
+    def set_offsets(admin: Admin, *, dry_run: bool) -> ClusterReply[list[QueueReset]]:
         offsets = admin.offsets
         if to_offset is not None and queue is not None:
             place = MessageQueue(topic, at, queue)
-            return Told([offsets.reset_to_offset(group, place, to_offset, dry_run=dry_run)])
+            return ClusterReply([offsets.reset_to_offset(group, place, to_offset, dry_run=dry_run)])
         if moment is not None:
             return offsets.reset_to_time(group, topic, moment, dry_run=dry_run)
         if to_start:
@@ -184,7 +184,7 @@ def clone(
     _tell(told, dry_run=dry_run, as_json=as_json)
 
 
-def _tell(told: Told[list[QueueReset]], *, dry_run: bool, as_json: bool) -> None:
+def _tell(told: ClusterReply[list[QueueReset]], *, dry_run: bool, as_json: bool) -> None:
     rows: Sequence[dict[str, Any]] = [
         {
             "topic": row.queue.topic,

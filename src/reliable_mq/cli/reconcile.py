@@ -26,7 +26,7 @@ from reliable_mq.cli.reconcile_stop import stoppable
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
-from reliable_mq.reconcile.repairs.repair import UNBOUNDED, Choice, parse_rate, parse_verdict
+from reliable_mq.reconcile.repairs.repair import UNBOUNDED, FindingChoice, parse_rate, parse_verdict
 from reliable_mq.reconcile.report.file_replaced import check_replaceable, replace_file
 from reliable_mq.reconcile.report.prometheus_text import prometheus_text
 from reliable_mq.reconcile.runs.machine_share import parse_memory
@@ -34,7 +34,7 @@ from reliable_mq.runtime.java_home import use_java
 from reliable_mq.wire.addresses import split_addresses
 
 if TYPE_CHECKING:
-    from reliable_mq.reconcile.runs.spark_run import Options
+    from reliable_mq.reconcile.runs.spark_run import RunOptions
 
 CLEAN, FAILED, FINDINGS = 0, 1, 2
 
@@ -125,7 +125,7 @@ def _print(summary: dict[str, Any], as_json: bool) -> None:
     print_report(summary, plain_console())
 
 
-def _after(summary: dict[str, Any], run: "Options", broker: str, metrics: Path | None) -> None:
+def _after(summary: dict[str, Any], run: "RunOptions", broker: str, metrics: Path | None) -> None:
     if broker and summary["repair"] and summary["repair"]["planned"]:  # or due already
         summary["repair"]["sent"] = sum(
             send_what_is_due(each, broker, run.prefix) for each in run.databases
@@ -193,12 +193,12 @@ def _repairs(
     )
     return {
         "repair": repair or None,
-        "choice": Choice(*chosen),
+        "choice": FindingChoice(*chosen),
         "rate": parse_rate(rate) if rate else UNBOUNDED,
     }
 
 
-def _checked(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> "Options":
+def _checked(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> "RunOptions":
     is_export = asked["ledgers"] is not None
     if not urls and not is_export:
         raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
@@ -216,9 +216,9 @@ def _checked(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> "O
             raise ConfigurationError("--tell needs the database: give --db and --store")
         check_notifiers(urls[0], asked["prefix"])
     use_java()
-    from reliable_mq.reconcile.runs.spark_run import Options  # noqa: PLC0415 - seconds
+    from reliable_mq.reconcile.runs.spark_run import RunOptions  # noqa: PLC0415 - seconds
 
-    return Options(database=urls[0] if urls else "", others=tuple(urls[1:]), **asked)
+    return RunOptions(database=urls[0] if urls else "", others=tuple(urls[1:]), **asked)
 
 
 if __name__ == "__main__":

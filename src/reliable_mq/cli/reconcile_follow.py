@@ -5,15 +5,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from reliable_mq.cli.reconcile_stop import Stop, asked_by_signals
+from reliable_mq.cli.reconcile_stop import StopRequest, asked_by_signals
 from reliable_mq.cli.saying import say, say_json
 
 if TYPE_CHECKING:
-    from reliable_mq.reconcile.runs.spark_run import Options
+    from reliable_mq.reconcile.runs.spark_run import RunOptions
 
 
 def follow_until_stopped(
-    run: "Options", every: timedelta, *, as_json: bool, after: Callable[[dict[str, Any]], None]
+    run: "RunOptions", every: timedelta, *, as_json: bool, after: Callable[[dict[str, Any]], None]
 ) -> None:
     """Do increments until SIGTERM or SIGINT, and print a line for each.
 
@@ -33,9 +33,9 @@ def follow_until_stopped(
 
 
 def _follow(
-    run: "Options",
+    run: "RunOptions",
     every: timedelta,
-    stop: Stop,
+    stop: StopRequest,
     *,
     as_json: bool,
     after: Callable[[dict[str, Any]], None],

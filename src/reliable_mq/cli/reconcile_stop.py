@@ -17,11 +17,11 @@ from reliable_mq.cli.saying import say
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(KeyboardInterrupt):
+class SparkStopped(KeyboardInterrupt):
     """The bridge to Java closes its connection for this one, and uses another to stop Spark."""
 
 
-class Stop:
+class StopRequest:
     """What a signal does, and which one it was; 0: none came."""
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ class Stop:
         logging.disable()  # the bridge to Java logs pages of what it was interrupted in
         self.number = number
         if self.is_interrupting:
-            raise Stopped
+            raise SparkStopped
 
 
 @contextmanager
-def asked_by_signals() -> Iterator[Stop]:
+def asked_by_signals() -> Iterator[StopRequest]:
     """Give what SIGINT and SIGTERM do for as long as the block runs, in the main thread."""
-    stop = Stop()
+    stop = StopRequest()
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield stop

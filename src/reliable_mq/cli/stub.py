@@ -22,16 +22,16 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_run_tables import finding_table
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import ReliableMQError, UsageError
-from reliable_mq.escalate.sql_by_hand import ByHand
 from reliable_mq.escalate.sql_history import SqlHistory, readable
+from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.escalate.sql_stub_list import PAGE_ROWS, SqlStubList
 from reliable_mq.escalate.stub_filter import StubFilter
-from reliable_mq.escalate.timeline import History, Moment, merged, timeline
+from reliable_mq.escalate.timeline import MessageHistory, TimelineEntry, merged, timeline
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.outbox.stub import StubEvent, groups_of
 from reliable_mq.resend.sql_resending import topics_of
-from reliable_mq.resend.topic_gate import Gate, gate_of, gate_text
+from reliable_mq.resend.topic_gate import TopicGate, gate_of, gate_text
 from reliable_mq.settings import EMBEDDED
 
 PREVIEW_ROWS = 50
@@ -67,7 +67,7 @@ def list_(
     rows = [row | {"topic_gate": gates[row["topic"]].value} for row in rows]
     print_rows(rows, COLUMNS, as_json=as_json)
     for topic, row in topics.items():
-        if not as_json and (row.is_closed or gate_of(row, now) is Gate.PAUSED):
+        if not as_json and (row.is_closed or gate_of(row, now) is TopicGate.PAUSED):
             place = options.found_by(application, db)
             say(
                 f"{gate_text(row, now)}; reliable-mq pause {topic} --end {place}".rstrip()
@@ -98,7 +98,7 @@ def show(
         raise UsageError(f"no ledger knows a message {message_id}{unasked and f' ({unasked})'}")
     moments = timeline(history, records)
     if unasked:
-        moments.append(Moment(None, "broker", unasked))
+        moments.append(TimelineEntry(None, "broker", unasked))
     shown = readable(history)
     if as_json:
         shown["timeline"] = [
@@ -114,7 +114,7 @@ def show(
         say(f"{text_of(each.time) or 'now':25}  {each.ledger:18}  {each.what}")
 
 
-def _history(database: Database, message_id: str) -> History:
+def _history(database: Database, message_id: str) -> MessageHistory:
     ledgers = SqlHistory(
         stubs=database.stubs,
         logs=database.logs,
@@ -130,7 +130,7 @@ def _history(database: Database, message_id: str) -> History:
 
 
 def _records(
-    history: History, message_id: str, name_servers: str, client: ClientSettings
+    history: MessageHistory, message_id: str, name_servers: str, client: ClientSettings
 ) -> tuple[list[ReceivedMessage], str]:
     """Return what the broker holds of a message, or why it was not asked."""
     if not name_servers:
@@ -177,7 +177,7 @@ def retry(
     in this status.
     """
     with opened(application, db, prefix, name=database) as found:
-        hands = ByHand(found.database, StubEvent.RETRY, actor=by or actor(), why=note)
+        hands = OperatorActions(found.database, StubEvent.RETRY, actor=by or actor(), why=note)
         terminal = Terminal("retry", yes=yes, as_json=as_json)
         terminal.settle(hands, message_ids or [], wanted, dry_run=dry_run)
 
@@ -200,7 +200,7 @@ def void(
 ) -> None:
     """Give stubs up: they are not sent again. Filters mean those that wait for a person."""
     with opened(application, db, prefix, name=database) as found:
-        hands = ByHand(found.database, StubEvent.VOID, actor=by or actor(), why=note)
+        hands = OperatorActions(found.database, StubEvent.VOID, actor=by or actor(), why=note)
         terminal = Terminal("void", yes=yes, as_json=as_json)
         terminal.settle(hands, message_ids or [], wanted, dry_run=dry_run)
 
@@ -220,7 +220,12 @@ class Terminal:
         self._as_json = as_json
 
     def settle(
-        self, hands: ByHand, message_ids: Sequence[str], wanted: StubFilter, *, dry_run: bool
+        self,
+        hands: OperatorActions,
+        message_ids: Sequence[str],
+        wanted: StubFilter,
+        *,
+        dry_run: bool,
     ) -> None:
         """Do it, or say to which it would be done.
 

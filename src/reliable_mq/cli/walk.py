@@ -15,12 +15,12 @@ from reliable_mq.app.application import ReliableMQ
 from reliable_mq.cli.saying import say
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message, ReceivedMessage
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.java_home import use_java
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.testing.local_servers import LocalValkey
-from reliable_mq.testing.walk_recorder import Landmark, Step, WalkRecorder
+from reliable_mq.testing.walk_recorder import Landmark, WalkRecorder, WalkStep
 
 TOPIC, GROUP = "orders", "payments"
 WAIT_SECONDS_MAX = 60.0
@@ -30,7 +30,7 @@ LANDMARKS = tuple(
     for station, function in (
         ("1 outbox", "outbox.sql_outbox:SqlOutbox.write"),
         ("1 outbox", "outbox.relay:Relay.run_once"),
-        ("2 client", "client.sending.producer:Producer.prepare"),
+        ("2 client", "client.sending.producer:SendFlows.prepare"),
         ("3 wire", "wire.command:encode_command"),
         ("4 name_server", "name_server.routes:RouteTable.route"),
         ("5 broker_core.requests", "broker_core.requests.send:send_message"),
@@ -39,7 +39,7 @@ LANDMARKS = tuple(
         ("7 broker_core.dispatch", "broker_core.store.message_store:MessageStore.dispatch_up_to"),
         ("8 broker_core.delivery", "broker_core.delivery.long_poll:WaitingPulls.arrived"),
         ("2 client", "client.consuming.received:received"),
-        ("9 consume", "consume.asyncio_delivery:Deliveries.handle"),
+        ("9 consume", "consume.asyncio_delivery:MessageProcessing.handle"),
         ("10 idempotency", "idempotency.redis_leases:RedisLeases.claim"),
         ("10 idempotency", "idempotency.claim:first_step"),
         ("10 idempotency", "idempotency.sql_consume_log:SqlConsumeLog.insert_consumed"),
@@ -62,7 +62,7 @@ def command() -> None:
         say(f"{'verdict':<{width}}  {verdict}: {count}")
 
 
-def walk() -> tuple[list[Step], dict[str, Any]]:
+def walk() -> tuple[list[WalkStep], dict[str, Any]]:
     """Send one message from one application to another; return its steps and the verdicts.
 
     Raises:
@@ -92,7 +92,7 @@ def _verdicts_of_one_message(directory: Path, recorder: WalkRecorder) -> dict[st
         loop.run(broker.close())
         loop.close()
     summary = reconcile(
-        Options(
+        RunOptions(
             database=database,
             store=str(directory / "store"),
             out=directory / "reconcile",

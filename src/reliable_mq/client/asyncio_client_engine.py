@@ -24,15 +24,15 @@ from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Middleware, Origin
+from reliable_mq.client.observing.middleware import ClientIdentity, Middleware
 from reliable_mq.client.observing.send_results import of_one
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
 from reliable_mq.client.sending.asyncio_requests import AsyncRequests
-from reliable_mq.client.sending.asyncio_singles import Singles
+from reliable_mq.client.sending.asyncio_singles import SingleSends
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
-from reliable_mq.client.sending.linger import Rows
+from reliable_mq.client.sending.linger import LingerQueues
 from reliable_mq.client.sending.outgoing import Sign
-from reliable_mq.client.sending.producer import Producer, Single
+from reliable_mq.client.sending.producer import PendingSend, SendFlows
 from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
@@ -43,7 +43,7 @@ from reliable_mq.runtime.links import Links
 from reliable_mq.wire.codes import RequestCode
 
 
-class Reader(Protocol):
+class ClosableReader(Protocol):
     """What the client closes when it is closed."""
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class ClientEngine(AsyncEngine):
         sign: Sign | None = None,
     ) -> None:
         super().__init__(name_servers, settings)
-        origin = Origin(
+        origin = ClientIdentity(
             client_id=self.client_id,
             producer_group=settings.producer_group,
             namespace=self.namespace.name,
@@ -81,13 +81,13 @@ class ClientEngine(AsyncEngine):
         self.hooks = Hooks(middleware, origin)
         settings = self.settings
         #: decides what is sent where
-        self.producer = Producer(settings, self._routes, os.urandom, sign)
+        self.producer = SendFlows(settings, self._routes, os.urandom, sign)
         #: sends copies of what was received: they keep the signature that they came with
         self.carrier = self.producer
         if sign is not None:
-            self.carrier = Producer(settings, self._routes, os.urandom)
+            self.carrier = SendFlows(settings, self._routes, os.urandom)
         #: sends single messages
-        self.singles = Singles(self, self.producer, self.namespace)
+        self.singles = SingleSends(self, self.producer, self.namespace)
         flows = TransactionFlows(settings, self._routes, self.producer)
         #: half messages: sent, ended, and answered for
         self.transactions = AsyncTransactions(
@@ -106,7 +106,7 @@ class ClientEngine(AsyncEngine):
         self.consumers: dict[str, AsyncPushConsumer] = {}
         self.requests |= ConsumerAnswers(self, self.consumers.get).requests()
         self._batchers: set[AsyncBatcher] = set()
-        self._readers: set[Reader] = set()
+        self._readers: set[ClosableReader] = set()
         self._closing: asyncio.Task[None] | None = None
         self._budget = FlowBudget(settings.held_total_size_max)
 
@@ -146,12 +146,14 @@ class ClientEngine(AsyncEngine):
 
     # sending
 
-    def begin(self, message: Message, timeout: float, queue: MessageQueue | None) -> Single:
+    def begin(self, message: Message, timeout: float, queue: MessageQueue | None) -> PendingSend:
         """Begin to send a message that has a place in `in_flight`; `singles` sends it."""
         self.be_producer()
         return self.singles.begin(message, timeout, queue)
 
-    def begin_for(self, message: Message, timeout: float, queue: MessageQueue | None) -> Single:
+    def begin_for(
+        self, message: Message, timeout: float, queue: MessageQueue | None
+    ) -> PendingSend:
         """Begin to send a message for a thread that has a place in `in_flight`; without hooks.
 
         `singles` sends it. May be called by that thread.
@@ -206,7 +208,7 @@ class ClientEngine(AsyncEngine):
         """
         self._started()
 
-    def open_batcher(self, rows: Rows) -> AsyncBatcher:
+    def open_batcher(self, rows: LingerQueues) -> AsyncBatcher:
         """Return a batcher that is closed with the client."""
         batcher = AsyncBatcher(
             self.producer,
@@ -282,11 +284,11 @@ class ClientEngine(AsyncEngine):
             group.local_offsets.close()
         await self.membership.leave(group.name)
 
-    def reader_opened(self, reader: Reader) -> None:
+    def reader_opened(self, reader: ClosableReader) -> None:
         """Close a reader with the client."""
         self._readers.add(reader)
 
-    def reader_closed(self, reader: Reader) -> None:
+    def reader_closed(self, reader: ClosableReader) -> None:
         """Close a reader no more with the client."""
         self._readers.discard(reader)
 

@@ -37,7 +37,7 @@ async def attempt(work: Callable[[], Awaitable[object]], what: str) -> bool:
     return False
 
 
-class UnderWay:
+class ShieldedTask:
     """What goes on to its end although who began it is cancelled, so that others can wait for it.
 
     A request that has left cannot be called back: what must come behind it waits for its answer.

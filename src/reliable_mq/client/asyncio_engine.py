@@ -20,7 +20,7 @@ from reliable_mq.client.connecting.asyncio_membership import AsyncMembership
 from reliable_mq.client.connecting.file_tls import ssl_context
 from reliable_mq.client.connecting.name_servers import NameServers, parse_addresses
 from reliable_mq.client.connecting.namespace import Namespace
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.connecting.signature import sign
 from reliable_mq.client.flow import (
     Call,
@@ -88,7 +88,7 @@ class AsyncEngine:
         #: by it age the locks and leases that this client has and gives
         self.lease_clock = lease_clock()
         self._name_servers = NameServers(parse_addresses(name_servers), settings.request_timeout)
-        self._routes = RouteTable(
+        self._routes = RouteCache(
             self._name_servers, settings.new_topic_queues, settings.route_refresh_seconds
         )
         self._tls = ssl_context(settings.tls) if settings.tls else None
@@ -102,7 +102,7 @@ class AsyncEngine:
         self.requests: dict[int, OnRequest] = self.membership.requests()
 
     @property
-    def routes(self) -> RouteTable:
+    def routes(self) -> RouteCache:
         """The routes that this client has met; flows take them."""
         return self._routes
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.outbox.stub import StubEvent, next_status
 
@@ -152,15 +152,15 @@ class _Statements:
                 update_date=bindparam("at"),
             )
         )
-        self.lock = Prepared(
+        self.lock = PreparedStatement(
             select(stub.required_groups)
             .where(these, unconfirmed)
             .order_by(stub.message_id)  # two batches lock in one order
             .with_for_update()
         )
-        self.confirm_complete = Prepared(confirm.where(complete))
+        self.confirm_complete = PreparedStatement(confirm.where(complete))
         alone = stub.required_groups == bindparam("alone")
-        self.confirm_alone = Prepared(confirm.where(alone))
+        self.confirm_alone = PreparedStatement(confirm.where(alone))
 
 
 def confirmation_of(database: Database) -> SqlConfirmation:

@@ -15,10 +15,10 @@ from sqlalchemy import Connection, Engine, Table, and_, bindparam, null, select,
 
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_types import is_among, utc_datetime
-from reliable_mq.idempotency.sql_consume_log import NOTICE_LEASE_SECONDS, Entry
+from reliable_mq.idempotency.sql_consume_log import NOTICE_LEASE_SECONDS, LogEntry
 
 
-class Owed(msgspec.Struct, frozen=True):
+class OwedNotice(msgspec.Struct, frozen=True):
     """One row whose notice is due: to whom, of what.
 
     `retry_at`: when a failed attempt is expected to be followed by another one, None: when it was
@@ -34,9 +34,9 @@ class Owed(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
-def owed_of(entry: Entry) -> Owed:
+def owed_of(entry: LogEntry) -> OwedNotice:
     """Return what a delivery owes whose effect is committed."""
-    return Owed(entry.confirm_to, entry.group, entry.message_id)
+    return OwedNotice(entry.confirm_to, entry.group, entry.message_id)
 
 
 class SqlNotices:
@@ -90,7 +90,7 @@ class SqlNotices:
             .values(attempt=0, note=null(), lease_until=null())
         )
 
-    def claim(self, now: float, limit: int) -> list[Owed]:
+    def claim(self, now: float, limit: int) -> list[OwedNotice]:
         """Claim at most `limit` notices that are due; they are due again in a while."""
         with self._engine.begin() as connection:
             at = utc_datetime(now)
@@ -99,7 +99,7 @@ class SqlNotices:
             for group, ids in _by_group(rows).items():
                 connection.execute(self._claim, {"group": group, "ids": ids, "until": until})
         return [
-            Owed(
+            OwedNotice(
                 row.confirm_to or "",
                 row.consumer_group,
                 row.message_id,
@@ -111,7 +111,7 @@ class SqlNotices:
             for row in rows
         ]
 
-    def told(self, owed: Sequence[Owed]) -> None:
+    def told(self, owed: Sequence[OwedNotice]) -> None:
         """Write down that notices were acknowledged by the broker."""
         consumed: dict[str, list[str]] = {}
         failed = []

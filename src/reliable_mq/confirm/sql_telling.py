@@ -10,9 +10,9 @@ from typing import Protocol
 
 from sqlalchemy import Connection, func, select
 
-from reliable_mq.confirm.sql_owed_notices import Owed, SqlNotices, owed_of
+from reliable_mq.confirm.sql_owed_notices import OwedNotice, SqlNotices, owed_of
 from reliable_mq.database.sql_database import Database
-from reliable_mq.idempotency.sql_consume_log import Entry
+from reliable_mq.idempotency.sql_consume_log import LogEntry
 from reliable_mq.message import (
     RESENT,
     ReceivedMessage,
@@ -29,7 +29,7 @@ STUB_ID_LENGTH_MAX = 32
 class NoticeInbox(Protocol):
     """What takes over what other databases are to be told."""
 
-    def hand(self, owed: Sequence[Owed]) -> None:
+    def hand(self, owed: Sequence[OwedNotice]) -> None:
         """Take what is committed; must not wait."""
         ...
 
@@ -38,7 +38,7 @@ class NoticeInbox(Protocol):
         ...
 
 
-class Telling:
+class GroupNotices:
     """The notices of one consumer group.
 
     Args:
@@ -61,7 +61,7 @@ class Telling:
             return ""
         return "" if topic == self._database.identity.notice_topic() else topic
 
-    def consumed(self, entries: Sequence[Entry]) -> None:
+    def consumed(self, entries: Sequence[LogEntry]) -> None:
         """Tell of messages whose effect is committed, now or long ago.
 
         Who sent one again may have missed the notice; should it be lost once more, the message
@@ -71,12 +71,14 @@ class Telling:
         if owed and self._inbox is not None:
             self._inbox.hand(owed)
 
-    def failed(self, entry: Entry) -> None:
+    def failed(self, entry: LogEntry) -> None:
         """Tell of an attempt whose failure is written and will be committed in a moment."""
         if entry.confirm_to and self._inbox is not None:
             self._inbox.look_soon()
 
-    def is_forgotten(self, connection: Connection, entry: Entry, message: ReceivedMessage) -> bool:
+    def is_forgotten(
+        self, connection: Connection, entry: LogEntry, message: ReceivedMessage
+    ) -> bool:
         """Say whether a message without a row here had its effect so long ago that its row is gone.
 
         A stub in another database holds no row here (P7). Its database remembers what it was told,
@@ -90,7 +92,7 @@ class Telling:
         return removed is not None and written < removed.timestamp() + CLOCKS_APART_SECONDS
 
     def begin_anew(
-        self, connection: Connection, deliveries: Sequence[tuple[Entry, ReceivedMessage]]
+        self, connection: Connection, deliveries: Sequence[tuple[LogEntry, ReceivedMessage]]
     ) -> None:
         """Forget the attempts of messages that were given up, and that somebody sent again."""
         again = [

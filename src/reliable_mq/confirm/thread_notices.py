@@ -15,12 +15,12 @@ from typing import Protocol
 import msgspec
 
 from reliable_mq.confirm.notice import IDS_MAX, SECONDS_MAX, Notice
-from reliable_mq.confirm.sql_owed_notices import Owed
-from reliable_mq.database.sql_faults import FaultTeller
+from reliable_mq.confirm.sql_owed_notices import OwedNotice
+from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.message import CONTENT_TYPE, Message, SendResult, SendStatus
 from reliable_mq.outbox.composing import fresh_message_id
 from reliable_mq.outbox.payload import encode_payload
-from reliable_mq.outbox.relay import Sender
+from reliable_mq.outbox.relay import StubSender
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +32,16 @@ SOON_SECONDS = 0.2
 _NOTE_LENGTH_MAX = 500
 
 
-Letter = tuple[str, str, list[Owed]]
+Letter = tuple[str, str, list[OwedNotice]]
 """(topic, consumer group, what is told of it in one message)"""
 
 
 class NoticeDebts(Protocol):
     """What telling needs of the consume log; see `confirm.sql_owed_notices`."""
 
-    def claim(self, now: float, limit: int) -> list[Owed]: ...
+    def claim(self, now: float, limit: int) -> list[OwedNotice]: ...
 
-    def told(self, owed: Sequence[Owed]) -> None: ...
+    def told(self, owed: Sequence[OwedNotice]) -> None: ...
 
 
 class NoticeCounts(msgspec.Struct, frozen=True):
@@ -63,15 +63,15 @@ class Notices:
         batch: most messages claimed at once.
     """
 
-    def __init__(self, debts: NoticeDebts, sender: Sender, *, batch: int = IDS_MAX) -> None:
+    def __init__(self, debts: NoticeDebts, sender: StubSender, *, batch: int = IDS_MAX) -> None:
         self._debts = debts
         self._sender = sender
         self._batch = batch
-        self._in_hand: list[Owed] = []
+        self._in_hand: list[OwedNotice] = []
         #: Why a notice of the last run was not sent.
         self.last_error = ""
 
-    def accept(self, owed: Sequence[Owed]) -> None:
+    def accept(self, owed: Sequence[OwedNotice]) -> None:
         """Take what is owed, committed, and nobody else's for a while."""
         self._in_hand += owed
 
@@ -89,7 +89,7 @@ class Notices:
         failed = sum(len(some) for _, _, some in letters) - len(told)
         return NoticeCounts(len(told), failed, len(found) == self._batch)
 
-    def _send(self, letters: Sequence[Letter], now: float) -> list[Owed]:
+    def _send(self, letters: Sequence[Letter], now: float) -> list[OwedNotice]:
         messages = [_message(topic, group, some, now) for topic, group, some in letters]
         results: Sequence[SendResult | Exception]
         try:
@@ -105,9 +105,9 @@ class Notices:
         return told
 
 
-def _letters(owed: Sequence[Owed]) -> list[Letter]:
+def _letters(owed: Sequence[OwedNotice]) -> list[Letter]:
     """Return what is owed by addressee and group, not too much in one."""
-    by_address: dict[tuple[str, str], dict[str, Owed]] = {}
+    by_address: dict[tuple[str, str], dict[str, OwedNotice]] = {}
     for each in owed:
         some = by_address.setdefault((each.topic, each.group), {})
         if not (each.message_id in some and some[each.message_id].is_consumed):
@@ -120,7 +120,7 @@ def _letters(owed: Sequence[Owed]) -> list[Letter]:
     ]
 
 
-def _message(topic: str, group: str, owed: Sequence[Owed], now: float) -> Message:
+def _message(topic: str, group: str, owed: Sequence[OwedNotice], now: float) -> Message:
     failed = [each for each in owed if not each.is_consumed]
     notice = Notice(
         group=group,
@@ -161,19 +161,19 @@ class NoticeThread:
     ) -> None:
         self._notices = notices
         self._clock = clock
-        self._inbox: queue.SimpleQueue[Sequence[Owed]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence[OwedNotice]] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, name=f"reliable-mq-notices-{name}", daemon=True
         )
         self._look_at = 0.0
         self._closing_by: float | None = None
-        self._faults = FaultTeller(log, f"notices of database {name}")
+        self._faults = FaultLog(log, f"notices of database {name}")
 
     def start(self) -> None:
         """Start the thread; it looks for what others left behind at once."""
         self._thread.start()
 
-    def hand(self, owed: Sequence[Owed]) -> None:
+    def hand(self, owed: Sequence[OwedNotice]) -> None:
         """Hand over what is to be told."""
         self._inbox.put(owed)
 

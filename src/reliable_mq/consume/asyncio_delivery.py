@@ -17,14 +17,14 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
-from reliable_mq.client.consuming.thread_handling import GoesOn
+from reliable_mq.client.consuming.thread_handling import HandlerStillRunning
 from reliable_mq.consume import asyncio_handling, thread_handling
+from reliable_mq.consume.asyncio_consumed_lookups import ConsumedLookups
 from reliable_mq.consume.asyncio_gate import HandlerGate
-from reliable_mq.consume.asyncio_looks import Looks
-from reliable_mq.consume.judging import PUT_OFF, Results, Settled
 from reliable_mq.consume.payload import decoder_of
-from reliable_mq.consume.signing import Seal
-from reliable_mq.consume.sql_attempts import Attempts
+from reliable_mq.consume.retry_decider import PUT_OFF, DeliveryOutcome, Results
+from reliable_mq.consume.signing import SignatureCheck
+from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.consume.sql_receipts import (
     Attempt,
     consumed_ids,
@@ -35,14 +35,14 @@ from reliable_mq.errors import InvariantBroken, KeyInvalid
 from reliable_mq.idempotency.claim import (
     UNREACHABLE,
     Claim,
-    Lease,
-    Step,
+    ClaimStep,
+    LeaseAnswer,
     attempt_claimed,
     first_step,
 )
 from reliable_mq.idempotency.lease_store import Fate, LeaseStore
 from reliable_mq.idempotency.redis_leases import key_of
-from reliable_mq.idempotency.sql_consume_log import Entry
+from reliable_mq.idempotency.sql_consume_log import LogEntry
 from reliable_mq.idempotency.sql_key_log import KeyEntry
 from reliable_mq.message import RESENT, ReceivedMessage
 from reliable_mq.outbox.schema import PayloadInvalid, SchemaTooNew
@@ -54,7 +54,7 @@ HELD_SECONDS_MIN = 0.05
 _json_of = decoder_of(Any, "idempotent_by")
 
 
-class Deliveries:
+class MessageProcessing:
     """Handles what the client delivers to one consumer.
 
     Invariant: every delivery gets exactly one outcome; a token is in `running` exactly while its
@@ -70,11 +70,11 @@ class Deliveries:
 
     def __init__(
         self,
-        attempts: Attempts,
+        attempts: ConsumeTransaction,
         leases: LeaseStore | None,
         threads: Executor,
         gate: HandlerGate,
-        seal: Seal | None = None,
+        seal: SignatureCheck | None = None,
     ) -> None:
         self._seal = seal
         self._attempts = attempts
@@ -83,8 +83,8 @@ class Deliveries:
         self._threads = threads
         self._gate = gate
         ask = partial(consumed_ids, attempts.database.reading_engine, attempts.log)
-        self._looks = Looks(ask, threads)
-        self._running: dict[str, tuple[float, Entry]] = {}
+        self._looks = ConsumedLookups(ask, threads)
+        self._running: dict[str, tuple[float, LogEntry]] = {}
         self._renewer: asyncio.Task[None] | None = None
         # Of this object and not of the module, which a forked child shares with its parent.
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -120,7 +120,7 @@ class Deliveries:
 
     async def _handle(
         self, messages: Sequence[ReceivedMessage], *, alone: bool = False
-    ) -> list[Settled]:
+    ) -> list[DeliveryOutcome]:
         entries = [self._entry(message) for message in messages]
         claims = await self._claim(entries)
         if len(messages) > 1 and any(claim.in_doubt for claim in claims):
@@ -146,9 +146,9 @@ class Deliveries:
     async def _handle_apart(
         self,
         messages: Sequence[ReceivedMessage],
-        entries: Sequence[Entry],
+        entries: Sequence[LogEntry],
         claims: Sequence[Claim],
-    ) -> list[Settled]:
+    ) -> list[DeliveryOutcome]:
         """Handle a batch in which some may have killed their process: these alone, first.
 
         All claims are given back, and each is claimed anew directly before it is handled: a
@@ -156,11 +156,11 @@ class Deliveries:
         tried go first, so that innocent ones are done before the culprit has its turn.
         """
         for entry, claim in zip(entries, claims, strict=True):
-            if claim.lease in (Lease.FIRST, Lease.AGAIN):
+            if claim.lease in (LeaseAnswer.FIRST, LeaseAnswer.AGAIN):
                 self._end(entry, "back")
         places = range(len(messages))
         suspects = [place for place in places if claims[place].in_doubt]
-        settled: dict[int, Settled] = {}
+        settled: dict[int, DeliveryOutcome] = {}
         for place in sorted(suspects, key=lambda place: claims[place].attempt):
             (settled[place],) = await self._handle([messages[place]])
         others = [place for place in places if place not in settled]
@@ -169,7 +169,7 @@ class Deliveries:
             settled.update(zip(others, handled, strict=True))
         return [settled[place] for place in places]
 
-    def _end(self, entry: Entry, fate: Fate | None) -> None:
+    def _end(self, entry: LogEntry, fate: Fate | None) -> None:
         """Tell Redis what became of a claim, if it was ours."""
         if self._leases is not None and fate is not None:
             self._leases.settle(key_of(entry.group, entry.message_id), entry.token, fate)
@@ -184,8 +184,8 @@ class Deliveries:
             self._renewer.cancel()
             await asyncio.wait([self._renewer])
 
-    def _entry(self, message: ReceivedMessage) -> Entry:
-        return Entry(
+    def _entry(self, message: ReceivedMessage) -> LogEntry:
+        return LogEntry(
             group=self._consumer.group,
             message_id=message.message_id or message.offset_message_id,
             topic=message.topic,
@@ -196,7 +196,7 @@ class Deliveries:
             confirm_to=self._attempts.telling.address(message),
         )
 
-    async def _claim(self, entries: Sequence[Entry]) -> list[Claim]:
+    async def _claim(self, entries: Sequence[LogEntry]) -> list[Claim]:
         if self._leases is None:
             return [UNREACHABLE] * len(entries)
         return await self._leases.claim(
@@ -205,11 +205,13 @@ class Deliveries:
         )
 
     async def _consumed(
-        self, entries: Sequence[Entry], claims: Sequence[Claim], results: Results
+        self, entries: Sequence[LogEntry], claims: Sequence[Claim], results: Results
     ) -> set[str]:
         """Ask the rows of what Redis says is done; settle these when the database is away."""
         done = [
-            entry for entry, claim in zip(entries, claims, strict=True) if claim.lease is Lease.DONE
+            entry
+            for entry, claim in zip(entries, claims, strict=True)
+            if claim.lease is LeaseAnswer.DONE
         ]
         if not done:
             return set()
@@ -223,7 +225,7 @@ class Deliveries:
     async def _attempt(
         self,
         message: ReceivedMessage,
-        entry: Entry,
+        entry: LogEntry,
         claim: Claim,
         results: Results,
         is_consumed: bool,
@@ -237,13 +239,13 @@ class Deliveries:
             log_receipt=consumer.log_receipt,
             is_consumed=is_consumed,
         )
-        if step is Step.ACKNOWLEDGE:
+        if step is ClaimStep.ACKNOWLEDGE:
             results[entry.token] = self._suppressed(message, entry)
             return None
-        if step is Step.LATER:
+        if step is ClaimStep.LATER:
             tell_postponed(entry)
             wait = max(claim.wait, HELD_SECONDS_MIN)
-            results[entry.token] = Settled(Later(wait, counts=False))
+            results[entry.token] = DeliveryOutcome(Later(wait, counts=False))
             return None
         if claim.in_doubt and not alone and 1 < claim.attempt == consumer.max_attempts:
             results[entry.token] = PUT_OFF
@@ -251,11 +253,11 @@ class Deliveries:
         if claim.attempt > 1:
             entry = replace(entry, attempt=attempt_claimed(claim, consumer.max_attempts))
         # Done, and yet its handler runs: its row was lost, who knows what else it did then.
-        if claim.in_doubt or claim.lease is Lease.DONE:
+        if claim.in_doubt or claim.lease is LeaseAnswer.DONE:
             message, entry = replace(message, in_doubt=True), replace(entry, in_doubt=True)
-        attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT, alone=alone)
+        attempt = Attempt(entry, message, None, step is not ClaimStep.ONE_COMMIT, alone=alone)
         loop = asyncio.get_running_loop()
-        if step is Step.GIVE_UP:
+        if step is ClaimStep.GIVE_UP:
             settled = await loop.run_in_executor(self._threads, self._attempts.use_up, attempt)
             if settled is not None:
                 results[entry.token] = settled
@@ -277,14 +279,14 @@ class Deliveries:
         )
         return None
 
-    def _suppressed(self, message: ReceivedMessage, entry: Entry) -> Settled:
+    def _suppressed(self, message: ReceivedMessage, entry: LogEntry) -> DeliveryOutcome:
         """Settle a delivery of a message that has had its effect."""
         tell_suppressed(entry)
         if RESENT in message.properties:  # who sent it again has missed the notice
             self._attempts.telling.consumed([entry])
-        return Settled(CONSUMED)
+        return DeliveryOutcome(CONSUMED)
 
-    def _key(self, entry: Entry, payload: Any, message: ReceivedMessage) -> KeyEntry | None:
+    def _key(self, entry: LogEntry, payload: Any, message: ReceivedMessage) -> KeyEntry | None:
         """Return what the table of business keys is told, if the consumer has keys."""
         if self._consumer.read_key is None:
             return None
@@ -302,7 +304,7 @@ class Deliveries:
         for attempt in attempts:
             if by_id.setdefault(attempt.entry.message_id, attempt) is not attempt:
                 again = Later(HELD_SECONDS_MIN, counts=False)
-                copies[attempt.entry.token] = Settled(again, "back")
+                copies[attempt.entry.token] = DeliveryOutcome(again, "back")
         wanted = list(by_id.values())
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -317,7 +319,7 @@ class Deliveries:
         except asyncio.CancelledError as error:
             if self._consumer.plan.is_async:
                 raise
-            raise GoesOn from error  # nobody else may begin with its ordering key
+            raise HandlerStillRunning from error  # nobody else may begin with its ordering key
         finally:
             for each in wanted:
                 self._running.pop(each.entry.token, None)

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from reliable_mq.consume.consumer import check_answer
-from reliable_mq.consume.judging import DONE, HandlerExit, Results
 from reliable_mq.consume.observed_handlers import observed
-from reliable_mq.consume.shared_run import SharedRun
-from reliable_mq.consume.sql_attempts import Attempts, Begun
+from reliable_mq.consume.retry_decider import DONE, HandlerExit, Results
+from reliable_mq.consume.shared_run import SharedTransaction
+from reliable_mq.consume.sql_consume_transaction import AttemptStart, ConsumeTransaction
 from reliable_mq.consume.sql_ended_attempts import settle, unsettled
 from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.database.sql_handler_session import HandlerSession, TransactionEnded
 
 
-async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
+async def handle(attempts: ConsumeTransaction, wanted: Sequence[Attempt]) -> Results:
     """Run the handler for all, many in one transaction; return how each ended, by token.
 
     Never raises: a delivery whose fate is unknown is handed out again.
@@ -43,12 +43,14 @@ async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
 
 
 async def _receive(
-    attempts: Attempts, wanted: Sequence[Attempt], results: Results, singly: list[Attempt]
+    attempts: ConsumeTransaction, wanted: Sequence[Attempt], results: Results, singly: list[Attempt]
 ) -> list[Attempt]:
     return await asyncio.to_thread(attempts.receive, wanted, results, singly) if wanted else []
 
 
-async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list[Attempt]:
+async def _run(
+    attempts: ConsumeTransaction, ready: Sequence[Attempt], results: Results
+) -> list[Attempt]:
     """Run attempts in one transaction; return those that must be received first."""
     if not ready:
         return []
@@ -61,25 +63,25 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
 
 
 async def _run_in_savepoints(
-    attempts: Attempts, ready: Sequence[Attempt], results: Results
+    attempts: ConsumeTransaction, ready: Sequence[Attempt], results: Results
 ) -> list[Attempt]:
     """Run attempts in one transaction, in a savepoint each; return as `_run` does."""
     ended: Results = {}
     conflicts = []
-    run = SharedRun(ready)
+    run = SharedTransaction(ready)
     try:
         async with attempts.database.async_handler_session() as session:
             for each in ready:
                 savepoint = await session.begin_nested()
                 begun = await session.run_sync(attempts.begin, each, ended)
-                if begun in (Begun.RECEIVE, Begun.SETTLED):
+                if begun in (AttemptStart.RECEIVE, AttemptStart.SETTLED):
                     await savepoint.rollback()
-                    if begun is Begun.RECEIVE:
+                    if begun is AttemptStart.RECEIVE:
                         conflicts.append(replace(each, receipt=True))
                     continue
                 run.begin(each)
                 try:
-                    if begun is Begun.RUN:
+                    if begun is AttemptStart.RUN:
                         await _call(attempts, session, each)
                     await savepoint.commit()
                 except Exception as raised:
@@ -106,9 +108,11 @@ async def _run_in_savepoints(
     return conflicts
 
 
-async def _run_together(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> bool:
+async def _run_together(
+    attempts: ConsumeTransaction, ready: Sequence[Attempt], results: Results
+) -> bool:
     """Run first attempts in one transaction; see `thread_handling`."""
-    run = SharedRun(ready, have_rows=True)
+    run = SharedTransaction(ready, have_rows=True)
     try:
         async with attempts.database.async_handler_session() as session:
             _inner(session).is_shared = True
@@ -130,7 +134,9 @@ async def _run_together(attempts: Attempts, ready: Sequence[Attempt], results: R
     return True
 
 
-async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Attempt]:
+async def _run_one(
+    attempts: ConsumeTransaction, attempt: Attempt, results: Results
+) -> list[Attempt]:
     """Run one attempt in a transaction of its own."""
     async with attempts.database.async_handler_session() as session:
         try:
@@ -141,13 +147,13 @@ async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> li
                 attempts.unwritten, attempt, error
             )
             return []
-        if begun in (Begun.RECEIVE, Begun.SETTLED):
+        if begun in (AttemptStart.RECEIVE, AttemptStart.SETTLED):
             await session.rollback()
-            return [replace(attempt, receipt=True)] if begun is Begun.RECEIVE else []
-        run = SharedRun([attempt])
+            return [replace(attempt, receipt=True)] if begun is AttemptStart.RECEIVE else []
+        run = SharedTransaction([attempt])
         run.begin(attempt)
         try:
-            if begun is Begun.RUN:
+            if begun is AttemptStart.RUN:
                 await _call(attempts, session, attempt)
             await session.run_sync(attempts.commit, [attempt])
         except Exception as raised:  # noqa: BLE001 - judged by `fail`
@@ -164,14 +170,14 @@ async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> li
 
 
 async def _settle(
-    attempts: Attempts, session: AsyncSession, run: SharedRun, results: Results
+    attempts: ConsumeTransaction, session: AsyncSession, run: SharedTransaction, results: Results
 ) -> None:
     inner = _inner(session)
     while wait := await asyncio.to_thread(settle, attempts, inner, run, results):
         await asyncio.sleep(wait)
 
 
-async def _call(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> None:
+async def _call(attempts: ConsumeTransaction, session: AsyncSession, attempt: Attempt) -> None:
     await _answer(attempts, session, attempt)
     await session.run_sync(attempts.finish, attempt)
 
@@ -187,7 +193,7 @@ def _inner(session: AsyncSession) -> HandlerSession:
     return cast("HandlerSession", session.sync_session)
 
 
-async def _answer(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> None:
+async def _answer(attempts: ConsumeTransaction, session: AsyncSession, attempt: Attempt) -> None:
     plan = attempts.consumer.plan
     arguments = plan.arguments(attempt.payload, session, attempt.message)
     inner = _inner(session)

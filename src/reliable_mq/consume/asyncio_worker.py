@@ -9,12 +9,12 @@ from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.asyncio_sending import engine_of
 from reliable_mq.confirm.sql_telling import NoticeInbox
-from reliable_mq.consume.asyncio_delivery import Deliveries
+from reliable_mq.consume.asyncio_delivery import MessageProcessing
 from reliable_mq.consume.asyncio_gate import HandlerGate
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import hooks_of_handlers
-from reliable_mq.consume.signing import Seal, signer_by
-from reliable_mq.consume.sql_attempts import Attempts
+from reliable_mq.consume.signing import SignatureCheck, signer_by
+from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.lease_store import LeaseStore
@@ -56,7 +56,7 @@ class Worker:
         self._gate = gate
         self._hooks = hooks_of_handlers(middleware, engine_of(client).hooks.origin)
         self._leases: LeaseStore | None = None
-        self._deliveries: list[Deliveries] = []
+        self._deliveries: list[MessageProcessing] = []
         self._running: list[AsyncPushConsumer] = []
         threads = sum(each.concurrency for each in consumers)
         self._threads = DaemonThreads(max(1, threads), "reliable-mq-handler")
@@ -75,15 +75,15 @@ class Worker:
         signer = signer_by(settings)
         for consumer in self._consumers:
             database = self._databases[consumer.database]
-            attempts = Attempts(
+            attempts = ConsumeTransaction(
                 consumer,
                 database,
                 retry_waits=settings.retry_waits,
                 notices=self._notices[consumer.database],
                 hooks=self._hooks,
             )
-            seal = None if signer is None else Seal(signer, consumer.group)
-            deliveries = Deliveries(attempts, self._leases, self._threads, self._gate, seal)
+            seal = None if signer is None else SignatureCheck(signer, consumer.group)
+            deliveries = MessageProcessing(attempts, self._leases, self._threads, self._gate, seal)
             deliveries.start()
             self._deliveries.append(deliveries)
             self._running.append(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from reliable_mq import trace_context
 from reliable_mq.client.consuming.subscription import CONSUMED, Consumed, Dead, Later, Outcome
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Middleware, Origin
+from reliable_mq.client.observing.middleware import ClientIdentity, Middleware
 from reliable_mq.client.observing.open_telemetry import ContextCarrier, OpenTelemetryMiddleware
 from reliable_mq.consume.consumer import Reject, Retry
 from reliable_mq.message import ReceivedMessage
@@ -27,7 +27,7 @@ class OutsideHandlers(Middleware):
             setattr(self, name, getattr(middleware, name))
 
 
-def hooks_of_handlers(middleware: Sequence[Middleware], origin: Origin) -> Hooks:
+def hooks_of_handlers(middleware: Sequence[Middleware], origin: ClientIdentity) -> Hooks:
     """Return what calls the hooks of consuming around handlers.
 
     The context of a message goes on with what its handler sends, whether anybody asked for spans or

@@ -12,7 +12,7 @@ APART = 100
 """So many batches do not try to share a transaction, after one had to be run again."""
 
 
-class SharedRun:
+class SharedTransaction:
     """The attempts of one transaction.
 
     Invariant: at most one runs. The others are done, or wait for their turn.
@@ -60,7 +60,7 @@ class SharedRun:
         return list(self._waiting.values())
 
 
-class Sharing:
+class SharingPolicy:
     """Says whether the next batch is tried in one transaction without a savepoint each.
 
     Not for a while after a statement showed that may end the transaction: the rows of messages

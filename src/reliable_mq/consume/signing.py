@@ -12,7 +12,7 @@ from reliable_mq.signature import Signer, signer_of
 log = limited_log(__name__)
 
 
-class Seal:
+class SignatureCheck:
     """Says which deliveries of one consumer group must have no effect.
 
     Such a message takes no claim and touches no row: the message whose id it took comes later.

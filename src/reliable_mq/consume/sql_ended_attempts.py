@@ -8,14 +8,16 @@ is kept; what was not begun is undone, and begun anew.
 
 from collections.abc import Sequence
 
-from reliable_mq.consume.judging import DONE, Results
-from reliable_mq.consume.shared_run import SharedRun
-from reliable_mq.consume.sql_attempts import Attempts
+from reliable_mq.consume.retry_decider import DONE, Results
+from reliable_mq.consume.shared_run import SharedTransaction
+from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.database.sql_handler_session import HandlerSession, RunsAgain, TransactionEnded
 
 
-def settle(attempts: Attempts, session: HandlerSession, run: SharedRun, results: Results) -> float:
+def settle(
+    attempts: ConsumeTransaction, session: HandlerSession, run: SharedTransaction, results: Results
+) -> float:
     """Settle an attempt whose transaction ended under it, and who shared it; never raises.
 
     Also one that lost its transaction, or had another one, before anybody looked: then the row
@@ -59,7 +61,7 @@ def settle(attempts: Attempts, session: HandlerSession, run: SharedRun, results:
     return 0.0
 
 
-def _has_row(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> bool:
+def _has_row(attempts: ConsumeTransaction, session: HandlerSession, attempt: Attempt) -> bool:
     """Say whether the row is committed that a first attempt begins with; False: nobody knows.
 
     Raises:

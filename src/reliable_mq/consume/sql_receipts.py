@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Engine
 
 from reliable_mq.confirm.sql_confirmation import SqlConfirmation
 from reliable_mq.consume.consumer import Consumer
-from reliable_mq.idempotency.claim import Step
-from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
+from reliable_mq.idempotency.claim import ClaimStep
+from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import KeyEntry, SqlKeyLog
 from reliable_mq.message import ReceivedMessage
 
@@ -28,7 +28,7 @@ class Attempt(msgspec.Struct, frozen=True):
     other handler of this process runs meanwhile.
     """
 
-    entry: Entry
+    entry: LogEntry
     message: ReceivedMessage
     payload: Any
     receipt: bool
@@ -50,17 +50,17 @@ def numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
     return msgspec.structs.replace(attempt, entry=entry, message=message)
 
 
-def tell_suppressed(entry: Entry) -> None:
+def tell_suppressed(entry: LogEntry) -> None:
     """Log that a delivery had its effect before: the message came again for nothing."""
     log.info("group %s: suppressed duplicate of message %s", entry.group, entry.message_id)
 
 
-def tell_postponed(entry: Entry) -> None:
+def tell_postponed(entry: LogEntry) -> None:
     """Log that a delivery waits, because another one of the message is being handled."""
     log.info("group %s: postponed delivery of message %s", entry.group, entry.message_id)
 
 
-def tell_duplicate(entry: Entry, message_id: str) -> None:
+def tell_duplicate(entry: LogEntry, message_id: str) -> None:
     """Log that a message had no effect, because another one with its business key had it."""
     log.info(
         "group %s: message %s is a duplicate of message %s by its business key",
@@ -68,7 +68,7 @@ def tell_duplicate(entry: Entry, message_id: str) -> None:
     )
 
 
-def consumed_ids(engine: Engine, log: SqlConsumeLog, entries: Sequence[Entry]) -> set[str]:
+def consumed_ids(engine: Engine, log: SqlConsumeLog, entries: Sequence[LogEntry]) -> set[str]:
     """Return which of these messages have had their effect, as their committed rows say."""
     with engine.connect() as connection:
         return log.consumed(connection, entries)
@@ -102,7 +102,7 @@ class SqlReceipts:
 
     def receive(
         self, connection: Connection, attempts: Sequence[Attempt], now: float
-    ) -> list[tuple[Attempt, Found]]:
+    ) -> list[tuple[Attempt, LogLookup]]:
         """Write RECEIVED rows; return what the rows say of each attempt, in order."""
         lease, last = self._consumer.lease, self._consumer.max_attempts
         entries = [attempt.entry for attempt in attempts]
@@ -112,26 +112,31 @@ class SqlReceipts:
             attempt.key
             for attempt in attempts
             if attempt.key is not None
-            and found[attempt.entry.message_id].step is Step.RECEIVE_FIRST
+            and found[attempt.entry.message_id].step is ClaimStep.RECEIVE_FIRST
         ]
         by_key = self._keys.receive(connection, wanted, now, lease) if wanted else {}
         answers = []
         for attempt in attempts:
             of_message = found[attempt.entry.message_id]
-            if attempt.key is not None and of_message.step is Step.RECEIVE_FIRST:
+            if attempt.key is not None and of_message.step is ClaimStep.RECEIVE_FIRST:
                 of_key = by_key[attempt.key.message_id]
                 of_message = self._both(connection, attempt.entry, of_message, of_key, now)
             answers.append((attempt, of_message))
         return answers
 
     def _both(
-        self, connection: Connection, entry: Entry, of_message: Found, of_key: Found, now: float
-    ) -> Found:
+        self,
+        connection: Connection,
+        entry: LogEntry,
+        of_message: LogLookup,
+        of_key: LogLookup,
+        now: float,
+    ) -> LogLookup:
         """Return what a message's row and its key's row say together; undo ours if need be."""
         in_doubt = of_message.in_doubt or of_key.in_doubt
-        if of_key.step is Step.RECEIVE_FIRST:
+        if of_key.step is ClaimStep.RECEIVE_FIRST:
             return msgspec.structs.replace(of_message, in_doubt=in_doubt)
-        if of_key.step is Step.ACKNOWLEDGE:
+        if of_key.step is ClaimStep.ACKNOWLEDGE:
             tell_duplicate(entry, of_key.message_id)
             self._messages.consume(connection, entry, now)
             self._keys.note_duplicate(connection, entry, of_key.message_id)

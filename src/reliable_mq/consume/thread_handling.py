@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from reliable_mq.consume.consumer import check_answer
-from reliable_mq.consume.judging import DONE, HandlerExit, Results
 from reliable_mq.consume.observed_handlers import observed
-from reliable_mq.consume.shared_run import SharedRun
-from reliable_mq.consume.sql_attempts import Attempts, Begun
+from reliable_mq.consume.retry_decider import DONE, HandlerExit, Results
+from reliable_mq.consume.shared_run import SharedTransaction
+from reliable_mq.consume.sql_consume_transaction import AttemptStart, ConsumeTransaction
 from reliable_mq.consume.sql_ended_attempts import settle, unsettled
 from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.database.sql_handler_session import HandlerSession, TransactionEnded
 
 
-def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
+def handle(attempts: ConsumeTransaction, wanted: Sequence[Attempt]) -> Results:
     """Run the handler for all, many in one transaction; return how each ended, by token.
 
     Never raises: a delivery whose fate is unknown is handed out again.
@@ -36,7 +36,7 @@ def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
     return results
 
 
-def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list[Attempt]:
+def _run(attempts: ConsumeTransaction, ready: Sequence[Attempt], results: Results) -> list[Attempt]:
     """Run attempts in one transaction; return those that must be received first."""
     if not ready:
         return []
@@ -51,25 +51,25 @@ def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list
 
 
 def _run_in_savepoints(
-    attempts: Attempts, ready: Sequence[Attempt], results: Results
+    attempts: ConsumeTransaction, ready: Sequence[Attempt], results: Results
 ) -> list[Attempt]:
     """Run attempts in one transaction, in a savepoint each; return as `_run` does."""
     ended: Results = {}
     conflicts = []
-    run = SharedRun(ready)
+    run = SharedTransaction(ready)
     try:
         with attempts.database.handler_session() as session:
             for each in ready:
                 savepoint = session.begin_nested()
                 begun = attempts.begin(session, each, ended)
-                if begun in (Begun.RECEIVE, Begun.SETTLED):
+                if begun in (AttemptStart.RECEIVE, AttemptStart.SETTLED):
                     savepoint.rollback()
-                    if begun is Begun.RECEIVE:
+                    if begun is AttemptStart.RECEIVE:
                         conflicts.append(replace(each, receipt=True))
                     continue
                 run.begin(each)
                 try:
-                    if begun is Begun.RUN:
+                    if begun is AttemptStart.RUN:
                         _call(attempts, session, each)
                     savepoint.commit()
                 except Exception as raised:
@@ -93,14 +93,14 @@ def _run_in_savepoints(
     return conflicts
 
 
-def _run_together(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> bool:
+def _run_together(attempts: ConsumeTransaction, ready: Sequence[Attempt], results: Results) -> bool:
     """Run first attempts in one transaction without a savepoint each, as it mostly goes well.
 
     Returns:
         False when anything did not; then nothing of it is left but what is in `results`, and it
         shows one by one whose it was.
     """
-    run = SharedRun(ready, have_rows=True)
+    run = SharedTransaction(ready, have_rows=True)
     try:
         with attempts.database.handler_session() as session:
             session.is_shared = True
@@ -122,7 +122,7 @@ def _run_together(attempts: Attempts, ready: Sequence[Attempt], results: Results
     return True
 
 
-def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Attempt]:
+def _run_one(attempts: ConsumeTransaction, attempt: Attempt, results: Results) -> list[Attempt]:
     """Run one attempt in a transaction of its own."""
     with attempts.database.handler_session() as session:
         try:
@@ -131,13 +131,13 @@ def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Att
             session.rollback()
             results[attempt.entry.token] = attempts.unwritten(attempt, error)
             return []
-        if begun in (Begun.RECEIVE, Begun.SETTLED):
+        if begun in (AttemptStart.RECEIVE, AttemptStart.SETTLED):
             session.rollback()
-            return [replace(attempt, receipt=True)] if begun is Begun.RECEIVE else []
-        run = SharedRun([attempt])
+            return [replace(attempt, receipt=True)] if begun is AttemptStart.RECEIVE else []
+        run = SharedTransaction([attempt])
         run.begin(attempt)
         try:
-            if begun is Begun.RUN:
+            if begun is AttemptStart.RUN:
                 _call(attempts, session, attempt)
             attempts.commit(session, [attempt])
         except Exception as raised:  # noqa: BLE001 - judged by `fail`
@@ -152,17 +152,19 @@ def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Att
     return []
 
 
-def _settle(attempts: Attempts, session: HandlerSession, run: SharedRun, results: Results) -> None:
+def _settle(
+    attempts: ConsumeTransaction, session: HandlerSession, run: SharedTransaction, results: Results
+) -> None:
     while wait := settle(attempts, session, run, results):
         time.sleep(wait)
 
 
-def _call(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> None:
+def _call(attempts: ConsumeTransaction, session: HandlerSession, attempt: Attempt) -> None:
     _answer(attempts, session, attempt)
     attempts.finish(session, attempt)
 
 
-def _answer(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> None:
+def _answer(attempts: ConsumeTransaction, session: HandlerSession, attempt: Attempt) -> None:
     plan = attempts.consumer.plan
     arguments = plan.arguments(attempt.payload, session, attempt.message)
     group = attempts.consumer.group

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, text
 
 from reliable_mq.database.sql_types import family_of
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
-from reliable_mq.watched_time import Reading, WatchedTime, first_look
+from reliable_mq.watched_time import ClockReading, WatchedTime, first_look
 
 log = logging.getLogger(__name__)
 
@@ -101,12 +101,12 @@ class DatabaseClock:
             self.tell()
         return self.now()
 
-    def reading(self) -> Reading:
+    def reading(self) -> ClockReading:
         """Return a look at this clock and at one that nobody sets, both at this moment.
 
         A time that was read before a wait for the database would look like a clock that went back.
         """
-        return Reading(self.now(), self._ticks(), ticks_run())
+        return ClockReading(self.now(), self._ticks(), ticks_run())
 
     def watched(self) -> WatchedTime:
         """Return what this process knows of the clock since it asked first."""

@@ -126,7 +126,7 @@ def known_fault(error: BaseException) -> str | None:
     return None
 
 
-class FaultTeller:
+class FaultLog:
     """Logs the faults of something that goes on trying: known ones in a line, and not every time.
 
     Known are those of the database, and those of the broker, which may be away for long.

@@ -39,7 +39,7 @@ class Handover(Protocol):
 
 
 @runtime_checkable
-class Loser(Protocol):
+class RollbackListener(Protocol):
     """What wants to know of stubs that nobody asked to commit before they were rolled back."""
 
     def lost(self, stubs: list[Any]) -> None:
@@ -135,7 +135,7 @@ def _hand_over(pending: list[tuple[Handover, list[Any], float]]) -> None:
 
 def _tell_losers(pending: list[tuple[Handover, list[Any], float]]) -> None:
     for relay, stubs, _ in pending:
-        if isinstance(relay, Loser):
+        if isinstance(relay, RollbackListener):
             relay.lost(stubs)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, CursorResult, Dialect, Executable
 Treatment = Callable[[Any], Any]
 
 
-class Prepared:
+class PreparedStatement:
     """One statement.
 
     A list may be one of its parameters where the database takes it as one, an array; where it

@@ -36,7 +36,7 @@ _LOCK_SECONDS = 60
 _NOT_ALONE = "another process has been changing the tables for a minute; try again"
 
 
-class Difference(NamedTuple):
+class SchemaDifference(NamedTuple):
     """What a database lacks that the tables of this release have."""
 
     kind: str
@@ -123,18 +123,18 @@ def create_and_note(connection: Connection, metadata: MetaData, prefix: str) -> 
         connection.execute(insert(versions), {"version_num": REVISION})
 
 
-def differences(connection: Connection, metadata: MetaData) -> list[Difference]:
+def differences(connection: Connection, metadata: MetaData) -> list[SchemaDifference]:
     """Return what of our tables is not in the database; what is there beside it is no matter."""
     inspector = inspect(connection)
     there = set(inspector.get_table_names())
-    found: list[Difference] = []
+    found: list[SchemaDifference] = []
     for table in metadata.sorted_tables:
         if table.name not in there:
-            found.append(Difference("table", table.name, ""))
+            found.append(SchemaDifference("table", table.name, ""))
             continue
         columns = {column["name"] for column in inspector.get_columns(table.name)}
         found += [
-            Difference("column", table.name, column.name)
+            SchemaDifference("column", table.name, column.name)
             for column in table.columns
             if column.name not in columns
         ]
@@ -142,13 +142,15 @@ def differences(connection: Connection, metadata: MetaData) -> list[Difference]:
     return found
 
 
-def _missing_indexes(inspector: Inspector, table: Table, dialect: str) -> Iterator[Difference]:
+def _missing_indexes(
+    inspector: Inspector, table: Table, dialect: str
+) -> Iterator[SchemaDifference]:
     indexes = inspector.get_indexes(table.name)
     there = {(index["name"], tuple(index["column_names"])) for index in indexes}
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
         columns = tuple(column.name for column in index.columns)
         if is_on(index, dialect) and (index.name, columns) not in there:
-            yield Difference("index", table.name, f"{index.name} ({', '.join(columns)})")
+            yield SchemaDifference("index", table.name, f"{index.name} ({', '.join(columns)})")
     unique = {tuple(index["column_names"]) for index in indexes if index["unique"]}
     unique |= {tuple(each["column_names"]) for each in inspector.get_unique_constraints(table.name)}
     unique.add(tuple(inspector.get_pk_constraint(table.name)["constrained_columns"]))
@@ -160,7 +162,7 @@ def _missing_indexes(inspector: Inspector, table: Table, dialect: str) -> Iterat
     ]
     for columns in wanted:
         if columns not in unique:
-            yield Difference("key", table.name, ", ".join(columns))
+            yield SchemaDifference("key", table.name, ", ".join(columns))
 
 
 @contextmanager

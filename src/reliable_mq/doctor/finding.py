@@ -37,7 +37,7 @@ def worst(findings: Iterable[Finding]) -> Level:
     return next((each for each in (Level.ERROR, Level.WARNING) if each in levels), Level.OK)
 
 
-class Told:
+class CheckFindings:
     """Collects the findings of one check."""
 
     def __init__(self, check: str) -> None:

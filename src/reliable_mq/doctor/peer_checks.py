@@ -1,8 +1,8 @@
 """Redis and the broker: are they there, and do they keep what we rely on? Values only."""
 
 from reliable_mq.client.sending.timed import TIMERS_SINCE
-from reliable_mq.doctor.finding import Told
-from reliable_mq.doctor.patient import Patient, RedisFacts
+from reliable_mq.doctor.check_context import CheckContext, RedisFacts
+from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.limits import DELAY_LEVELS_TEXT, REFUSES_SENDS_PERCENT, REMOVES_FILES_PERCENT
 from reliable_mq.settings import EMBEDDED
 
@@ -13,21 +13,21 @@ _REMOVES = "diskSpaceCleanForciblyRatio", *REMOVES_FILES_PERCENT
 _DISK_RATIOS = "commitLogDiskRatio", "consumeQueueDiskRatio"
 
 
-def redis(patient: Patient, told: Told) -> None:
+def redis(context: CheckContext, told: CheckFindings) -> None:
     """Redis answers in time and takes writes; without it everything costs one more commit."""
-    if not patient.redis:
+    if not context.redis:
         told.skip("no Redis is set: the database alone decides")
         return
-    for each in patient.redis:
-        _redis(each, patient.settings.redis_timeout, told)
+    for each in context.redis:
+        _redis(each, context.settings.redis_timeout, told)
     if not told.findings:
-        slowest = max(each.answer_seconds for each in patient.redis)
-        count = len(patient.redis)
+        slowest = max(each.answer_seconds for each in context.redis)
+        count = len(context.redis)
         who = "it answers" if count == 1 else f"{count} primaries of a cluster answer"
         told.ok(f"{who} in {slowest * 1000:.1f} ms")
 
 
-def _redis(facts: RedisFacts, timeout: float, told: Told) -> None:
+def _redis(facts: RedisFacts, timeout: float, told: CheckFindings) -> None:
     who = f"Redis {facts.name}".rstrip()
     if facts.failure:
         told.error(
@@ -48,15 +48,15 @@ def _redis(facts: RedisFacts, timeout: float, told: Told) -> None:
         )
 
 
-def broker(patient: Patient, told: Told) -> None:
+def broker(context: CheckContext, told: CheckFindings) -> None:
     """Every broker answers, takes writes, and acknowledges only what is on its disk (P3)."""
-    cluster = patient.cluster
+    cluster = context.cluster
     if cluster is None:
-        if patient.settings.broker.startswith(EMBEDDED):
-            told.skip(patient.cluster_failure)
+        if context.settings.broker.startswith(EMBEDDED):
+            told.skip(context.cluster_failure)
         else:
             told.error(
-                f"the cluster cannot be reached: {patient.cluster_failure}",
+                f"the cluster cannot be reached: {context.cluster_failure}",
                 "start the name server and the broker, or correct broker (RELIABLE_MQ_BROKER)",
             )
         return
@@ -67,14 +67,18 @@ def broker(patient: Patient, told: Told) -> None:
             told.error(f"broker {each.name} at {each.address}: {each.failure}", "look at its log")
             continue
         _broker(each.name, each.config, each.runtime, told)
-        _timers(each.name, each.config, each.runtime, patient.settings.timer_range, told)
+        _timers(each.name, each.config, each.runtime, context.settings.timer_range, told)
     if not told.findings:
         names = ", ".join(each.name for each in cluster.brokers)
         told.ok(f"{names}, {len(cluster.topics)} topics")
 
 
 def _timers(
-    name: str, config: dict[str, str], runtime: dict[str, str], timer_range: float, told: Told
+    name: str,
+    config: dict[str, str],
+    runtime: dict[str, str],
+    timer_range: float,
+    told: CheckFindings,
 ) -> None:
     """A broker shows messages at their time, as far ahead as it is believed to."""
     version, reach = runtime.get("brokerVersion", ""), config.get("timerMaxDelaySec", "")
@@ -94,7 +98,9 @@ def _timers(
         )
 
 
-def _broker(name: str, config: dict[str, str], runtime: dict[str, str], told: Told) -> None:
+def _broker(
+    name: str, config: dict[str, str], runtime: dict[str, str], told: CheckFindings
+) -> None:
     flush = config.get("flushDiskType", "SYNC_FLUSH")
     if flush != "SYNC_FLUSH":
         told.error(
@@ -126,7 +132,7 @@ def _broker(name: str, config: dict[str, str], runtime: dict[str, str], told: To
     _disk(name, config, runtime, told)
 
 
-def _disk(name: str, config: dict[str, str], runtime: dict[str, str], told: Told) -> None:
+def _disk(name: str, config: dict[str, str], runtime: dict[str, str], told: CheckFindings) -> None:
     """The disk of a broker has room: from its own marks on it removes files and refuses sends."""
     used = max(_used_percent(runtime, each) for each in _DISK_RATIOS)
     ends = [(_percent(config, *_REFUSES), "refuses sends")]

@@ -1,7 +1,7 @@
 """Gathers what there is to know of an application, and puts every check to it.
 
 A check is a function of the literal table below. It never raises for what is wrong with the
-patient; when the database does, the check says so.
+context; when the database does, the check says so.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ from reliable_mq.database.sql_faults import fault_line
 from reliable_mq.database.sql_types import READS_ONLY, utc_datetime
 from reliable_mq.database.sql_watched_time import SqlWatchedTime
 from reliable_mq.doctor import peer_checks, timing_checks
-from reliable_mq.doctor.finding import Finding, Told
-from reliable_mq.doctor.patient import Patient, RedisFacts
+from reliable_mq.doctor.check_context import CheckContext, RedisFacts
+from reliable_mq.doctor.finding import CheckFindings, Finding
 from reliable_mq.doctor.sql_reader_checks import readers
 from reliable_mq.doctor.sql_row_checks import orphans
 from reliable_mq.doctor.sql_schema_checks import indexes, storage, tables
 from reliable_mq.doctor.sql_server_checks import durability, isolation, limits, writes
 from reliable_mq.doctor.sql_topic_checks import topics
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.idempotency.redis_servers import FAULTS, ServerStanding, servers_of
+from reliable_mq.idempotency.redis_servers import FAULTS, ServerState, servers_of
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.resend.topic_gate import TopicRow
 from reliable_mq.settings import Settings
 from reliable_mq.watched_time import WatchedTime
 
-Check = Callable[[Patient, Told], None]
+Check = Callable[[CheckContext, CheckFindings], None]
 
 CHECKS: dict[str, Check] = {
     "tables": tables,
@@ -68,7 +68,7 @@ _TOPICS_ASKED = 200
 """Most topics of which brokers are asked who reads them."""
 
 
-class Cluster(Protocol):
+class BrokerAsker(Protocol):
     """Who can ask the brokers."""
 
     def cluster_facts(self, groups: Sequence[str], topics: Sequence[str]) -> ClusterFacts:
@@ -80,7 +80,7 @@ def examine_all(
     databases: Mapping[str, Database],
     settings: Settings,
     leases: Mapping[str, Mapping[str, float]],
-    cluster: Cluster | None,
+    cluster: BrokerAsker | None,
     unread: Collection[str] = (),
 ) -> list[Finding]:
     """Return what every check found at every database, in the order of `CHECKS`.
@@ -106,40 +106,40 @@ def _examine(
     database: Database,
     settings: Settings,
     leases: Mapping[str, float],
-    cluster: Cluster | None,
+    cluster: BrokerAsker | None,
     unread: Collection[str],
     wanted: set[str],
 ) -> list[Finding]:
-    told = Told("database")
+    told = CheckFindings("database")
     findings: list[Finding] = []
     try:
-        with _patient(database, settings, leases, cluster, unread) as patient:
+        with _context(database, settings, leases, cluster, unread) as context:
             for name, check in CHECKS.items():
                 if name in wanted:
-                    findings += _checked(name, check, patient)
+                    findings += _checked(name, check, context)
     except (SQLAlchemyError, ReliableMQError) as error:
         told.error(f"the database cannot be used: {fault_line(error)}", "look at its address")
     return told.findings + findings
 
 
-def _checked(name: str, check: Check, patient: Patient) -> list[Finding]:
-    told = Told(name)
+def _checked(name: str, check: Check, context: CheckContext) -> list[Finding]:
+    told = CheckFindings(name)
     try:
-        check(patient, told)
+        check(context, told)
     except SQLAlchemyError as error:  # a table is missing, a view may not be read
-        patient.connection.rollback()
+        context.connection.rollback()
         told.skip(f"could not look: {fault_line(error)}")
     return told.findings
 
 
 @contextmanager
-def _patient(
+def _context(
     database: Database,
     settings: Settings,
     leases: Mapping[str, float],
-    cluster: Cluster | None,
+    cluster: BrokerAsker | None,
     unread: Collection[str],
-) -> Iterator[Patient]:
+) -> Iterator[CheckContext]:
     database.check_file()
     with database.engine.connect().execution_options(**READS_ONLY) as connection:
         ahead, error = measure(connection, time.time)
@@ -148,7 +148,7 @@ def _patient(
         unawaited = _unawaited(connection, database, unread)
         groups = {*leases, *_groups(connection, database)}
         facts, failure = _cluster_facts(cluster, sorted(groups), sorted(unawaited))
-        yield Patient(
+        yield CheckContext(
             connection=connection,
             database=database,
             settings=settings,
@@ -235,7 +235,7 @@ def _handling(processes: Sequence[Any]) -> dict[str, float]:
 
 
 def _cluster_facts(
-    cluster: Cluster | None, groups: Sequence[str], topics: Sequence[str]
+    cluster: BrokerAsker | None, groups: Sequence[str], topics: Sequence[str]
 ) -> tuple[ClusterFacts | None, str]:
     if cluster is None:
         return None, "the broker lives in the application's own process"
@@ -266,7 +266,7 @@ def _redis_facts(settings: Settings) -> tuple[RedisFacts, ...]:
     )
 
 
-async def _standings(settings: Settings) -> list[ServerStanding]:
+async def _standings(settings: Settings) -> list[ServerState]:
     servers = servers_of(settings.redis, timeout=settings.redis_timeout)
     try:
         return await servers.standings()

@@ -2,23 +2,23 @@
 
 from sqlalchemy import func, select
 
-from reliable_mq.doctor.finding import Told
-from reliable_mq.doctor.patient import Patient
+from reliable_mq.doctor.check_context import CheckContext
+from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.names import tags_of
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED
 from reliable_mq.outbox.stub import groups_of
 
 
-def readers(patient: Patient, told: Told) -> None:
+def readers(context: CheckContext, told: CheckFindings) -> None:
     """Every topic that messages were sent to is read, and every tag is wanted by who must have it.
 
     Asked are the brokers. They know readers of other applications, which no process of ours knows.
     """
-    cluster = patient.cluster
+    cluster = context.cluster
     if cluster is None:
         told.skip("the brokers cannot be asked who reads")
         return
-    for topic, number in sorted(patient.unawaited.items()):
+    for topic, number in sorted(context.unawaited.items()):
         if cluster.readers.get(topic) == frozenset():
             told.warn(
                 f"nobody reads topic {topic}: of the newest messages {number} count as delivered "
@@ -26,24 +26,24 @@ def readers(patient: Patient, told: Told) -> None:
                 "correct its name; or run its consumers; or say that it is meant: "
                 f"mq.topic({topic!r}, groups=[])",
             )
-    _unwanted(patient, told)
+    _unwanted(context, told)
     if not told.findings:
         told.ok("what is sent is read by somebody")
 
 
-def _unwanted(patient: Patient, told: Told) -> None:
+def _unwanted(context: CheckContext, told: CheckFindings) -> None:
     """Tell of messages that wait for a connected group that does not want them."""
-    if patient.cluster is None or not patient.cluster.subscriptions:
+    if context.cluster is None or not context.cluster.subscriptions:
         return
-    stub = patient.database.stubs.c
+    stub = context.database.stubs.c
     waiting = (stub.topic, stub.tag, stub.required_groups)
     sent = (stub.status == UNCONFIRMED, stub.broker_name.is_not(None))
-    found = patient.connection.execute(
+    found = context.connection.execute(
         select(*waiting, func.count()).where(*sent).group_by(*waiting).order_by(*waiting)
     )
     for topic, tag, groups, number in found:
         for group in groups_of(groups):
-            wanted = patient.cluster.subscriptions.get(group)
+            wanted = context.cluster.subscriptions.get(group)
             if wanted is None:
                 continue  # nobody is connected; another check tells of it
             tags = wanted.get(topic, "")

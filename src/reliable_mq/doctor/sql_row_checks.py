@@ -8,11 +8,11 @@ from sqlalchemy import ColumnElement, func, not_, select
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_stub_table import is_settled, parked_rows
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.doctor.finding import Told
-from reliable_mq.doctor.patient import Patient
+from reliable_mq.doctor.check_context import CheckContext
+from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED
 from reliable_mq.outbox.stub import groups_of
-from reliable_mq.resend.topic_gate import Gate, gate_of
+from reliable_mq.resend.topic_gate import TopicGate, gate_of
 
 _LOOKS_MISSED = 30
 """A scheduler that is alive leaves nothing due for so many of its intervals."""
@@ -24,60 +24,62 @@ _NOT_RECONCILED_SECONDS = 3 * 86_400.0
 _VOID = "reliable-mq stub void ID --app MODULE:OBJECT for each"
 
 
-def orphans(patient: Patient, told: Told) -> None:
+def orphans(context: CheckContext, told: CheckFindings) -> None:
     """No stub and no attempt waits for somebody who does not exist."""
-    _overdue(patient, told)
-    _waiting_for_a_person(patient, told)
-    _of_no_status(patient, told)
-    _in_doubt(patient, told)
-    _from_the_future(patient, told)
-    _not_reconciled(patient, told)
-    _without_consumer_or_topic(patient, told)
+    _overdue(context, told)
+    _waiting_for_a_person(context, told)
+    _of_no_status(context, told)
+    _in_doubt(context, told)
+    _from_the_future(context, told)
+    _not_reconciled(context, told)
+    _without_consumer_or_topic(context, told)
     if not told.findings:
         told.ok("nothing waits for somebody who does not exist")
 
 
-def _overdue(patient: Patient, told: Told) -> None:
-    stub = patient.database.stubs.c
-    patience = max(_LOOKS_MISSED * patient.settings.resend_interval, _MISSED_SECONDS_MIN)
-    before = utc_datetime(patient.now - patience)
+def _overdue(context: CheckContext, told: CheckFindings) -> None:
+    stub = context.database.stubs.c
+    patience = max(_LOOKS_MISSED * context.settings.resend_interval, _MISSED_SECONDS_MIN)
+    before = utc_datetime(context.now - patience)
     # What is not sent for its topic's sake is told of with the topic.
     shut = [
-        name for name, row in patient.topics.items() if gate_of(row, patient.now) is not Gate.OPEN
+        name
+        for name, row in context.topics.items()
+        if gate_of(row, context.now) is not TopicGate.OPEN
     ]
-    number, oldest = patient.connection.execute(
+    number, oldest = context.connection.execute(
         select(func.count(), func.min(stub.resend_time)).where(
             stub.status == UNCONFIRMED, stub.resend_time < before, stub.topic.not_in(shut)
         )
     ).one()
     if number:
-        minutes = (patient.now - oldest.timestamp()) / 60
+        minutes = (context.now - oldest.timestamp()) / 60
         told.error(
             f"{number} stub(s) are due and nobody sends them, the oldest for {minutes:.0f} min",
             "run reliable-mq resend MODULE:OBJECT; if one runs, look at its log",
         )
 
 
-def _waiting_for_a_person(patient: Patient, told: Told) -> None:
-    stub = patient.database.stubs.c
+def _waiting_for_a_person(context: CheckContext, told: CheckFindings) -> None:
+    stub = context.database.stubs.c
     # The first condition is the index's.
-    held = parked_rows(patient.database.stubs)
+    held = parked_rows(context.database.stubs)
     parked = (held, stub.status == UNCONFIRMED, stub.resend_time.is_(None))
-    escalation = patient.database.escalations.c
+    escalation = context.database.escalations.c
     is_told = (
         select(escalation.message_id)
         .where(escalation.message_id == stub.message_id, escalation.close_date.is_(None))
         .exists()
     )
     # Whoever gives a stub up has a person told in the same transaction.
-    if number := _count(patient, *parked, not_(is_told)):
+    if number := _count(context, *parked, not_(is_told)):
         told.error(
             f"{number} stub(s) have no time of a next send, and nobody was told: somebody wrote "
             "into the table",
             "reliable-mq stub list --escalated --app MODULE:OBJECT, then stub retry or void; dead "
             "letters: reliable-mq dlq list --app MODULE:OBJECT, then dlq retry",
         )
-    if number := _count(patient, *parked, is_told):
+    if number := _count(context, *parked, is_told):
         told.warn(
             f"{number} stub(s) wait for a person",
             "reliable-mq stub list --escalated --app MODULE:OBJECT, then stub retry or void; dead "
@@ -85,13 +87,13 @@ def _waiting_for_a_person(patient: Patient, told: Told) -> None:
         )
 
 
-def _of_no_status(patient: Patient, told: Told) -> None:
-    table = patient.database.stubs
+def _of_no_status(context: CheckContext, told: CheckFindings) -> None:
+    table = context.database.stubs
     stub = table.c
     newest = select(stub.status).order_by(stub.seq.desc()).limit(_NEWEST_ROWS).subquery()
     status = newest.c.status
     odd = (status != UNCONFIRMED, not_(is_settled(status)))
-    found = patient.connection.execute(
+    found = context.connection.execute(
         select(status, func.count()).where(*odd).group_by(status).order_by(status)
     )
     for value, number in found:
@@ -103,10 +105,10 @@ def _of_no_status(patient: Patient, told: Told) -> None:
         )
 
 
-def _in_doubt(patient: Patient, told: Told) -> None:
-    log = patient.database.logs.c
-    before = utc_datetime(patient.now - _IN_DOUBT_SECONDS)
-    found = patient.connection.execute(
+def _in_doubt(context: CheckContext, told: CheckFindings) -> None:
+    log = context.database.logs.c
+    before = utc_datetime(context.now - _IN_DOUBT_SECONDS)
+    found = context.connection.execute(
         select(log.consumer_group, func.count())
         .where(
             log.state == LogState.RECEIVED.value, log.owner.is_not(None), log.lease_until < before
@@ -122,17 +124,17 @@ def _in_doubt(patient: Patient, told: Told) -> None:
         )
 
 
-def _from_the_future(patient: Patient, told: Told) -> None:
-    stub = patient.database.stubs.c
-    after = utc_datetime(patient.now + _FUTURE_SECONDS)
+def _from_the_future(context: CheckContext, told: CheckFindings) -> None:
+    stub = context.database.stubs.c
+    after = utc_datetime(context.now + _FUTURE_SECONDS)
     # Lately written rows have the highest numbers; of older ones those count that wait.
     columns = (stub.create_date, stub.status)
     newest = select(*columns).order_by(stub.seq.desc()).limit(_NEWEST_ROWS).subquery()
     settled = select(func.count()).where(
         newest.c.create_date > after, newest.c.status != UNCONFIRMED
     )
-    number = _count(patient, stub.status == UNCONFIRMED, stub.create_date > after)
-    number += int(patient.connection.execute(settled).scalar_one())
+    number = _count(context, stub.status == UNCONFIRMED, stub.create_date > after)
+    number += int(context.connection.execute(settled).scalar_one())
     if number:
         told.error(
             f"{number} stub(s) were written in the future: a clock was ahead",
@@ -141,13 +143,13 @@ def _from_the_future(patient: Patient, told: Told) -> None:
         )
 
 
-def _not_reconciled(patient: Patient, told: Told) -> None:
-    if patient.settings.retention_waits_for_reconciliation == "no":
+def _not_reconciled(context: CheckContext, told: CheckFindings) -> None:
+    if context.settings.retention_waits_for_reconciliation == "no":
         return
-    duty = patient.database.retention_duties.c
-    seen = patient.connection.execute(select(func.max(duty.reconciled_until))).scalar()
-    if seen is not None and patient.now - seen.timestamp() > _NOT_RECONCILED_SECONDS:
-        days = (patient.now - seen.timestamp()) / 86_400
+    duty = context.database.retention_duties.c
+    seen = context.connection.execute(select(func.max(duty.reconciled_until))).scalar()
+    if seen is not None and context.now - seen.timestamp() > _NOT_RECONCILED_SECONDS:
+        days = (context.now - seen.timestamp()) / 86_400
         told.warn(
             f"nothing was reconciled for {days:.0f} days, and retention waits for it",
             "run reliable-mq reconcile --db URL --increment, or with --forget, which lets "
@@ -155,14 +157,14 @@ def _not_reconciled(patient: Patient, told: Told) -> None:
         )
 
 
-def _without_consumer_or_topic(patient: Patient, told: Told) -> None:
-    cluster = patient.cluster
+def _without_consumer_or_topic(context: CheckContext, told: CheckFindings) -> None:
+    cluster = context.cluster
     if cluster is None:
         return
-    stub = patient.database.stubs.c
+    stub = context.database.stubs.c
     waiting: dict[str, int] = {}
     topics: dict[str, int] = {}
-    for topic, groups, number in patient.connection.execute(
+    for topic, groups, number in context.connection.execute(
         select(stub.topic, stub.required_groups, func.count())
         .where(stub.status == UNCONFIRMED)
         .group_by(stub.topic, stub.required_groups)
@@ -184,7 +186,7 @@ def _without_consumer_or_topic(patient: Patient, told: Told) -> None:
             )
 
 
-def _count(patient: Patient, *conditions: ColumnElement[bool]) -> int:
-    table = patient.database.stubs
+def _count(context: CheckContext, *conditions: ColumnElement[bool]) -> int:
+    table = context.database.stubs
     statement = select(func.count()).select_from(table).where(*conditions)
-    return int(patient.connection.execute(statement).scalar_one())
+    return int(context.connection.execute(statement).scalar_one())

@@ -5,17 +5,17 @@ letter for letter?
 from sqlalchemy import text
 
 from reliable_mq.database.sql_schema import REVISION, check_revision, differences
-from reliable_mq.doctor.finding import Told
-from reliable_mq.doctor.patient import Patient
+from reliable_mq.doctor.check_context import CheckContext
+from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.errors import ConfigurationError
 
 _MIGRATE = "run reliable-mq migrate MODULE:OBJECT (without Alembic: reliable-mq create-tables)"
 _EXACT = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
 
 
-def tables(patient: Patient, told: Told) -> None:
+def tables(context: CheckContext, told: CheckFindings) -> None:
     """Every table and column of this release is there, at its revision."""
-    connection, database = patient.connection, patient.database
+    connection, database = context.connection, context.database
     lacking = differences(connection, database.metadata)
     for each in lacking:
         if each.kind in ("table", "column"):
@@ -32,9 +32,9 @@ def tables(patient: Patient, told: Told) -> None:
         told.ok(f"{len(database.metadata.tables)} tables at revision {revision}{newer}")
 
 
-def indexes(patient: Patient, told: Told) -> None:
+def indexes(context: CheckContext, told: CheckFindings) -> None:
     """Every key and index is there and in use; without its keys a table keeps no promise."""
-    connection, database = patient.connection, patient.database
+    connection, database = context.connection, context.database
     for each in differences(connection, database.metadata):
         if each.kind == "key":
             told.error(f"{each}: two of one message would be let in", "restore the table's key")
@@ -57,9 +57,9 @@ _INVALID = text(
 )
 
 
-def storage(patient: Patient, told: Told) -> None:
+def storage(context: CheckContext, told: CheckFindings) -> None:
     """MySQL only: the tables have transactions and compare texts letter for letter."""
-    connection, database = patient.connection, patient.database
+    connection, database = context.connection, context.database
     if database.dialect != "mysql":
         told.skip("MySQL and MariaDB only")
         return

@@ -5,8 +5,8 @@ from sqlalchemy.exc import DBAPIError
 
 from reliable_mq.database.sql_faults import fault_line, is_database_busy
 from reliable_mq.database.sql_types import is_missing_table
-from reliable_mq.doctor.finding import Told
-from reliable_mq.doctor.patient import Patient
+from reliable_mq.doctor.check_context import CheckContext
+from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 
 _PACKET_SIZE_MIN = 3 * MESSAGE_BODY_SIZE_MAX
@@ -21,12 +21,12 @@ _LET_US_WRITE = {
 }
 
 
-def writes(patient: Patient, told: Told) -> None:
+def writes(context: CheckContext, told: CheckFindings) -> None:
     """The database takes what every commit of an application writes: a stub, a log.
 
     A statement that concerns no row is refused like any other, and changes nothing.
     """
-    database = patient.database
+    database = context.database
     # A connection of its own: a snapshot that others have written past could not begin to write.
     with database.engine.connect() as connection:
         if database.dialect == "postgresql" and connection.scalar(select(func.pg_is_in_recovery())):
@@ -66,12 +66,12 @@ def _write_nothing(connection: Connection, table: Table) -> None:
     connection.execute(update(table).where(false()).values({own[0]: own[0]}))
 
 
-def isolation(patient: Patient, told: Told) -> None:
+def isolation(context: CheckContext, told: CheckFindings) -> None:
     """A statement sees what was committed before it began: READ COMMITTED.
 
     A group that waits for another one's confirmation counts its row afterwards (P2, P4).
     """
-    connection, database = patient.connection, patient.database
+    connection, database = context.connection, context.database
     level = _isolation_level(connection, database.dialect)
     wanted = "SERIALIZABLE" if database.dialect == "sqlite" else "READ COMMITTED"
     if level != wanted:
@@ -110,9 +110,9 @@ def _isolation_level(connection: Connection, dialect: str) -> str:
     return str(level).upper().replace("-", " ")
 
 
-def durability(patient: Patient, told: Told) -> None:
+def durability(context: CheckContext, told: CheckFindings) -> None:
     """What is committed survives the loss of power (P1, P2, P4)."""
-    connection, database = patient.connection, patient.database
+    connection, database = context.connection, context.database
     if database.dialect == "postgresql":
         for name, remedy in (
             ("fsync", "fsync = on"),
@@ -135,7 +135,7 @@ def durability(patient: Patient, told: Told) -> None:
         told.ok("a commit is on the medium")
 
 
-def _mysql_durability(connection: Connection, told: Told) -> None:
+def _mysql_durability(connection: Connection, told: CheckFindings) -> None:
     flush = "innodb_flush_log_at_trx_commit"
     found = _variables(connection, flush, "log_bin", "sync_binlog", "innodb_doublewrite")
     if found[flush] != "1":
@@ -156,9 +156,9 @@ def _mysql_durability(connection: Connection, told: Told) -> None:
         )
 
 
-def limits(patient: Patient, told: Told) -> None:
+def limits(context: CheckContext, told: CheckFindings) -> None:
     """The server takes our largest statement, and as many connections as a process may open."""
-    connection, database = patient.connection, patient.database
+    connection, database = context.connection, context.database
     ours = database.connections_max
     if database.dialect == "sqlite":
         told.skip("an SQLite file has none")
@@ -166,7 +166,7 @@ def limits(patient: Patient, told: Told) -> None:
     if database.dialect == "postgresql":
         theirs = int(connection.exec_driver_sql("SHOW max_connections").scalar_one())
         milliseconds = int(connection.scalar(_IDLE_LIMIT) or 0)
-        longest = max((*patient.handling.values(), *patient.leases.values()), default=0.0)
+        longest = max((*context.handling.values(), *context.leases.values()), default=0.0)
         if 0 < milliseconds < longest * 1000:
             told.error(
                 f"idle_in_transaction_session_timeout is {milliseconds} ms: it ends transactions "

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 
 from reliable_mq.client.configured import configured
-from reliable_mq.doctor.finding import Told
-from reliable_mq.doctor.patient import Patient
+from reliable_mq.doctor.check_context import CheckContext
+from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.retention.windows import send_seconds
 
 SKEW_SECONDS_MAX = 0.5
@@ -17,32 +17,32 @@ _RENEWALS = 3
 """A lease is renewed after a third of it."""
 
 
-def clocks(patient: Patient, told: Told) -> None:
+def clocks(context: CheckContext, told: CheckFindings) -> None:
     """All machines agree about the time, to half a second.
 
     Rows are dated and judged by the database's clock, so a machine that is wrong takes nothing from
     anybody; but what brokers say of messages, and every log, goes by the clock of who writes it.
     """
-    ahead, error = -patient.clock_ahead, patient.clock_error  # this machine's, by the database's
+    ahead, error = -context.clock_ahead, context.clock_error  # this machine's, by the database's
     _compare(told, "this machine", ahead, error)
-    for row in patient.processes:
+    for row in context.processes:
         _compare(told, f"process {row.pid} on {row.host} ({row.application})", row.clock_ahead, 0.0)
-    for redis in patient.redis:
+    for redis in context.redis:
         if not redis.failure:
             who = f"Redis {redis.name}".rstrip()
             _compare(told, who, redis.clock_ahead + ahead, redis.answer_seconds + error)
-    for broker in patient.cluster.brokers if patient.cluster is not None else ():
+    for broker in context.cluster.brokers if context.cluster is not None else ():
         if broker.clock_ahead is not None:
             who, its_error = f"broker {broker.name}", broker.clock_error
             _compare(told, who, broker.clock_ahead + ahead, its_error + error)
-    _jumps(patient, told)
+    _jumps(context, told)
     if not told.findings:
         told.ok("all clocks agree with the database's")
 
 
-def _jumps(patient: Patient, told: Told) -> None:
+def _jumps(context: CheckContext, told: CheckFindings) -> None:
     """Say what is kept longer because a clock jumped: nobody can know whether that time passed."""
-    known, longest = patient.watched, patient.settings.log_retention
+    known, longest = context.watched, context.settings.log_retention
     if known is not None and (held := known.held(longest)):
         until = datetime.fromtimestamp(known.held_until(longest), UTC)
         told.warn(
@@ -50,7 +50,7 @@ def _jumps(patient: Patient, told: Told) -> None:
             f"kept so much longer, until {until:%Y-%m-%d %H:%M} UTC",
             _IF_WRONG,
         )
-    for broker in patient.cluster.brokers if patient.cluster is not None else ():
+    for broker in context.cluster.brokers if context.cluster is not None else ():
         seconds = broker.runtime.get("filesHeldSeconds", "")
         if seconds.isdecimal() and int(seconds):
             told.warn(
@@ -60,7 +60,7 @@ def _jumps(patient: Patient, told: Told) -> None:
             )
 
 
-def _compare(told: Told, whose: str, ahead: float, error: float) -> None:
+def _compare(told: CheckFindings, whose: str, ahead: float, error: float) -> None:
     if abs(ahead) <= SKEW_SECONDS_MAX + error:
         return
     side = "ahead of" if ahead > 0 else "behind"
@@ -68,9 +68,9 @@ def _compare(told: Told, whose: str, ahead: float, error: float) -> None:
     say(f"the clock of {whose} is {abs(ahead):.1f} s {side} the database's", _SYNCHRONIZE)
 
 
-def leases(patient: Patient, told: Told) -> None:
+def leases(context: CheckContext, told: CheckFindings) -> None:
     """A lease outlives what is done under it; one that passes early lets a second one in."""
-    settings, client = patient.settings, configured(patient.settings)
+    settings, client = context.settings, configured(context.settings)
     send = send_seconds(client.request_timeout, client.retries)
     if settings.resend_lease <= send:
         told.error(
@@ -78,7 +78,7 @@ def leases(patient: Patient, told: Told) -> None:
             f"{send:g} s: two schedulers would send the same stubs",
             f"set resend_lease above {send:g}",
         )
-    for group, lease in sorted(patient.leases.items()):
+    for group, lease in sorted(context.leases.items()):
         if settings.redis and lease / _RENEWALS <= settings.redis_timeout:
             told.error(
                 f"the lease of group {group} is {lease:g} s and renewed every "
@@ -86,7 +86,7 @@ def leases(patient: Patient, told: Told) -> None:
                 "answer: a running handler may lose it",
                 f"set it above {settings.redis_timeout * _RENEWALS:g}, or redis_timeout lower",
             )
-        longest = patient.handling.get(group, 0.0)
+        longest = context.handling.get(group, 0.0)
         if longest > lease:
             told.error(
                 f"handlers of group {group} took {longest:.1f} s, their lease is {lease:g} s: it "
@@ -97,10 +97,10 @@ def leases(patient: Patient, told: Told) -> None:
         told.ok("every lease outlives what is done under it")
 
 
-def windows(patient: Patient, told: Told) -> None:
+def windows(context: CheckContext, told: CheckFindings) -> None:
     """Nothing is forgotten before the last moment at which it may come again (P7)."""
-    settings = patient.settings
-    for broker in patient.cluster.brokers if patient.cluster is not None else ():
+    settings = context.settings
+    for broker in context.cluster.brokers if context.cluster is not None else ():
         hours = broker.config.get("fileReservedTime", "")
         if hours.isdecimal() and int(hours) * 3600.0 < settings.resend_told_after:
             told.error(

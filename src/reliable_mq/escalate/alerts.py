@@ -14,7 +14,14 @@ import msgspec
 
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConfigurationError, words_of
-from reliable_mq.escalate.escalation import Digest, Escalation, Kind, Look, Standing, check_notifier
+from reliable_mq.escalate.escalation import (
+    Digest,
+    Escalation,
+    EscalationKind,
+    NotifierQuery,
+    NotifierState,
+    check_notifier,
+)
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +71,12 @@ class LogNotifier:
         """Write one line for each escalation that the digest names, and one for the others."""
         for each in digest.items:
             group = f", group {each.consumer_group}" if each.consumer_group else ""
-            if each.kind == Kind.BACKLOG:
+            if each.kind == EscalationKind.BACKLOG:
                 look = self._typed("stub list --status unconfirmed --topic", each.topic)
                 said = "%s: topic %s%s: %s; see `%s`"
                 log.error(said, each.kind, each.topic, group, each.reason, look)
                 continue
-            if each.kind == Kind.RECONCILIATION:
+            if each.kind == EscalationKind.RECONCILIATION:
                 log.error("%s: run %s: %s", each.kind, each.message_id, each.reason)
                 continue
             log.error(
@@ -84,7 +91,7 @@ class LogNotifier:
 
     def _cure(self, each: Escalation) -> str:
         """Return the command that lets it come again; a dead letter comes to its group alone."""
-        if each.kind == Kind.DEAD_LETTER:
+        if each.kind == EscalationKind.DEAD_LETTER:
             group = ("--group", each.consumer_group) if each.consumer_group else ()
             return self._typed("dlq retry", each.message_id, *group)
         return self._typed("stub retry", each.message_id)
@@ -117,9 +124,9 @@ def check_notifiers(notifiers: Sequence[Notifier]) -> tuple[Notifier, ...]:
 class AlertBook(Protocol):
     """What telling needs of the database; see `sql_alerts`."""
 
-    def standings(self, notifiers: Collection[str]) -> dict[str, Standing]: ...
+    def standings(self, notifiers: Collection[str]) -> dict[str, NotifierState]: ...
 
-    def look(self, notifier: str, now: float, after: int) -> Look: ...
+    def look(self, notifier: str, now: float, after: int) -> NotifierQuery: ...
 
     def claim(
         self, notifier: str, now: float, owner: str, lease: float, digest_id: str, after: int
@@ -235,7 +242,7 @@ class Alerts:
                 outcome[name] = ""
         return outcome
 
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, NotifierState]:
         """Return how every notifier stands, by name: those of here, and those of the database."""
         return self._book.standings(self._notifiers)
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from reliable_mq.client.consuming.settling import DEAD_LETTER_REASON
-from reliable_mq.escalate.sql_dead_letters import LetterState
+from reliable_mq.escalate.sql_dead_letters import DeadLetterState
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire.properties import RETRY_TOPIC
 
@@ -17,12 +17,12 @@ CONSUMED_SINCE = "consumed since"
 """Where a letter stands that nobody needs to retry."""
 
 
-class Letter(msgspec.Struct, frozen=True):
+class DeadLetter(msgspec.Struct, frozen=True):
     """A dead letter: the newest of a message and group. `state` None: no database was asked."""
 
     group: str
     message: ReceivedMessage
-    state: LetterState | None = None
+    state: DeadLetterState | None = None
 
     @property
     def topic(self) -> str:
@@ -54,7 +54,7 @@ class Letter(msgspec.Struct, frozen=True):
         return "waiting"
 
 
-class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Letters that fit all that is given; what is empty or None says nothing."""
 
     group: str = ""
@@ -64,7 +64,7 @@ class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None = None
     reason: str = ""
 
-    def fits(self, letter: Letter) -> bool:
+    def fits(self, letter: DeadLetter) -> bool:
         """Say whether a letter is one of those that are meant."""
         return (
             (not self.topic or letter.topic == self.topic)
@@ -75,9 +75,9 @@ class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def newest(letters: Iterable[Letter]) -> list[Letter]:
+def newest(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
     """Return the newest letter of each message and group."""
-    found: dict[tuple[str, str], Letter] = {}
+    found: dict[tuple[str, str], DeadLetter] = {}
     for letter in letters:
         key = (letter.group, letter.message.message_id)
         if key not in found or found[key].time <= letter.time:

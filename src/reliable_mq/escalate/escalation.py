@@ -28,7 +28,7 @@ DIGEST_ITEMS_MAX = 50
 """Escalations that a digest names one by one; all of them are in its sums."""
 
 
-class Kind(StrEnum):
+class EscalationKind(StrEnum):
     """Why a person is told; the words of the column `kind`."""
 
     USED_UP = "sends used up"
@@ -68,8 +68,8 @@ def next_state(state: AlertState, event: AlertEvent) -> AlertState:
 class Escalation(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a person must know. `consumer_group` is empty unless it is one group's.
 
-    `kind` is a `Kind`, unless somebody wrote another word into the table. A backlog is of no one
-    message: its `message_id` is empty. That of a reconciliation is the id of the run.
+    `kind` is an `EscalationKind`, unless somebody wrote another word into the table. A backlog is
+    of no one message: its `message_id` is empty. That of a reconciliation is the id of the run.
     """
 
     kind: str
@@ -83,9 +83,9 @@ class Escalation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def open_key(self) -> str:
         """What may be open once at a time: a stub is stuck once, whichever groups it waits for."""
-        if self.kind == Kind.BACKLOG:
+        if self.kind == EscalationKind.BACKLOG:
             return open_key(self.kind, self.topic, self.consumer_group)
-        group = "" if self.kind == Kind.STUCK else self.consumer_group
+        group = "" if self.kind == EscalationKind.STUCK else self.consumer_group
         return open_key(self.kind, self.message_id, group)
 
 
@@ -97,7 +97,7 @@ def open_key(kind: str, name: str, group: str = "") -> str:
     return f"{kind}/{group}/{name}"
 
 
-class Share(msgspec.Struct, frozen=True):
+class EscalationCount(msgspec.Struct, frozen=True):
     """How many escalations of one kind, topic and consumer group a digest tells of."""
 
     kind: str
@@ -107,7 +107,7 @@ class Share(msgspec.Struct, frozen=True):
     oldest: datetime
 
 
-class Look(msgspec.Struct, frozen=True):
+class NotifierQuery(msgspec.Struct, frozen=True):
     """What a notifier may have to do.
 
     Attributes:
@@ -121,7 +121,7 @@ class Look(msgspec.Struct, frozen=True):
     is_held: bool
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class NotifierState(msgspec.Struct, frozen=True, kw_only=True):
     """How a notifier stands.
 
     Attributes:
@@ -157,7 +157,7 @@ class Digest(msgspec.Struct, frozen=True):
     application: str
     time: datetime
     total: int
-    shares: tuple[Share, ...]
+    shares: tuple[EscalationCount, ...]
     items: tuple[Escalation, ...]
 
     @property
@@ -165,11 +165,13 @@ class Digest(msgspec.Struct, frozen=True):
         """One line without line breaks: how many, and of what."""
         if not self.total:
             return f"[{self.application}] this is a test: it tells of nothing"
-        counts: dict[str, int] = dict.fromkeys(Kind, 0)
+        counts: dict[str, int] = dict.fromkeys(EscalationKind, 0)
         for share in self.shares:
             counts[share.kind] = counts.get(share.kind, 0) + share.count
         parts = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-        of_many = {kind: counts[kind] for kind in (Kind.BACKLOG, Kind.RECONCILIATION)}
+        of_many = {
+            kind: counts[kind] for kind in (EscalationKind.BACKLOG, EscalationKind.RECONCILIATION)
+        }
         sums = [(self.total - sum(of_many.values()), "message")]
         sums += [(count, str(kind)) for kind, count in of_many.items()]
         what = " and ".join(f"{count} {word}{'s'[: count > 1]}" for count, word in sums if count)

@@ -27,7 +27,7 @@ from jinja2 import (
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.escalate.escalation import Digest, Escalation, Kind, Share
+from reliable_mq.escalate.escalation import Digest, Escalation, EscalationCount, EscalationKind
 from reliable_mq.escalate.mail_addresses import addresses_of
 from reliable_mq.host_and_port import HostAndPort, place_of_authority
 
@@ -183,10 +183,10 @@ _EXAMPLE = Digest(
     application="example",
     time=_MOMENT,
     total=2,
-    shares=(Share(Kind.DEAD_LETTER, "orders", "payments", 2, _MOMENT),),
+    shares=(EscalationCount(EscalationKind.DEAD_LETTER, "orders", "payments", 2, _MOMENT),),
     items=(
         Escalation(
-            kind=Kind.DEAD_LETTER,
+            kind=EscalationKind.DEAD_LETTER,
             message_id="0" * 32,
             topic="orders",
             reason="an example",

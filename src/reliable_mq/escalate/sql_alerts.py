@@ -32,9 +32,9 @@ from reliable_mq.escalate.escalation import (
     AlertState,
     Digest,
     Escalation,
-    Look,
-    Share,
-    Standing,
+    EscalationCount,
+    NotifierQuery,
+    NotifierState,
     next_digest_time,
     next_state,
     retry_wait,
@@ -149,7 +149,7 @@ class SqlAlerts:
             .limit(DIGEST_ITEMS_MAX)
         )
 
-    def look(self, notifier: str, now: float, after: int) -> Look:
+    def look(self, notifier: str, now: float, after: int) -> NotifierQuery:
         """Return what a notifier may have to do, without a lock.
 
         Args:
@@ -160,9 +160,9 @@ class SqlAlerts:
         values = {"who": notifier, "at": utc_datetime(now), "after": after}
         with self._engine.execution_options(**READS_ONLY).begin() as connection:
             row = connection.execute(self._look, values).one()
-        return Look(row.newest or 0, bool(row.waits), bool(row.is_held))
+        return NotifierQuery(row.newest or 0, bool(row.waits), bool(row.is_held))
 
-    def standings(self, notifiers: Collection[str]) -> dict[str, Standing]:
+    def standings(self, notifiers: Collection[str]) -> dict[str, NotifierState]:
         """Return how notifiers stand: these, and those that ever ran, by name."""
         with self._engine.execution_options(**READS_ONLY).begin() as connection:
             rows = {row.name: row for row in connection.execute(self._all_notifiers)}
@@ -171,7 +171,7 @@ class SqlAlerts:
                 for name in rows.keys() | set(notifiers)
             }
         return {
-            name: Standing(
+            name: NotifierState(
                 name=name,
                 waiting=waiting[name],
                 failures=rows[name].failures if name in rows else 0,
@@ -233,7 +233,7 @@ class SqlAlerts:
             application=self._application,
             time=gathered,
             total=sum(row[3] for row in sums),
-            shares=tuple(Share(*row) for row in sums[:SHARES_MAX]),
+            shares=tuple(EscalationCount(*row) for row in sums[:SHARES_MAX]),
             items=tuple(
                 Escalation(
                     kind=row.kind,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Table, insert
 from reliable_mq.database.sql_types import plain_text, utc_datetime
 
 
-class Act(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What one person did to one message.
 
     Attributes:
@@ -40,7 +40,7 @@ class SqlAudit:
         self.table = table
         self._insert = insert(table)
 
-    def write(self, connection: Connection, acts: Iterable[Act], now: float) -> None:
+    def write(self, connection: Connection, acts: Iterable[AuditEntry], now: float) -> None:
         """Write down what was done."""
         at = utc_datetime(now)
         rows = [

@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Table, and_, bindparam, exists, false, null, 
 
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_types import is_among, utc_datetime
-from reliable_mq.escalate.escalation import Kind
-from reliable_mq.escalate.sql_audit import Act, SqlAudit
+from reliable_mq.escalate.escalation import EscalationKind
+from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
 from reliable_mq.escalate.sql_escalations import SqlEscalations
 
 ACTION = "dlq retry"
@@ -25,7 +25,7 @@ REVIVED_SECONDS = 60.0
 """When the resend scheduler looks at the stub of a letter that came again."""
 
 
-class LetterState(msgspec.Struct, frozen=True):
+class DeadLetterState(msgspec.Struct, frozen=True):
     """What the database knows of one dead letter of one group.
 
     `consumed`: when the group consumed the message after all. `retried`: when it was last retried.
@@ -37,12 +37,12 @@ class LetterState(msgspec.Struct, frozen=True):
     is_voided: bool = False
 
 
-def both(states: Sequence[LetterState]) -> LetterState:
+def both(states: Sequence[DeadLetterState]) -> DeadLetterState:
     """Return what several databases know of one letter together."""
     consumed = [state.consumed for state in states if state.consumed is not None]
     retried = [state.retried for state in states if state.retried is not None]
     is_voided = any(state.is_voided for state in states)
-    return LetterState(max(consumed, default=None), max(retried, default=None), is_voided)
+    return DeadLetterState(max(consumed, default=None), max(retried, default=None), is_voided)
 
 
 class SqlDeadLetters:
@@ -90,7 +90,7 @@ class SqlDeadLetters:
         )
         another = exists().where(
             open_.message_id == stub.message_id,
-            open_.kind == Kind.DEAD_LETTER.value,
+            open_.kind == EscalationKind.DEAD_LETTER.value,
             open_.open_key.is_not(None),
         )
         self._revive = (
@@ -113,7 +113,7 @@ class SqlDeadLetters:
 
     def states(
         self, connection: Connection, group: str, message_ids: Sequence[str]
-    ) -> dict[str, LetterState]:
+    ) -> dict[str, DeadLetterState]:
         """Return what is known of letters, by message id."""
         ids = list(message_ids)
         logs = connection.execute(self._consumed, {"group": group, "ids": ids}).all()
@@ -122,7 +122,8 @@ class SqlDeadLetters:
         retried = {row.message_id: row.create_date for row in acts if _is_of(row.detail, group)}
         voided = set(connection.execute(self._voided, {"ids": ids}).scalars())
         return {
-            each: LetterState(consumed.get(each), retried.get(each), each in voided) for each in ids
+            each: DeadLetterState(consumed.get(each), retried.get(each), each in voided)
+            for each in ids
         }
 
     def begin(
@@ -151,7 +152,7 @@ class SqlDeadLetters:
         connection.execute(self._forget_attempts, values)
         self._escalations.letters_retried(connection, message_ids, group, retry_id)
         acts = [
-            Act(
+            AuditEntry(
                 actor=actor,
                 action=ACTION,
                 message_id=message_id,
@@ -174,7 +175,7 @@ class SqlDeadLetters:
     ) -> None:
         """Write down that somebody asked for letters, and why nothing was done, by group and id."""
         acts = [
-            Act(
+            AuditEntry(
                 actor=actor,
                 action=ACTION,
                 message_id=message_id,

@@ -23,7 +23,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import family_of, is_among, utc_datetime
-from reliable_mq.escalate.escalation import Escalation, Kind, open_key
+from reliable_mq.escalate.escalation import Escalation, EscalationKind, open_key
 from reliable_mq.outbox.stub import Stub
 
 _UNCONFIRMED = StubStatus.UNCONFIRMED.value
@@ -66,7 +66,9 @@ class SqlEscalations:
             .values(open_key=null(), close_date=bindparam("at"), close_reason=bindparam("why"))
         )
         self._close = close.where(is_among(this.message_id, "ids", dialect))
-        normal = literal(f"{Kind.DEAD_LETTER}/") + this.consumer_group + "/" + this.message_id
+        normal = (
+            literal(f"{EscalationKind.DEAD_LETTER}/") + this.consumer_group + "/" + this.message_id
+        )
         self._letters_retried = (
             update(self.table)
             .where(is_among(this.open_key, "keys", dialect))
@@ -74,7 +76,7 @@ class SqlEscalations:
         )
         self._close_letters = close.where(
             is_among(this.message_id, "ids", dialect),
-            this.kind == Kind.DEAD_LETTER.value,
+            this.kind == EscalationKind.DEAD_LETTER.value,
             this.consumer_group == bindparam("group"),
             this.open_key != normal,
         )
@@ -103,7 +105,7 @@ class SqlEscalations:
         """
         stub = connection.execute(self._named, {"id": message_id}).one_or_none()
         letter = Escalation(
-            kind=Kind.DEAD_LETTER,
+            kind=EscalationKind.DEAD_LETTER,
             message_id=message_id,
             topic=stub.topic if stub else topic,
             reason=reason,
@@ -142,7 +144,7 @@ class SqlEscalations:
         They stay open, each under a key of its own, until `close_letters`; when one becomes a dead
         letter again meanwhile, that is another escalation, and told.
         """
-        keys = [open_key(Kind.DEAD_LETTER, each, group) for each in message_ids]
+        keys = [open_key(EscalationKind.DEAD_LETTER, each, group) for each in message_ids]
         connection.execute(self._letters_retried, {"keys": keys, "retry": retry_id})
 
     def close_letters(
@@ -172,7 +174,7 @@ def _used_up(stub: Stub, note: str | None) -> Escalation:
     reason += f"and not consumed by all of {groups}" if groups else "and never acknowledged"
     reason += f"; noted: {note}" if note else ""
     return Escalation(
-        kind=Kind.USED_UP,
+        kind=EscalationKind.USED_UP,
         message_id=stub.message_id,
         topic=stub.topic,
         message_key=stub.message_key,

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, and_, inspect, or_, select, true
 
 from reliable_mq.escalate.stub_filter import status_text
-from reliable_mq.escalate.timeline import History
+from reliable_mq.escalate.timeline import MessageHistory
 
 
 class SqlHistory:
@@ -44,7 +44,7 @@ class SqlHistory:
         self._audit = audit
         self._findings = findings
 
-    def read(self, connection: Connection, message_id: str) -> History:
+    def read(self, connection: Connection, message_id: str) -> MessageHistory:
         """Return what is known of a message; an empty history when nothing is."""
         stub = connection.execute(
             select(self._stubs).where(self._stubs.c.message_id == message_id)
@@ -52,7 +52,7 @@ class SqlHistory:
         logs = self._all(connection, self._logs, message_id, self._logs.c.consumer_group)
         audits = self._all(connection, self._audit, message_id, self._audit.c.seq)
         order = self._escalations.c.seq
-        return History(
+        return MessageHistory(
             stub=dict(stub._mapping) if stub is not None else None,
             logs=logs,
             confirmations=self._all(
@@ -112,7 +112,7 @@ def _detail(text: str) -> dict[str, Any]:
     return detail if isinstance(detail, dict) else {"why": text}
 
 
-def readable(history: History) -> dict[str, Any]:
+def readable(history: MessageHistory) -> dict[str, Any]:
     """Return a history for `json.dumps(…, default=str)`: the stub's columns, and lists of rows."""
     shown: dict[str, Any] = {}
     if history.stub is not None:

@@ -13,10 +13,10 @@ from reliable_mq.confirm.sql_confirmation import SqlConfirmation, confirmation_o
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import is_among, utc_datetime
-from reliable_mq.escalate.sql_audit import Act, SqlAudit
+from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
 from reliable_mq.escalate.sql_escalations import SqlEscalations, escalations_of
 from reliable_mq.escalate.stub_filter import status_text
-from reliable_mq.outbox.sql_again import Attempts, sent_again
+from reliable_mq.outbox.sql_attempt_restarts import AttemptRestarts, sent_again
 from reliable_mq.outbox.stub import StubEvent, groups_of, groups_text, next_status, statuses_before
 
 _SEEN = ("status", "count", "given_up", "resend_time", "broker_name", "queue_id", "offset", "note")
@@ -85,7 +85,7 @@ class SqlSettlement:
         )
 
 
-class SqlHands:
+class SqlOperatorActions:
     """What a person does to stubs. Works in the caller's transaction.
 
     Args:
@@ -126,7 +126,7 @@ class SqlHands:
             **settled,
         )
         self._retry = change.values(**sent_again(bindparam("at")), note=bindparam("text"))
-        self._attempts = Attempts(logs, dialect)
+        self._attempts = AttemptRestarts(logs, dialect)
 
     def retry(
         self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
@@ -174,7 +174,7 @@ class SqlHands:
             self._escalations.close(connection, legal, verb, now)
         done = dict.fromkeys(message_ids, False) | dict.fromkeys(legal, True)
         acts = [
-            Act(
+            AuditEntry(
                 actor=actor,
                 action=f"stub {verb}",
                 message_id=message_id,
@@ -201,7 +201,7 @@ def settlement_of(database: Database) -> SqlSettlement:
     return SqlSettlement(database.stubs, confirmation_of(database), escalations_of(database))
 
 
-def hands_of(database: Database) -> SqlHands:
+def hands_of(database: Database) -> SqlOperatorActions:
     """Return what a person does to stubs of a database."""
     audit, escalations = SqlAudit(database.audit), escalations_of(database)
-    return SqlHands(database.stubs, database.logs, escalations, audit, database.dialect)
+    return SqlOperatorActions(database.stubs, database.logs, escalations, audit, database.dialect)

@@ -38,7 +38,7 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_mysql_agenda import mysql_topics_of
 from reliable_mq.database.sql_stub_table import waiting_rows
 from reliable_mq.database.sql_types import MYSQL, READS_ONLY, is_among, utc_datetime
-from reliable_mq.escalate.escalation import Escalation, Kind, open_key
+from reliable_mq.escalate.escalation import Escalation, EscalationKind, open_key
 from reliable_mq.escalate.sql_escalations import SqlEscalations, escalations_of
 from reliable_mq.outbox.stub import groups_of
 
@@ -143,7 +143,7 @@ class SqlStuck:
             .where(*self._old, stub.broker_name.is_not(None))
             .group_by(stub.required_groups, stub.given_up_by)
         )
-        is_told = this.open_key == literal(open_key(Kind.STUCK, "")) + stub.message_id
+        is_told = this.open_key == literal(open_key(EscalationKind.STUCK, "")) + stub.message_id
         # Whoever had it sent again need not be told at once that it is old.
         is_tried = and_(
             this.message_id == stub.message_id, this.close_reason == "retry", this.close_date > old
@@ -154,7 +154,10 @@ class SqlStuck:
         )
         self._open = (
             select(this.kind, this.topic, this.consumer_group, func.count())
-            .where(this.close_date.is_(None), this.kind.in_((Kind.STUCK, Kind.BACKLOG)))
+            .where(
+                this.close_date.is_(None),
+                this.kind.in_((EscalationKind.STUCK, EscalationKind.BACKLOG)),
+            )
             .group_by(this.kind, this.topic, this.consumer_group)
         )
 
@@ -170,14 +173,14 @@ class SqlStuck:
             stub.message_id == this.message_id, stub.status == StubStatus.VOIDED.value
         )
         consumed = self._has_consumed(this.message_id, this.consumer_group)
-        is_letter = this.kind == Kind.DEAD_LETTER.value
+        is_letter = this.kind == EscalationKind.DEAD_LETTER.value
         # Of what its group has given up since, a dead letter tells.
         comma = literal(",")
         named, over = comma + this.consumer_group + comma, comma + stub.given_up_by + comma
         given_up = exists().where(
             stub.message_id == this.message_id, func.replace(over, named, "") != over
         )
-        is_over = and_(this.kind == Kind.STUCK.value, this.consumer_group != "", given_up)
+        is_over = and_(this.kind == EscalationKind.STUCK.value, this.consumer_group != "", given_up)
         self._close_settled = close.where(
             or_(consumed, is_over, and_(is_letter, voided), and_(not_(is_letter), settled))
         )
@@ -252,7 +255,7 @@ class SqlStuck:
     def _known(self, connection: Connection) -> _Open:
         known = _Open({}, set())
         for kind, topic, group, count in connection.execute(self._open):
-            if kind == Kind.BACKLOG:
+            if kind == EscalationKind.BACKLOG:
                 known.rests.add((topic, group))
             else:
                 known.stubs[topic, group] = count
@@ -330,7 +333,7 @@ def _stuck(row: Any, group: str, consumed: set[tuple[str, str]], age: float) -> 
     else:
         reason = f"consumed by every required group, and not confirmed in {hours}"
     return Escalation(
-        kind=Kind.STUCK,
+        kind=EscalationKind.STUCK,
         message_id=row.message_id,
         topic=row.topic,
         message_key=row.message_key,
@@ -342,7 +345,7 @@ def _stuck(row: Any, group: str, consumed: set[tuple[str, str]], age: float) -> 
 def _rest(matter: _Matter, count: int, age: float) -> Escalation:
     what = f"not consumed by {matter.group}" if matter.group else "not sent, or not confirmed"
     return Escalation(
-        kind=Kind.BACKLOG,
+        kind=EscalationKind.BACKLOG,
         message_id="",
         topic=matter.topic,
         reason=f"{count} more messages are {what} for {age / 3600:.1f} h",
@@ -352,7 +355,7 @@ def _rest(matter: _Matter, count: int, age: float) -> Escalation:
 
 def _rest_key(topic: str, group: str) -> str:
     rest = Escalation(
-        kind=Kind.BACKLOG, message_id="", topic=topic, reason="", consumer_group=group
+        kind=EscalationKind.BACKLOG, message_id="", topic=topic, reason="", consumer_group=group
     )
     return rest.open_key
 

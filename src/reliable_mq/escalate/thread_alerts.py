@@ -7,22 +7,22 @@ import logging
 import time
 from collections.abc import Callable
 
-from reliable_mq.database.sql_faults import FaultTeller
+from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.escalate.alerts import Alerts
-from reliable_mq.runtime.stopped import Stopped
+from reliable_mq.runtime.stopped import StopSignal
 
 log = logging.getLogger(__name__)
 
 
 def tell_forever(
     alerts: Alerts,
-    stopped: Stopped,
+    stopped: StopSignal,
     *,
     interval: float,
     clock: Callable[[], float] = time.time,
 ) -> None:
     """Run until `stopped`, every `interval` seconds."""
-    faults = FaultTeller(log, "alerts")
+    faults = FaultLog(log, "alerts")
     while not stopped.is_set():
         try:
             counts = alerts.run_once(clock())

@@ -16,9 +16,9 @@ from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.escalate.dead_letter import Letter, LetterFilter, newest
+from reliable_mq.escalate.dead_letter import DeadLetter, DeadLetterFilter, newest
 from reliable_mq.escalate.sql_audit import SqlAudit
-from reliable_mq.escalate.sql_dead_letters import LetterState, SqlDeadLetters, both
+from reliable_mq.escalate.sql_dead_letters import DeadLetterState, SqlDeadLetters, both
 from reliable_mq.escalate.sql_escalations import escalations_of
 from reliable_mq.names import DEAD_LETTER_PREFIX
 
@@ -30,7 +30,7 @@ Outcome = dict[tuple[str, str], str]
 """Why a letter was not handed over, by (consumer group, message id); "": it was."""
 
 
-class DeadLetters:
+class DeadLetterActions:
     """Dead letters at a broker, as an application's databases know them.
 
     Args:
@@ -51,7 +51,7 @@ class DeadLetters:
         self._settings = settings
         self._books = {name: _book(each) for name, each in databases.items()}
 
-    def that_fit(self, wanted: LetterFilter, *, everything: bool = False) -> list[Letter]:
+    def that_fit(self, wanted: DeadLetterFilter, *, everything: bool = False) -> list[DeadLetter]:
         """Return the newest letter of each message and group that fits, without its body.
 
         Args:
@@ -69,7 +69,7 @@ class DeadLetters:
                 letter
                 for group in groups
                 for letter in newest(
-                    Letter(group, msgspec.structs.replace(message, body=b""))
+                    DeadLetter(group, msgspec.structs.replace(message, body=b""))
                     for message in browser.messages(DEAD_LETTER_PREFIX + group, since_ms)
                 )
                 if wanted.fits(letter)
@@ -77,7 +77,7 @@ class DeadLetters:
         known = self._with_states(letters)
         return known if everything else [each for each in known if each.standing in _OPEN]
 
-    def of_ids(self, message_ids: Sequence[str], group: str = "") -> list[Letter]:
+    def of_ids(self, message_ids: Sequence[str], group: str = "") -> list[DeadLetter]:
         """Return the newest letter of each message, of one group or of all that have one.
 
         Raises as `that_fit` does.
@@ -85,14 +85,14 @@ class DeadLetters:
         with Browser(self._name_servers, self._settings) as browser:
             groups = _groups(browser, group)
             found = [
-                Letter(each, message)
+                DeadLetter(each, message)
                 for each in groups
                 for message_id in message_ids
                 for message in browser.find(DEAD_LETTER_PREFIX + each, message_id)
             ]
         return self._with_states(newest(found))
 
-    def retry(self, letters: Sequence[Letter], *, actor: str, why: str) -> Outcome:
+    def retry(self, letters: Sequence[DeadLetter], *, actor: str, why: str) -> Outcome:
         """Let letters come to their groups again, and to no others, with new attempts.
 
         Whoever dies meanwhile leaves letters that were not handed over where they are, and their
@@ -127,7 +127,7 @@ class DeadLetters:
             with each.forgiving_engine.begin() as connection:
                 self._books[name].refuse(connection, refused, actor=actor, why=why, now=now)
 
-    def _with_states(self, letters: Sequence[Letter]) -> list[Letter]:
+    def _with_states(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         """Return letters with what is known of them; in one database at most is their log."""
         if not self._databases:
             return list(letters)
@@ -143,7 +143,7 @@ class DeadLetters:
             ]
         return known
 
-    def _states(self, name: str, group: str, ids: Sequence[str]) -> dict[str, LetterState]:
+    def _states(self, name: str, group: str, ids: Sequence[str]) -> dict[str, DeadLetterState]:
         with self._databases[name].engine.begin() as connection:
             return self._books[name].states(connection, group, ids)
 
@@ -160,9 +160,9 @@ def _book(database: Database) -> SqlDeadLetters:
     )
 
 
-def _parts(letters: Sequence[Letter]) -> Iterator[tuple[str, list[Letter]]]:
+def _parts(letters: Sequence[DeadLetter]) -> Iterator[tuple[str, list[DeadLetter]]]:
     """Yield letters by consumer group, a few hundred at a time."""
-    by_group: dict[str, list[Letter]] = defaultdict(list)
+    by_group: dict[str, list[DeadLetter]] = defaultdict(list)
     for letter in letters:
         by_group[letter.group].append(letter)
     for group, own in by_group.items():
@@ -170,7 +170,7 @@ def _parts(letters: Sequence[Letter]) -> Iterator[tuple[str, list[Letter]]]:
             yield group, own[at : at + AT_ONCE]
 
 
-def _handed_back(browser: Browser, letter: Letter) -> str:
+def _handed_back(browser: Browser, letter: DeadLetter) -> str:
     try:
         browser.hand_back(letter.group, letter.message)
     except ReliableMQError as error:

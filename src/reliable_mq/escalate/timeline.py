@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class MessageHistory(msgspec.Struct, frozen=True, kw_only=True):
     """What the tables of one database know of a message; rows by column name.
 
     `alerts` has a row for each escalation that is open or was told and each notifier, with what is
@@ -43,10 +43,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return not any(getattr(self, name) for name in self.__struct_fields__)
 
 
-def merged(histories: Sequence[History]) -> History:
+def merged(histories: Sequence[MessageHistory]) -> MessageHistory:
     """Return what several databases know of one message; it has one stub, in one of them."""
     stubs = [each.stub for each in histories if each.stub is not None]
-    return History(
+    return MessageHistory(
         stub=stubs[0] if stubs else None,
         logs=[row for each in histories for row in each.logs],
         confirmations=[row for each in histories for row in each.confirmations],
@@ -57,7 +57,7 @@ def merged(histories: Sequence[History]) -> History:
     )
 
 
-class Moment(msgspec.Struct, frozen=True):
+class TimelineEntry(msgspec.Struct, frozen=True):
     """Something that happened, or that is to happen; `time` None: at no known time."""
 
     time: datetime | None
@@ -65,14 +65,16 @@ class Moment(msgspec.Struct, frozen=True):
     what: str
 
 
-def timeline(history: History, records: Sequence[ReceivedMessage] = ()) -> list[Moment]:
+def timeline(
+    history: MessageHistory, records: Sequence[ReceivedMessage] = ()
+) -> list[TimelineEntry]:
     """Return the moments of a message's life in order; those at no known time come last.
 
     Args:
         history: what the tables know.
         records: what the broker holds: the message, its copies in retry and dead-letter topics.
     """
-    found: list[Moment] = []
+    found: list[TimelineEntry] = []
     if history.stub is not None:
         found += _of_stub(history.stub)
     for log in history.logs:
@@ -87,25 +89,29 @@ def timeline(history: History, records: Sequence[ReceivedMessage] = ()) -> list[
     return sorted(found, key=lambda moment: moment.time or _END_OF_TIME)  # equal ones stay in order
 
 
-def _of_stub(stub: Row) -> Iterator[Moment]:
+def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
     groups = f" for {stub['required_groups']}" if stub["required_groups"] else ""
     key = f", key {stub['message_key']}" if stub["message_key"] else ""
-    yield Moment(stub["create_date"], "stub", f"committed: topic {stub['topic']}{key}{groups}")
+    yield TimelineEntry(
+        stub["create_date"], "stub", f"committed: topic {stub['topic']}{key}{groups}"
+    )
     if stub["deliver_time"] is not None:
-        yield Moment(stub["deliver_time"], "stub", "the message is to arrive")
+        yield TimelineEntry(stub["deliver_time"], "stub", "the message is to arrive")
     sent = f"sent {stub['count']} times"
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
         sent += f", acknowledged at {place}"
     noted = f": {stub['note']}" if stub["note"] else ""
-    yield Moment(stub["update_date"], "stub", f"{status_text(stub['status'])}, {sent}{noted}")
+    yield TimelineEntry(
+        stub["update_date"], "stub", f"{status_text(stub['status'])}, {sent}{noted}"
+    )
     if stub["status"] != StubStatus.UNCONFIRMED:
         return
     if stub["resend_time"] is None:
         why = "was given up by a consumer group" if stub["given_up"] else "was sent often enough"
-        yield Moment(None, "stub", f"waits for a person: it {why}")
+        yield TimelineEntry(None, "stub", f"waits for a person: it {why}")
     else:
-        yield Moment(stub["resend_time"], "stub", _next_step(stub))
+        yield TimelineEntry(stub["resend_time"], "stub", _next_step(stub))
 
 
 def _next_step(stub: Row) -> str:
@@ -116,30 +122,32 @@ def _next_step(stub: Row) -> str:
     return "looked at again, by the resend scheduler"
 
 
-def _of_log(log: Row) -> Iterator[Moment]:
+def _of_log(log: Row) -> Iterator[TimelineEntry]:
     ledger, attempt = f"log of {log['consumer_group']}", log["attempt"]
     if log["consume_date"] is not None:
         if log["create_date"] < log["consume_date"]:
-            yield Moment(log["create_date"], ledger, "first received")
-        yield Moment(log["consume_date"], ledger, f"consumed, attempt {attempt}")
+            yield TimelineEntry(log["create_date"], ledger, "first received")
+        yield TimelineEntry(log["consume_date"], ledger, f"consumed, attempt {attempt}")
         return
-    yield Moment(log["create_date"], ledger, "first received")
+    yield TimelineEntry(log["create_date"], ledger, "first received")
     if log["owner"] is not None:
         what = f"attempt {attempt} runs, or its process died: its lease ends here"
     else:
         what = f"attempt {attempt} failed; the next one from here on"
-    yield Moment(log["lease_until"], ledger, what)
+    yield TimelineEntry(log["lease_until"], ledger, what)
 
 
-def _of_confirmation(told: Row) -> Moment:
+def _of_confirmation(told: Row) -> TimelineEntry:
     group = told["consumer_group"]
     if told["state"] == LogState.CONSUMED:
-        return Moment(told["update_date"], "notice", f"{group} told from its database: consumed")
+        return TimelineEntry(
+            told["update_date"], "notice", f"{group} told from its database: consumed"
+        )
     what = f"{group} told from its database: an attempt failed"
-    return Moment(told["update_date"], "notice", what)
+    return TimelineEntry(told["update_date"], "notice", what)
 
 
-def _of_record(record: ReceivedMessage) -> Moment:
+def _of_record(record: ReceivedMessage) -> TimelineEntry:
     topic, place = record.queue.topic, f"{record.queue.broker_name}, queue {record.queue.queue_id}"
     what = f"stored in {topic}: {place}, offset {record.queue_offset}"
     if topic.startswith(DEAD_LETTER_PREFIX):
@@ -148,39 +156,41 @@ def _of_record(record: ReceivedMessage) -> Moment:
     elif topic.startswith(RETRY_PREFIX):
         what = f"to be delivered to {topic.removeprefix(RETRY_PREFIX)} again"
     time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=record.store_time_ms)
-    return Moment(time, "broker", what)
+    return TimelineEntry(time, "broker", what)
 
 
-def _of_escalation(escalation: Row) -> Iterator[Moment]:
+def _of_escalation(escalation: Row) -> Iterator[TimelineEntry]:
     group = f" of {escalation['consumer_group']}" if escalation["consumer_group"] else ""
     what = f"{escalation['kind']}{group}: {escalation['reason']}"
-    yield Moment(escalation["create_date"], "escalation", what)
+    yield TimelineEntry(escalation["create_date"], "escalation", what)
     if escalation["close_date"] is not None:
         closed = f"closed by {escalation['close_reason']}: {escalation['kind']}{group}"
-        yield Moment(escalation["close_date"], "escalation", closed)
+        yield TimelineEntry(escalation["close_date"], "escalation", closed)
 
 
-def _of_alert(alert: Row) -> Iterator[Moment]:
+def _of_alert(alert: Row) -> Iterator[TimelineEntry]:
     name, state = alert["notifier"], alert["state"]
     if state == AlertState.TOLD:
-        yield Moment(alert["told_date"], "alert", f"told by {name}, digest {alert['digest_id']}")
+        yield TimelineEntry(
+            alert["told_date"], "alert", f"told by {name}, digest {alert['digest_id']}"
+        )
     else:
         what = f"not told by {name} yet"
         if alert["failures"]:
             what += f", {alert['failures']} tries failed: {alert['notifier_note']}"
-        yield Moment(alert["next_time"], "alert", what)
+        yield TimelineEntry(alert["next_time"], "alert", what)
 
 
-def _of_audit(audit: Row) -> Moment:
+def _of_audit(audit: Row) -> TimelineEntry:
     changed = "" if audit["changed"] else " (nothing was changed)"
     detail = audit["detail"]
     said = (detail.get("outcome"), detail.get("why"))
     why = "; ".join(str(each) for each in said if each)
     what = f"{audit['action']} by {audit['actor']}{changed}{': ' if why else ''}{why}"
-    return Moment(audit["create_date"], "audit", what)
+    return TimelineEntry(audit["create_date"], "audit", what)
 
 
-def _of_finding(finding: Row) -> Moment:
+def _of_finding(finding: Row) -> TimelineEntry:
     group = f" for {finding['consumer_group']}" if finding["consumer_group"] else ""
     what = f"found {finding['verdict']}{group}, in run {finding['run_id']}"
-    return Moment(finding["create_date"], "reconcile", what)
+    return TimelineEntry(finding["create_date"], "reconcile", what)

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from reliable_mq.database.sql_handler_session import HandlerSession
 from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.held_keys import holding
-from reliable_mq.idempotency.keyed_function import Asked, KeyedFunction
-from reliable_mq.idempotency.sql_calls import Answer
+from reliable_mq.idempotency.keyed_function import KeyedFunction, RequestedCall
+from reliable_mq.idempotency.sql_calls import CallDecision
 from reliable_mq.idempotency.thread_calls import (
     CallBook,
     ThreadCalls,
@@ -57,7 +57,7 @@ class AsyncioCalls:
         with holding(self._book, asked.call):
             return await self._call(asked)
 
-    async def _call(self, asked: Asked) -> Any:
+    async def _call(self, asked: RequestedCall) -> Any:
         given, database = asked.session, self._book.database
         if given is not None:
             async with given.begin_nested():
@@ -69,11 +69,11 @@ class AsyncioCalls:
         async with database.async_handler_session() as session, session.begin():
             return await self._call_inside(session, asked)
 
-    async def _call_inside(self, session: AsyncSession, asked: Asked) -> Any:
+    async def _call_inside(self, session: AsyncSession, asked: RequestedCall) -> Any:
         book, function, call = self._book, self._function, asked.call
         found = await session.run_sync(lambda inner: book.begin(inner.connection(), call))
         function.refuse(found, call)
-        if found.answer is Answer.REPLAY:
+        if found.answer is CallDecision.REPLAY:
             return function.decode(found.result)
         with held(session.sync_session):
             result = await function.run(asked, session, found)
@@ -89,13 +89,13 @@ class AsyncioCalls:
             raise UsageError(f"{function.name}: it ended the transaction of its key")
         return function.decode(stored)
 
-    async def _call_and_note(self, asked: Asked) -> Any:
+    async def _call_and_note(self, asked: RequestedCall) -> Any:
         book, function, call = self._book, self._function, asked.call
         engine = book.database.async_engine
         async with engine.begin() as connection:
             found = await connection.run_sync(book.begin, call)
         function.refuse(found, call)
-        if found.answer is Answer.REPLAY:
+        if found.answer is CallDecision.REPLAY:
             return function.decode(found.result)
         book.started(call)
         try:

@@ -32,7 +32,7 @@ from reliable_mq.database.row_values import LogState
 from reliable_mq.transitions import after
 
 
-class Row(Enum):
+class RowState(Enum):
     """What a consume-log row says at one moment; the first three are told apart by owner, lease."""
 
     ABSENT = "absent"
@@ -54,28 +54,28 @@ class RowEvent(Enum):
     TAKE_BACK = "take back"  # its own attempt found that the handler had committed it too early
 
 
-ROW_TRANSITIONS: Mapping[tuple[Row, RowEvent], Row] = {
-    (Row.ABSENT, RowEvent.CONSUME): Row.CONSUMED,
-    (Row.ABSENT, RowEvent.RECEIVE): Row.RUNNING,
-    (Row.ABSENT, RowEvent.FAIL): Row.FAILED,
-    (Row.RUNNING, RowEvent.CONSUME): Row.CONSUMED,
-    (Row.RUNNING, RowEvent.FAIL): Row.FAILED,
-    (Row.RUNNING, RowEvent.RELEASE): Row.FAILED,
-    (Row.RUNNING, RowEvent.RENEW): Row.RUNNING,
-    (Row.RUNNING, RowEvent.EXPIRE): Row.IN_DOUBT,
-    (Row.IN_DOUBT, RowEvent.RECEIVE): Row.RUNNING,
+ROW_TRANSITIONS: Mapping[tuple[RowState, RowEvent], RowState] = {
+    (RowState.ABSENT, RowEvent.CONSUME): RowState.CONSUMED,
+    (RowState.ABSENT, RowEvent.RECEIVE): RowState.RUNNING,
+    (RowState.ABSENT, RowEvent.FAIL): RowState.FAILED,
+    (RowState.RUNNING, RowEvent.CONSUME): RowState.CONSUMED,
+    (RowState.RUNNING, RowEvent.FAIL): RowState.FAILED,
+    (RowState.RUNNING, RowEvent.RELEASE): RowState.FAILED,
+    (RowState.RUNNING, RowEvent.RENEW): RowState.RUNNING,
+    (RowState.RUNNING, RowEvent.EXPIRE): RowState.IN_DOUBT,
+    (RowState.IN_DOUBT, RowEvent.RECEIVE): RowState.RUNNING,
     # Late but ours: the lease passed, nobody took over, the token still matches.
-    (Row.IN_DOUBT, RowEvent.CONSUME): Row.CONSUMED,
-    (Row.IN_DOUBT, RowEvent.FAIL): Row.FAILED,
-    (Row.IN_DOUBT, RowEvent.RELEASE): Row.FAILED,
-    (Row.IN_DOUBT, RowEvent.RENEW): Row.RUNNING,
-    (Row.FAILED, RowEvent.RECEIVE): Row.RUNNING,
-    (Row.FAILED, RowEvent.FAIL): Row.FAILED,
-    (Row.CONSUMED, RowEvent.TAKE_BACK): Row.ABSENT,
+    (RowState.IN_DOUBT, RowEvent.CONSUME): RowState.CONSUMED,
+    (RowState.IN_DOUBT, RowEvent.FAIL): RowState.FAILED,
+    (RowState.IN_DOUBT, RowEvent.RELEASE): RowState.FAILED,
+    (RowState.IN_DOUBT, RowEvent.RENEW): RowState.RUNNING,
+    (RowState.FAILED, RowEvent.RECEIVE): RowState.RUNNING,
+    (RowState.FAILED, RowEvent.FAIL): RowState.FAILED,
+    (RowState.CONSUMED, RowEvent.TAKE_BACK): RowState.ABSENT,
 }
 
 
-def next_row(row: Row, event: RowEvent) -> Row:
+def next_row(row: RowState, event: RowEvent) -> RowState:
     """Return the row after `event`.
 
     Raises:
@@ -84,18 +84,18 @@ def next_row(row: Row, event: RowEvent) -> Row:
     return after(ROW_TRANSITIONS, row, event, f"a consume log that is {row.value}")
 
 
-def row_of(state: int | None, owner: str | None, lease_until: float | None, now: float) -> Row:
+def row_of(state: int | None, owner: str | None, lease_until: float | None, now: float) -> RowState:
     """Return what the columns of a row say at `now`; `state` None means that there is no row."""
     if state is None:
-        return Row.ABSENT
+        return RowState.ABSENT
     if state == LogState.CONSUMED:
-        return Row.CONSUMED
+        return RowState.CONSUMED
     if owner is None:
-        return Row.FAILED
-    return Row.RUNNING if lease_until is not None and lease_until > now else Row.IN_DOUBT
+        return RowState.FAILED
+    return RowState.RUNNING if lease_until is not None and lease_until > now else RowState.IN_DOUBT
 
 
-class Lease(Enum):
+class LeaseAnswer(Enum):
     """What Redis answered to a claim; the first four are the words of `claim.lua`."""
 
     DONE = "done"  # consumed, as Redis remembers it
@@ -105,7 +105,7 @@ class Lease(Enum):
     UNREACHABLE = "unreachable"  # no answer: the database decides alone
 
 
-class Step(Enum):
+class ClaimStep(Enum):
     """What to do with a delivery."""
 
     ACKNOWLEDGE = "acknowledge"  # a suppressed duplicate
@@ -118,20 +118,20 @@ class Step(Enum):
     GIVE_UP = "give up"  # attempts used up: dead letter, unless the row knows of fewer
 
 
-STEP_OF_LEASE: Mapping[Lease, Step] = {
-    Lease.DONE: Step.LOOK,
-    Lease.HELD: Step.LATER,
-    Lease.FIRST: Step.ONE_COMMIT,
-    Lease.AGAIN: Step.RECEIVE_FIRST,
-    Lease.UNREACHABLE: Step.RECEIVE_FIRST,
+STEP_OF_LEASE: Mapping[LeaseAnswer, ClaimStep] = {
+    LeaseAnswer.DONE: ClaimStep.LOOK,
+    LeaseAnswer.HELD: ClaimStep.LATER,
+    LeaseAnswer.FIRST: ClaimStep.ONE_COMMIT,
+    LeaseAnswer.AGAIN: ClaimStep.RECEIVE_FIRST,
+    LeaseAnswer.UNREACHABLE: ClaimStep.RECEIVE_FIRST,
 }
 
 # What is found where our own row should have gone.
-STEP_OF_ROW: Mapping[Row, Step] = {
-    Row.CONSUMED: Step.ACKNOWLEDGE,
-    Row.RUNNING: Step.LATER,
-    Row.IN_DOUBT: Step.RECEIVE_FIRST,
-    Row.FAILED: Step.RECEIVE_FIRST,
+STEP_OF_ROW: Mapping[RowState, ClaimStep] = {
+    RowState.CONSUMED: ClaimStep.ACKNOWLEDGE,
+    RowState.RUNNING: ClaimStep.LATER,
+    RowState.IN_DOUBT: ClaimStep.RECEIVE_FIRST,
+    RowState.FAILED: ClaimStep.RECEIVE_FIRST,
 }
 
 
@@ -142,18 +142,18 @@ class Claim(msgspec.Struct, frozen=True):
     before it began and was never heard of again; `wait`: what is left of another's lease, seconds.
     """
 
-    lease: Lease
+    lease: LeaseAnswer
     attempt: int = 0
     in_doubt: bool = False
     wait: float = 0.0
 
 
-UNREACHABLE = Claim(Lease.UNREACHABLE)
+UNREACHABLE = Claim(LeaseAnswer.UNREACHABLE)
 
 
 def first_step(
     claim: Claim, *, attempts_max: int, log_receipt: bool, is_consumed: bool = False
-) -> Step:
+) -> ClaimStep:
     """Decide what follows a claim.
 
     Redis's "done" is never believed without the row. A database that failed over without its last
@@ -167,12 +167,12 @@ def first_step(
         is_consumed: the row was asked and says CONSUMED; looked at only where Redis says "done".
     """
     step = STEP_OF_LEASE[claim.lease]
-    if step is Step.LOOK:
-        step = Step.ACKNOWLEDGE if is_consumed else Step.RECEIVE_FIRST
-    if step in (Step.ONE_COMMIT, Step.RECEIVE_FIRST) and claim.attempt > attempts_max:
-        return Step.GIVE_UP
-    if step is Step.ONE_COMMIT and log_receipt:
-        return Step.RECEIVE_FIRST
+    if step is ClaimStep.LOOK:
+        step = ClaimStep.ACKNOWLEDGE if is_consumed else ClaimStep.RECEIVE_FIRST
+    if step in (ClaimStep.ONE_COMMIT, ClaimStep.RECEIVE_FIRST) and claim.attempt > attempts_max:
+        return ClaimStep.GIVE_UP
+    if step is ClaimStep.ONE_COMMIT and log_receipt:
+        return ClaimStep.RECEIVE_FIRST
     return step
 
 
@@ -186,7 +186,7 @@ def attempt_claimed(claim: Claim, attempts_max: int) -> int:
     return min(max(claim.attempt, 1), max(attempts_max, 2))
 
 
-def attempt_after(row: Row, row_attempt: int, redis_attempt: int) -> int:
+def attempt_after(row: RowState, row_attempt: int, redis_attempt: int) -> int:
     """Return the number of the attempt that begins now; it never falls, whoever lost its memory."""
-    seen = 0 if row is Row.ABSENT else row_attempt
+    seen = 0 if row is RowState.ABSENT else row_attempt
     return max(seen + 1, redis_attempt)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from reliable_mq.errors import UsageError
-from reliable_mq.idempotency.sql_calls import Call
+from reliable_mq.idempotency.sql_calls import KeyedCall
 
 
 class _Held:
@@ -18,7 +18,7 @@ class _Held:
 
     is_running = True
 
-    def __init__(self, book: object, call: Call, outer: "_Held | None") -> None:
+    def __init__(self, book: object, call: KeyedCall, outer: "_Held | None") -> None:
         self.name = (id(book), call.scope, call.key_digest)
         self.outer = outer
 
@@ -34,7 +34,7 @@ _innermost: ContextVar[_Held | None] = ContextVar("reliable_mq_held_keys", defau
 
 
 @contextmanager
-def holding(book: object, call: Call) -> Iterator[None]:
+def holding(book: object, call: KeyedCall) -> Iterator[None]:
     """Hold the key of a call while the block runs, for this thread or task and what it starts.
 
     Args:

@@ -21,7 +21,7 @@ from reliable_mq.database.sql_key_tables import RESULT_SIZE_MAX
 from reliable_mq.errors import CallRunning, KeyReused, UsageError
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.idempotency.key_reading import field_of
-from reliable_mq.idempotency.sql_calls import Answer, Call, CallFound
+from reliable_mq.idempotency.sql_calls import CallDecision, CallFound, KeyedCall
 from reliable_mq.settings import SECONDS_MAX
 
 SCOPE_LENGTH_MAX = 127
@@ -43,14 +43,14 @@ class IdempotentCall(msgspec.Struct, frozen=True):
     in_doubt: bool = False
 
 
-class Asked(NamedTuple):
+class RequestedCall(NamedTuple):
     """One call as its caller makes it.
 
     `call`: as the table knows it; `key`: as people read it; `arguments`: by the names of
     parameters, without what is filled here; `session`: the caller's own, if one was given.
     """
 
-    call: Call
+    call: KeyedCall
     key: BusinessKey
     arguments: dict[str, Any]
     session: Any
@@ -115,7 +115,7 @@ class KeyedFunction:
         self._compared = [self._source(each, "compare") for each in sources]
         self._result = self._adapter(hints.get("return", Any))
 
-    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any], token: str) -> Asked:
+    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any], token: str) -> RequestedCall:
         """Return the call that these arguments make.
 
         Raises:
@@ -139,8 +139,8 @@ class KeyedFunction:
             values = to_jsonable_python([read(bound) for read in self._compared])
             text = msgspec.json.encode(values, order="deterministic")
             fingerprint = hashlib.sha256(text).hexdigest()
-        call = Call(self.scope, key.digest, key.shown, fingerprint, token, self.window)
-        return Asked(call, key, bound.arguments, session)
+        call = KeyedCall(self.scope, key.digest, key.shown, fingerprint, token, self.window)
+        return RequestedCall(call, key, bound.arguments, session)
 
     def _taken_out(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -165,7 +165,7 @@ class KeyedFunction:
             )
         return session, args, kwargs
 
-    def run(self, asked: Asked, session: Any, found: CallFound) -> Any:
+    def run(self, asked: RequestedCall, session: Any, found: CallFound) -> Any:
         """Call the function with what was asked and what is filled here; return what it returns."""
         arguments = dict(asked.arguments)
         if self.session is not None:
@@ -216,17 +216,17 @@ class KeyedFunction:
     def _read(self, stored: bytes) -> Any:
         return self._result.validate_json(stored, by_alias=True, by_name=True)
 
-    def refuse(self, found: CallFound, call: Call) -> None:
+    def refuse(self, found: CallFound, call: KeyedCall) -> None:
         """Raise when a call is not to be made now.
 
         Raises:
             CallRunning: another one with its key is at it.
             KeyReused: the key stands for other arguments.
         """
-        if found.answer is Answer.RUNNING:
+        if found.answer is CallDecision.RUNNING:
             wait = max(found.wait, AGAIN_SECONDS)
             raise CallRunning(f"a call of {self.scope} with key {call.shown!r} runs", wait)
-        if found.answer is Answer.REUSED:
+        if found.answer is CallDecision.REUSED:
             raise KeyReused(f"key {call.shown!r} of {self.scope} stands for other arguments")
 
     def _filled(

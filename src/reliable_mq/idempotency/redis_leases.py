@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from redis.exceptions import NoScriptError
 
 from reliable_mq.idempotency.breaker import Circuit, CircuitBreaker
-from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease
+from reliable_mq.idempotency.claim import UNREACHABLE, Claim, LeaseAnswer
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.idempotency.redis_servers import FAULTS, ScriptCall, script_of, servers_of
 from reliable_mq.settings import Settings
@@ -207,4 +207,4 @@ def _milliseconds(seconds: float) -> int:
 def claim_of(answer: bytes) -> Claim:
     """Return the claim in one answer of `claim.lua`; mostly it is the same one again."""
     word, attempt, in_doubt, wait_ms = answer.decode().split(",")
-    return Claim(Lease(word), int(attempt), in_doubt == "1", int(wait_ms) / 1000)
+    return Claim(LeaseAnswer(word), int(attempt), in_doubt == "1", int(wait_ms) / 1000)

@@ -71,7 +71,7 @@ class ScriptCall(NamedTuple):
     parts: Sequence[tuple[Any, ...]]
 
 
-class ServerStanding(NamedTuple):
+class ServerState(NamedTuple):
     """What one server says of itself.
 
     `name`: its address, where there are several. `role`: "master" or "slave". `clock_ahead`: of
@@ -98,7 +98,7 @@ class RedisServers(Protocol):
         """
         ...
 
-    async def standings(self) -> list[ServerStanding]:
+    async def standings(self) -> list[ServerState]:
         """Ask every server that takes writes how it stands; in a cluster, all primaries.
 
         Raises one of `FAULTS` when one of them does not answer.
@@ -133,7 +133,7 @@ class _OneServer:
             pipeline.execute_command(*_evalsha(call))
         return [answers.split() for answers in await pipeline.execute()]
 
-    async def standings(self) -> list[ServerStanding]:
+    async def standings(self) -> list[ServerState]:
         return [await _standing("", self._redis.execute_command)]
 
     async def close(self) -> None:
@@ -170,7 +170,7 @@ class _Cluster:
         flat = iter(await pipeline.execute())
         return [[next(flat) for _ in call.keys] for call in calls]
 
-    async def standings(self) -> list[ServerStanding]:
+    async def standings(self) -> list[ServerState]:
         await self._cluster.initialize()
         return [
             await _standing(node.name, partial(self._cluster.execute_command, target_nodes=node))
@@ -181,7 +181,7 @@ class _Cluster:
         await self._cluster.aclose()
 
 
-async def _standing(name: str, ask: Callable[..., Awaitable[Any]]) -> ServerStanding:
+async def _standing(name: str, ask: Callable[..., Awaitable[Any]]) -> ServerState:
     await ask("PING")  # the connection is made by it
     before = time.time()
     seconds, microseconds = await ask("TIME")
@@ -189,7 +189,7 @@ async def _standing(name: str, ask: Callable[..., Awaitable[Any]]) -> ServerStan
     ahead = int(seconds) + int(microseconds) / 1e6 - (before + after) / 2
     role, *_ = await ask("ROLE")
     role = role.decode() if isinstance(role, bytes) else str(role)
-    return ServerStanding(name, role, ahead, after - before)
+    return ServerState(name, role, ahead, after - before)
 
 
 class _Place(NamedTuple):

@@ -27,11 +27,11 @@ from sqlalchemy.exc import IntegrityError
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.database.sql_watched_time import SqlWatchedTime
-from reliable_mq.idempotency.claim import Row, row_of
+from reliable_mq.idempotency.claim import RowState, row_of
 from reliable_mq.watched_time import WatchedTime, unwatched_max
 
 
-class Call(msgspec.Struct, frozen=True):
+class KeyedCall(msgspec.Struct, frozen=True):
     """One call of an idempotent function. `token` names its owner; `window`: seconds."""
 
     scope: str
@@ -42,7 +42,7 @@ class Call(msgspec.Struct, frozen=True):
     window: float
 
 
-class Answer(Enum):
+class CallDecision(Enum):
     """What the table says to a call."""
 
     RUN = "run"  # the row is ours
@@ -58,7 +58,7 @@ class CallFound(msgspec.Struct, frozen=True):
     seconds of another one's lease, `result` of one that was done (None: it could not be stored).
     """
 
-    answer: Answer
+    answer: CallDecision
     attempt: int = 1
     in_doubt: bool = False
     wait: float = 0.0
@@ -131,7 +131,7 @@ class SqlCalls:
     def begin(
         self,
         connection: Connection,
-        call: Call,
+        call: KeyedCall,
         now: float,
         lease: float,
         watched: Callable[[], WatchedTime],
@@ -166,14 +166,14 @@ class SqlCalls:
             except IntegrityError:
                 row = connection.execute(self._lock, _this(call)).one_or_none()
             else:
-                return CallFound(Answer.RUN)
+                return CallFound(CallDecision.RUN)
         elif row.state != LogState.CONSUMED or row.expire_date.timestamp() <= now:
             row = connection.execute(self._lock, _this(call)).one_or_none()
         if row is None:  # it was removed a moment ago: its time had passed
-            return CallFound(Answer.RUNNING)
+            return CallFound(CallDecision.RUNNING)
         is_forgotten = self._is_forgotten(connection, row, now, watched)
         found = _judge(row, call, now, is_forgotten=is_forgotten)
-        if found.answer is Answer.RUN:
+        if found.answer is CallDecision.RUN:
             values = {"new_attempt": found.attempt, "doubt": found.in_doubt, "until": until}
             values |= {"print": call.fingerprint, "at": at, "expires": expires}
             connection.execute(self._take_over, _this(call) | {"token": call.token} | values)
@@ -204,17 +204,19 @@ class SqlCalls:
             dates.append(theirs.looked(mine.last, unwatched_max=believed).before(window))
         return bool(finished <= min(dates))
 
-    def finish(self, connection: Connection, call: Call, result: bytes | None, now: float) -> bool:
+    def finish(
+        self, connection: Connection, call: KeyedCall, result: bytes | None, now: float
+    ) -> bool:
         """Store what a call returned; False: the claim is no longer ours."""
         values: dict[str, Any] = {"token": call.token, "returned": result}
         values |= {"at": utc_datetime(now), "expires": utc_datetime(now + call.window)}
         return connection.execute(self._finish, _this(call) | values).rowcount == 1
 
-    def release(self, connection: Connection, call: Call) -> None:
+    def release(self, connection: Connection, call: KeyedCall) -> None:
         """Let the key go after a call that failed, if it is ours; the next one is tried at once."""
         connection.execute(self._release, _this(call) | {"token": call.token})
 
-    def renew(self, connection: Connection, calls: Sequence[Call], until: float) -> None:
+    def renew(self, connection: Connection, calls: Sequence[KeyedCall], until: float) -> None:
         """Let the leases of running calls end later."""
         values = [
             _this(call) | {"token": call.token, "until": utc_datetime(until)} for call in calls
@@ -235,21 +237,21 @@ def _has_expired(row: Any, now: float) -> bool:
     return bool(row.state == LogState.CONSUMED and row.expire_date.timestamp() <= now)
 
 
-def _judge(row: Any, call: Call, now: float, *, is_forgotten: bool) -> CallFound:
+def _judge(row: Any, call: KeyedCall, now: float, *, is_forgotten: bool) -> CallFound:
     ends = row.lease_until.timestamp() if row.lease_until is not None else None
     seen = row_of(row.state, row.owner, ends, now)
     if is_forgotten:
-        return CallFound(Answer.RUN)  # a new call
-    has_no_effect = seen is Row.FAILED and not row.in_doubt  # so its key may be used once more
+        return CallFound(CallDecision.RUN)  # a new call
+    has_no_effect = seen is RowState.FAILED and not row.in_doubt  # so its key may be used once more
     if row.fingerprint != call.fingerprint and not has_no_effect:
-        return CallFound(Answer.REUSED)
-    if seen is Row.CONSUMED:
-        return CallFound(Answer.REPLAY, result=row.result)
-    if seen is Row.RUNNING and row.owner != call.token:
-        return CallFound(Answer.RUNNING, wait=(ends or now) - now)
-    in_doubt = row.in_doubt or seen is Row.IN_DOUBT
-    return CallFound(Answer.RUN, row.attempt + 1, in_doubt)
+        return CallFound(CallDecision.REUSED)
+    if seen is RowState.CONSUMED:
+        return CallFound(CallDecision.REPLAY, result=row.result)
+    if seen is RowState.RUNNING and row.owner != call.token:
+        return CallFound(CallDecision.RUNNING, wait=(ends or now) - now)
+    in_doubt = row.in_doubt or seen is RowState.IN_DOUBT
+    return CallFound(CallDecision.RUN, row.attempt + 1, in_doubt)
 
 
-def _this(call: Call) -> dict[str, Any]:
+def _this(call: KeyedCall) -> dict[str, Any]:
     return {"in_scope": call.scope, "digest": call.key_digest}

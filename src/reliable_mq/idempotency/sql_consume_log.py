@@ -15,14 +15,14 @@ from sqlalchemy import Connection, Table, and_, bindparam, delete, null, select,
 
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_types import is_among, utc_datetime
-from reliable_mq.idempotency.claim import STEP_OF_ROW, Row, Step, attempt_after, row_of
+from reliable_mq.idempotency.claim import STEP_OF_ROW, ClaimStep, RowState, attempt_after, row_of
 from reliable_mq.idempotency.sql_log_inserts import inserts_of
 
 NOTICE_LEASE_SECONDS = 5.0
 """How long it is its consumer's alone to tell another database what was consumed."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One delivery, as the consume log sees it. `token` names its owner; `attempt`: from 1.
 
     `confirm_to`: where the database of its stub reads notices, when that is another one.
@@ -41,14 +41,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     in_doubt: bool = False
 
 
-class Found(msgspec.Struct, frozen=True):
+class LogLookup(msgspec.Struct, frozen=True):
     """What the log says to a delivery: the next step and, for an attempt, its number.
 
     `in_doubt`: an attempt before it was never heard of again. `wait`: what is left of another's
     lease, seconds. `message_id`: of a business key, the message whose row it is.
     """
 
-    step: Step
+    step: ClaimStep
     attempt: int = 1
     in_doubt: bool = False
     wait: float = 0.0
@@ -120,7 +120,7 @@ class SqlConsumeLog:
         """Return what else changes in a row that another attempt takes over."""
         return {}
 
-    def _taker(self, _entry: Entry) -> dict[str, Any]:
+    def _taker(self, _entry: LogEntry) -> dict[str, Any]:
         """Return the parameters of `_taking_over`."""
         return {}
 
@@ -128,18 +128,18 @@ class SqlConsumeLog:
         """Return what else changes in a row that becomes CONSUMED."""
         return {"confirm_to": bindparam("tell_to"), "confirm_time": bindparam("tell_at")}
 
-    def _consumer(self, entry: Entry, now: float) -> dict[str, Any]:
+    def _consumer(self, entry: LogEntry, now: float) -> dict[str, Any]:
         """Return the parameters of `_consuming`."""
         telling = _telling(entry, now + NOTICE_LEASE_SECONDS)
         return {"tell_to": telling["confirm_to"], "tell_at": telling["confirm_time"]}
 
-    def insert_consumed(self, connection: Connection, entry: Entry, now: float) -> bool:
+    def insert_consumed(self, connection: Connection, entry: LogEntry, now: float) -> bool:
         """Insert a row that says CONSUMED; False: a row is there, which was not touched."""
         row = self._consumed(entry, now, is_told=bool(entry.confirm_to))
         return self._inserts.one(connection, row)
 
     def insert_all_consumed(
-        self, connection: Connection, entries: Sequence[Entry], now: float
+        self, connection: Connection, entries: Sequence[LogEntry], now: float
     ) -> bool:
         """Insert rows that say CONSUMED; False: some were there, the transaction is of no use."""
         is_told = any(entry.confirm_to for entry in entries)
@@ -151,13 +151,13 @@ class SqlConsumeLog:
             rows, key=lambda row: str(row[self.identity])
         )  # two batches wait in one order
 
-    def found(self, connection: Connection, entry: Entry, now: float) -> Found | None:
+    def found(self, connection: Connection, entry: LogEntry, now: float) -> LogLookup | None:
         """Return what the row of this delivery says, without changing it; None: there is none."""
         for _, row in self._rows(connection, self._find, [entry]):
             return _judge(entry, row, now)
         return None
 
-    def consumed(self, connection: Connection, entries: Sequence[Entry]) -> set[str]:
+    def consumed(self, connection: Connection, entries: Sequence[LogEntry]) -> set[str]:
         """Return which of these messages have a row that says CONSUMED; nothing is locked."""
         rows = self._rows(connection, self._find, entries)
         return {entry.message_id for entry, row in rows if row.state == LogState.CONSUMED}
@@ -165,11 +165,11 @@ class SqlConsumeLog:
     def receive(
         self,
         connection: Connection,
-        entries: Sequence[Entry],
+        entries: Sequence[LogEntry],
         now: float,
         lease: float,
         last: int = 0,
-    ) -> dict[str, Found]:
+    ) -> dict[str, LogLookup]:
         """Begin attempts: RECEIVED rows with our token. To be committed before the handler runs.
 
         Of several, one whose owner vanished is not taken over: it is to be received singly, because
@@ -183,20 +183,20 @@ class SqlConsumeLog:
         ]
         inserted = self._inserts.some(connection, self._in_order(rows))
         answers = {
-            entry.message_id: Found(Step.RECEIVE_FIRST, entry.attempt, entry.in_doubt)
+            entry.message_id: LogLookup(ClaimStep.RECEIVE_FIRST, entry.attempt, entry.in_doubt)
             for entry in entries
             if entry.message_id in inserted
         }
         there = [entry for entry in entries if entry.message_id not in inserted]
         for entry, row in self._rows(connection, self._lock, there):
             found = _judge(entry, row, now)
-            if found.step is Step.RECEIVE_FIRST and _has_vanished(row, now):
+            if found.step is ClaimStep.RECEIVE_FIRST and _has_vanished(row, now):
                 if found.attempt == last:
-                    found = msgspec.structs.replace(found, step=Step.ALONE)
+                    found = msgspec.structs.replace(found, step=ClaimStep.ALONE)
                 elif len(entries) > 1:
-                    found = msgspec.structs.replace(found, step=Step.SINGLY)
+                    found = msgspec.structs.replace(found, step=ClaimStep.SINGLY)
             answers[entry.message_id] = found
-            if found.step is Step.RECEIVE_FIRST:
+            if found.step is ClaimStep.RECEIVE_FIRST:
                 values = {"new_attempt": found.attempt, "until": until, "doubt": found.in_doubt}
                 connection.execute(self._take_over, _this(entry) | self._taker(entry) | values)
         gone = [entry for entry in there if entry.message_id not in answers]
@@ -204,13 +204,13 @@ class SqlConsumeLog:
             answers |= self.receive(connection, gone, now, lease, last)
         return answers
 
-    def consume(self, connection: Connection, entry: Entry, now: float) -> bool:
+    def consume(self, connection: Connection, entry: LogEntry, now: float) -> bool:
         """Turn our RECEIVED row into CONSUMED; False: the claim is no longer ours."""
         values = _this(entry) | {"at": utc_datetime(now)} | self._consumer(entry, now)
         return connection.execute(self._consume, values).rowcount == 1
 
     def fail(
-        self, connection: Connection, entry: Entry, now: float, retry_at: float, note: str = ""
+        self, connection: Connection, entry: LogEntry, now: float, retry_at: float, note: str = ""
     ) -> bool:
         """Record a failed attempt and when the next one is expected.
 
@@ -222,37 +222,37 @@ class SqlConsumeLog:
         row["lease_until"] = utc_datetime(retry_at)
         return self._inserts.failed(connection, row, entry.token)
 
-    def last_words(self, connection: Connection, entry: Entry) -> str:
+    def last_words(self, connection: Connection, entry: LogEntry) -> str:
         """Return why the row's last attempt was the last one; "" when that was not said."""
         log = self.table.c
         of_row = (log.consumer_group == entry.group, log.message_id == entry.message_id)
         return connection.execute(select(log.note).where(*of_row)).scalar_one_or_none() or ""
 
-    def release(self, connection: Connection, entry: Entry, retry_at: float) -> None:
+    def release(self, connection: Connection, entry: LogEntry, retry_at: float) -> None:
         """Take an attempt back that ended without an effect and does not count, if it is ours."""
         values = _this(entry) | {"until": utc_datetime(retry_at)}
         connection.execute(self._release, values)
 
-    def has_consumed(self, connection: Connection, entry: Entry) -> bool:
+    def has_consumed(self, connection: Connection, entry: LogEntry) -> bool:
         """Say whether a row says CONSUMED that this very attempt wrote."""
         return connection.execute(self._is_ours, _this(entry)).first() is not None
 
-    def take_back(self, connection: Connection, entry: Entry) -> None:
+    def take_back(self, connection: Connection, entry: LogEntry) -> None:
         """Remove the row that this attempt wrote, and that a COMMIT of its handler's committed.
 
         It says CONSUMED, and the effect is not whole, or was not begun.
         """
         connection.execute(self._take_back, _this(entry))
 
-    def renew(self, connection: Connection, entries: Sequence[Entry], until: float) -> None:
+    def renew(self, connection: Connection, entries: Sequence[LogEntry], until: float) -> None:
         """Let the leases of running attempts end later."""
         values = [_this(entry) | {"until": utc_datetime(until)} for entry in entries]
         connection.execute(self._renew, values)
 
     @staticmethod
     def _rows(
-        connection: Connection, statement: Any, entries: Sequence[Entry]
-    ) -> list[tuple[Entry, Any]]:
+        connection: Connection, statement: Any, entries: Sequence[LogEntry]
+    ) -> list[tuple[LogEntry, Any]]:
         if not entries:
             return []
         by_id = {entry.message_id: entry for entry in entries}
@@ -261,11 +261,13 @@ class SqlConsumeLog:
         ).all()
         return [(by_id[row.identity], row) for row in rows]
 
-    def _consumed(self, entry: Entry, now: float, *, is_told: bool) -> dict[str, Any]:
+    def _consumed(self, entry: LogEntry, now: float, *, is_told: bool) -> dict[str, Any]:
         row = self._row(entry, LogState.CONSUMED, now, owner=entry.token)
         return row | _telling(entry, now + NOTICE_LEASE_SECONDS) if is_told else row
 
-    def _row(self, entry: Entry, state: LogState, now: float, owner: str | None) -> dict[str, Any]:
+    def _row(
+        self, entry: LogEntry, state: LogState, now: float, owner: str | None
+    ) -> dict[str, Any]:
         at = utc_datetime(now)
         return {
             "consumer_group": entry.group,
@@ -284,35 +286,35 @@ class SqlConsumeLog:
         }
 
 
-def _this(entry: Entry) -> dict[str, Any]:
+def _this(entry: LogEntry) -> dict[str, Any]:
     return {"group": entry.group, "message": entry.message_id, "token": entry.token}
 
 
-def _judge(entry: Entry, row: Any, now: float) -> Found:
+def _judge(entry: LogEntry, row: Any, now: float) -> LogLookup:
     seen, ends = _seen(row, now)
-    if seen is Row.RUNNING and row.owner == entry.token:
+    if seen is RowState.RUNNING and row.owner == entry.token:
         # our own commit, whose answer was lost
-        return Found(Step.RECEIVE_FIRST, row.attempt, row.in_doubt)
-    wait = ends - now if seen is Row.RUNNING and ends is not None else 0.0
+        return LogLookup(ClaimStep.RECEIVE_FIRST, row.attempt, row.in_doubt)
+    wait = ends - now if seen is RowState.RUNNING and ends is not None else 0.0
     attempt = attempt_after(seen, row.attempt, entry.attempt)
-    in_doubt = seen is Row.IN_DOUBT or row.in_doubt or entry.in_doubt
+    in_doubt = seen is RowState.IN_DOUBT or row.in_doubt or entry.in_doubt
     holder = "" if row.message_id == entry.message_id else row.message_id
-    return Found(STEP_OF_ROW[seen], attempt, in_doubt, wait, holder)
+    return LogLookup(STEP_OF_ROW[seen], attempt, in_doubt, wait, holder)
 
 
 def _has_vanished(row: Any, now: float) -> bool:
     """Say whether the owner of a row was never heard of again."""
-    return _seen(row, now)[0] is Row.IN_DOUBT
+    return _seen(row, now)[0] is RowState.IN_DOUBT
 
 
-def _seen(row: Any, now: float) -> tuple[Row, float | None]:
+def _seen(row: Any, now: float) -> tuple[RowState, float | None]:
     """Return what a row says, and when its lease ends."""
     until: datetime | None = row.lease_until
     ends = until.timestamp() if until is not None else None
     return row_of(row.state, row.owner, ends, now), ends
 
 
-def _telling(entry: Entry, at: float) -> dict[str, Any]:
+def _telling(entry: LogEntry, at: float) -> dict[str, Any]:
     """Return the columns that say who is to be told, and from when on by anybody."""
     if not entry.confirm_to:
         return {"confirm_to": None, "confirm_time": None}

@@ -10,10 +10,10 @@ from typing import Any, cast
 from sqlalchemy import Connection, Table, and_, bindparam, update
 
 from reliable_mq.database.row_values import LogState
-from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
+from reliable_mq.idempotency.sql_consume_log import LogEntry, SqlConsumeLog
 
 
-class KeyEntry(Entry, frozen=True, kw_only=True):
+class KeyEntry(LogEntry, frozen=True, kw_only=True):
     """One delivery, as the table of keys sees it: `message_id` is the key's digest here.
 
     `holder` is the message; `shown` the key as people read it.
@@ -43,7 +43,7 @@ class SqlKeyLog(SqlConsumeLog):
             .values(duplicate_of=bindparam("had_it"))
         )
 
-    def note_duplicate(self, connection: Connection, entry: Entry, message_id: str) -> None:
+    def note_duplicate(self, connection: Connection, entry: LogEntry, message_id: str) -> None:
         """Note in a message's consume log, which says CONSUMED, which one had the effect."""
         values = {"group": entry.group, "message": entry.message_id, "had_it": message_id}
         connection.execute(self._note_duplicate, values)
@@ -51,16 +51,18 @@ class SqlKeyLog(SqlConsumeLog):
     def _taking_over(self) -> dict[str, Any]:
         return {"message_id": bindparam("holder")}
 
-    def _taker(self, entry: Entry) -> dict[str, Any]:
+    def _taker(self, entry: LogEntry) -> dict[str, Any]:
         return {"holder": cast("KeyEntry", entry).holder}
 
     def _consuming(self) -> dict[str, Any]:
         return {}  # other databases are told of messages, not of keys
 
-    def _consumer(self, _entry: Entry, _now: float) -> dict[str, Any]:
+    def _consumer(self, _entry: LogEntry, _now: float) -> dict[str, Any]:
         return {}
 
-    def _row(self, entry: Entry, state: LogState, now: float, owner: str | None) -> dict[str, Any]:
+    def _row(
+        self, entry: LogEntry, state: LogState, now: float, owner: str | None
+    ) -> dict[str, Any]:
         row = super()._row(entry, state, now, owner)
         for name in ("topic", "broker_name", "queue_id", "offset"):  # of the message, not its key
             del row[name]

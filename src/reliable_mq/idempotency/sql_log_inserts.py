@@ -30,7 +30,7 @@ from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_arrays import rows_of_arrays
-from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import family_of, is_among, mysql_code
 from reliable_mq.errors import ConfigurationError
 
@@ -77,8 +77,8 @@ class ConflictInserts:
         self._many = either.returning(log[identity])
         self._as_arrays = dialect == "postgresql"
         # By the columns that are written, which depend on what is known of the messages.
-        self._one: dict[tuple[str, ...], Prepared] = {}
-        self._arrays: dict[tuple[str, ...], Prepared] = {}
+        self._one: dict[tuple[str, ...], PreparedStatement] = {}
+        self._arrays: dict[tuple[str, ...], PreparedStatement] = {}
         self._failed: Any = new
         if told:
             self._failed = new.on_conflict_do_update(
@@ -97,7 +97,7 @@ class ConflictInserts:
         columns = tuple(row)
         if columns not in self._one:
             values = {name: bindparam(name, type_=self._table.c[name].type) for name in columns}
-            self._one[columns] = Prepared(self._either.values(values))
+            self._one[columns] = PreparedStatement(self._either.values(values))
         return self._one[columns].execute(connection, row).rowcount == 1
 
     def all(self, connection: Connection, rows: Rows) -> bool:
@@ -112,7 +112,7 @@ class ConflictInserts:
             return set(connection.execute(self._many, list(rows)).scalars())
         columns = tuple(rows[0])
         if columns not in self._arrays:
-            self._arrays[columns] = Prepared(self._of_arrays(columns))
+            self._arrays[columns] = PreparedStatement(self._of_arrays(columns))
         values = {name: rows[0][name] for name in columns if name in _SAME}
         values |= {name: [row[name] for row in rows] for name in columns if name not in _SAME}
         return set(self._arrays[columns].execute(connection, values).scalars())

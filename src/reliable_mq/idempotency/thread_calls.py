@@ -17,12 +17,12 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_faults import FaultTeller
+from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.database.sql_handler_session import HandlerSession
 from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.held_keys import holding
-from reliable_mq.idempotency.keyed_function import Asked, KeyedFunction
-from reliable_mq.idempotency.sql_calls import Answer, Call, CallFound, SqlCalls
+from reliable_mq.idempotency.keyed_function import KeyedFunction, RequestedCall
+from reliable_mq.idempotency.sql_calls import CallDecision, CallFound, KeyedCall, SqlCalls
 from reliable_mq.runtime.forks import call_in_child
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class CallBook:
     def __init__(self, database: Callable[[], Database], lease: float) -> None:
         self._database = database
         self.lease = lease
-        self._faults = FaultTeller(log, "idempotent calls: their leases are not renewed")
+        self._faults = FaultLog(log, "idempotent calls: their leases are not renewed")
         self._begin()
         call_in_child(self._begin)
 
@@ -49,7 +49,7 @@ class CallBook:
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._running: dict[str, Call] = {}
+        self._running: dict[str, KeyedCall] = {}
         self._renewer: threading.Thread | None = None
         self._idle = threading.Event()
 
@@ -67,22 +67,22 @@ class CallBook:
         """Return the name of one more call."""
         return f"{self._name}-{next(self._numbers)}"
 
-    def begin(self, connection: Connection, call: Call) -> CallFound:
+    def begin(self, connection: Connection, call: KeyedCall) -> CallFound:
         """Make a call ours in the caller's transaction, or say why it is not."""
         clock = self.database.clock
         return self.table.begin(
             connection, call, clock.now_on(connection), self.lease, clock.watched
         )
 
-    def finish(self, connection: Connection, call: Call, result: bytes | None) -> bool:
+    def finish(self, connection: Connection, call: KeyedCall, result: bytes | None) -> bool:
         """Store a result in the caller's transaction; False: the claim is no longer ours."""
         return self.table.finish(connection, call, result, self.database.clock.now())
 
-    def release(self, connection: Connection, call: Call) -> None:
+    def release(self, connection: Connection, call: KeyedCall) -> None:
         """Let a key go in the caller's transaction."""
         self.table.release(connection, call)
 
-    def started(self, call: Call) -> None:
+    def started(self, call: KeyedCall) -> None:
         """Renew the lease of a call from now on."""
         with self._lock:
             self._running[call.token] = call
@@ -96,7 +96,7 @@ class CallBook:
                 )
                 self._renewer.start()
 
-    def ended(self, call: Call) -> None:
+    def ended(self, call: KeyedCall) -> None:
         """Renew the lease of a call no more."""
         with self._lock:
             self._running.pop(call.token, None)
@@ -129,7 +129,7 @@ class ThreadCalls:
         with holding(self._book, asked.call):
             return self._call(asked)
 
-    def _call(self, asked: Asked) -> Any:
+    def _call(self, asked: RequestedCall) -> Any:
         given, database = asked.session, self._book.database
         if given is not None:
             with given.begin_nested():  # what its owner commits without it, if it raises
@@ -141,12 +141,12 @@ class ThreadCalls:
         with database.handler_session() as session, session.begin():
             return self._call_inside(session, asked)
 
-    def _call_inside(self, session: Session, asked: Asked) -> Any:
+    def _call_inside(self, session: Session, asked: RequestedCall) -> Any:
         """Run the function in a transaction that commits the key, the effect and the result."""
         function, call = self._function, asked.call
         found = self._book.begin(session.connection(), call)
         function.refuse(found, call)
-        if found.answer is Answer.REPLAY:
+        if found.answer is CallDecision.REPLAY:
             return function.decode(found.result)
         with held(session):
             result = function.run(asked, session, found)
@@ -158,14 +158,14 @@ class ThreadCalls:
             raise UsageError(f"{function.name}: it ended the transaction of its key")
         return function.decode(stored)
 
-    def _call_and_note(self, asked: Asked) -> Any:
+    def _call_and_note(self, asked: RequestedCall) -> Any:
         """Commit the key, run the function, commit its result."""
         book, function, call = self._book, self._function, asked.call
         engine = book.database.engine
         with engine.begin() as connection:
             found = book.begin(connection, call)
         function.refuse(found, call)
-        if found.answer is Answer.REPLAY:
+        if found.answer is CallDecision.REPLAY:
             return function.decode(found.result)
         book.started(call)
         try:
@@ -195,7 +195,7 @@ def stored_or_fault(function: KeyedFunction, result: Any) -> tuple[bytes | None,
         return None, error
 
 
-def tell_overtaken(call: Call) -> None:
+def tell_overtaken(call: KeyedCall) -> None:
     """Log that a call lost its claim while it ran: another one may have had the same effect."""
     log.warning(
         "%s: the call with key %r lost its claim, so it may have run twice", call.scope, call.shown

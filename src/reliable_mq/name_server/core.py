@@ -14,7 +14,7 @@ from reliable_mq.errors import ProtocolError
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.name_server.config import NameServerConfig, changed_config
-from reliable_mq.name_server.registration import DataVersion, decode_in_steps
+from reliable_mq.name_server.registration import RegisteredVersion, decode_in_steps
 from reliable_mq.name_server.routes import QueueData, RouteTable
 from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
 from reliable_mq.name_server.steps import Steps, finish
@@ -163,7 +163,7 @@ class NameServerCore:
     def _query_data_version(self, _connection: int, command: Command, now_ms: int) -> Command:
         ext = command.ext_fields
         cluster, address = ext["clusterName"], ext["brokerAddr"]
-        version = msgspec.convert(read_json(command.body), DataVersion)
+        version = msgspec.convert(read_json(command.body), RegisteredVersion)
         is_changed = self.routes.is_changed(cluster, address, version)
         self.routes.renew(cluster, address, now_ms)
         known = self.routes.version_of(cluster, address)

@@ -29,7 +29,7 @@ class RegisteredTopic(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 @decodable
-class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RegisteredVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Which state of its topics a broker speaks of. Two that are equal mean the same topics."""
 
     counter: I64 = 0
@@ -41,7 +41,7 @@ class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Registration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A broker's topics by name."""
 
-    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    data_version: RegisteredVersion = msgspec.field(default_factory=RegisteredVersion)
     topic_config_table: dict[str, RegisteredTopic] = msgspec.field(default_factory=dict)
 
 
@@ -105,7 +105,7 @@ def _decode_compressed(data: bytes) -> Steps[Registration]:
         name, read, write, perm = line.decode().split(" ")[:4]
         row = {"topicName": name, "readQueueNums": read, "writeQueueNums": write, "perm": perm}
         topics[name] = msgspec.convert(row, RegisteredTopic, strict=False)
-    data_version = msgspec.convert(read_json(version), DataVersion)
+    data_version = msgspec.convert(read_json(version), RegisteredVersion)
     return Registration(data_version=data_version, topic_config_table=topics)
 
 

@@ -20,7 +20,7 @@ from reliable_mq.limits import (
     REGISTERED_NAME_LENGTH_MAX,
     REGISTERED_TOPICS_MAX,
 )
-from reliable_mq.name_server.registration import DataVersion, RegisteredTopic, Registration
+from reliable_mq.name_server.registration import RegisteredTopic, RegisteredVersion, Registration
 from reliable_mq.name_server.steps import Steps
 from reliable_mq.wire.headers import RegisterBrokerHeader
 from reliable_mq.wire.java_int import I32
@@ -58,10 +58,10 @@ class _Live(msgspec.Struct):
     connection: int
     lifetime_ms: int
     expires_ms: int
-    version: DataVersion
+    version: RegisteredVersion
 
 
-class Registered(msgspec.Struct, frozen=True):
+class RegistrationReply(msgspec.Struct, frozen=True):
     """What a slave learns when it registers: its master's addresses."""
 
     master_address: str = ""
@@ -107,7 +107,7 @@ class RouteTable:
         registration: Registration,
         connection: int,
         now_ms: int,
-    ) -> Steps[Registered | None]:
+    ) -> Steps[RegistrationReply | None]:
         """Add or renew a broker; None when it names a single topic and is not known yet.
 
         An address that comes back under another id leaves the old one. An address that takes over
@@ -125,7 +125,7 @@ class RouteTable:
         key = (header.cluster_name, address)
         if self._is_outdated(data, header, registration):
             self._forget(key)
-            return Registered()
+            return RegistrationReply()
         addresses = data.broker_addrs
         is_first = number not in addresses
         if is_first and len(registration.topic_config_table) == 1:
@@ -156,9 +156,11 @@ class RouteTable:
             try:
                 yield from self._take_topics(name, registration, live, is_new=is_new)
             except ProtocolError:
-                live.version = DataVersion(timestamp=-1)  # its next registration counts as new
+                live.version = RegisteredVersion(
+                    timestamp=-1
+                )  # its next registration counts as new
                 raise
-        return self._master_of(data) if number != MASTER else Registered()
+        return self._master_of(data) if number != MASTER else RegistrationReply()
 
     def _refuse_many_brokers(self, known: _Live | None, connection: int) -> None:
         """Refuse a broker that is new, or comes over another connection, if there is no room."""
@@ -209,16 +211,20 @@ class RouteTable:
             self._count += 1
         queues[topic] = queue_data
 
-    def _master_of(self, data: BrokerData) -> Registered:
+    def _master_of(self, data: BrokerData) -> RegistrationReply:
         address = data.broker_addrs.get(MASTER, "")
         live = self._live.get((data.cluster, address))
-        return Registered(address, live.header.ha_server_addr or "") if live else Registered()
+        return (
+            RegistrationReply(address, live.header.ha_server_addr or "")
+            if live
+            else RegistrationReply()
+        )
 
-    def is_changed(self, cluster: str, address: str, version: DataVersion) -> bool:
+    def is_changed(self, cluster: str, address: str, version: RegisteredVersion) -> bool:
         """Whether a broker's topics are not known as of this version."""
         return self.version_of(cluster, address) != version
 
-    def version_of(self, cluster: str, address: str) -> DataVersion | None:
+    def version_of(self, cluster: str, address: str) -> RegisteredVersion | None:
         """Return the version of a broker's topics, None when it is not known."""
         live = self._live.get((cluster, address))
         return live.version if live else None

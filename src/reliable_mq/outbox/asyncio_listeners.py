@@ -19,7 +19,7 @@ from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.limits import TOPIC_LENGTH_MAX
 from reliable_mq.message import CheckBack, Decision, Half, Message, ReceivedMessage
 from reliable_mq.names import check_name
-from reliable_mq.outbox.thread_link import Link
+from reliable_mq.outbox.thread_link import ProcessLink
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Listeners:
         link: its connections.
     """
 
-    def __init__(self, application: str, link: Link) -> None:
+    def __init__(self, application: str, link: ProcessLink) -> None:
         self._group = f"{application[:_APPLICATION_LENGTH_MAX]}_transactions"
         self._link = link
         self._listeners: dict[str, TransactionListener] = {}

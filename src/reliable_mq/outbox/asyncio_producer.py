@@ -24,7 +24,7 @@ from reliable_mq.outbox.composing import (
 from reliable_mq.outbox.delay import by_level, check_times, timed_by_delay
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import check_texts
-from reliable_mq.outbox.thread_link import Link
+from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.settings import Strictness
 
 
@@ -44,7 +44,7 @@ class Producer:
 
     def __init__(
         self,
-        link: Link,
+        link: ProcessLink,
         is_managed: Callable[[str], bool],
         policy: Strictness,
         listeners: Listeners,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from reliable_mq.database.sql_faults import known_fault
 from reliable_mq.message import CheckBack, Decision, Half, SendResult
-from reliable_mq.outbox.half import ANSWERS, Finding, HalfView, finding_of
+from reliable_mq.outbox.half import ANSWERS, HalfView, StubLookup, finding_of
 from reliable_mq.outbox.half_sender import CommitMany
 from reliable_mq.outbox.relay import NextTime, SendOutcome
 from reliable_mq.outbox.stub import Position
@@ -29,7 +29,7 @@ class HalfBook(Protocol):
     def claim(self, message_id: str, owner: str, now: float, lease: float) -> bool: ...
 
 
-class SendBook(Protocol):
+class HalfSendBook(Protocol):
     """Where it is written down what a send came to; see `sql_stubs`."""
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None: ...
@@ -54,7 +54,7 @@ class CheckBacks:
     def __init__(
         self,
         halves: HalfBook,
-        stubs: SendBook,
+        stubs: HalfSendBook,
         commit_many: CommitMany,
         next_time: NextTime,
         *,
@@ -82,26 +82,26 @@ class CheckBacks:
             log.info("half %s: asked again later, %s", half.message_id, line)
             return Decision.UNKNOWN
         log.info("half %s of %s: %s", half.message_id, half.queue.topic, finding.value)
-        if finding is Finding.UNSENT:
+        if finding is StubLookup.UNSENT:
             self._commit(half, count)
             return None
         return ANSWERS[finding]
 
-    def _find(self, check: CheckBack, now: float) -> tuple[Finding, int]:
+    def _find(self, check: CheckBack, now: float) -> tuple[StubLookup, int]:
         """Return what the table says, and how often the stub was sent."""
         message_id = check.half.message_id
         view = self._halves.look(message_id)
         if view is None:
             if self._halves.entomb(message_id, check.half.queue.topic, now):
-                return Finding.ENTOMBED, 0
+                return StubLookup.ENTOMBED, 0
             view = self._halves.look(message_id)  # it committed meanwhile
         if view is None:
-            return Finding.UNDECIDED, 0  # and was removed meanwhile
+            return StubLookup.UNDECIDED, 0  # and was removed meanwhile
         finding = finding_of(view)
-        if finding is Finding.UNSENT and not self._halves.claim(
+        if finding is StubLookup.UNSENT and not self._halves.claim(
             message_id, self._owner, now, self._lease
         ):
-            finding = Finding.IN_HAND
+            finding = StubLookup.IN_HAND
         return finding, view.count
 
     def _commit(self, half: Half, count: int) -> None:

@@ -71,7 +71,7 @@ def next_half_state(state: HalfState, event: HalfEvent) -> HalfState:
     return after(HALF_TRANSITIONS, state, event, f"a half that is {state.value}")
 
 
-class Finding(Enum):
+class StubLookup(Enum):
     """What the table of stubs says of a half that a broker asks for."""
 
     ENTOMBED = "no stub, and a tombstone has its id now"
@@ -84,15 +84,15 @@ class Finding(Enum):
     UNDECIDED = "its transaction goes on"
 
 
-ANSWERS: Mapping[Finding, Decision] = {
-    Finding.ENTOMBED: Decision.ROLLBACK,
-    Finding.VOIDED: Decision.ROLLBACK,
-    Finding.STORED: Decision.ROLLBACK,
-    Finding.UNWATCHED: Decision.COMMIT,
-    Finding.UNSENT: Decision.COMMIT,
-    Finding.IN_HAND: Decision.UNKNOWN,
-    Finding.BEHIND: Decision.UNKNOWN,
-    Finding.UNDECIDED: Decision.UNKNOWN,
+ANSWERS: Mapping[StubLookup, Decision] = {
+    StubLookup.ENTOMBED: Decision.ROLLBACK,
+    StubLookup.VOIDED: Decision.ROLLBACK,
+    StubLookup.STORED: Decision.ROLLBACK,
+    StubLookup.UNWATCHED: Decision.COMMIT,
+    StubLookup.UNSENT: Decision.COMMIT,
+    StubLookup.IN_HAND: Decision.UNKNOWN,
+    StubLookup.BEHIND: Decision.UNKNOWN,
+    StubLookup.UNDECIDED: Decision.UNKNOWN,
 }
 
 
@@ -110,13 +110,13 @@ class HalfView(msgspec.Struct, frozen=True):
     count: int
 
 
-def finding_of(view: HalfView) -> Finding:
+def finding_of(view: HalfView) -> StubLookup:
     """Return what a committed row means, before anybody claims it."""
     if view.status is StubStatus.VOIDED:
-        return Finding.VOIDED
+        return StubLookup.VOIDED
     if view.is_stored or view.status is StubStatus.CONFIRMED:
-        return Finding.STORED if view.is_watched else Finding.UNWATCHED
-    return Finding.BEHIND if view.is_behind else Finding.UNSENT
+        return StubLookup.STORED if view.is_watched else StubLookup.UNWATCHED
+    return StubLookup.BEHIND if view.is_behind else StubLookup.UNSENT
 
 
 def half_group(application: str, identity: str) -> str:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from reliable_mq.errors import NotSent
 from reliable_mq.message import Half, Message, SendResult
-from reliable_mq.outbox.relay import Sender
+from reliable_mq.outbox.relay import StubSender
 
 CommitMany = Callable[[Sequence[Half]], list[SendResult | Exception]]
 Item = tuple[int, Message]
@@ -25,7 +25,7 @@ class KnownHalves(Protocol):
 
 
 class HalfSender:
-    """A `Sender` that commits halves.
+    """A `StubSender` that commits halves.
 
     Args:
         sender: sends plain messages.
@@ -33,7 +33,7 @@ class HalfSender:
         commit_many: commits halves; the results are in their order.
     """
 
-    def __init__(self, sender: Sender, halves: KnownHalves, commit_many: CommitMany) -> None:
+    def __init__(self, sender: StubSender, halves: KnownHalves, commit_many: CommitMany) -> None:
         self._sender = sender
         self._halves = halves
         self._commit_many = commit_many

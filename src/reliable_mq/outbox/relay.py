@@ -33,7 +33,7 @@ NextTime = Callable[[int, float, float | None], float]
 """(count of sends, now, deliver time) -> when the next send is due, seconds since the epoch."""
 
 
-class Sender(Protocol):
+class StubSender(Protocol):
     """What the relay needs of a client."""
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
@@ -92,7 +92,7 @@ class RelayCounts(msgspec.Struct, frozen=True):
 
 
 def send_stubs(
-    sender: Sender,
+    sender: StubSender,
     stubs: Sequence[Stub],
     next_time: NextTime,
     now: float,
@@ -214,7 +214,7 @@ class Relay:
     def __init__(
         self,
         book: StubBook,
-        sender: Sender,
+        sender: StubSender,
         next_time: NextTime,
         *,
         owner: str,

@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_arrays import rows_of_arrays
-from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import StubEvent, next_status
@@ -99,13 +99,13 @@ class _Record:
             changes(table, lambda name: bindparam(name, type_=types[name])),
             bindparam("id"),
         )
-        self._one = Prepared(one)
+        self._one = PreparedStatement(one)
         self._many = one
-        self._arrays: Prepared | None = None
+        self._arrays: PreparedStatement | None = None
         if dialect == "postgresql":
             row = rows_of_arrays(types)
             many = _update(table, changes(table, row.c.__getitem__), row.c.id)
-            self._arrays = Prepared(many)
+            self._arrays = PreparedStatement(many)
 
     def execute(
         self, connection: Connection, rows: Sequence[dict[str, Any]], of_all: dict[str, Any]

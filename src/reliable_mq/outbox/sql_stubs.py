@@ -36,7 +36,7 @@ from sqlalchemy import (
 
 from reliable_mq.database.row_values import StubStatus as Status
 from reliable_mq.database.sql_arrays import rows_of_arrays
-from reliable_mq.database.sql_prepared import Prepared
+from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import (
     EARLIEST,
     LATEST,
@@ -104,7 +104,9 @@ class SqlStubs:
             # by a consumer that got it from a send which could not be recorded
             not_(stub.given_up),
         )
-        self._sendable = Prepared(select(stub.message_id, self.blocked).where(*ours_to_send))
+        self._sendable = PreparedStatement(
+            select(stub.message_id, self.blocked).where(*ours_to_send)
+        )
         self._renew = (
             update(table)
             .where(*ours_to_send)
@@ -225,7 +227,7 @@ class StubInserts:
     def __init__(self, table: Table, dialect: str) -> None:
         stub = table.c
         every = {name: bindparam(name, type_=stub[name].type) for name in (*_OF_EACH, *_OF_ALL)}
-        self._one = Prepared(insert(table).values(every).returning(stub.seq))
+        self._one = PreparedStatement(insert(table).values(every).returning(stub.seq))
         self._many = insert(table).returning(stub.message_id, stub.seq)
         self._plain = insert(table)
         self._numbers = select(stub.message_id, stub.seq).where(

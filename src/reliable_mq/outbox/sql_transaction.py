@@ -140,7 +140,7 @@ class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
         connection: AsyncConnection | None,
     ) -> None:
         super().__init__(outbox, session=session, connection=connection)
-        self._unawaited: set[Sending[Any]] = set()
+        self._unawaited: set[SendAwaitable[Any]] = set()
 
     def send(
         self, topic: str, payload: Any, **options: Unpack[StubOptions]
@@ -159,10 +159,10 @@ class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
             lambda source: self._outbox.write_many(source, topic, payloads, **options)
         )
 
-    def _sending(self, write: Callable[[Session | Connection], T]) -> "Sending[T]":
+    def _sending(self, write: Callable[[Session | Connection], T]) -> "SendAwaitable[T]":
         self._check_open()
         source = self.session if self._connection is None else self._connection
-        return Sending(source.run_sync(write), self._unawaited)
+        return SendAwaitable(source.run_sync(write), self._unawaited)
 
     def check_sent(self) -> None:
         """Raise when a `send` of this block was never awaited.
@@ -176,10 +176,10 @@ class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
             raise UsageError("tx.send(…) was not awaited in this block: write `await tx.send(…)`")
 
 
-class Sending(Coroutine[Any, Any, T]):
+class SendAwaitable(Coroutine[Any, Any, T]):
     """A `send` on its way; knows whether anybody has awaited it."""
 
-    def __init__(self, work: Coroutine[Any, Any, T], unawaited: "set[Sending[Any]]") -> None:
+    def __init__(self, work: Coroutine[Any, Any, T], unawaited: "set[SendAwaitable[Any]]") -> None:
         self._work = work
         self._unawaited = unawaited
         unawaited.add(self)

@@ -6,7 +6,7 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.asyncio_listeners import Listeners
 from reliable_mq.outbox.relay import NextTime
 from reliable_mq.outbox.thread_halves import Halves
-from reliable_mq.outbox.thread_link import Link
+from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.runtime.forks import call_in_child
 
 
@@ -24,7 +24,7 @@ class HalfMessages:
     def __init__(
         self,
         application: str,
-        link: Link,
+        link: ProcessLink,
         databases: Mapping[str, Database],
         next_time: NextTime,
         lease: float,

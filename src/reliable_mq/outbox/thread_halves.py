@@ -24,7 +24,7 @@ from reliable_mq.outbox.relay import NextTime
 from reliable_mq.outbox.sql_half import SqlHalves
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub, message_of
-from reliable_mq.outbox.thread_link import Link
+from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.runtime.daemon_threads import DaemonThreads
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Halves:
     def __init__(
         self,
         application: str,
-        link: Link,
+        link: ProcessLink,
         database: Database,
         next_time: NextTime,
         lease: float,

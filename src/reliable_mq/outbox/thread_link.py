@@ -13,7 +13,7 @@ from reliable_mq.outbox.thread_shared_relays import SharedRelays
 from reliable_mq.runtime.loop_thread import LoopThread
 
 
-class Link(Protocol):
+class ProcessLink(Protocol):
     """The connections of an application in this process. A part is made when first needed."""
 
     @property

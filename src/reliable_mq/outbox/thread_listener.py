@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from reliable_mq.database.sql_faults import FaultTeller, fault_line
+from reliable_mq.database.sql_faults import FaultLog, fault_line
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class CommitListener:
         self._told = told
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reliable-mq-listen", daemon=True)
-        self._faults = FaultTeller(log, "relay: it looks now and then, as nobody tells it")
+        self._faults = FaultLog(log, "relay: it looks now and then, as nobody tells it")
         self.is_listening = False
 
     def start(self) -> None:

@@ -10,7 +10,7 @@ from reliable_mq.outbox.sql_half_outbox import HalfOutbox
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.thread_half_messages import HalfMessages
-from reliable_mq.outbox.thread_link import Link
+from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.outbox.thread_shared_relays import SharedHandover
 from reliable_mq.runtime.forks import call_in_child
 
@@ -30,7 +30,7 @@ class Outboxes:
 
     def __init__(
         self,
-        link: Link,
+        link: ProcessLink,
         databases: Mapping[str, Database],
         half_messages: HalfMessages,
         *,

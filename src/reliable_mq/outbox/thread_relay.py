@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from reliable_mq.database.sql_faults import FaultTeller
+from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.stub import Stub
@@ -29,7 +29,7 @@ more went together the last time: a batch costs little more than a message, here
 consumes it. A single one never waits, and the longest wait comes at some 400 a second."""
 
 
-class Pace:
+class IdleBackoff:
     """Waits that grow while nothing is found: a moment at first, twice as long each time.
 
     Invariant: a wait is never shorter than `shortest` nor longer than `longest`.
@@ -56,7 +56,7 @@ class Pace:
         return pause
 
 
-class Unowned(Protocol):
+class UnownedStubs(Protocol):
     """Stubs of processes that run no relay; see `sql_unowned`."""
 
     def claim(self, now: float, limit: int) -> list[Stub]:
@@ -83,7 +83,7 @@ class RelayThread:
         relay: Relay,
         clock: Callable[[], float] = time.time,
         *,
-        unowned: Unowned | None = None,
+        unowned: UnownedStubs | None = None,
         is_told: Callable[[], bool] = lambda: False,
     ) -> None:
         self._relay = relay
@@ -94,9 +94,9 @@ class RelayThread:
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
         self._gather = 0.0
-        self._blocked = Pace(*BLOCKED_SECONDS)
-        self._idle = Pace(*UNOWNED_SECONDS)
-        self._faults = FaultTeller(log, "relay")
+        self._blocked = IdleBackoff(*BLOCKED_SECONDS)
+        self._idle = IdleBackoff(*UNOWNED_SECONDS)
+        self._faults = FaultLog(log, "relay")
 
     def start(self) -> None:
         """Start the thread."""

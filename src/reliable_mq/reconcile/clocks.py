@@ -11,7 +11,7 @@ from typing import NamedTuple
 from reliable_mq.errors import ConfigurationError
 
 
-class Clock(NamedTuple):
+class LedgerClock(NamedTuple):
     """What is known of a clock.
 
     Args:
@@ -30,7 +30,7 @@ class Clock(NamedTuple):
         return max(abs(self.ahead) - self.wrong, 0.0)
 
 
-def largest_difference(clocks: Iterable[Clock], grace: timedelta) -> float:
+def largest_difference(clocks: Iterable[LedgerClock], grace: timedelta) -> float:
     """Return the largest difference of a clock to this machine's, in seconds, either way.
 
     Args:

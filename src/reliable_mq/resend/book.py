@@ -7,16 +7,16 @@ import msgspec
 
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.due import Agenda, ClaimRequest, Claims
+from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueTopic
 from reliable_mq.resend.topic_gate import TopicRow
 
 
 class DueBook(Protocol):
     """Claims what is due; see `sql_due`."""
 
-    def agenda(self) -> list[Agenda]: ...
+    def agenda(self) -> list[DueTopic]: ...
 
-    def claim(self, asked: ClaimRequest) -> Claims: ...
+    def claim(self, asked: ClaimRequest) -> ClaimedStubs: ...
 
     def begin_again(
         self, message_ids: Sequence[str], owner: str, until: float

@@ -21,7 +21,7 @@ class DueKind(StrEnum):
     SUSPECT = "suspect"  # a scheduler was never heard of again that was about to send it
 
 
-class Agenda(msgspec.Struct, frozen=True):
+class DueTopic(msgspec.Struct, frozen=True):
     """One topic has stubs of one kind that wait; the earliest is due at `first_time` (seconds)."""
 
     kind: DueKind
@@ -29,7 +29,7 @@ class Agenda(msgspec.Struct, frozen=True):
     first_time: float
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldStub(msgspec.Struct, frozen=True):
     """A due stub that may not go: an earlier one of its ordering key has to go first.
 
     `until`: when that one is due, or now when somebody has it in hand; None: when a person says so.
@@ -41,7 +41,7 @@ class Held(msgspec.Struct, frozen=True):
     behind: int
 
 
-class Claims(msgspec.Struct, frozen=True):
+class ClaimedStubs(msgspec.Struct, frozen=True):
     """Stubs that are one scheduler's until its lease ends.
 
     Attributes:
@@ -53,7 +53,7 @@ class Claims(msgspec.Struct, frozen=True):
     """
 
     stubs: list[Stub]
-    held: list[Held]
+    held: list[HeldStub]
     used_up: list[Stub]
     found: int
     is_full: bool = False
@@ -63,9 +63,9 @@ class Claims(msgspec.Struct, frozen=True):
         """How many there are."""
         return len(self.stubs) + len(self.held) + len(self.used_up)
 
-    def plus(self, other: "Claims", *, is_full: bool = False) -> "Claims":
+    def plus(self, other: "ClaimedStubs", *, is_full: bool = False) -> "ClaimedStubs":
         """Return these and others."""
-        return Claims(
+        return ClaimedStubs(
             self.stubs + other.stubs,
             self.held + other.held,
             self.used_up + other.used_up,
@@ -74,7 +74,7 @@ class Claims(msgspec.Struct, frozen=True):
         )
 
 
-NOTHING = Claims([], [], [], 0)
+NOTHING = ClaimedStubs([], [], [], 0)
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due_topics(
-    agenda: Iterable[Agenda],
+    agenda: Iterable[DueTopic],
     kind: DueKind,
     now: float,
     most: int,
@@ -137,6 +137,6 @@ def share(room: int, topics: int) -> int:
     return max(1, -(-room // topics))
 
 
-def next_time(agenda: Iterable[Agenda], now: float) -> float | None:
+def next_time(agenda: Iterable[DueTopic], now: float) -> float | None:
     """Return when the next stub becomes due, None when none waits for a time to come."""
     return min((each.first_time for each in agenda if each.first_time > now), default=None)

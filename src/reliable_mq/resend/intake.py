@@ -14,17 +14,17 @@ from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import (
     NOTHING,
-    Agenda,
+    ClaimedStubs,
     ClaimRequest,
-    Claims,
     DueKind,
+    DueTopic,
     due_topics,
     next_time,
     share,
 )
 from reliable_mq.resend.topic_gate import (
     PROBE_STUBS,
-    Gate,
+    TopicGate,
     TopicRow,
     after_failure,
     gate_of,
@@ -60,7 +60,7 @@ class Intake:
         self._lease = lease
         self._batch = batch
         self._room = batch
-        self._agenda: Sequence[Agenda] = ()
+        self._agenda: Sequence[DueTopic] = ()
         self._rows: dict[str, TopicRow] = {}
         #: When something becomes due that was not yet due at the last `begin`; None: nothing.
         self.next_time: float | None = None
@@ -76,20 +76,20 @@ class Intake:
         times = [next_time(self._agenda, now), *(each for each in probes if each > now)]
         self.next_time = min((each for each in times if each is not None), default=None)
 
-    def claims(self, kind: DueKind, now: float) -> Claims:
+    def claims(self, kind: DueKind, now: float) -> ClaimedStubs:
         """Claim what is due of a kind; of suspects one."""
         room = 1 if kind is DueKind.SUSPECT else self._room
         gates = {
             topic: gate
             for topic in due_topics(self._agenda, kind, now, self._batch, self._probed(kind, now))
-            if (gate := self._gate(kind, topic, now)) in (Gate.OPEN, Gate.PROBE)
+            if (gate := self._gate(kind, topic, now)) in (TopicGate.OPEN, TopicGate.PROBE)
         }
         found = NOTHING
         for place, (topic, gate) in enumerate(gates.items()):
             if room <= 0:
                 return found.plus(NOTHING, is_full=True)
             limit = share(room, len(gates) - place)
-            if gate is Gate.PROBE:
+            if gate is TopicGate.PROBE:
                 claims = self._probe(kind, topic, now, limit)
                 room -= claims.claimed  # what it only looked at is left to others
             else:
@@ -103,9 +103,9 @@ class Intake:
         """Return the closed topics of which a probe takes what is not due, too."""
         if kind is not DueKind.UNSENT:
             return set()
-        return {topic for topic, row in self._rows.items() if gate_of(row, now) is Gate.PROBE}
+        return {topic for topic, row in self._rows.items() if gate_of(row, now) is TopicGate.PROBE}
 
-    def _probe(self, kind: DueKind, topic: str, now: float, share: int) -> Claims:
+    def _probe(self, kind: DueKind, topic: str, now: float, share: int) -> ClaimedStubs:
         """Claim a few stubs of a closed topic; a probe that sends nothing is given back.
 
         What may not go yet is moved out of the way, and what it waits for goes. Where that may not
@@ -127,13 +127,13 @@ class Intake:
             self._topics.give_probe_back(topic, now)
         return claims
 
-    def _gate(self, kind: DueKind, topic: str, now: float) -> Gate:
+    def _gate(self, kind: DueKind, topic: str, now: float) -> TopicGate:
         gate = gate_of(self._rows.get(topic), now)
-        if kind is DueKind.SENT and gate is not Gate.PAUSED:
-            return Gate.OPEN  # it is looked at, and sent only when the broker has answered
+        if kind is DueKind.SENT and gate is not TopicGate.PAUSED:
+            return TopicGate.OPEN  # it is looked at, and sent only when the broker has answered
         return gate
 
-    def _claim(self, kind: DueKind, topic: str, now: float, limit: int) -> Claims:
+    def _claim(self, kind: DueKind, topic: str, now: float, limit: int) -> ClaimedStubs:
         """Claim of one topic: the earliest and, where there are more, some of the latest."""
         newest = limit // NEWEST_PART if kind is DueKind.UNSENT else 0
         asked = self._request(kind, topic, now, limit - newest)

@@ -15,17 +15,17 @@ import msgspec
 
 from reliable_mq.confirm.progress import FirstLooks, Progress, has_passed
 from reliable_mq.errors import NoRoute
-from reliable_mq.outbox.relay import Sender, send_stubs
+from reliable_mq.outbox.relay import StubSender, send_stubs
 from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.outbox.stub import DueState, GroupView, Stub, due_state, over_state
 from reliable_mq.resend.book import Book
-from reliable_mq.resend.due import Claims, DueKind
+from reliable_mq.resend.due import ClaimedStubs, DueKind
 from reliable_mq.resend.intake import Intake
 
 log = logging.getLogger(__name__)
 
 
-class Broker(Sender, Protocol):
+class ResendClient(StubSender, Protocol):
     """What the scheduler needs of a client."""
 
     def consumer_progress(self, group: str, topic: str) -> Progress:
@@ -63,7 +63,7 @@ class Scheduler:
     def __init__(
         self,
         book: Book,
-        broker: Broker,
+        broker: ResendClient,
         policy: ResendPolicy,
         *,
         owner: str,
@@ -145,7 +145,7 @@ class Scheduler:
         going, held = self._due.begin_again(lost, self._owner, self._now() + self._lease)
         return self._send([stub for stub in stubs if stub.message_id in going]), held
 
-    def _sending(self, claims: Claims) -> ResendCounts:
+    def _sending(self, claims: ClaimedStubs) -> ResendCounts:
         """Send what was claimed to be sent; let what is held up wait for what goes before it."""
         now = self._now()
         resting = defaultdict(list)
@@ -158,7 +158,7 @@ class Scheduler:
             self._due.rest(message_ids, self._owner, time)
         return _sum(self._send(claims.stubs), ResendCounts(rested=len(claims.held)))
 
-    def _ended(self, claims: Claims) -> ResendCounts:
+    def _ended(self, claims: ClaimedStubs) -> ResendCounts:
         """Deal with what was sent as often as allowed; count what was claimed."""
         told, confirmed = self._escalate(claims.used_up, self._now())
         return ResendCounts(

@@ -38,7 +38,7 @@ from reliable_mq.database.sql_stub_table import waiting_kinds
 from reliable_mq.database.sql_types import ANY_TEXT, MYSQL, is_among, utc_datetime
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs, stub_columns, stub_of
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.due import Agenda, ClaimRequest, Claims, DueKind, Held
+from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueKind, DueTopic, HeldStub
 from reliable_mq.resend.sql_opening import is_free, latest_wait
 
 LogView = tuple[bool, bool]
@@ -170,17 +170,17 @@ class SqlDue:
             is_among(stub.seq, "seqs", dialect)
         )
 
-    def agenda(self) -> list[Agenda]:
+    def agenda(self) -> list[DueTopic]:
         """Return when the first stub of each kind and topic is due, also in times to come."""
         with self._engine.begin() as connection:
             rows = connection.execute(self._agenda).all()
         return [
-            Agenda(DueKind(row.kind), row.topic, row.first_time.timestamp())
+            DueTopic(DueKind(row.kind), row.topic, row.first_time.timestamp())
             for row in rows
             if row.first_time is not None
         ]
 
-    def claim(self, asked: ClaimRequest) -> Claims:
+    def claim(self, asked: ClaimRequest) -> ClaimedStubs:
         """Claim at most `asked.limit` stubs of a kind and topic that are due and free."""
         until = {"me": asked.owner, "until": utc_datetime(asked.now + asked.lease)}
         with self._engine.begin() as connection:
@@ -188,7 +188,7 @@ class SqlDue:
             # What is used up has had its last wait only when it is due.
             used_up = [s for s in stubs if s.count >= asked.count_max and not asked.is_early]
             rest = [stub for stub in stubs if stub.count < asked.count_max]
-            held: list[Held] = []
+            held: list[HeldStub] = []
             if asked.kind in _NOT_SENT_YET:
                 held = self._held(connection, rest, asked.now)
                 waits = {each.stub.seq for each in held}
@@ -206,7 +206,7 @@ class SqlDue:
                 looked_at += rest
             if looked_at:
                 connection.execute(self._claim, until | {"seqs": [s.seq for s in looked_at]})
-        return Claims(rest, held, used_up, len(stubs))
+        return ClaimedStubs(rest, held, used_up, len(stubs))
 
     def _found(self, connection: Connection, asked: ClaimRequest) -> list[Stub]:
         """Lock and return what is asked for, whether it may go or not."""
@@ -218,7 +218,7 @@ class SqlDue:
         due = self._due[asked.kind, asked.newest]
         return [stub_of(row) for row in connection.execute(due, values | {"at": at})]
 
-    def _held(self, connection: Connection, stubs: Sequence[Stub], now: float) -> list[Held]:
+    def _held(self, connection: Connection, stubs: Sequence[Stub], now: float) -> list[HeldStub]:
         """Return those that an earlier stub of their key, which is not among them, holds up."""
         first_of_key = {
             stub.ordering_key: stub.seq for stub in reversed(stubs) if stub.ordering_key
@@ -242,12 +242,12 @@ class SqlDue:
         at = utc_datetime(now)
         behind = [outsiders[stub.ordering_key] for stub in held]
         return [
-            Held(stub, _until(blockers.get(seq), at), seq)
+            HeldStub(stub, _until(blockers.get(seq), at), seq)
             for stub, seq in zip(held, behind, strict=True)
         ]
 
     def _free_heads(
-        self, connection: Connection, held: Sequence[Held], asked: ClaimRequest
+        self, connection: Connection, held: Sequence[HeldStub], asked: ClaimRequest
     ) -> list[Stub]:
         """Return what held stubs wait for, as far as it is due and nobody has it in hand.
 

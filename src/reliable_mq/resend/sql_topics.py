@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.database.sql_types import NOTE_LENGTH_MAX, utc_datetime
-from reliable_mq.escalate.sql_audit import Act, SqlAudit
+from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
 from reliable_mq.resend.topic_gate import PROBE_LEASE, TopicRow, after_failures
 
 
@@ -200,7 +200,9 @@ class SqlTopics:
         if self._audit is None or not act:
             return
         detail = {"topic": values["this"], "until": values.get("until"), "note": values["why"]}
-        done = Act(actor=values["who"], action=act, message_id="", changed=True, detail=detail)
+        done = AuditEntry(
+            actor=values["who"], action=act, message_id="", changed=True, detail=detail
+        )
         self._audit.write(connection, [done], now)
 
     def _write(

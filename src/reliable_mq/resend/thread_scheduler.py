@@ -4,9 +4,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from reliable_mq.database.sql_faults import FaultTeller
+from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
-from reliable_mq.runtime.stopped import Stopped
+from reliable_mq.runtime.stopped import StopSignal
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ SOON_SECONDS = 0.05
 
 def run_forever(
     scheduler: Scheduler,
-    stopped: Stopped,
+    stopped: StopSignal,
     *,
     interval: float,
     clock: Callable[[], float] = time.time,
@@ -30,7 +30,7 @@ def run_forever(
     Earlier when a stub is known to become due earlier, such as one that another scheduler claimed
     and did not give back.
     """
-    faults, told = FaultTeller(log, "resend"), SumTeller(log)
+    faults, told = FaultLog(log, "resend"), SumLog(log)
     while not stopped.is_set():
         began = time.monotonic()
         try:
@@ -44,7 +44,7 @@ def run_forever(
         stopped.wait(pause_after(counts, time.monotonic() - began, interval, ahead))
 
 
-class SumTeller:
+class SumLog:
     """Logs what many runs did in one line of words; each of them is a line of debugging.
 
     Invariant: no two lines within `SUM_SECONDS`; what a line leaves out the next one has.

@@ -34,7 +34,7 @@ AGE_PART = 0.1
 """A stub that failed in an open topic waits for this part of its age, where that is longer."""
 
 
-class Gate(Enum):
+class TopicGate(Enum):
     """What the scheduler does with the due stubs of a topic."""
 
     OPEN = "open"  # send
@@ -83,21 +83,21 @@ def probe_lease(send: float) -> float:
     return max(PROBE_LEASE, send + _AFTER_SEND_SECONDS)
 
 
-def gate_of(row: TopicRow | None, now: float) -> Gate:
+def gate_of(row: TopicRow | None, now: float) -> TopicGate:
     """Return what to do with a topic whose row is `row`; None: there is none."""
     if row is None:
-        return Gate.OPEN
+        return TopicGate.OPEN
     if row.is_paused and (row.paused_until is None or row.paused_until > now):
-        return Gate.PAUSED
+        return TopicGate.PAUSED
     if row.probe_time is None:
-        return Gate.OPEN
-    return Gate.CLOSED if row.probe_time > now else Gate.PROBE
+        return TopicGate.OPEN
+    return TopicGate.CLOSED if row.probe_time > now else TopicGate.PROBE
 
 
 def gate_text(row: TopicRow, now: float) -> str:
     """Return a line that tells a person what is known of a topic that is not simply open."""
     gate = gate_of(row, now)
-    if gate is Gate.PAUSED:
+    if gate is TopicGate.PAUSED:
         end = "" if row.paused_until is None else f" for {row.paused_until - now:.0f} s more"
         by = f" by {row.actor}" if row.actor else ""
         return f"topic {row.topic} is paused{by}{end}{row.note and f': {row.note}'}"
@@ -116,7 +116,7 @@ def probe_wait(probes: int) -> float:
     return float(min(2.0 ** min(probes - 1, 16), PROBE_SECONDS_MAX))
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class TopicVerdict(msgspec.Struct, frozen=True):
     """What the sends of one batch say of their topic.
 
     Attributes:
@@ -130,12 +130,12 @@ class Verdict(msgspec.Struct, frozen=True):
     arrived: bool = False
 
 
-def verdict_of(outcomes: Sequence[SendOutcome]) -> Verdict:
+def verdict_of(outcomes: Sequence[SendOutcome]) -> TopicVerdict:
     """Return what sends say of the topic that all of them went to."""
     if any(each.error is None for each in outcomes):
-        return Verdict(arrived=True)
+        return TopicVerdict(arrived=True)
     errors = [each.error for each in outcomes if each.error is not None and not each.is_refused]
-    return Verdict(len(errors), errors[-1] if errors else "")
+    return TopicVerdict(len(errors), errors[-1] if errors else "")
 
 
 def after_failures(row: TopicRow, failures: int, now: float) -> TopicRow:

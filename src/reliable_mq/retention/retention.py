@@ -17,7 +17,7 @@ from reliable_mq.database.days import DAY_SECONDS, DAYS_SPARED
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.settings import RetentionWaits
 from reliable_mq.watched_time import (
-    Reading,
+    ClockReading,
     WatchedTime,
     first_look,
     is_worth_noting,
@@ -31,14 +31,14 @@ LOOK_SECONDS = 600.0
 """How often partitions are looked at."""
 
 
-class Removed(msgspec.Struct, frozen=True):
+class RemovedRows(msgspec.Struct, frozen=True):
     """How many rows one transaction removed, and whether there may be more to look at."""
 
     rows: int
     is_full: bool
 
 
-class Ledgers(Protocol):
+class RetentionLedgers(Protocol):
     """What retention needs of a database; see `sql_retention`."""
 
     def take(self, now: float, owner: str, lease: float) -> bool: ...
@@ -53,35 +53,37 @@ class Ledgers(Protocol):
 
     def remove_stubs(
         self, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None: ...
+    ) -> RemovedRows | None: ...
 
     def remove_logs(
         self, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None: ...
+    ) -> RemovedRows | None: ...
 
     def remove_free_keys(
         self, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None: ...
+    ) -> RemovedRows | None: ...
 
-    def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None: ...
+    def remove_calls(
+        self, now: float, owner: str, until: float, limit: int
+    ) -> RemovedRows | None: ...
 
     def remove_escalations(
         self, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None: ...
+    ) -> RemovedRows | None: ...
 
 
-class Days(Protocol):
+class DayTables(Protocol):
     """What retention needs of tables that are partitioned by day; see `sql_partitions`."""
 
     def ensure(self, now: float) -> list[str]: ...
 
     def remove_stub_days(
         self, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None: ...
+    ) -> RemovedRows | None: ...
 
     def remove_log_days(
         self, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None: ...
+    ) -> RemovedRows | None: ...
 
 
 class RetentionCounts(msgspec.Struct, frozen=True):
@@ -140,16 +142,16 @@ class Retention:
 
     def __init__(
         self,
-        ledgers: Ledgers,
+        ledgers: RetentionLedgers,
         *,
         owner: str,
         stub_retention: float,
         log_retention: float,
-        look: Callable[[], Reading],
+        look: Callable[[], ClockReading],
         lease: float = 60.0,
         batch: int = 1000,
         waits: RetentionWaits = "auto",
-        days: Days | None = None,
+        days: DayTables | None = None,
     ) -> None:
         if min(stub_retention, log_retention, lease, batch) <= 0:
             raise ConfigurationError("windows, lease and batch of retention must be positive")
@@ -228,11 +230,11 @@ class Retention:
 
     def _whole_days(
         self, known: WatchedTime, gate: float, owner: str, until: float, limit: int
-    ) -> Removed | None:
+    ) -> RemovedRows | None:
         """Make partitions ahead and drop old ones, where there are some; now and then is enough."""
         now, args = known.last.wall, (owner, until, limit)
         if self._days is None or self._looked_at <= now < self._looked_at + LOOK_SECONDS:
-            return Removed(0, False)
+            return RemovedRows(0, False)
         self._days.ensure(now)
         stubs = self._days.remove_stub_days(min(known.before(self._stub_retention), gate), *args)
         logs = self._days.remove_log_days(min(known.before(self._log_retention), gate), *args)
@@ -240,4 +242,4 @@ class Retention:
             return None
         is_full = stubs.is_full or logs.is_full
         self._looked_at = -math.inf if is_full else now
-        return Removed(stubs.rows + logs.rows, is_full)
+        return RemovedRows(stubs.rows + logs.rows, is_full)

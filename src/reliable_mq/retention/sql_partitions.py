@@ -16,7 +16,7 @@ from reliable_mq.database.days import Day, days_over
 from reliable_mq.database.sql_day_partitions import DayPartitions, be_brief
 from reliable_mq.database.sql_stub_table import arrived_rows, is_settled
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.retention.retention import Removed
+from reliable_mq.retention.retention import RemovedRows
 from reliable_mq.retention.sql_retention import Ledger, SqlRetention
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class SqlPartitions:
 
     def remove_stub_days(
         self, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None:
+    ) -> RemovedRows | None:
         """Drop the days of which every stub was settled before a time; `rows` counts days.
 
         None: the duty is another's by now.
@@ -65,7 +65,7 @@ class SqlPartitions:
 
     def remove_log_days(
         self, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None:
+    ) -> RemovedRows | None:
         """Drop the days of which every message was consumed before a time, and whose stubs are
         gone; as above.
         """
@@ -73,7 +73,7 @@ class SqlPartitions:
 
     def _remove(
         self, table: Table, dependent: Table, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None:
+    ) -> RemovedRows | None:
         dropped = 0
         for day in days_over(self._partitions.days(table), before):
             try:
@@ -83,12 +83,12 @@ class SqlPartitions:
                     if self._has_rows_to_keep(connection, table, day, before):
                         continue
                     if self._remove_dependents(connection, dependent, day, limit):
-                        return Removed(dropped, True)  # the rest of them the next time
+                        return RemovedRows(dropped, True)  # the rest of them the next time
                     if self._drop(connection, table, day, before):
                         dropped += 1
             except OperationalError as error:
                 log.info("retention: %s stays for now: %s", day.table(table.name), error.orig)
-        return Removed(dropped, False)
+        return RemovedRows(dropped, False)
 
     def _has_rows_to_keep(
         self, connection: Connection, table: Table, day: Day, before: float

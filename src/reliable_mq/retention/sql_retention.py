@@ -35,7 +35,7 @@ from reliable_mq.database.sql_scheduling_tables import ROWS_DUTY
 from reliable_mq.database.sql_stub_table import arrived_rows, settled_rows
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.database.sql_watched_time import SqlWatchedTime
-from reliable_mq.retention.retention import Removed
+from reliable_mq.retention.retention import RemovedRows
 from reliable_mq.watched_time import WatchedTime, read
 
 RemoveOld = Callable[[Connection, float, int], int]
@@ -255,7 +255,9 @@ class SqlRetention:
             stubs, logs = connection.execute(self._marks).first() or (_BEGINNING, _BEGINNING)
         return _seconds(stubs), _seconds(logs)
 
-    def remove_stubs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
+    def remove_stubs(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> RemovedRows | None:
         """Remove stubs that were settled before a time; None: the duty is another's by now.
 
         Each call goes on where the last one ended, and begins anew when it came to the end.
@@ -276,9 +278,11 @@ class SqlRetention:
                 self.move_mark(connection, "stubs", rows[-1].update_date)
         is_full = len(rows) == limit
         self._swept_stubs = rows[-1].update_date if is_full else None
-        return Removed(len(rows), is_full)
+        return RemovedRows(len(rows), is_full)
 
-    def remove_logs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
+    def remove_logs(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> RemovedRows | None:
         """Look at `limit` logs of messages consumed before a time; remove those without a stub.
 
         Each call goes on where the last one ended, and begins anew when it came to the end. None:
@@ -305,11 +309,11 @@ class SqlRetention:
                 self.move_mark(connection, "logs", rows[-1].consume_date)
         is_full = len(rows) == limit
         self._swept = tuple(rows[-1])[:3] if is_full else _START
-        return Removed(sum(map(len, removable.values())), is_full)
+        return RemovedRows(sum(map(len, removable.values())), is_full)
 
     def remove_free_keys(
         self, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None:
+    ) -> RemovedRows | None:
         """Remove business keys whose last attempt failed before a time; None: as above.
 
         Those that a message had its effect under go with its log.
@@ -325,25 +329,25 @@ class SqlRetention:
             for name, gone in sorted(digests.items()):
                 values = old | {"group": name, "digests": sorted(gone)}
                 connection.execute(self._remove_free_keys, values)
-        return Removed(len(rows), len(rows) == limit)
+        return RemovedRows(len(rows), len(rows) == limit)
 
-    def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None:
+    def remove_calls(self, now: float, owner: str, until: float, limit: int) -> RemovedRows | None:
         """Remove results of idempotent calls whose own window is over; None: as above."""
         with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return None
             rows = self._remove_calls(connection, now, limit)
-        return Removed(rows, rows == limit)
+        return RemovedRows(rows, rows == limit)
 
     def remove_escalations(
         self, before: float, owner: str, until: float, limit: int
-    ) -> Removed | None:
+    ) -> RemovedRows | None:
         """Remove escalations that were closed before a time; None: as above."""
         with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return None
             rows = self._remove_escalations(connection, before, limit)
-        return Removed(rows, rows == limit)
+        return RemovedRows(rows, rows == limit)
 
     @contextmanager
     def _removal(self) -> Iterator[Connection]:

@@ -5,9 +5,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from reliable_mq.database.sql_faults import FaultTeller
+from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.retention.retention import Retention, RetentionCounts
-from reliable_mq.runtime.stopped import Stopped
+from reliable_mq.runtime.stopped import StopSignal
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +19,10 @@ TOLD_SECONDS = 600.0
 
 
 def run_forever(
-    retention: Retention, stopped: Stopped, clock: Callable[[], float] = time.time
+    retention: Retention, stopped: StopSignal, clock: Callable[[], float] = time.time
 ) -> None:
     """Run until `stopped`."""
-    faults = FaultTeller(log, "retention")
+    faults = FaultLog(log, "retention")
     removed: Counter[str] = Counter()
     told = time.monotonic()
     while not stopped.is_set():

@@ -14,7 +14,7 @@ HALF_SECONDS = 7_200.0
 is for a broker that was away meanwhile."""
 
 
-class Windows(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionWindows(msgspec.Struct, frozen=True, kw_only=True):
     """All windows of an application, seconds. The names are those of the settings.
 
     Attributes:
@@ -32,7 +32,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
     retry_horizon: float
 
 
-def contradictions(windows: Windows, *, is_kept: bool = False) -> list[str]:
+def contradictions(windows: RetentionWindows, *, is_kept: bool = False) -> list[str]:
     """Return a sentence for each pair of windows that contradict each other.
 
     Args:
@@ -69,7 +69,7 @@ def lease_doubt(resend_lease: float, send: float) -> str | None:
     )
 
 
-def _of_retention(windows: Windows) -> list[str]:
+def _of_retention(windows: RetentionWindows) -> list[str]:
     kept, logged = windows.stub_retention, windows.log_retention
     resends = f"the {windows.resend_horizon:g} s of resend_waits and resend_count_max"
     retries = f"the {windows.retry_horizon:g} s of retry_waits and max_attempts"
@@ -104,7 +104,7 @@ def _of_retention(windows: Windows) -> list[str]:
     return [f"{which}: {why}" for is_short, which, why in too_short if is_short]
 
 
-def check_windows(windows: Windows, *, is_kept: bool = False) -> None:
+def check_windows(windows: RetentionWindows, *, is_kept: bool = False) -> None:
     """Refuse windows that contradict each other; arguments as of `contradictions`.
 
     Raises:

@@ -18,7 +18,7 @@ import msgspec
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room, lack_of
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
@@ -32,7 +32,7 @@ from reliable_mq.runtime.log_writer import KernelSyncs, LogWriter, Syncs
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.prompt_sync import PromptSyncs
 from reliable_mq.runtime.registrar import Registrar
-from reliable_mq.watched_time import Reading
+from reliable_mq.watched_time import ClockReading
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of
 
@@ -190,7 +190,7 @@ class BrokerServer:
         if self._disk:
             self._disk.close()
 
-    def received(self, connection: Connection, commands: Iterable[Command]) -> None:
+    def received(self, connection: PeerConnection, commands: Iterable[Command]) -> None:
         """Handle what one read brought; answers and writes leave at the end of the loop turn.
 
         Where few speak there is nobody to wait for: they leave at once.
@@ -211,7 +211,7 @@ class BrokerServer:
         else:
             self._schedule_turn(now)
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: PeerConnection) -> None:
         """Forget a connection."""
         try:
             self._core.disconnected(connection.id)
@@ -275,7 +275,7 @@ class BrokerServer:
         while True:
             found = await self._log_writer.run(housekeeping.look())
             await self._flush_queues()
-            job = housekeeping.begin(found, Reading(time.time(), ticks(), run))
+            job = housekeeping.begin(found, ClockReading(time.time(), ticks(), run))
             if job is not None:
                 await self._log_writer.run(job)
             await asyncio.sleep(self._config.clean_interval_ms / 1000)

@@ -12,12 +12,12 @@ import resource
 import time
 from collections import OrderedDict
 
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import AddressRefused, InvariantBroken
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.held_bytes import HeldBytes
 from reliable_mq.runtime.host_names import bound_sockets
-from reliable_mq.runtime.server_connection import Owner, ServerConnection
+from reliable_mq.runtime.server_connection import ConnectionOwner, ServerConnection
 
 log = limited_log(__name__)
 
@@ -52,7 +52,7 @@ class Listener:
         idle_seconds: a connection that is silent this long, both ways, is closed.
     """
 
-    def __init__(self, owner: Owner, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, owner: ConnectionOwner, idle_seconds: float = IDLE_SECONDS) -> None:
         self._owner = owner
         self._idle_seconds = idle_seconds
         self._ids = itertools.count(1)
@@ -207,7 +207,7 @@ class Listener:
         self._open[connection_id] = connection
         return connection_id
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: PeerConnection) -> None:
         """Note that a connection is gone."""
         gone = self._open.pop(connection.id, None)
         if gone is not None:

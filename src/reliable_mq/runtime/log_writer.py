@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from reliable_mq.broker_core.state import Turn
-from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
+from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.disk import (
     Disk,
     DiskFile,
@@ -102,7 +102,7 @@ class LogWriter:
         self._unsynced: dict[DiskFile, None] = {}
         self._on_room = on_room
         self._on_saved = on_saved
-        self._roomless: deque[Batch] = deque()  # in order; what comes later goes behind them
+        self._roomless: deque[LogBatch] = deque()  # in order; what comes later goes behind them
         self._lacking: set[str] = set()  # what found no room
         self._unsaved: dict[str, str] = {}  # configuration files that found no room
         self._held: deque[Callable[[], bool]] = deque()  # in the thread; the first may wait
@@ -133,7 +133,7 @@ class LogWriter:
         else:
             self._write(batch)
 
-    def _write(self, batch: Batch) -> bool:
+    def _write(self, batch: LogBatch) -> bool:
         """Write a batch; when the disk has no room for it, keep it and return False."""
         try:
             CommitLog.write(batch)
@@ -175,7 +175,7 @@ class LogWriter:
                 log.warning("there is room again")
                 self._on_room(True)
 
-    def _written(self, batch: Batch) -> None:
+    def _written(self, batch: LogBatch) -> None:
         for write in batch.writes:
             self._unsynced[write.segment] = None
         self._end = batch.end

@@ -13,8 +13,8 @@ import uvloop
 
 from reliable_mq.errors import ForkedClient, UsageError, closed, closed_meanwhile
 from reliable_mq.line_limit import limited_log
-from reliable_mq.runtime.errand import Errand
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
+from reliable_mq.runtime.thread_future import ThreadFuture
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class LoopThread:
         self._closed = False
         self._has_stopped = False
         self._ending = threading.RLock()  # what was taken before the end is cancelled at the end
-        self._errands: set[Errand[Any]] = set()  # threads wait for them
+        self._errands: set[ThreadFuture[Any]] = set()  # threads wait for them
         self._process = os.getpid()
         self._thread.start()
         call_in_child(self._leave_to_parent)
@@ -106,7 +106,7 @@ class LoopThread:
             ConnectionLost: when the loop is closed meanwhile.
         """
 
-        def begin(errand: "Errand[T]") -> None:  # quoted: see `_refuse_ending`
+        def begin(errand: "ThreadFuture[T]") -> None:  # quoted: see `_refuse_ending`
             errand.follow(self._loop.create_task(coroutine))
 
         try:
@@ -130,7 +130,7 @@ class LoopThread:
         self._refuse_ending()
         self._refuse_dead()
 
-    def ask(self, begin: Callable[[Errand[T]], None]) -> T:
+    def ask(self, begin: Callable[[ThreadFuture[T]], None]) -> T:
         """Have the loop call `begin` with an errand, and return what that comes to.
 
         When the wait is interrupted, what the errand depends on is cancelled.
@@ -142,7 +142,7 @@ class LoopThread:
             ConnectionLost: when the loop is closed meanwhile.
         """
         self.check_caller()
-        errand: Errand[T] = Errand()
+        errand: ThreadFuture[T] = ThreadFuture()
         try:  # from here on: an interrupt can come between the call and the wait
             with self._ending:
                 self._refuse_dead()
@@ -159,7 +159,7 @@ class LoopThread:
         finally:
             self._errands.discard(errand)
 
-    def _give_up(self, errand: Errand[Any]) -> None:
+    def _give_up(self, errand: ThreadFuture[Any]) -> None:
         """Cancel what nobody waits for any more."""
         with self._ending:
             if not (errand.is_over or self._closed):
@@ -228,7 +228,7 @@ class LoopThread:
                 errand.set_exception(CancelledError())
 
 
-def _run_errand(begin: Callable[[Errand[T]], None], errand: Errand[T]) -> None:
+def _run_errand(begin: Callable[[ThreadFuture[T]], None], errand: ThreadFuture[T]) -> None:
     try:
         begin(errand)
     except Exception as error:  # noqa: BLE001 - it is the thread's

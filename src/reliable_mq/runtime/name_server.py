@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import StoreCorrupt
 from reliable_mq.limits import REGISTRATIONS_SIZE_MAX
 from reliable_mq.line_limit import limited_log
@@ -76,7 +76,7 @@ class NameServer:
         for connection_id in self._core.routes.expire(now_ms()):
             self._listener.close_connection(connection_id)
 
-    def received(self, connection: Connection, commands: Iterable[Command]) -> bool:
+    def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool:
         """Answer the commands of one read; those sent one-way are done without an answer.
 
         Return whether commands are left where they are: those behind a registration that is under
@@ -172,7 +172,7 @@ class NameServer:
             os.fsync(file.fileno())
         new.replace(path)
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: PeerConnection) -> None:
         """Forget the brokers that registered over a connection."""
         self._registrations.drop(connection.id)
         self._core.routes.disconnected(connection.id)

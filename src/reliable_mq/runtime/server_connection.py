@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import FrameError
 from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
@@ -32,7 +32,7 @@ _JOINED_MAX = 4096
 _SMALL_MAX = 65_536  # answers of so few bytes count by what is left of them
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Who gets the commands of a listener's connections.
 
     Attributes:
@@ -41,14 +41,14 @@ class Owner(Protocol):
 
     small_answers: frozenset[int]
 
-    def received(self, connection: Connection, commands: Iterable[Command]) -> bool | None:
+    def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool | None:
         """Take the commands that one read brought.
 
         Return whether it is to be called again, with those that it has left: one of them takes so
         long that others come first.
         """
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: PeerConnection) -> None:
         """Note that a connection is gone."""
 
 
@@ -58,7 +58,7 @@ class Acceptor(Protocol):
     def opened(self, connection: "ServerConnection") -> int:
         """Note a new connection and return its id."""
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: PeerConnection) -> None:
         """Note that a connection is gone."""
 
     def note_received(self, connection_id: int, size: int) -> None:
@@ -102,7 +102,7 @@ class ServerConnection(asyncio.Protocol):
         "_unread",
     )
 
-    def __init__(self, listener: Acceptor, owner: Owner) -> None:
+    def __init__(self, listener: Acceptor, owner: ConnectionOwner) -> None:
         self._listener = listener
         self._owner = owner
         self._small_answers = owner.small_answers
@@ -120,7 +120,7 @@ class ServerConnection(asyncio.Protocol):
         self._held = 0  # bytes that the listener knows of
         self._frame_began = 0.0  # when the first byte came of the frame that is not whole
         self._transport: asyncio.Transport
-        self._connection: Connection | None = None
+        self._connection: PeerConnection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses
@@ -133,7 +133,7 @@ class ServerConnection(asyncio.Protocol):
             log.warning("%s: refused, few descriptors are left; raise the limit of files", ip)
             self._transport.abort()
             return
-        self._connection = Connection(
+        self._connection = PeerConnection(
             self._listener.opened(self), pack_host(ip, peer[1]), f"{ip}:{peer[1]}"
         )
         self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)

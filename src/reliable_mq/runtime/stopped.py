@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Stopped(Protocol):
+class StopSignal(Protocol):
     """Says that a loop is to end."""
 
     def is_set(self) -> bool:

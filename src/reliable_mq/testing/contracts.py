@@ -12,7 +12,7 @@ Our own stores run the same suite. `database_contract` has the one for databases
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from reliable_mq.idempotency.claim import Claim, Lease
+from reliable_mq.idempotency.claim import Claim, LeaseAnswer
 from reliable_mq.idempotency.lease_store import Fate, LeaseStore
 
 LONG, SHORT = 30.0, 0.02
@@ -47,9 +47,9 @@ class LeaseStoreContract:
 
     def test_one_of_two_owners_gets_the_lease_and_the_other_is_told_how_long(self) -> None:
         async def scenario(store: LeaseStore) -> None:
-            assert await claim(store, "one") == Claim(Lease.FIRST, 1)
+            assert await claim(store, "one") == Claim(LeaseAnswer.FIRST, 1)
             second = await claim(store, "two")
-            assert second.lease is Lease.HELD
+            assert second.lease is LeaseAnswer.HELD
             assert LONG - 1 < second.wait <= LONG
 
         self.play(scenario)
@@ -57,8 +57,8 @@ class LeaseStoreContract:
     def test_two_stores_see_the_same_leases(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             other = self.open_store()
-            assert (await claim(store, "one")).lease is Lease.FIRST
-            assert (await claim(other, "two")).lease is Lease.HELD
+            assert (await claim(store, "one")).lease is LeaseAnswer.FIRST
+            assert (await claim(other, "two")).lease is LeaseAnswer.HELD
             await other.close()
 
         self.play(scenario)
@@ -68,7 +68,11 @@ class LeaseStoreContract:
             await claim(store, "one", "b")
             keys = ("a", "b", "c")
             answers = await store.claim([(key, f"two-{key}") for key in keys], LONG)
-            assert [each.lease for each in answers] == [Lease.FIRST, Lease.HELD, Lease.FIRST]
+            assert [each.lease for each in answers] == [
+                LeaseAnswer.FIRST,
+                LeaseAnswer.HELD,
+                LeaseAnswer.FIRST,
+            ]
 
         self.play(scenario)
 
@@ -85,14 +89,18 @@ class LeaseStoreContract:
 
     def test_the_same_token_may_ask_again_and_that_is_no_new_attempt(self) -> None:
         async def scenario(store: LeaseStore) -> None:
-            assert await claim(store, "one") == await claim(store, "one") == Claim(Lease.FIRST, 1)
+            assert (
+                await claim(store, "one")
+                == await claim(store, "one")
+                == Claim(LeaseAnswer.FIRST, 1)
+            )
 
         self.play(scenario)
 
     def test_an_attempt_after_one_that_vanished_is_counted_and_told_of_it(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             await claim(store, "one", lease=SHORT)
-            assert await claim_when_free(store, "two") == Claim(Lease.AGAIN, 2, in_doubt=True)
+            assert await claim_when_free(store, "two") == Claim(LeaseAnswer.AGAIN, 2, in_doubt=True)
 
         self.play(scenario)
 
@@ -111,7 +119,7 @@ class LeaseStoreContract:
             await claim(store, "one")
             store.settle(KEY, "one", "done")
             for token in ("one", "two"):
-                assert (await claim(store, token)).lease is Lease.DONE
+                assert (await claim(store, token)).lease is LeaseAnswer.DONE
 
         self.play(scenario)
 
@@ -122,7 +130,7 @@ class LeaseStoreContract:
             await claim(store, "one", lease=SHORT)
             await claim_when_free(store, "two")
             store.settle(KEY, "one", "done")
-            assert (await claim(store, "three")).lease is Lease.DONE
+            assert (await claim(store, "three")).lease is LeaseAnswer.DONE
 
         self.play(scenario)
 
@@ -130,7 +138,7 @@ class LeaseStoreContract:
         async def scenario(store: LeaseStore) -> None:
             await claim(store, "one")
             store.settle(KEY, "one", "fail")
-            assert await claim(store, "two") == Claim(Lease.FIRST, 1)
+            assert await claim(store, "two") == Claim(LeaseAnswer.FIRST, 1)
 
         self.play(scenario)
 
@@ -138,7 +146,7 @@ class LeaseStoreContract:
         async def scenario(store: LeaseStore) -> None:
             await claim(store, "one")
             store.settle(KEY, "one", "back")
-            assert await claim(store, "two", lease=SHORT) == Claim(Lease.FIRST, 1)
+            assert await claim(store, "two", lease=SHORT) == Claim(LeaseAnswer.FIRST, 1)
             await claim_when_free(store, "three")
             store.settle(KEY, "three", "back")
             assert (await claim(store, "four")).attempt == 2
@@ -153,7 +161,7 @@ class LeaseStoreContract:
                 store.settle(KEY, "stale", fate)
             store.renew(KEY, "stale", SHORT)
             second = await claim(store, "two")
-            assert (second.lease, second.wait > LONG - 1) == (Lease.HELD, True)
+            assert (second.lease, second.wait > LONG - 1) == (LeaseAnswer.HELD, True)
 
         self.play(scenario)
 
@@ -162,7 +170,7 @@ class LeaseStoreContract:
             await claim(store, "one", lease=5.0)
             store.renew(KEY, "one", LONG)
             second = await claim(store, "two")
-            assert (second.lease, second.wait > LONG - 1) == (Lease.HELD, True)
+            assert (second.lease, second.wait > LONG - 1) == (LeaseAnswer.HELD, True)
 
         self.play(scenario)
 
@@ -174,6 +182,6 @@ async def claim(store: LeaseStore, token: str, key: str = KEY, *, lease: float =
 
 async def claim_when_free(store: LeaseStore, token: str) -> Claim:
     """Claim the key as soon as its lease has passed."""
-    while (found := await claim(store, token)).lease is Lease.HELD:
+    while (found := await claim(store, token)).lease is LeaseAnswer.HELD:
         await asyncio.sleep(found.wait)
     return found

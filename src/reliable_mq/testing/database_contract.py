@@ -23,9 +23,9 @@ import pytest
 from sqlalchemy import Connection, func, select
 
 from reliable_mq.database.sql_database import Database
-from reliable_mq.idempotency.claim import Step
-from reliable_mq.idempotency.sql_calls import Answer, Call, SqlCalls
-from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
+from reliable_mq.idempotency.claim import ClaimStep
+from reliable_mq.idempotency.sql_calls import CallDecision, KeyedCall, SqlCalls
+from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import KeyEntry, SqlKeyLog
 from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.stub_contract import LEASE, A, B, StubContract, Undo, entry
@@ -40,7 +40,7 @@ class DatabaseContract(StubContract):
         self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
         self.calls = SqlCalls(database.calls, database.watched_time)
 
-    def receive(self, *entries: Entry, now: float = 100.0) -> list[Found]:
+    def receive(self, *entries: LogEntry, now: float = 100.0) -> list[LogLookup]:
         """Begin attempts, committed."""
         answers = self.commit(lambda it: self.log.receive(it, entries, now, LEASE))
         return [answers[each.message_id] for each in entries]
@@ -90,7 +90,7 @@ class DatabaseContract(StubContract):
                 go_on.wait(10)
             return found
 
-        def second() -> tuple[bool, Found | None]:
+        def second() -> tuple[bool, LogLookup | None]:
             inserted.wait(10)
             with self.tables.engine.begin() as connection:
                 one = entry(A, token="two")
@@ -106,7 +106,7 @@ class DatabaseContract(StubContract):
             is_ours, found = rival.result(20)
         assert not is_ours
         assert found is not None
-        assert found.step is Step.ACKNOWLEDGE
+        assert found.step is ClaimStep.ACKNOWLEDGE
 
     def test_a_savepoint_takes_back_what_was_written_in_it_and_nothing_else(self) -> None:
         def work(connection: Connection) -> None:
@@ -120,11 +120,11 @@ class DatabaseContract(StubContract):
         assert self.count() == 1
 
     def test_a_running_attempt_is_left_alone_and_a_vanished_one_taken_over_in_doubt(self) -> None:
-        assert self.receive(entry(A)) == [Found(Step.RECEIVE_FIRST)]
+        assert self.receive(entry(A)) == [LogLookup(ClaimStep.RECEIVE_FIRST)]
         (held,) = self.receive(entry(A, token="two"), now=101.0)
-        assert (held.step, held.wait) == (Step.LATER, LEASE - 1)
+        assert (held.step, held.wait) == (ClaimStep.LATER, LEASE - 1)
         (taken,) = self.receive(entry(A, token="two"), now=200.0)
-        assert taken == Found(Step.RECEIVE_FIRST, 2, in_doubt=True)
+        assert taken == LogLookup(ClaimStep.RECEIVE_FIRST, 2, in_doubt=True)
 
         assert not self.commit(lambda it: self.log.consume(it, entry(A), 201.0))
         assert self.commit(lambda it: self.log.consume(it, entry(A, token="two"), 201.0))
@@ -134,15 +134,15 @@ class DatabaseContract(StubContract):
 
         found = self.receive(entry(A, token="two"), entry(B, token="two"), now=200.0)
 
-        assert [each.step for each in found] == [Step.SINGLY, Step.RECEIVE_FIRST]
+        assert [each.step for each in found] == [ClaimStep.SINGLY, ClaimStep.RECEIVE_FIRST]
         assert found[0].in_doubt
 
     def test_a_failed_attempt_is_counted_and_a_released_one_is_not(self) -> None:
         self.receive(entry(A))
         self.commit(lambda it: self.log.fail(it, entry(A), 101.0, 105.0))
-        assert self.receive(entry(A, token="two")) == [Found(Step.RECEIVE_FIRST, 2)]
+        assert self.receive(entry(A, token="two")) == [LogLookup(ClaimStep.RECEIVE_FIRST, 2)]
         self.commit(lambda it: self.log.release(it, entry(A, token="two"), 105.0))
-        assert self.receive(entry(A, token="three")) == [Found(Step.RECEIVE_FIRST, 2)]
+        assert self.receive(entry(A, token="three")) == [LogLookup(ClaimStep.RECEIVE_FIRST, 2)]
 
     def test_a_renewed_lease_holds_longer(self) -> None:
         self.receive(entry(A))
@@ -150,7 +150,7 @@ class DatabaseContract(StubContract):
 
         (held,) = self.receive(entry(A, token="two"), now=200.0)
 
-        assert (held.step, held.wait) == (Step.LATER, 100.0)
+        assert (held.step, held.wait) == (ClaimStep.LATER, 100.0)
 
     def test_one_of_two_messages_has_their_business_key(self) -> None:
         assert self.commit(lambda it: self.keys.insert_consumed(it, key_entry(A), 100.0))
@@ -159,7 +159,7 @@ class DatabaseContract(StubContract):
         found = self.commit(lambda it: self.keys.found(it, key_entry(B), 100.0))
 
         assert found is not None
-        assert (found.step, found.message_id) == (Step.ACKNOWLEDGE, A)
+        assert (found.step, found.message_id) == (ClaimStep.ACKNOWLEDGE, A)
 
     def test_a_vanished_message_loses_its_business_key_to_the_next(self) -> None:
         self.commit(lambda it: self.keys.receive(it, [key_entry(A)], 100.0, LEASE))
@@ -167,23 +167,23 @@ class DatabaseContract(StubContract):
         answers = self.commit(lambda it: self.keys.receive(it, [key_entry(B)], 200.0, LEASE))
         found = self.commit(lambda it: self.keys.found(it, key_entry("C" * 32), 200.0))
 
-        assert answers["digest"].step is Step.RECEIVE_FIRST
+        assert answers["digest"].step is ClaimStep.RECEIVE_FIRST
         assert answers["digest"].in_doubt
         assert found is not None
         assert found.message_id == B
 
     def test_a_call_is_made_once_and_its_result_kept_as_it_was(self) -> None:
         result = bytes(range(256))
-        call, again = Call("pay", "digest", "r-1", None, "one", 60.0), "two"
-        rival = Call("pay", "digest", "r-1", None, again, 60.0)
+        call, again = KeyedCall("pay", "digest", "r-1", None, "one", 60.0), "two"
+        rival = KeyedCall("pay", "digest", "r-1", None, again, 60.0)
         begin = partial(self.calls.begin, lease=LEASE, watched=ManualClock().watched)
 
-        assert self.commit(lambda it: begin(it, call, 100.0)).answer is Answer.RUN
-        assert self.commit(lambda it: begin(it, rival, 101.0)).answer is Answer.RUNNING
+        assert self.commit(lambda it: begin(it, call, 100.0)).answer is CallDecision.RUN
+        assert self.commit(lambda it: begin(it, rival, 101.0)).answer is CallDecision.RUNNING
         assert self.commit(lambda it: self.calls.finish(it, call, result, 102.0))
         found = self.commit(lambda it: begin(it, rival, 103.0))
-        assert (found.answer, found.result) == (Answer.REPLAY, result)
-        assert self.commit(lambda it: begin(it, rival, 163.0)).answer is Answer.RUN
+        assert (found.answer, found.result) == (CallDecision.REPLAY, result)
+        assert self.commit(lambda it: begin(it, rival, 163.0)).answer is CallDecision.RUN
 
 
 def key_entry(name: str) -> KeyEntry:

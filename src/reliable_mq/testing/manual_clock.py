@@ -4,7 +4,7 @@ import time
 
 from sqlalchemy import Connection
 
-from reliable_mq.watched_time import Reading, WatchedTime, first_look
+from reliable_mq.watched_time import ClockReading, WatchedTime, first_look
 
 
 class ManualClock:
@@ -27,9 +27,9 @@ class ManualClock:
         """Return the time; nobody is asked."""
         return self._now
 
-    def reading(self) -> Reading:
+    def reading(self) -> ClockReading:
         """Return a look at this clock, which is watched all the time."""
-        return Reading(self._now, self._now, "manual")
+        return ClockReading(self._now, self._now, "manual")
 
     def watched(self) -> WatchedTime:
         """Return that this clock never jumped."""

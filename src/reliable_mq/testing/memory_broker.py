@@ -7,7 +7,7 @@ clock. What it acknowledged is on its disk, so that `restart` finds it as after 
 from reliable_mq.broker_core.config import broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.registration import registrations
-from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.name_server.core import NameServerCore
@@ -160,5 +160,5 @@ class MemoryBroker:
                 return
 
 
-def _connection(number: int) -> Connection:
-    return Connection(number, pack_host("127.0.0.1", number), f"127.0.0.1:{number}")
+def _connection(number: int) -> PeerConnection:
+    return PeerConnection(number, pack_host("127.0.0.1", number), f"127.0.0.1:{number}")

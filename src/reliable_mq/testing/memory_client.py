@@ -273,7 +273,7 @@ class MemoryConsumer(GroupMember):
     def rebalance_soon(self) -> None:
         """Each step does."""
 
-    def moved(self, assigned: AssignedQueue) -> None:
+    def on_reset(self, assigned: AssignedQueue) -> None:
         """Give a queue back; the next step takes it anew."""
         self.group.leave(assigned.queue)
 

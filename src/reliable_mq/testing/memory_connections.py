@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.client.observing.middleware import Middleware
-from reliable_mq.confirm.sql_owed_notices import Owed, SqlNotices
+from reliable_mq.confirm.sql_owed_notices import OwedNotice, SqlNotices
 from reliable_mq.confirm.thread_notices import Notices
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.database.sql_database import Database
@@ -154,7 +154,7 @@ class _Telling:
     def __init__(self, notices: Notices) -> None:
         self.notices = notices
 
-    def hand(self, owed: Sequence[Owed]) -> None:
+    def hand(self, owed: Sequence[OwedNotice]) -> None:
         """Take what is committed."""
         self.notices.accept(owed)
 

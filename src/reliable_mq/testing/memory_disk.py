@@ -19,7 +19,7 @@ SECTOR = 512
 _LARGE = 1024 * 1024
 
 
-class Stopped(BaseException):
+class MachineStopped(BaseException):
     """The machine stopped at this operation. No `Exception`: nothing may handle it."""
 
 
@@ -158,8 +158,8 @@ class MemoryDisk:
     """A folder in memory.
 
     `operations` are the changes so far. Set `stop_before` to the number of an operation to stop the
-    machine there: `Stopped` is raised, now and for every later operation. With `torn` a write that
-    is stopped leaves its first `torn` bytes. Then `kill` or `lose_power`, and go on.
+    machine there: `MachineStopped` is raised, now and for every later operation. With `torn` a
+    write that is stopped leaves its first `torn` bytes. Then `kill` or `lose_power`, and go on.
     Set `fail_at` to let one operation fail with an OSError instead, without effect: a medium that
     is broken, or with `error` ENOSPC one that is full.
     """
@@ -204,7 +204,7 @@ class MemoryDisk:
             if number == self.stop_before and content and self.torn:
                 content.write(operation.at, data[: self.torn])
                 self.torn = 0
-            raise Stopped(operation)
+            raise MachineStopped(operation)
         self.operations.append(operation)
         if number == self.fail_at:
             raise OSError(self.error, strerror(self.error), operation.path)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease
+from reliable_mq.idempotency.claim import UNREACHABLE, Claim, LeaseAnswer
 from reliable_mq.idempotency.lease_store import Fate
 
 
@@ -46,15 +46,15 @@ class LeaseTable:
         now = self.clock()
         value = self._values.setdefault(key, _Value())
         if value.is_done:
-            return Claim(Lease.DONE)
+            return Claim(LeaseAnswer.DONE)
         if value.owner and value.owner != token:
             if value.until > now:
-                return Claim(Lease.HELD, value.attempt, wait=value.until - now)
+                return Claim(LeaseAnswer.HELD, value.attempt, wait=value.until - now)
             value.in_doubt = True
         if value.owner != token:
             value.attempt += 1
         value.owner, value.until = token, now + lease
-        word = Lease.AGAIN if value.attempt > 1 else Lease.FIRST
+        word = LeaseAnswer.AGAIN if value.attempt > 1 else LeaseAnswer.FIRST
         return Claim(word, value.attempt, value.in_doubt)
 
     def settle(self, key: str, token: str, fate: Fate) -> None:

@@ -36,7 +36,7 @@ from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.memory_broker import MemoryBroker
 from reliable_mq.testing.memory_connections import MemoryConnections
 from reliable_mq.testing.memory_leases import LeaseTable
-from reliable_mq.testing.sent_messages import Wanted, refuse_unless_sent
+from reliable_mq.testing.sent_messages import ExpectedMessage, refuse_unless_sent
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ class MessageWorld:
             tag, key, ordering_key: what they must be; None: any.
             properties: that they must have, among others.
         """
-        wanted = Wanted(payload, tag, key, ordering_key, properties or {})
+        wanted = ExpectedMessage(payload, tag, key, ordering_key, properties or {})
         return refuse_unless_sent(topic, self.sent(topic), wanted, times)
 
     # lives

@@ -11,7 +11,7 @@ from reliable_mq.outbox.payload import encode_payload
 SHOWN_MAX = 10
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ExpectedMessage(msgspec.Struct, frozen=True):
     """What a message must be; None and an empty mapping ask for nothing."""
 
     payload: Any = None
@@ -32,7 +32,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def refuse_unless_sent(
-    topic: str, sent: Sequence[ReceivedMessage], wanted: Wanted, times: int
+    topic: str, sent: Sequence[ReceivedMessage], wanted: ExpectedMessage, times: int
 ) -> list[ReceivedMessage]:
     """Return the messages that are wanted.
 

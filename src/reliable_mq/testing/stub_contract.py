@@ -20,11 +20,11 @@ from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.escalate.sql_settlement import settlement_of
-from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
+from reliable_mq.idempotency.sql_consume_log import LogEntry, SqlConsumeLog
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.sql_stubs import SqlStubs, stub_of
 from reliable_mq.outbox.stub import Position, Stub
-from reliable_mq.resend.due import ClaimRequest, Claims, DueKind
+from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueKind
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.retention.sql_keeping import retention_ledgers
 
@@ -80,7 +80,7 @@ class StubContract:
 
     def claim(
         self, owner: str, now: float, limit: int = 100, kind: DueKind = DueKind.UNSENT
-    ) -> Claims:
+    ) -> ClaimedStubs:
         """Let a scheduler claim what is due."""
         return self.due.claim(
             ClaimRequest(
@@ -258,9 +258,9 @@ def stub(name: str, **more: Any) -> Stub:
     return Stub(seq=0, message_id=name, **{**given, **more})
 
 
-def entry(name: str, token: str = "one", group: str = "payments") -> Entry:
+def entry(name: str, token: str = "one", group: str = "payments") -> LogEntry:
     """Return a delivery of the message `name`."""
-    return Entry(
+    return LogEntry(
         group=group,
         message_id=name,
         topic="orders",

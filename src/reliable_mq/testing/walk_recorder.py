@@ -25,7 +25,7 @@ class Landmark(NamedTuple):
     function: str
 
 
-class Step(NamedTuple):
+class WalkStep(NamedTuple):
     """A landmark that was passed, and the first line of what the function says of itself."""
 
     station: str
@@ -77,13 +77,13 @@ class WalkRecorder(CallHook):
 
     def __init__(self, landmarks: Iterable[Landmark]) -> None:
         super().__init__()
-        self.steps: list[Step] = []
-        self._waiting: deque[tuple[CodeType, Step]] = deque()
+        self.steps: list[WalkStep] = []
+        self._waiting: deque[tuple[CodeType, WalkStep]] = deque()
         self._lock = threading.Lock()
         for landmark in landmarks:
             function = _function(landmark.function)
             says = (inspect.getdoc(function) or "").split("\n")[0]
-            self._waiting.append((function.__code__, Step(*landmark, says)))
+            self._waiting.append((function.__code__, WalkStep(*landmark, says)))
 
     @property
     def missed(self) -> list[str]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
 
-from reliable_mq.testing.memory_disk import MemoryDisk, Stopped
+from reliable_mq.testing.memory_disk import MachineStopped, MemoryDisk
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 
 MESSAGES = 12
@@ -71,7 +71,7 @@ def test_every_message_that_was_answered_survives_a_power_loss_at_any_operation(
     for number in random.sample(range(len(whole.operations)), 40):
         disk, acknowledged = MemoryDisk(), list[Acknowledged]()
         disk.stop_before, disk.torn = number, random.choice((0, random.randint(1, 700)))
-        with pytest.raises(Stopped):
+        with pytest.raises(MachineStopped):
             send_until_stopped(disk, acknowledged)
         disk.lose_power(random)
         assert_kept(disk, acknowledged)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, Unit, pack_unit
+from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, QueueUnit, pack_unit
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -42,7 +42,9 @@ def test_units_are_read_back_across_files(count: int) -> None:
     queue = reopened(disk)
 
     assert (queue.first, queue.end) == (0, count)
-    assert [queue.unit(n) for n in range(count)] == [Unit(n * 1000, 900, n) for n in range(count)]
+    assert [queue.unit(n) for n in range(count)] == [
+        QueueUnit(n * 1000, 900, n) for n in range(count)
+    ]
     assert queue.last_log_offset == (count - 1) * 1000
     assert queue.log_end == (count - 1) * 1000 + 900
     assert disk.names(FOLDER) == [f"{n * 100:020d}" for n in range((count + 4) // 5)]
@@ -69,7 +71,7 @@ def test_units_can_be_read_whether_they_are_written_or_wait(index: int, written:
     units = queue.units(index, 3)
 
     of_file = range(index, min(index + 3, 12, index - index % 5 + 5))
-    assert units == [Unit(number * 1000, 900 + number, number) for number in of_file]
+    assert units == [QueueUnit(number * 1000, 900 + number, number) for number in of_file]
     places = queue.places(index, 3)
     assert (places is None) == (not units)
     if places:

@@ -20,7 +20,7 @@ from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
 from reliable_mq.broker_core.store.progress import load_progress
 from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.errors import StoreCorrupt
-from reliable_mq.testing.memory_disk import MemoryDisk, Stopped
+from reliable_mq.testing.memory_disk import MachineStopped, MemoryDisk
 from reliable_mq.wire.record import Record, decode_record
 
 LIVES = int(os.environ.get("RELIABLE_MQ_SIM", "0"))
@@ -230,7 +230,7 @@ def test_a_start_over_damage_that_is_stopped_itself_is_done_again(
         life.disk.stop_before = len(disk.operations) + stop_after
         try:
             life.open()
-        except Stopped:
+        except MachineStopped:
             if is_power_lost:
                 life.disk.lose_power(Random(stop_after))
             life.disk.stop_before = None
@@ -251,7 +251,7 @@ def test_damage_and_a_power_loss_take_nothing_else_that_was_acknowledged(seed: i
     for number in range(0, len(whole.disk.operations), STEP):
         life = Life(MemoryDisk(), seed)
         life.disk.stop_before = number
-        with pytest.raises(Stopped):
+        with pytest.raises(MachineStopped):
             life.run(turns)
         life.disk.lose_power(Random(number))
         noted = load_progress(life.disk)

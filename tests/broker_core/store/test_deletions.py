@@ -2,9 +2,9 @@
 
 import pytest
 
-from reliable_mq.broker_core.store.deletions import FOLDER, Deletions, Origin
+from reliable_mq.broker_core.store.deletions import FOLDER, Deletions, QueueBegin
 from reliable_mq.broker_core.store.disk import path_inside
-from reliable_mq.broker_core.store.progress import Progress, QueueExtent
+from reliable_mq.broker_core.store.progress import QueueExtent, StoreProgress
 from reliable_mq.errors import StoreError
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 from reliable_mq.testing.memory_disk import MemoryDisk
@@ -22,8 +22,8 @@ def with_queue(disk: MemoryDisk, topic: str, queue_id: int, name: int, *log_offs
     disk.put(path, b"".join(map(unit, log_offsets)).ljust(FILE_SIZE, b"\0"))
 
 
-def progress(**queues: QueueExtent) -> Progress:
-    return Progress(queues={topic: {0: extent} for topic, extent in queues.items()})
+def progress(**queues: QueueExtent) -> StoreProgress:
+    return StoreProgress(queues={topic: {0: extent} for topic, extent in queues.items()})
 
 
 def test_records_before_the_end_of_a_deletion_do_not_count() -> None:
@@ -136,11 +136,11 @@ def test_a_deleted_queue_goes_on_in_a_file_of_its_own() -> None:
     with_queue(disk, "t", 0, 4, 30)
     with_queue(disk, "t", 0, 8, 600)
     deletions = Deletions()
-    assert deletions.origin(disk, "t", 0, FILE_SIZE) == Origin()
+    assert deletions.origin(disk, "t", 0, FILE_SIZE) == QueueBegin()
     deletions.note("t", 0, 500, 5)
     stale = frozenset(f"{at * UNIT:020d}" for at in (0, 4))
-    assert deletions.origin(disk, "t", 0, FILE_SIZE) == Origin(8, stale)
-    assert deletions.origin(disk, "t", 1, FILE_SIZE) == Origin()
+    assert deletions.origin(disk, "t", 0, FILE_SIZE) == QueueBegin(8, stale)
+    assert deletions.origin(disk, "t", 1, FILE_SIZE) == QueueBegin()
 
 
 def test_a_topic_that_apaches_broker_made_again_begins_at_nought() -> None:
@@ -148,7 +148,7 @@ def test_a_topic_that_apaches_broker_made_again_begins_at_nought() -> None:
     with_queue(disk, "t", 0, 0, 500, 520)
     deletions = Deletions()
     deletions.note("t", 0, 500, 4)
-    assert deletions.origin(disk, "t", 0, FILE_SIZE) == Origin()
+    assert deletions.origin(disk, "t", 0, FILE_SIZE) == QueueBegin()
     assert deletions.queues() == []
     assert deletions.is_deleted("t", 0, 499)
 

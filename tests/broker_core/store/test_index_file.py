@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from reliable_mq.broker_core.store.index_entries import Columns
+from reliable_mq.broker_core.store.index_entries import IndexColumns
 from reliable_mq.broker_core.store.index_file import HEAD_SIZE, IndexFile, file_size
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile
@@ -14,10 +14,10 @@ BEGIN_MS = 1_700_000_000_000
 FOREVER = (0, 2**62)
 
 
-def columns(*rows: tuple[int, int, int]) -> Columns:
+def columns(*rows: tuple[int, int, int]) -> IndexColumns:
     """Make entries of hashes, log offsets, and seconds since the first."""
     hashes, offsets, seconds = (list(each) for each in zip(*rows, strict=True))
-    return Columns(hashes, offsets, [BEGIN_MS + 1000 * each for each in seconds])
+    return IndexColumns(hashes, offsets, [BEGIN_MS + 1000 * each for each in seconds])
 
 
 class Opened:
@@ -51,7 +51,7 @@ def test_a_new_file_is_empty_and_has_the_size_of_apaches(opened: Opened) -> None
     assert opened.index.is_sound
     assert not opened.index.is_full
     assert opened.index.is_synced
-    assert opened.index.put(Columns([], [], [])) == 0
+    assert opened.index.put(IndexColumns([], [], [])) == 0
     assert opened.index.is_synced
 
 

@@ -3,17 +3,17 @@
 from random import Random
 
 from reliable_mq.broker_core.store import damage
-from reliable_mq.broker_core.store.damage import KnownDamage, Stretch
+from reliable_mq.broker_core.store.damage import DamagedRange, KnownDamage
 
 
 def test_damage_that_is_known_is_no_news_and_ends_what_comes_before_it() -> None:
     known = KnownDamage()
 
-    assert known.note(200, 300) == Stretch(200, 300)
+    assert known.note(200, 300) == DamagedRange(200, 300)
     assert known.note(200, 300) is None
     assert known.note(250, 400) is None
-    assert known.note(100, 260) == Stretch(100, 200)
-    assert known.note(300, 310) == Stretch(300, 310)
+    assert known.note(100, 260) == DamagedRange(100, 200)
+    assert known.note(300, 310) == DamagedRange(300, 310)
     assert known.stretches == [(100, 200), (200, 300), (300, 310)]
     assert (known.end_at(150), known.end_at(310), known.end_at(99)) == (200, 311, 100)
 

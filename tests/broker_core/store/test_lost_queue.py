@@ -12,7 +12,7 @@ from tests.broker_core.store.store_life import (
 )
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
-from reliable_mq.broker_core.store.consume_queue import Unit, pack_unit
+from reliable_mq.broker_core.store.consume_queue import QueueUnit, pack_unit
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
 from reliable_mq.testing.memory_disk import MemoryDisk
@@ -124,7 +124,7 @@ def test_a_delayed_message_is_due_by_its_store_time_live_and_rebuilt() -> None:
     assert delayed_units(life.check()) == live
 
 
-def delayed_units(store: MessageStore) -> list[Unit]:
+def delayed_units(store: MessageStore) -> list[QueueUnit]:
     queue = store.queue(SCHEDULE_TOPIC, 1)
     assert queue is not None
     return [queue.unit(n) for n in range(queue.first, queue.end)]

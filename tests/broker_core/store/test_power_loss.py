@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from tests.broker_core.store.store_life import Life
 
-from reliable_mq.testing.memory_disk import MemoryDisk, Operation, Stopped
+from reliable_mq.testing.memory_disk import MachineStopped, MemoryDisk, Operation
 
 TURNS = 9
 LIVES = int(os.environ.get("RELIABLE_MQ_SIM", "0"))
@@ -33,7 +33,7 @@ def stopped_life(
     disk = MemoryDisk()
     life = Life(disk, seed, sync=sync)
     disk.stop_before, disk.torn = stop_before, torn
-    with pytest.raises(Stopped):
+    with pytest.raises(MachineStopped):
         life.run(TURNS)
     return disk, life
 
@@ -106,7 +106,7 @@ def test_a_recovery_that_is_stopped_itself_is_done_again(seed: int) -> None:
             disk.stop_before = len(disk.operations) + stop_after
             try:
                 life.open().close()
-            except Stopped:
+            except MachineStopped:
                 disk.lose_power(Random(number + stop_after))
                 go_on(life)
             else:
@@ -123,7 +123,7 @@ def test_many_crashes_in_a_row_add_up_to_no_loss(seed: int) -> None:
         disk.torn = random.choice((0, random.randint(1, 900)))
         try:
             life.run(TURNS)
-        except Stopped:
+        except MachineStopped:
             if random.random() < 0.5:
                 disk.kill()
             else:

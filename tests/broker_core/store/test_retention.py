@@ -6,15 +6,15 @@ import pytest
 
 from reliable_mq.broker_core.store.retention import (
     MANUAL_ROUNDS,
-    Removal,
-    Retention,
+    DiskSurvey,
+    FileRemoval,
+    LogRetention,
     RetentionRules,
-    Survey,
     hours_ms,
     parse_hours,
 )
 from reliable_mq.testing.memory_disk import MemoryDisk
-from reliable_mq.watched_time import Reading
+from reliable_mq.watched_time import ClockReading
 
 HOUR_MS = 3_600_000
 AT_FOUR = int(datetime(2026, 11, 20, 4, 30).timestamp() * 1000)  # noqa: DTZ001 - hours are local
@@ -30,12 +30,12 @@ RULES = RetentionRules(
 )
 
 
-def watching(now_ms: int = AT_FOUR, rules: RetentionRules = RULES) -> Retention:
+def watching(now_ms: int = AT_FOUR, rules: RetentionRules = RULES) -> LogRetention:
     """Give what has watched for 80 hours, and looked now."""
-    retention = Retention(rules)
+    retention = LogRetention(rules)
     for ago in range(80, -1, -1):
         seconds = now_ms / 1000 - ago * 3600
-        retention.look(Reading(seconds, seconds, "run"))
+        retention.look(ClockReading(seconds, seconds, "run"))
     return retention
 
 
@@ -59,16 +59,16 @@ def test_an_hour_that_no_day_has_is_refused(text: str) -> None:
 
 def test_old_files_go_in_their_hour_the_oldest_first() -> None:
     retention = watching()
-    assert retention.judge(Survey(0.5, aged(AT_FOUR, 79, 73, 71, 1)), AT_FOUR) == 2
+    assert retention.judge(DiskSurvey(0.5, aged(AT_FOUR, 79, 73, 71, 1)), AT_FOUR) == 2
     assert retention.old_count == 2
-    assert retention.judge(Survey(0.5, aged(AT_FOUR, 71, 79)), AT_FOUR) == 0
-    assert retention.judge(Survey(0.5, []), AT_FOUR) == 0
+    assert retention.judge(DiskSurvey(0.5, aged(AT_FOUR, 71, 79)), AT_FOUR) == 0
+    assert retention.judge(DiskSurvey(0.5, []), AT_FOUR) == 0
 
 
 def test_a_file_is_old_when_it_is_as_old_as_files_are_kept() -> None:
     retention = watching()
-    assert retention.judge(Survey(0.5, [AT_FOUR - RULES.reserved_ms]), AT_FOUR) == 1
-    assert retention.judge(Survey(0.5, [AT_FOUR - RULES.reserved_ms + 1]), AT_FOUR) == 0
+    assert retention.judge(DiskSurvey(0.5, [AT_FOUR - RULES.reserved_ms]), AT_FOUR) == 1
+    assert retention.judge(DiskSurvey(0.5, [AT_FOUR - RULES.reserved_ms + 1]), AT_FOUR) == 0
 
 
 @pytest.mark.parametrize(("used", "count"), [(0.5, 0), (0.75, 0), (0.751, 1), (0.95, 1)])
@@ -76,7 +76,7 @@ def test_at_another_hour_old_files_go_only_from_a_disk_that_is_too_full(
     used: float, count: int
 ) -> None:
     retention = watching(AT_FIVE)
-    assert retention.judge(Survey(used, aged(AT_FIVE, 79, 1)), AT_FIVE) == count
+    assert retention.judge(DiskSurvey(used, aged(AT_FIVE, 79, 1)), AT_FIVE) == count
 
 
 @pytest.mark.parametrize(
@@ -87,21 +87,21 @@ def test_young_files_go_only_above_the_second_mark_and_where_that_is_allowed(
     used: float, may_force: bool, count: int
 ) -> None:
     retention = watching(rules=RULES._replace(may_force=may_force))
-    assert retention.judge(Survey(used, aged(AT_FOUR, 79, 5, 1)), AT_FOUR) == count
+    assert retention.judge(DiskSurvey(used, aged(AT_FOUR, 79, 5, 1)), AT_FOUR) == count
     assert retention.old_count == 1
 
 
 def test_one_round_takes_no_more_than_a_batch() -> None:
     retention = watching(rules=RULES._replace(batch_max=2, may_force=True))
     old, young = aged(AT_FOUR, *[79] * 5), aged(AT_FOUR, *[1] * 5)
-    assert retention.judge(Survey(0.5, old), AT_FOUR) == 2
-    assert retention.judge(Survey(0.99, young), AT_FOUR) == 2
+    assert retention.judge(DiskSurvey(0.5, old), AT_FOUR) == 2
+    assert retention.judge(DiskSurvey(0.99, young), AT_FOUR) == 2
 
 
 def test_a_request_lets_old_files_go_at_any_hour_for_so_many_rounds() -> None:
     retention = watching(AT_FIVE)
     retention.begin_manual()
-    found = Survey(0.5, aged(AT_FIVE, 79))
+    found = DiskSurvey(0.5, aged(AT_FIVE, 79))
     assert [retention.judge(found, AT_FIVE) for _ in range(MANUAL_ROUNDS + 2)] == [
         *[1] * MANUAL_ROUNDS,
         *[0, 0],
@@ -110,8 +110,8 @@ def test_a_request_lets_old_files_go_at_any_hour_for_so_many_rounds() -> None:
 
 
 def test_without_a_look_at_the_clocks_no_file_is_old() -> None:
-    retention = Retention(RULES)
-    assert retention.judge(Survey(0.5, [0, 1]), AT_FOUR) == 0
+    retention = LogRetention(RULES)
+    assert retention.judge(DiskSurvey(0.5, [0, 1]), AT_FOUR) == 0
     assert not retention.is_worth_noting
     assert (retention.held_seconds, retention.dump()) == (0.0, "")
 
@@ -119,7 +119,7 @@ def test_without_a_look_at_the_clocks_no_file_is_old() -> None:
 @pytest.mark.parametrize(("used", "is_full"), [(0.9, False), (0.901, True)])
 def test_a_disk_is_full_above_the_last_mark(used: float, is_full: bool) -> None:
     retention = watching()
-    retention.judge(Survey(used, [], (100, 7)), AT_FOUR)
+    retention.judge(DiskSurvey(used, [], (100, 7)), AT_FOUR)
     assert (retention.is_full, retention.used, retention.capacity) == (is_full, used, (100, 7))
     retention.change_rules(RULES._replace(warning=0.95))
     assert not retention.is_full
@@ -132,12 +132,12 @@ def test_a_message_is_over_when_it_is_older_than_files_are_kept_by_both_clocks()
     retention = watching()
     assert not retention.is_over(AT_FOUR - kept, AT_FOUR)
     assert retention.is_over(AT_FOUR - kept - 1, AT_FOUR)
-    assert Retention(RULES).is_over(AT_FOUR - kept - 1, AT_FOUR), "only one clock is known"
+    assert LogRetention(RULES).is_over(AT_FOUR - kept - 1, AT_FOUR), "only one clock is known"
 
-    jumped = Retention(RULES)
-    jumped.look(Reading(AT_FOUR / 1000, 0.0, "run"))
+    jumped = LogRetention(RULES)
+    jumped.look(ClockReading(AT_FOUR / 1000, 0.0, "run"))
     later = AT_FOUR + 2 * kept
-    jumped.look(Reading(later / 1000, 60.0, "run"))
+    jumped.look(ClockReading(later / 1000, 60.0, "run"))
     assert not jumped.is_over(AT_FOUR, later), "the clock says so, and nobody watched it pass"
     assert jumped.held_seconds > 0
 
@@ -148,11 +148,11 @@ def test_what_is_known_of_the_clocks_is_noted_and_read_again() -> None:
     text = retention.dump()
     assert not retention.is_worth_noting
 
-    again = Retention(RULES)
+    again = LogRetention(RULES)
     again.load(text)
     assert not again.is_worth_noting
     assert again.dump() == text
-    assert again.judge(Survey(0.5, aged(AT_FOUR, 79, 1)), AT_FOUR) == 1
+    assert again.judge(DiskSurvey(0.5, aged(AT_FOUR, 79, 1)), AT_FOUR) == 1
     again.load("{")
     assert again.dump() == ""
 
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_removed_is_tried_again_later() -> None:
     disk = StuckDisk()
     for path in ("a", "b", "c"):
         disk.open(path, 1)
-    removal, handles = Removal(disk, retry_ms=100), [Handle(), Handle()]
+    removal, handles = FileRemoval(disk, retry_ms=100), [Handle(), Handle()]
     removal.job([(handles[0], "a"), (handles[1], "b")], 1000)()
     assert [each.is_open for each in handles] == [False, False]
     assert set(disk.files()) == {"a", "c"}

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from examples.shop import LoyaltyAccount, Payment, ShopTable, write_order
 from reliable_mq.cli.demo.baskets import Basket, first_baskets
-from reliable_mq.cli.demo.checks import Answer, check_outcome, check_sequence
+from reliable_mq.cli.demo.checks import CheckResult, check_outcome, check_sequence
 from reliable_mq.cli.demo.producer import order_of
 
 ORDERS = 40
@@ -55,7 +55,7 @@ def change(shop: str) -> Change:
     return run
 
 
-def broken(answers: list[Answer]) -> list[int]:
+def broken(answers: list[CheckResult]) -> list[int]:
     return [answer.broken for answer in answers]
 
 

@@ -7,15 +7,15 @@ import pytest
 
 from reliable_mq.cli.demo.faults import (
     DOWN_SECONDS_MAX,
-    Action,
-    Fault,
-    Target,
+    FaultAction,
+    FaultTarget,
+    PlannedFault,
     orders_to_die_at,
     plan_faults,
 )
 
 
-def plan(seed: int, orders: int = 2_000, kills: int = 3) -> tuple[Fault, ...]:
+def plan(seed: int, orders: int = 2_000, kills: int = 3) -> tuple[PlannedFault, ...]:
     return plan_faults(orders, kills, random.Random(seed))
 
 
@@ -29,12 +29,12 @@ def test_every_plan_holds_every_kind_of_fault(seed: int) -> None:
     counted = Counter((fault.target.partition("-")[0], fault.action) for fault in plan(seed))
 
     assert counted == {
-        ("broker", Action.KILL): 3,
-        ("worker", Action.KILL): 3,
-        ("producer", Action.KILL_AFTER_COMMIT): 3,
-        ("scheduler", Action.KILL): 1,
-        ("redis", Action.STOP): 1,
-        ("redis", Action.FLUSH): 1,
+        ("broker", FaultAction.KILL): 3,
+        ("worker", FaultAction.KILL): 3,
+        ("producer", FaultAction.KILL_AFTER_COMMIT): 3,
+        ("scheduler", FaultAction.KILL): 1,
+        ("redis", FaultAction.STOP): 1,
+        ("redis", FaultAction.FLUSH): 1,
     }
 
 
@@ -55,7 +55,9 @@ def test_the_producer_dies_at_different_orders() -> None:
 
 
 def test_a_fault_says_what_it_does() -> None:
-    assert str(Fault(7, Target.BROKER, Action.KILL, 1.25)) == (
+    assert str(PlannedFault(7, FaultTarget.BROKER, FaultAction.KILL, 1.25)) == (
         "order 7: broker SIGKILL, back after 1.2 s"
     )
-    assert str(Fault(7, Target.REDIS, Action.FLUSH, 1.25)) == "order 7: redis flushed"
+    assert (
+        str(PlannedFault(7, FaultTarget.REDIS, FaultAction.FLUSH, 1.25)) == "order 7: redis flushed"
+    )

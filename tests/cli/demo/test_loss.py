@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reliable_mq.cli.demo.loss import FILLER_TAG, StoredMessage, delete_message, filler_for
+from reliable_mq.cli.demo.loss import FILLER_TAG, AcknowledgedMessage, delete_message, filler_for
 from reliable_mq.cli.demo.processes import DemoFailed
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import encode_properties
@@ -47,7 +47,7 @@ def write_store(folder: Path, count: int) -> bytes:
 def test_the_log_stays_walkable_and_only_the_deleted_message_is_missing(tmp_path: Path) -> None:
     before = write_store(tmp_path, count=5)
 
-    offset = delete_message(tmp_path, StoredMessage(f"{2:032X}", "orders", 3, 2))
+    offset = delete_message(tmp_path, AcknowledgedMessage(f"{2:032X}", "orders", 3, 2))
 
     after = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
     records = list(iter_records(after))
@@ -63,7 +63,7 @@ def test_the_log_stays_walkable_and_only_the_deleted_message_is_missing(tmp_path
 def test_the_queues_unit_has_the_tag_that_nobody_reads(tmp_path: Path) -> None:
     write_store(tmp_path, count=5)
 
-    delete_message(tmp_path, StoredMessage(f"{2:032X}", "orders", 3, 2))
+    delete_message(tmp_path, AcknowledgedMessage(f"{2:032X}", "orders", 3, 2))
 
     units = list(UNIT.iter_unpack((tmp_path / f"consumequeue/orders/3/{0:020d}").read_bytes()))
     expected = [tags_code("placed")] * 5
@@ -75,7 +75,7 @@ def test_a_message_that_is_not_where_it_was_said_to_be_is_left_alone(tmp_path: P
     before = write_store(tmp_path, count=5)
 
     with pytest.raises(DemoFailed, match="is not at"):
-        delete_message(tmp_path, StoredMessage(f"{4:032X}", "orders", 3, 2))
+        delete_message(tmp_path, AcknowledgedMessage(f"{4:032X}", "orders", 3, 2))
 
     assert (tmp_path / "commitlog" / f"{0:020d}").read_bytes() == before
 

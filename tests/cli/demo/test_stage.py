@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reliable_mq.cli.demo.stage import Stage
+from reliable_mq.cli.demo.stage import DemoStage
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.testing import disk_room
 
@@ -15,7 +15,10 @@ def test_a_folder_that_no_demo_made_is_refused_and_left_as_it_is(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "thesis.txt").write_text("the only copy")
-    with pytest.raises(ConfigurationError, match="not empty and no demo made it"), Stage(tmp_path):
+    with (
+        pytest.raises(ConfigurationError, match="not empty and no demo made it"),
+        DemoStage(tmp_path),
+    ):
         pass
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
     assert (tmp_path / "thesis.txt").read_text() == "the only copy"
@@ -29,9 +32,9 @@ def test_a_disk_on_which_the_broker_would_refuse_sends_is_refused(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with (
         pytest.raises(ConfigurationError, match="91% full, and a broker refuses sends above 90%"),
-        Stage(tmp_path / "out"),
+        DemoStage(tmp_path / "out"),
     ):
         pass
     assert [each.name for each in tmp_path.iterdir()] == ["out"]
-    with Stage(tmp_path / "out") as ready:
+    with DemoStage(tmp_path / "out") as ready:
         assert not ready.processes

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from reliable_mq.cli.demo.faults import Action, Fault, Target
+from reliable_mq.cli.demo.faults import FaultAction, FaultTarget, PlannedFault
 from reliable_mq.cli.demo.processes import DemoFailed
-from reliable_mq.cli.demo.stage import Stage
+from reliable_mq.cli.demo.stage import DemoStage
 from reliable_mq.cli.demo.supervisor import Supervisor
 
 
@@ -53,23 +53,23 @@ class ToldValkey:
 class Theatre:
     """A stage of told processes, and the story so far."""
 
-    def __init__(self, *faults: Fault) -> None:
-        targets = [target for target in Target if target is not Target.REDIS]
-        self.processes: dict[Target, ToldProcess] = {
+    def __init__(self, *faults: PlannedFault) -> None:
+        targets = [target for target in FaultTarget if target is not FaultTarget.REDIS]
+        self.processes: dict[FaultTarget, ToldProcess] = {
             target: ToldProcess(target) for target in targets
         }
         self.valkey = ToldValkey()
         self.story: list[str] = []
         stage = SimpleNamespace(processes=self.processes, valkey=self.valkey, output=Path())
-        self.supervisor = Supervisor(cast("Stage", stage), faults, self.story.append)
+        self.supervisor = Supervisor(cast("DemoStage", stage), faults, self.story.append)
 
 
-KILL_BROKER = Fault(10, Target.BROKER, Action.KILL, 1.0)
+KILL_BROKER = PlannedFault(10, FaultTarget.BROKER, FaultAction.KILL, 1.0)
 
 
 def test_a_fault_waits_for_its_order_and_is_done_once() -> None:
     theatre = Theatre(KILL_BROKER)
-    broker = theatre.processes[Target.BROKER]
+    broker = theatre.processes[FaultTarget.BROKER]
 
     theatre.supervisor.tick(placed=9, now=0.0)
     assert broker.told == []
@@ -81,12 +81,12 @@ def test_a_fault_waits_for_its_order_and_is_done_once() -> None:
     theatre.supervisor.tick(placed=12, now=2.0)
     theatre.supervisor.tick(placed=99, now=9.0)
     assert broker.told == ["kill", "start"]
-    assert theatre.supervisor.done == {("broker", Action.KILL): 1}
+    assert theatre.supervisor.done == {("broker", FaultAction.KILL): 1}
 
 
 def test_a_target_that_is_down_is_not_killed_before_it_is_back() -> None:
-    theatre = Theatre(KILL_BROKER, Fault(10, Target.BROKER, Action.KILL, 1.0))
-    broker = theatre.processes[Target.BROKER]
+    theatre = Theatre(KILL_BROKER, PlannedFault(10, FaultTarget.BROKER, FaultAction.KILL, 1.0))
+    broker = theatre.processes[FaultTarget.BROKER]
 
     theatre.supervisor.tick(placed=10, now=0.0)
     assert broker.told == ["kill"]
@@ -97,7 +97,8 @@ def test_a_target_that_is_down_is_not_killed_before_it_is_back() -> None:
 
 def test_redis_is_stopped_and_flushed() -> None:
     theatre = Theatre(
-        Fault(1, Target.REDIS, Action.FLUSH, 1.0), Fault(2, Target.REDIS, Action.STOP, 1.0)
+        PlannedFault(1, FaultTarget.REDIS, FaultAction.FLUSH, 1.0),
+        PlannedFault(2, FaultTarget.REDIS, FaultAction.STOP, 1.0),
     )
 
     theatre.supervisor.tick(placed=1, now=0.0)
@@ -108,8 +109,8 @@ def test_redis_is_stopped_and_flushed() -> None:
 
 
 def test_a_producer_that_died_as_planned_is_started_again() -> None:
-    theatre = Theatre(Fault(5, Target.PRODUCER, Action.KILL_AFTER_COMMIT, 1.0))
-    producer = theatre.processes[Target.PRODUCER]
+    theatre = Theatre(PlannedFault(5, FaultTarget.PRODUCER, FaultAction.KILL_AFTER_COMMIT, 1.0))
+    producer = theatre.processes[FaultTarget.PRODUCER]
 
     producer.exit_code = -signal.SIGKILL
     theatre.supervisor.tick(placed=5, now=0.0)
@@ -124,10 +125,15 @@ def test_a_producer_that_died_as_planned_is_started_again() -> None:
 
 @pytest.mark.parametrize(
     ("target", "code"),
-    [(Target.WORKER_1, 1), (Target.BROKER, 0), (Target.PRODUCER, 1), (Target.PRODUCER, -9)],
+    [
+        (FaultTarget.WORKER_1, 1),
+        (FaultTarget.BROKER, 0),
+        (FaultTarget.PRODUCER, 1),
+        (FaultTarget.PRODUCER, -9),
+    ],
 )
 def test_a_process_that_ends_unplanned_fails_the_demo_with_its_last_words(
-    target: Target, code: int
+    target: FaultTarget, code: int
 ) -> None:
     theatre = Theatre(KILL_BROKER)
     theatre.processes[target].exit_code = code
@@ -138,7 +144,7 @@ def test_a_process_that_ends_unplanned_fails_the_demo_with_its_last_words(
 
 def test_it_is_finished_only_when_every_fault_is_done_and_everything_is_up() -> None:
     theatre = Theatre(KILL_BROKER)
-    theatre.processes[Target.PRODUCER].exit_code = 0
+    theatre.processes[FaultTarget.PRODUCER].exit_code = 0
 
     theatre.supervisor.tick(placed=9, now=0.0)
     assert not theatre.supervisor.is_finished

@@ -16,13 +16,13 @@ from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
 from reliable_mq.client.consuming.thread_handling import Threads, is_asynchronous
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import (
+    ClientIdentity,
     Delivery,
     Middleware,
-    Origin,
     Sending,
     Skip,
 )
-from reliable_mq.client.observing.seldom import SAID_AGAIN_SECONDS, Seldom
+from reliable_mq.client.observing.rate_limited_log import SAID_AGAIN_SECONDS, RateLimitedLog
 from reliable_mq.client.observing.send_results import of_batch, of_many, of_one
 from reliable_mq.errors import ConfigurationError, RequestTimeout, UsageError
 from reliable_mq.message import Message, ReceivedMessage, SendResult
@@ -45,7 +45,7 @@ class Sent:
 
 
 def hooks(*middleware: Middleware) -> Hooks:
-    return Hooks(middleware, Origin(client_id="c", producer_group="shop"))
+    return Hooks(middleware, ClientIdentity(client_id="c", producer_group="shop"))
 
 
 def send(hooked: Hooks, sent: Sent, message: Message = MESSAGE) -> SendResult:
@@ -176,7 +176,7 @@ def test_a_hook_that_fails_with_every_message_is_told_of_once_in_a_while(
         send(hooked, Sent())
     assert len(caplog.records) == 2  # one for each hook
 
-    seldom = Seldom()
+    seldom = RateLimitedLog()
     times = [seldom.note("fault", at) for at in (0.0, 1.0, 2.0, SAID_AGAIN_SECONDS)]
     assert times == [0, None, None, 2]
 

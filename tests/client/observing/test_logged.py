@@ -8,7 +8,7 @@ from tests.client.observing.seen import QUEUE, received, stored
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.client.observing.logged import LoggingMiddleware
-from reliable_mq.client.observing.middleware import Delivery, Ending, Origin, Sending
+from reliable_mq.client.observing.middleware import ClientIdentity, Delivery, Ending, Sending
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import Decision, Half, Message
 
@@ -28,7 +28,7 @@ def sending() -> Sending:
         verb="send_many",
         messages=[ORDER, ORDER, ORDER],
         group="shop",
-        origin=Origin(client_id="c"),
+        origin=ClientIdentity(client_id="c"),
         begun=0.0,
         begun_ms=0,
         seconds=0.25,
@@ -41,7 +41,7 @@ def delivery() -> Delivery:
         verb="process",
         group="payments",
         messages=[received(), received(), received(), received()],
-        origin=Origin(),
+        origin=ClientIdentity(),
         begun=0.0,
         begun_ms=0,
         seconds=0.25,
@@ -121,7 +121,9 @@ def test_how_a_half_message_was_ended_is_logged(
     caplog.set_level(logging.INFO, "reliable_mq.messages")
     half = Half(message_id="A", group="shop", queue=QUEUE, half_offset=1, commit_log_offset=2)
     LoggingMiddleware().after_end(
-        Ending(half=half, decision=Decision.COMMIT, origin=Origin(), begun_ms=0, error=error)
+        Ending(
+            half=half, decision=Decision.COMMIT, origin=ClientIdentity(), begun_ms=0, error=error
+        )
     )
 
     (record,) = caplog.records

@@ -14,7 +14,7 @@ from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.asyncio_message_trace import MessageTraceMiddleware
@@ -30,10 +30,10 @@ from reliable_mq.client.observing.message_trace import (
     transaction_record,
 )
 from reliable_mq.client.observing.middleware import (
+    ClientIdentity,
     Delivery,
     Ending,
     Middleware,
-    Origin,
     Recall,
     Sending,
 )
@@ -49,7 +49,7 @@ from reliable_mq.errors import (
 from reliable_mq.message import Decision, Half, Message, SendStatus
 from reliable_mq.wire.recall_handle import RecallHandle, encode_recall_handle
 
-ORIGIN = Origin(client_id="me", address_of=lambda _: "10.0.0.1:10911")
+ORIGIN = ClientIdentity(client_id="me", address_of=lambda _: "10.0.0.1:10911")
 ORDER = Message(topic="orders", body=b"12345", tag="paid", keys=("o1", "o2"), message_id="A" * 32)
 
 
@@ -284,7 +284,7 @@ class Client:
     def __init__(self, error: Exception | None = None) -> None:
         self.settings = ClientSettings(producer_group="shop")
         self.client_id = "me"
-        self.routes = RouteTable(NameServers((("127.0.0.1:1"),), 1.0), 4, 30.0)
+        self.routes = RouteCache(NameServers((("127.0.0.1:1"),), 1.0), 4, 30.0)
         self.members: list[Any] = []
         self.let = asyncio.Event()
         self.flows = 0

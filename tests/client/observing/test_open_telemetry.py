@@ -14,7 +14,7 @@ from tests.client.observing.seen import received, stored
 from reliable_mq import trace_context
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Origin, SendVerb
+from reliable_mq.client.observing.middleware import ClientIdentity, SendVerb
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
 from reliable_mq.client.observing.send_results import of_many
 from reliable_mq.errors import ConfigurationError, RemoteError, RequestTimeout
@@ -34,7 +34,7 @@ class Traced:
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer = self.provider.get_tracer("test")
-        origin = Origin(client_id="me", address_of=lambda _: "10.0.0.1:10911")
+        origin = ClientIdentity(client_id="me", address_of=lambda _: "10.0.0.1:10911")
         self.hooks = Hooks([OpenTelemetryMiddleware(self.provider, **options)], origin)
         self.sent: list[Message] = []
 
@@ -271,7 +271,7 @@ def test_while_nobody_records_the_context_of_a_message_goes_on_as_it_came(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    hooks = Hooks([OpenTelemetryMiddleware()], Origin())
+    hooks = Hooks([OpenTelemetryMiddleware()], ClientIdentity())
 
     delivery = hooks.begin("payments", [received(traceparent=PARENT)])
     assert trace_context.trace_properties()["traceparent"] == PARENT

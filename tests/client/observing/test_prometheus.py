@@ -10,7 +10,7 @@ from tests.client.observing.seen import received, stored
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.client.observing import prometheus
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Origin
+from reliable_mq.client.observing.middleware import ClientIdentity
 from reliable_mq.client.observing.prometheus import PrometheusMiddleware
 from reliable_mq.client.observing.send_results import of_many
 from reliable_mq.errors import ConfigurationError, RemoteError, RequestTimeout
@@ -22,7 +22,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.hooks = Hooks([PrometheusMiddleware(self.registry)], Origin())
+        self.hooks = Hooks([PrometheusMiddleware(self.registry)], ClientIdentity())
 
     def of(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"reliable_mq_{name}", labels)

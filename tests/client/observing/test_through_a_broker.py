@@ -34,7 +34,7 @@ from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.observing.message_trace import TRACE_TOPIC
 from reliable_mq.client.observing.middleware import Sending
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.errors import MessageRefused, NoRoute
 from reliable_mq.message import CheckBack
 
@@ -105,12 +105,12 @@ def test_every_way_of_sending_and_handling_is_seen_once_for_each_call() -> None:
 def test_of_a_one_way_message_the_hooks_are_told_how_often_it_was_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    leaves = Producer.send_oneway
+    leaves = SendFlows.send_oneway
 
-    def leaves_at_the_third_try(producer: Producer, message: Message) -> Flow[int]:
+    def leaves_at_the_third_try(producer: SendFlows, message: Message) -> Flow[int]:
         return 2 + (yield from leaves(producer, message))
 
-    monkeypatch.setattr(Producer, "send_oneway", leaves_at_the_third_try)
+    monkeypatch.setattr(SendFlows, "send_oneway", leaves_at_the_third_try)
 
     async def scene() -> None:
         noted = Noted()

@@ -21,10 +21,10 @@ from tests.reconcile.corpus.application import LOYALTY, NAME, PAYMENTS, TABLES, 
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
-from reliable_mq.cli.demo.loss import StoredMessage, delete_message
+from reliable_mq.cli.demo.loss import AcknowledgedMessage, delete_message
 from reliable_mq.cli.demo.processes import Process
 from reliable_mq.client.thread_client import Client
-from reliable_mq.escalate.sql_by_hand import ByHand
+from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.message import Decision, Message, SendResult
 from reliable_mq.outbox.half import half_group
 from reliable_mq.outbox.stub import StubEvent
@@ -295,7 +295,7 @@ class Scene:
 
     def void(self, ids: Sequence[str]) -> None:
         """Give stubs up by hand."""
-        hands = ByHand(self.mq.database, StubEvent.VOID, actor="tester", why="not wanted")
+        hands = OperatorActions(self.mq.database, StubEvent.VOID, actor="tester", why="not wanted")
         done = {name: was for part in hands.these(ids) for name, was in part.items()}
         assert done == dict.fromkeys(ids, True)
 
@@ -306,7 +306,7 @@ class Scene:
             " WHERE message_id IN :ids"
         )
         for row in self.rows(question, ids=ids):
-            at = delete_message(self.broker.store, StoredMessage(*row))
+            at = delete_message(self.broker.store, AcknowledgedMessage(*row))
             host, _, port = self.broker.address.partition(":")
             packed = bytes(map(int, host.split("."))) + int(port).to_bytes(4, "big")
             # What lies there now is nobody's message without an id of its own.

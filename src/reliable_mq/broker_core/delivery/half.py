@@ -19,7 +19,7 @@ from itertools import islice, pairwise
 
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from reliable_mq.broker_core.offsets import OffsetTable
-from reliable_mq.broker_core.store.appender import Place
+from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.broker_core.store.log_walk import sound_records
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken
@@ -46,7 +46,7 @@ _Identity = tuple[str, int, bytes, int]
 _Latest = dict[_Identity, tuple[int, int]]  # where the last copy is in its queue and in the log
 
 
-class HalfMessages:
+class PendingHalves:
     """The halves that are pending, by queue offset, and what is known of those before."""
 
     def __init__(self) -> None:
@@ -86,18 +86,18 @@ class HalfMessages:
         """Return queue offset and log offset of the first `count` that are pending."""
         return list(islice(self._pending.items(), count))
 
-    def add(self, place: Place) -> None:
+    def add(self, place: AppendResult) -> None:
         """Note a new half."""
         self._pending[place.queue_offset] = place.commit_log_offset
         self._end = place.queue_offset + 1
 
-    def put_back(self, offset: int, half: Record, place: Place) -> None:
+    def put_back(self, offset: int, half: Record, place: AppendResult) -> None:
         """Note that a copy of a pending half, at `place`, stands for it from now on."""
         del self._pending[offset]
         self.add(place)
         self._copies[_identity(half)] = place.queue_offset
 
-    def resume(self, half: Record, place: Place) -> None:
+    def resume(self, half: Record, place: AppendResult) -> None:
         """Note that a copy of a half that can be resumed, at `place`, is pending from now on."""
         pending = self._standing_for(half)
         if pending is not None:

@@ -12,7 +12,7 @@ import msgspec
 
 from reliable_mq.broker_core.names import HALF_TOPIC
 from reliable_mq.broker_core.state import BrokerState
-from reliable_mq.broker_core.store.appender import Place, StoredMessage
+from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.errors import MessageRefused
 from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.codes import RequestCode
@@ -140,7 +140,7 @@ def _number(text: str | None, missing: int) -> int:
 
 def _put_back(
     state: BrokerState, offset: int, half: Record, properties: dict[str, str], now_ms: int
-) -> Place:
+) -> AppendResult:
     """Store a half again at the end of its queue. Apache's copy has no flag and no attempts."""
     copy = StoredMessage(
         topic=HALF_TOPIC,
@@ -185,7 +185,7 @@ def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None
     state.count_half(half.property_map(), -1, now_ms)
 
 
-def _ask(state: BrokerState, half: Record, properties: dict[str, str], place: Place) -> None:
+def _ask(state: BrokerState, half: Record, properties: dict[str, str], place: AppendResult) -> None:
     """Ask a producer of the group once the copy is stored, for its answer names the copy."""
     producer = state.clients.next_producer(properties.get(PRODUCER_GROUP, ""))
     if producer is None:

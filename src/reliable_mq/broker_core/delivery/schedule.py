@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC, can_wait
-from reliable_mq.broker_core.store.appender import Place, StoredMessage
+from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import DataVersion
@@ -134,7 +134,7 @@ class DelaySchedule:
         self._saved[level] = min(self._saved.get(level, offset), offset)
         return offset
 
-    def _deliver(self, store: MessageStore, record: Record, now_ms: int) -> Place | None:
+    def _deliver(self, store: MessageStore, record: Record, now_ms: int) -> AppendResult | None:
         """Store a message at its real place; one that cannot be there is named and passed over."""
         try:
             return store.append(_due_message(record), now_ms)

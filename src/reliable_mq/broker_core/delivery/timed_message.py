@@ -35,7 +35,7 @@ _DIGITS_MAX = 18  # of a number that Java reads as a long
 _DELIVERED = f"{TIMER_DELIVERED_MS}\x01".encode()
 
 
-class Identity(NamedTuple):
+class TimedIdentity(NamedTuple):
     """What one delivery of one timed message can be known by, in the log and before it."""
 
     topic: str
@@ -67,11 +67,11 @@ class TimedMessage(NamedTuple):
         unique_key = self.properties.get(UNIQ_KEY, "")
         return unique_key, delete_key(self.topic, unique_key, with_topic=True)
 
-    def identity(self, *, is_roll: bool) -> Identity:
+    def identity(self, *, is_roll: bool) -> TimedIdentity:
         """Return what its delivery, or its way back into the wheel, is known by."""
         rolls = _number(self.properties, TIMER_ROLLS)
         key = self.properties.get(UNIQ_KEY, "")
-        return Identity(self.topic, self.queue_id, key, self.out_ms, rolls, is_roll)
+        return TimedIdentity(self.topic, self.queue_id, key, self.out_ms, rolls, is_roll)
 
 
 def delete_key(topic: str, unique_key: str, *, with_topic: bool) -> str:
@@ -151,7 +151,7 @@ def message_when_due(
     )
 
 
-def deliveries_since(store: MessageStore, log_offset: int) -> tuple[Counter[Identity], int]:
+def deliveries_since(store: MessageStore, log_offset: int) -> tuple[Counter[TimedIdentity], int]:
     """Return what the timers stored from a log offset on, and when they did it last.
 
     A crash comes between a delivery and the note of it; the log knows what was delivered.
@@ -160,7 +160,7 @@ def deliveries_since(store: MessageStore, log_offset: int) -> tuple[Counter[Iden
         store: the log and its queues.
         log_offset: where a record begins.
     """
-    found: Counter[Identity] = Counter()
+    found: Counter[TimedIdentity] = Counter()
     last_ms = 0
     start = max(log_offset, store.log.start)
     for place in sound_records(store.log, start):
@@ -174,7 +174,9 @@ def deliveries_since(store: MessageStore, log_offset: int) -> tuple[Counter[Iden
         key, out_ms = properties.get(UNIQ_KEY, ""), _number(properties, TIMER_OUT_MS)
         if record.topic == TIMER_TOPIC:
             topic, queue_id = properties.get(REAL_TOPIC, ""), _number(properties, REAL_QUEUE_ID)
-            found[Identity(topic, queue_id, key, out_ms, rolls - 1, is_roll=True)] += 1
+            found[TimedIdentity(topic, queue_id, key, out_ms, rolls - 1, is_roll=True)] += 1
         else:
-            found[Identity(record.topic, record.queue_id, key, out_ms, rolls, is_roll=False)] += 1
+            found[
+                TimedIdentity(record.topic, record.queue_id, key, out_ms, rolls, is_roll=False)
+            ] += 1
     return found, last_ms

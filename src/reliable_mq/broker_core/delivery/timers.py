@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from reliable_mq.broker_core.delivery.timed_message import (
-    Identity,
+    TimedIdentity,
     TimedMessage,
     deliveries_since,
     message_when_due,
@@ -25,7 +25,7 @@ from reliable_mq.broker_core.delivery.timed_message import (
 )
 from reliable_mq.broker_core.delivery.topic_counts import OF_TIMERS, TopicCounts
 from reliable_mq.broker_core.names import TIMER_TOPIC
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, TimerEntry
@@ -72,7 +72,7 @@ class Timers:
         # Log end, where the search for deliveries of later slots begins, slots before it.
         self._in_flight: deque[tuple[int, int, int]] = deque()
         self._turn_begin = -1  # where the log ended before what is being delivered; -1: nothing
-        self._known: Counter[Identity] = Counter()  # what was delivered before a crash
+        self._known: Counter[TimedIdentity] = Counter()  # what was delivered before a crash
         self._known_until_ms = 0
         self._caught_up_ms = 0  # when everything in the queue had been taken up
 
@@ -242,7 +242,7 @@ class Timers:
         """Return the message of an entry; None when it is gone, or was never a timed one."""
         if entry is None:
             return None
-        record = read_unit(self._store.log, Unit(entry.commit_log_offset, entry.size, 0))
+        record = read_unit(self._store.log, QueueUnit(entry.commit_log_offset, entry.size, 0))
         timed = read_timed(record, self._precision_ms)
         if timed is None:
             log.warning("no timed message at offset %d of the log", entry.commit_log_offset)

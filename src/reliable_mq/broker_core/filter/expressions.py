@@ -26,7 +26,7 @@ Properties = Mapping[str, str]
 Evaluation = Callable[[Properties], Value]
 
 
-class Role(Enum):
+class ExpressionRole(Enum):
     """What an expression is to the one around it."""
 
     PROPERTY = "property"
@@ -42,7 +42,7 @@ class Expression(NamedTuple):
     `shown` is how Apache writes it in its messages.
     """
 
-    role: Role
+    role: ExpressionRole
     evaluate: Evaluation
     shown: Callable[[], str]
     value: Value = None
@@ -50,15 +50,15 @@ class Expression(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        return self.role in (Role.CONSTANT, Role.BOOLEAN_CONSTANT)
+        return self.role in (ExpressionRole.CONSTANT, ExpressionRole.BOOLEAN_CONSTANT)
 
     @property
     def is_boolean(self) -> bool:
-        return self.role in (Role.BOOLEAN, Role.BOOLEAN_CONSTANT)
+        return self.role in (ExpressionRole.BOOLEAN, ExpressionRole.BOOLEAN_CONSTANT)
 
 
 def _made(
-    role: Role, evaluate: Evaluation, shown: Callable[[], str], *parts: Expression
+    role: ExpressionRole, evaluate: Evaluation, shown: Callable[[], str], *parts: Expression
 ) -> Expression:
     depth = 1 + max(part.depth for part in parts)
     if depth > DEPTH_MAX:
@@ -78,18 +78,20 @@ def constant(value: Value) -> Expression:
     """Return a number or a string."""
     doubled = value.replace("'", "''") if isinstance(value, str) else ""
     text = f"'{doubled}'" if isinstance(value, str) else java_text(value)
-    return Expression(Role.CONSTANT, lambda _: value, lambda: text, value)
+    return Expression(ExpressionRole.CONSTANT, lambda _: value, lambda: text, value)
 
 
 def boolean_constant(value: bool | None) -> Expression:
     """Return TRUE, FALSE or NULL."""
     text = "NULL" if value is None else str(value).upper()
-    return Expression(Role.BOOLEAN_CONSTANT, lambda _: value, lambda: text, value)
+    return Expression(ExpressionRole.BOOLEAN_CONSTANT, lambda _: value, lambda: text, value)
 
 
 def property_of(name: str) -> Expression:
     """Return a message's property: a string, or None when the message has none of that name."""
-    return Expression(Role.PROPERTY, lambda properties: properties.get(name), lambda: name)
+    return Expression(
+        ExpressionRole.PROPERTY, lambda properties: properties.get(name), lambda: name
+    )
 
 
 def as_boolean(part: Expression) -> Expression:
@@ -100,13 +102,15 @@ def as_boolean(part: Expression) -> Expression:
     """
     if part.is_boolean:
         return part
-    if part.role is not Role.PROPERTY:
+    if part.role is not ExpressionRole.PROPERTY:
         raise FilterRefused(
             "org.apache.rocketmq.filter.parser.ParseException: "
             f"Expression will not result in a boolean value: {part.shown()}"
         )
     evaluate = part.evaluate
-    return _made(Role.BOOLEAN, lambda p: None if evaluate(p) is None else False, part.shown, part)
+    return _made(
+        ExpressionRole.BOOLEAN, lambda p: None if evaluate(p) is None else False, part.shown, part
+    )
 
 
 def negative(part: Expression) -> Expression:
@@ -119,7 +123,7 @@ def negative(part: Expression) -> Expression:
             return None
         return Long(-value) if isinstance(value, Long) else -value
 
-    return _made(Role.NEGATED, negated, _prefix("-", part), part)
+    return _made(ExpressionRole.NEGATED, negated, _prefix("-", part), part)
 
 
 def not_(part: Expression) -> Expression:
@@ -130,7 +134,7 @@ def not_(part: Expression) -> Expression:
         value = evaluate(properties)
         return None if value is None else not value
 
-    return _made(Role.BOOLEAN, inverted, _prefix("NOT", part), part)
+    return _made(ExpressionRole.BOOLEAN, inverted, _prefix("NOT", part), part)
 
 
 def any_of(parts: Sequence[Expression]) -> Expression:
@@ -158,7 +162,7 @@ def _first(parts: Sequence[Expression], *, decides: bool) -> Expression:
 
     sign = "||" if decides else "&&"
     return _made(
-        Role.BOOLEAN,
+        ExpressionRole.BOOLEAN,
         joined,
         lambda: reduce(lambda left, right: f"({left} {sign} {right})", (p.shown() for p in parts)),
         *parts,
@@ -175,7 +179,7 @@ def equal(left: Expression, right: Expression) -> Expression:
     for part in (left, right):
         if part.is_constant and part.value is None:
             raise cannot("'NULL' cannot be compared.")
-    if left.role is Role.BOOLEAN_CONSTANT and right.role is Role.CONSTANT:
+    if left.role is ExpressionRole.BOOLEAN_CONSTANT and right.role is ExpressionRole.CONSTANT:
         raise cannot(f"'{left.shown()}' cannot be compared with '{right.shown()}'")
     return _equal(left, right)
 
@@ -184,7 +188,7 @@ def is_null(part: Expression) -> Expression:
     """Return x IS NULL."""
     evaluate = part.evaluate
     return _made(
-        Role.BOOLEAN,
+        ExpressionRole.BOOLEAN,
         lambda properties: evaluate(properties) is None,
         _infix(part, "==", boolean_constant(None)),
         part,
@@ -202,7 +206,7 @@ def _equal(left: Expression, right: Expression) -> Expression:
             return False
         return compare(one, other) == 0
 
-    return _made(Role.BOOLEAN, are_equal, _infix(left, "==", right), left, right)
+    return _made(ExpressionRole.BOOLEAN, are_equal, _infix(left, "==", right), left, right)
 
 
 _ORDERS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -215,7 +219,7 @@ def ordered(sign: str, left: Expression, right: Expression) -> Expression:
         FilterRefused: when a string, a boolean or NULL stands on a side.
     """
     for part in (left, right):
-        is_number = part.role is Role.CONSTANT and not isinstance(part.value, str)
+        is_number = part.role is ExpressionRole.CONSTANT and not isinstance(part.value, str)
         if part.is_boolean or (part.is_constant and not is_number):
             raise cannot(f"Value '{part.shown()}' cannot be compared.")
     of_left, of_right, order = left.evaluate, right.evaluate, _ORDERS[sign]
@@ -231,7 +235,7 @@ def ordered(sign: str, left: Expression, right: Expression) -> Expression:
             one, other = floating_number(one), floating_number(other)
         return cast("bool", order(compare(one, other), 0))
 
-    return _made(Role.BOOLEAN, is_ordered, _infix(left, sign, right), left, right)
+    return _made(ExpressionRole.BOOLEAN, is_ordered, _infix(left, sign, right), left, right)
 
 
 def between(part: Expression, low: Expression, high: Expression) -> Expression:
@@ -263,7 +267,7 @@ def within(part: Expression, words: Sequence[str], *, inverted: bool) -> Express
     Raises:
         FilterRefused: when x is no property.
     """
-    if part.role is not Role.PROPERTY:
+    if part.role is not ExpressionRole.PROPERTY:
         raise cannot(f"Expected a property for In expression, got: {part.shown()}")
     evaluate, wanted = part.evaluate, frozenset(words)
 
@@ -273,7 +277,7 @@ def within(part: Expression, words: Sequence[str], *, inverted: bool) -> Express
 
     word = "NOT IN" if inverted else "IN"
     shown = f" {word} ( {', '.join(words)} )"
-    return _made(Role.BOOLEAN, is_within, lambda: part.shown() + shown, part)
+    return _made(ExpressionRole.BOOLEAN, is_within, lambda: part.shown() + shown, part)
 
 
 _SEARCHES: dict[str, Callable[[str, str], bool]] = {
@@ -296,4 +300,6 @@ def searched(word: str, part: Expression, text: str, *, inverted: bool) -> Expre
         value = evaluate(properties)
         return isinstance(value, str) and search(value, text) is not inverted
 
-    return _made(Role.BOOLEAN, is_found, _prefix(f"NOT {word}" if inverted else word, part), part)
+    return _made(
+        ExpressionRole.BOOLEAN, is_found, _prefix(f"NOT {word}" if inverted else word, part), part
+    )

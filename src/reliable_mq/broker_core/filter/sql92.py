@@ -20,7 +20,7 @@ from reliable_mq.broker_core.filter.java_values import (
     java_text,
     whole_number,
 )
-from reliable_mq.broker_core.filter.tokens import FilterRefused, Kind, TokenReader, cannot
+from reliable_mq.broker_core.filter.tokens import FilterRefused, TokenKind, TokenReader, cannot
 
 SQL92 = "SQL92"  # the type of such an expression in a subscription
 _FLOATING_MAX = 1.7976931348623157e308
@@ -135,7 +135,7 @@ class _Parser:
 
     def _string(self) -> str:
         token = self._tokens.take()
-        if token.kind is not Kind.STRING:
+        if token.kind is not TokenKind.STRING:
             raise self._tokens.unexpected(token)
         return token.text
 
@@ -161,15 +161,15 @@ class _Parser:
     def _primary(self) -> Expression:
         token = self._tokens.take()
         match token.kind:
-            case Kind.NAME:
+            case TokenKind.NAME:
                 return expressions.property_of(token.text)
-            case Kind.STRING:
+            case TokenKind.STRING:
                 return expressions.constant(token.text)
-            case Kind.WHOLE:
+            case TokenKind.WHOLE:
                 return expressions.constant(_whole(token.text))
-            case Kind.FLOATING:
+            case TokenKind.FLOATING:
                 return expressions.constant(_floating(token.text))
-            case Kind.WORD if token.text in _BOOLEANS:
+            case TokenKind.WORD if token.text in _BOOLEANS:
                 return expressions.boolean_constant(_BOOLEANS[token.text])
         raise self._tokens.unexpected(token)
 

@@ -26,7 +26,7 @@ def cannot(text: str) -> FilterRefused:
     return FilterRefused(f"java.lang.RuntimeException: {text}")
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is. Words and signs are kept in upper case as their text."""
 
     WORD = "word"
@@ -39,11 +39,11 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    """One token and its text as `Kind` says; a string comes without its quotes. `at` is where it
-    begins in the expression.
+    """One token and its text as `TokenKind` says; a string comes without its quotes. `at` is where
+    it begins in the expression.
     """
 
-    kind: Kind
+    kind: TokenKind
     text: str
     at: int = 0
 
@@ -69,10 +69,10 @@ _TOKEN = re.compile(
 )
 _PARSER = "org.apache.rocketmq.filter.parser"
 _NAMES = {
-    Kind.NAME: "<ID>",
-    Kind.STRING: "<STRING_LITERAL>",
-    Kind.WHOLE: "<DECIMAL_LITERAL>",
-    Kind.FLOATING: "<FLOATING_POINT_LITERAL>",
+    TokenKind.NAME: "<ID>",
+    TokenKind.STRING: "<STRING_LITERAL>",
+    TokenKind.WHOLE: "<DECIMAL_LITERAL>",
+    TokenKind.FLOATING: "<FLOATING_POINT_LITERAL>",
 }
 
 
@@ -111,7 +111,7 @@ class TokenReader:
     def take_if(self, *texts: str) -> str:
         """Take the next token when it is one of these words or signs; return its text or ''."""
         token = self.peek()
-        if token.kind in (Kind.WORD, Kind.SIGN) and token.text in texts:
+        if token.kind in (TokenKind.WORD, TokenKind.SIGN) and token.text in texts:
             self._next = None
             return token.text
         return ""
@@ -127,9 +127,9 @@ class TokenReader:
 
     def unexpected(self, token: Token) -> FilterRefused:
         """Return the refusal of a token that cannot stand where it stands."""
-        line, column = self._place(token.at if token.kind is not Kind.END else token.at - 1)
+        line, column = self._place(token.at if token.kind is not TokenKind.END else token.at - 1)
         what = "<EOF>"
-        if token.kind is not Kind.END:
+        if token.kind is not TokenKind.END:
             name = _NAMES.get(token.kind, f'"{token.text}"')
             what = f' {name} "{self._text[token.at : self._at]} "'
         return FilterRefused(
@@ -146,7 +146,7 @@ class TokenReader:
         while skipped := _SKIPPED.match(self._text, self._at):
             self._at = skipped.end()
         if self._at == len(self._text):
-            return Token(Kind.END, "", self._at)
+            return Token(TokenKind.END, "", self._at)
         self.count += 1
         if self.count > FILTER_PARTS_MAX:
             raise FilterRefused(
@@ -161,9 +161,9 @@ class TokenReader:
                 f"no word begins with {self._text[begin : begin + 20]!r}"
             )
         self._at = found.end()
-        kind, text = Kind[found.lastgroup], found[0]
-        if kind is Kind.STRING:
+        kind, text = TokenKind[found.lastgroup], found[0]
+        if kind is TokenKind.STRING:
             return Token(kind, text[1:-1].replace("''", "'"), begin)
-        if kind is Kind.NAME and text.upper() in _WORDS:
-            return Token(Kind.WORD, text.upper(), begin)
+        if kind is TokenKind.NAME and text.upper() in _WORDS:
+            return Token(TokenKind.WORD, text.upper(), begin)
         return Token(kind, text, begin)

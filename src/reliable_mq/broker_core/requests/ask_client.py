@@ -5,9 +5,9 @@ Source: Apache RocketMQ `AdminBrokerProcessor.callConsumer`, `Broker2Client`.
 
 from functools import partial
 
-from reliable_mq.broker_core.clients import Member
+from reliable_mq.broker_core.clients import RegisteredMember
 from reliable_mq.broker_core.delivery.client_calls import TIMEOUT_MS
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
@@ -28,7 +28,9 @@ def consume_message_directly(state: BrokerState, asked: Request) -> Command | No
     offset = decode_offset_message_id(ext.get("msgId", "")).commit_log_offset
     record = state.store.read_record(offset) if offset >= 0 else None
     if record is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+        )
     sent = {**ext, "brokerName": state.config.broker_name}
     topic = state.topics.get(ext.get("topic", ""))
     if topic is not None:
@@ -46,9 +48,11 @@ def _pass_on(
     group, client_id = ext.get("consumerGroup", ""), ext.get("clientId", "")
     member = _member(state, group, client_id)
     if member is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
+        )
     if member.version < _VERSION_MIN:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"The Consumer <{client_id}> Version <{member.version}> too low to finish, please "
             "upgrade it to V3_1_8_SNAPSHOT",
@@ -61,7 +65,7 @@ def _pass_on(
     return None
 
 
-def _member(state: BrokerState, group: str, client_id: str) -> Member | None:
+def _member(state: BrokerState, group: str, client_id: str) -> RegisteredMember | None:
     members = state.clients.consumer_group(group)
     known = members.members.values() if members else ()
     return next((member for member in known if member.client_id == client_id), None)

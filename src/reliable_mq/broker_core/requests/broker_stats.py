@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from math import log as logarithm
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.statistics import Sum, Totals
+from reliable_mq.broker_core.statistics import Totals, WindowSum
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
@@ -34,13 +34,13 @@ def view_broker_stats_data(state: BrokerState, request: Request) -> Command:
     state.collect_statistics(now_ms)
     item = state.statistics.item(name, key)
     if item is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
     minute, hour, day = (_sum(item.over(window, now_ms)) for window in range(3))
     body = {"statsDay": day, "statsHour": hour, "statsMinute": minute}
     return reply(request.command, body=fastjson.dumps(body))
 
 
-def _sum(found: Sum) -> dict[str, float]:
+def _sum(found: WindowSum) -> dict[str, float]:
     return {"avgpt": found.avgpt, "sum": found.sum, "tps": found.tps}
 
 

@@ -5,15 +5,15 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `ProducerManager`, `ConsumerOffs
 
 import msgspec
 
-from reliable_mq.broker_core.clients import Member
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.clients import RegisteredMember
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 
 
-def connection_of(member: Member) -> dict[str, object]:
+def connection_of(member: RegisteredMember) -> dict[str, object]:
     """Return a member as connection lists show it."""
     return {
         "clientAddr": member.address,
@@ -28,7 +28,7 @@ def get_producer_connection_list(state: BrokerState, request: Request) -> Comman
     name = request.command.ext_fields.get("producerGroup", "")
     members = state.clients.producers().get(name)
     if members is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
     body = {"connectionSet": [connection_of(member) for member in members]}
     return reply(request.command, body=fastjson.dumps(body))
 

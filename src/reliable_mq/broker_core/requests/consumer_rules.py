@@ -13,7 +13,7 @@ from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.request_modes import RequestMode
 from reliable_mq.broker_core.requests.refusal import (
     GROUPS_MAX,
-    Refused,
+    RequestRefused,
     refuse_above,
     refuse_long_names,
 )
@@ -49,8 +49,8 @@ def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Comm
     return reply(request.command, body=fastjson.dumps(body))
 
 
-def _too_many_rules(what: str, cure: str) -> Refused:
-    return Refused(
+def _too_many_rules(what: str, cure: str) -> RequestRefused:
+    return RequestRefused(
         ResponseCode.INVALID_PARAMETER,
         f"the broker has {RULES_MAX} {what}, the most that it keeps: {cure}",
     )
@@ -60,11 +60,11 @@ def set_message_request_mode(state: BrokerState, request: Request) -> Command:
     """SET_MESSAGE_REQUEST_MODE: whether a group pulls or pops a topic."""
     mode = msgspec.convert(read_json(request.command.body), RequestMode)
     if is_retry_topic(mode.topic):
-        raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
     if state.topics.get(mode.topic) is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
     if state.find_group(mode.consumer_group, request.now_ms) is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
         )
     if not state.request_modes.has(mode) and len(state.request_modes) >= RULES_MAX:
@@ -119,13 +119,15 @@ def set_commit_log_read_mode(state: BrokerState, request: Request) -> Command:
     """SET_COMMITLOG_READ_MODE: whether the system reads ahead in the log."""
     ext = request.command.ext_fields
     if not ext:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode param error")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode param error")
     try:
         mode = int(ext.get(_READ_AHEAD_MODE, ""))
     except ValueError:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode failed") from None
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode failed"
+        ) from None
     if mode not in (_NORMAL, _RANDOM):
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER, "set commitlog readahead mode param value error"
         )
     config = msgspec.structs.replace(state.config, data_read_ahead=mode == _NORMAL)

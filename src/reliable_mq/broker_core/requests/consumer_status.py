@@ -5,9 +5,9 @@ Source: Apache RocketMQ `AdminBrokerProcessor.getConsumerStatus`, `Broker2Client
 
 from functools import partial
 
-from reliable_mq.broker_core.clients import Member
+from reliable_mq.broker_core.clients import RegisteredMember
 from reliable_mq.broker_core.requests.offset_reset import refuse_old_clients
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.answer import encode_answer
@@ -57,7 +57,7 @@ def get_consumer_status(state: BrokerState, asked: Request) -> Command | None:
     name, wanted = ext.get("group", ""), ext.get("clientAddr", "").strip()
     group = state.clients.consumer_group(name)
     if group is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{name}]"
         )
     refuse_old_clients(group)
@@ -70,7 +70,7 @@ def get_consumer_status(state: BrokerState, asked: Request) -> Command | None:
     return None
 
 
-def _ask(state: BrokerState, asked: Request, member: Member, survey: _Survey) -> None:
+def _ask(state: BrokerState, asked: Request, member: RegisteredMember, survey: _Survey) -> None:
     ext = asked.command.ext_fields
     sent = {"topic": ext.get("topic", ""), "group": ext.get("group", "")}
     command = request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, sent)

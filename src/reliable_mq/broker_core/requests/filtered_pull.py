@@ -9,7 +9,7 @@ from typing import NamedTuple
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull, Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.state import BrokerState
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, RecordError
 from reliable_mq.line_limit import limited_log
@@ -33,7 +33,7 @@ _READ_SIZE_MAX = 8 * 1024 * 1024
 _JUDGED_SIZE_MAX = 64 * 1024  # what is read of one record to judge it
 
 
-class Scan(NamedTuple):
+class FilterResult(NamedTuple):
     """What a filter let through. `status` says why, when that is nothing."""
 
     next_offset: int
@@ -50,7 +50,7 @@ def scan(
     scan_max: int,
     count_max: int,
     size_max: int,
-) -> Scan:
+) -> FilterResult:
     """Return the wanted records from a queue offset on, and where the next pull begins.
 
     The first record is returned whatever its size; then the limits of number and size hold, for
@@ -64,9 +64,9 @@ def scan(
     while units := queue.units(offset, min(_UNITS_AT_ONCE, end - offset)):
         for unit in units:
             if records and (len(records) == count_max or total + unit.size > size_max):
-                return Scan(offset, records, status)
+                return FilterResult(offset, records, status)
             if to_read <= 0:
-                return Scan(offset, records, status)
+                return FilterResult(offset, records, status)
             to_read -= min(unit.size, _JUDGED_SIZE_MAX)
             if unit.commit_log_offset < store.log.start:
                 status = "MESSAGE_WAS_REMOVING"
@@ -77,11 +77,11 @@ def scan(
                 total += len(record)
             known_until = unit.commit_log_offset + unit.size
             offset += 1
-    return Scan(offset, records, status)
+    return FilterResult(offset, records, status)
 
 
 def _plain(
-    store: MessageStore, queue: ConsumeQueue, number: int, unit: Unit, wanted: Filter
+    store: MessageStore, queue: ConsumeQueue, number: int, unit: QueueUnit, wanted: Filter
 ) -> bytes | None:
     """Return a record if it is wanted, judged by its properties.
 
@@ -105,7 +105,7 @@ def _plain(
 
 
 def _sought(
-    store: MessageStore, queue: ConsumeQueue, number: int, _unit: Unit, wanted: Filter
+    store: MessageStore, queue: ConsumeQueue, number: int, _unit: QueueUnit, wanted: Filter
 ) -> bytes | None:
     """Return the record of a message if it can be read and is wanted, whatever its unit says."""
     record = store.reader.record(queue, number)
@@ -121,17 +121,17 @@ def scan_cost(wanted: Wanted, count: int) -> int:
     return 0 if wanted is None else count // _UNITS_FOR_COST
 
 
-class Judged(NamedTuple):
+class PullDecision(NamedTuple):
     """Whether a pull is to be answered now, and what it cost to say so, in microseconds."""
 
     is_wanted: bool
     cost: int
 
 
-_FREE = Judged(is_wanted=True, cost=0)
+_FREE = PullDecision(is_wanted=True, cost=0)
 
 
-def judge_new(state: BrokerState, pull: WaitingPull) -> Judged:
+def judge_new(state: BrokerState, pull: WaitingPull) -> PullDecision:
     """Return whether a pull that is ready wants a message that came.
 
     One that wants none is not asked about these messages again.
@@ -152,4 +152,4 @@ def judge_new(state: BrokerState, pull: WaitingPull) -> Judged:
         return _FREE  # the pull meets the same fault, and is answered with it
     pull.judged = found.next_offset
     cost = scan_cost(wanted, found.next_offset - begin)
-    return Judged(bool(found.records) or found.next_offset < queue.end, cost)
+    return PullDecision(bool(found.records) or found.next_offset < queue.end, cost)

@@ -7,7 +7,7 @@ What a request does not name stays. Source: Apache RocketMQ 5.4.0 `AttributeUtil
 import re
 from collections.abc import Mapping
 
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.wire.codes import ResponseCode
 
 _JAVA_LONG = re.compile(r"[+-]?[0-9]+")
@@ -55,5 +55,5 @@ def _verified(value: str, allowed: range) -> str:
     return value
 
 
-def _refused(why: str) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, why)
+def _refused(why: str) -> RequestRefused:
+    return RequestRefused(ResponseCode.SYSTEM_ERROR, why)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.broker_core.clients import ConsumerData, Member, SubscriptionData
+from reliable_mq.broker_core.clients import ConsumerData, RegisteredMember, SubscriptionData
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.connections import connection_of
@@ -16,7 +16,7 @@ from reliable_mq.broker_core.requests.group_attributes import altered
 from reliable_mq.broker_core.requests.refusal import (
     GROUPS_MAX,
     GROUPS_OF_CONNECTION_MAX,
-    Refused,
+    RequestRefused,
     body_of,
     refuse_above,
     table_full,
@@ -67,7 +67,7 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
     refuse_above(len(subscriptions), SUBSCRIPTIONS_MAX, "subscriptions")
     for subscription in subscriptions:
         refuse_too_large(subscription)
-    member = Member(
+    member = RegisteredMember(
         request.connection.id,
         beat.client_id,
         command.language,
@@ -80,7 +80,7 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
     if not state.clients.has_room(
         member, producers, beat.consumers or (), keeps_subscriptions=keeps
     ):
-        raise Refused(ResponseCode.SYSTEM_BUSY, _TOO_MUCH)
+        raise RequestRefused(ResponseCode.SYSTEM_BUSY, _TOO_MUCH)
     is_changed = beat.fingerprint == 0
     for consumer in beat.consumers or []:
         if _register_consumer(state, consumer, member, request.now_ms, keeps=keeps):
@@ -96,7 +96,12 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
 
 
 def _register_consumer(
-    state: BrokerState, consumer: ConsumerData, member: Member, now_ms: int, *, keeps: bool
+    state: BrokerState,
+    consumer: ConsumerData,
+    member: RegisteredMember,
+    now_ms: int,
+    *,
+    keeps: bool,
 ) -> bool:
     """Note a consumer; return whether its group is there, or may be made."""
     name = consumer.group_name
@@ -155,7 +160,7 @@ def get_consumer_list_by_group(state: BrokerState, request: Request) -> Command:
     name = request.command.ext_fields.get("consumerGroup", "")
     group = state.clients.consumer_group(name)
     if group is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
     return reply(request.command, body=fastjson.dumps({"consumerIdList": group.client_ids()}))
 
 
@@ -164,7 +169,9 @@ def get_consumer_connection_list(state: BrokerState, request: Request) -> Comman
     name = request.command.ext_fields.get("consumerGroup", "")
     group = state.clients.consumer_group(name)
     if group is None:
-        raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        raise RequestRefused(
+            ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
+        )
     body = {
         "connectionSet": [connection_of(member) for member in group.members.values()],
         "consumeFromWhere": group.consume_from_where,
@@ -222,9 +229,9 @@ def _wanted(state: BrokerState, row: Any) -> GroupConfig:
 def _refuse_faulty(group: GroupConfig) -> None:
     fault = group_fault(group.group_name)
     if fault:
-        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
     if group.retry_queue_nums > QUEUES_MAX:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"retryQueueNums={group.retry_queue_nums}: a topic has 0 to {QUEUES_MAX} queues",
         )
@@ -247,5 +254,5 @@ def get_subscription_group_config(state: BrokerState, request: Request) -> Comma
     """GET_SUBSCRIPTIONGROUP_CONFIG."""
     group = state.groups.get(request.command.ext_fields.get("group", ""))
     if group is None:
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
     return reply(request.command, body=fastjson.dumps(msgspec.to_builtins(group)))

@@ -29,7 +29,7 @@ from reliable_mq.broker_core.requests import (
     topics,
     transactions,
 )
-from reliable_mq.broker_core.requests.refusal import Refused, refuse_above
+from reliable_mq.broker_core.requests.refusal import RequestRefused, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import InvariantBroken, MessageRefused, ProtocolError, StoreError
@@ -42,7 +42,7 @@ from reliable_mq.wire.headers import fault_of
 log = limited_log(__name__)
 
 Handler = Callable[[BrokerState, Request], Command | None]
-"""Answers a request, with None when the reply comes later. Raises `Refused` before any change."""
+"""Answers a request, or None: the reply comes later. Raises `RequestRefused` before any change."""
 
 SMALL_ANSWERS: frozenset[int] = frozenset(
     {
@@ -162,7 +162,7 @@ def answer_to(state: BrokerState, request: Request) -> Command | None:
         if len(command.body) > REQUEST_BODY_SIZE_MAX and command.code not in _SENDS:
             refuse_above(len(command.body), REQUEST_BODY_SIZE_MAX, "bytes")
         return handler(state, request)
-    except Refused as refused:
+    except RequestRefused as refused:
         ext = refused.ext
         if ext is None and command.code in _SENDS:
             ext = state.send_reply.ext

@@ -10,7 +10,7 @@ Source: Apache RocketMQ `TopicMessageType`, `DefaultTopicMessageTypeValidator`,
 from collections.abc import Mapping
 
 from reliable_mq.broker_core.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.requests.timed import TIMER_WISHES
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.wire.codes import ResponseCode
@@ -45,7 +45,7 @@ def check_message_type(topic: TopicConfig, properties: Mapping[str, str]) -> Non
         return
     expected, actual = topic.attributes.get(ATTRIBUTE, "NORMAL"), message_type(properties)
     if expected not in (actual, MIXED):
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
             f"TopicMessageType validate failed, the expected type is {expected}, "
             f"but actual type is {actual}",

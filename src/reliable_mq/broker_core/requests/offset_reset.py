@@ -4,14 +4,14 @@ Source: Apache RocketMQ `AdminBrokerProcessor.resetOffset`, `Broker2Client.reset
 `ConsumerOffsetManager`.
 """
 
-from reliable_mq.broker_core.clients import ConsumerGroup, Member
+from reliable_mq.broker_core.clients import RegisteredGroup, RegisteredMember
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.offsets import is_known_queue, offset_at_time
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.queue_stats import QueueKey, queue_key
 from reliable_mq.broker_core.requests.refusal import (
     QUEUES_ASKED_MAX,
-    Refused,
+    RequestRefused,
     no_room_for_offsets,
     refuse_above,
 )
@@ -41,9 +41,9 @@ def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command
         return _tell_consumers(state, asked, header)
     topic = state.topics.get(header.topic)
     if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
     if state.groups.get(header.group) is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
         )
     if header.queue_id >= 0:
@@ -54,7 +54,7 @@ def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command
             queue_id: _by_time(state, header, queue_id) for queue_id in range(topic.read_queue_nums)
         }
     if not offsets:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
     if not state.offsets.may_commit(header.group, header.topic, offsets):
         raise no_room_for_offsets()
     for queue_id, offset in offsets.items():
@@ -70,7 +70,7 @@ def _target(state: BrokerState, header: ResetOffsetHeader) -> int:
         return _by_time(state, header, header.queue_id)
     first, end = state.store.bounds(header.topic, header.queue_id)
     if not first <= offset <= end + 1:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"Target offset {offset} not in consume queue range [{first}-{end}]",
         )
@@ -106,7 +106,7 @@ def _tell_consumers(state: BrokerState, asked: Request, header: ResetOffsetHeade
     """Send RESET_CONSUMER_CLIENT_OFFSET to each online consumer of the group."""
     topic = state.topics.get(header.topic)
     if topic is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.TOPIC_NOT_EXIST,
             f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
         )
@@ -115,14 +115,14 @@ def _tell_consumers(state: BrokerState, asked: Request, header: ResetOffsetHeade
     for queue_id in range(topic.write_queue_nums):
         consumed = state.offsets.get(header.group, header.topic, queue_id)
         if consumed is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
             )
         by_time = _by_time(state, header, queue_id)
         offsets[queue_id] = by_time if header.is_force else min(by_time, consumed)
     group = state.clients.consumer_group(header.group)
     if group is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.CONSUMER_NOT_ONLINE,
             f"Consumer not online, so can not reset offset, Group: {header.group} "
             f"Topic: {header.topic} Timestamp: {header.timestamp}",
@@ -133,18 +133,18 @@ def _tell_consumers(state: BrokerState, asked: Request, header: ResetOffsetHeade
     return _table_reply(state, asked.command, header.topic, offsets)
 
 
-def refuse_old_clients(group: ConsumerGroup) -> None:
+def refuse_old_clients(group: RegisteredGroup) -> None:
     """Refuse what clients before version 3.0.7 cannot be asked for."""
     for member in group.members.values():
         if member.version < _VERSION_MIN:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"the client does not support this feature. version={member.version}",
             )
 
 
 def _reset_frame(
-    state: BrokerState, header: ResetOffsetHeader, member: Member, offsets: dict[int, int]
+    state: BrokerState, header: ResetOffsetHeader, member: RegisteredMember, offsets: dict[int, int]
 ) -> bytes:
     """Return the request to one consumer; clients of C++ and its kin take a list of queues."""
     body: object
@@ -193,7 +193,7 @@ def clone_group_offset(state: BrokerState, asked: Request) -> Command:
     topic = (header.topic or "").strip()
     fault = group_fault(header.dest_group)
     if fault:
-        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
     names = [
         name
         for name in ([topic] if topic else state.offsets.topics_of(header.src_group))

@@ -6,7 +6,7 @@ Source: Apache RocketMQ `ConsumerManageProcessor`, `AdminBrokerProcessor`, `Cons
 import re
 from bisect import bisect_left, bisect_right
 
-from reliable_mq.broker_core.requests.refusal import Refused, no_room_for_offsets
+from reliable_mq.broker_core.requests.refusal import RequestRefused, no_room_for_offsets
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.wire.codes import ResponseCode
@@ -37,12 +37,12 @@ def query_consumer_offset(state: BrokerState, request: Request) -> Command:
     offset = state.offsets.get(header.consumer_group, header.topic, header.queue_id)
     if offset is None:
         if header.set_zero_if_not_found is False:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, do not set to zero, maybe this group boot first",
             )
         if not _is_young(state, state.store.queue(header.topic, header.queue_id)):
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
             )
@@ -69,13 +69,13 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Command:
     ext = request.command.ext_fields
     group, topic = ext["consumerGroup"], ext.get("topic", "")
     if state.groups.get(group) is None:
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
     if state.topics.get(topic) is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
     if not _is_number(ext.get("queueId")):
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"QueueId is null, topic is {topic}")
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"QueueId is null, topic is {topic}")
     if not _is_number(ext.get("commitOffset")):
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
     header = UpdateConsumerOffsetHeader.decode(ext)
     if state.offsets.pending_reset(group, topic, header.queue_id) is not None:
         return reply(request.command, remark="Offset has been previously reset")

@@ -7,7 +7,7 @@ import msgspec
 
 from reliable_mq.broker_core.requests.offsets import store_time_ms
 from reliable_mq.broker_core.requests.queue_stats import QueueKey, queue_key, tps_in_minute
-from reliable_mq.broker_core.requests.refusal import QUEUES_ASKED_MAX, Refused, refuse_above
+from reliable_mq.broker_core.requests.refusal import QUEUES_ASKED_MAX, RequestRefused, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.statistics import GROUP_GET_NUMS
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
@@ -116,7 +116,7 @@ def query_consume_time_span(state: BrokerState, request: Request) -> Command:
     name, group = ext.get("topic", ""), ext.get("group", "")
     topic = state.topics.get(name)
     if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
     refuse_above(topic.write_queue_nums, _TIMES_QUEUES_MAX, "queues")
     spans = []
     for queue_id in range(topic.write_queue_nums):
@@ -152,7 +152,7 @@ def query_consume_queue(state: BrokerState, request: Request) -> Command:
     name, queue_id, index = header.topic, header.queue_id, header.index
     queue = state.store.queue(name, queue_id)
     if queue is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{name} is not exist!")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{name} is not exist!")
     if not queue.first <= index < queue.end:
         return reply(request.command, remark=f"Index {index} of {queue_id}@{name} is not exist!")
     body: dict[str, object] = {"maxQueueIndex": queue.end, "minQueueIndex": queue.first}

@@ -15,10 +15,10 @@ from reliable_mq.broker_core.requests.damaged import sound_records
 from reliable_mq.broker_core.requests.filtered_pull import scan, scan_cost
 from reliable_mq.broker_core.requests.offsets import is_young
 from reliable_mq.broker_core.requests.pull_reply import FOUND, PullExt, encode_found
-from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused, no_such_topic
+from reliable_mq.broker_core.requests.refusal import SEE_FAQ, RequestRefused, no_such_topic
 from reliable_mq.broker_core.requests.subscription import wanted_by
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.line_limit import limited_log
@@ -68,7 +68,7 @@ def pull_message(state: BrokerState, request: Request) -> None:
     if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
         waiting = _waiting(state, request, header, wanted, found.next_offset)
         if not state.pulls.has_room(waiting):
-            raise Refused(ResponseCode.SYSTEM_BUSY, _TOO_MANY)
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, _TOO_MANY)
     _note_progress(state, header, found, commits=bool(header.sys_flag & COMMIT_OFFSET))
     if command.is_oneway:
         return
@@ -104,7 +104,7 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[bytes, in
     try:
         group = state.groups.get(header.consumer_group)
         topic, wanted = _allowed(state, group, header, pull.address, pull.wanted)
-    except Refused as refused:
+    except RequestRefused as refused:
         return encode_answer(reply(pull.command, refused.code, refused.remark, refused.ext)), 0
     found = _find(state, header, wanted)
     _note_progress(state, header, found, commits=False)
@@ -127,12 +127,12 @@ def _allowed(
         Refused: when it is not.
     """
     if group is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"subscription group [{header.consumer_group}] does not exist, {SEE_FAQ}",
         )
     if not group.consume_enable:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.NO_PERMISSION,
             f"subscription group no permission, {header.consumer_group}",
             _GROUP_FORBIDDEN,
@@ -141,13 +141,13 @@ def _allowed(
     if topic is None:
         raise no_such_topic(header.topic, after=" ")
     if not topic.perm & READ:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.NO_PERMISSION,
             f"the topic[{header.topic}] pulling message is forbidden",
             _TOPIC_FORBIDDEN,
         )
     if not 0 <= header.queue_id < topic.read_queue_nums:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer}]",
@@ -305,8 +305,8 @@ def _read_filtered(
 
 
 def _more_units(
-    queue: ConsumeQueue, offset: int, units: list[Unit], count_max: int
-) -> Iterator[Unit]:
+    queue: ConsumeQueue, offset: int, units: list[QueueUnit], count_max: int
+) -> Iterator[QueueUnit]:
     """Yield units, and those behind them as long as one pull may look: most may not be wanted."""
     end = offset + max(_SCAN_MAX, count_max)
     while units:

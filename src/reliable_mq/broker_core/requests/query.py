@@ -5,7 +5,7 @@ Source: Apache RocketMQ 5.4.0 `QueryMessageProcessor`, `DefaultMessageStore.quer
 
 from typing import NamedTuple
 
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.message_index import MessageIndex
 from reliable_mq.broker_core.store.unit_reading import read_listed
@@ -24,7 +24,9 @@ def view_message_by_id(state: BrokerState, request: Request) -> Command:
     offset = int(request.command.ext_fields["offset"])
     record = state.store.read_record(offset) if offset >= 0 else None
     if record is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+        )
     return reply(request.command, body=state.store.log.read(offset, record.size))
 
 
@@ -44,21 +46,23 @@ def query_message(state: BrokerState, request: Request) -> Command | None:
     header = QueryMessageHeader.decode(ext)
     count_max, kind = header.max_num, header.index_type or ""
     if count_max < 0:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"maxNum is {count_max}, it must not be negative")
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"maxNum is {count_max}, it must not be negative"
+        )
     if ext.get("_UNIQUE_KEY_QUERY", "").lower() == "true":
         count_max, kind = state.config.query_count_max, "U"
     if request.command.is_oneway:
         return None
     if not state.store.is_indexed and not state.is_index_stuck:
         if len(state.waiting_queries) >= _WAITING_MAX:
-            raise Refused(ResponseCode.SYSTEM_BUSY, "too many queries wait, ask again later")
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, "too many queries wait, ask again later")
         state.waiting_queries.append(request)
         return None
     found = _Found(b"", 0, 0)
     if state.store.index:
         found = _look(state, state.store.index, header, count_max, kind)
     if not found.body:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.QUERY_NOT_FOUND,
             "can not find message, maybe time range not correct",
             _reach(found),

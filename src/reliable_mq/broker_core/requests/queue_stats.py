@@ -4,7 +4,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor`.
 """
 
 from reliable_mq.broker_core.requests.offsets import store_time_ms
-from reliable_mq.broker_core.requests.refusal import QUEUES_ASKED_MAX, Refused, refuse_above
+from reliable_mq.broker_core.requests.refusal import QUEUES_ASKED_MAX, RequestRefused, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.statistics import MINUTE, TOPIC_PUT_NUMS
 from reliable_mq.wire import fastjson
@@ -19,7 +19,7 @@ def get_topic_stats_info(state: BrokerState, request: Request) -> Command:
     name = request.command.ext_fields.get("topic", "")
     topic = state.topics.get(name)
     if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
     refuse_above(topic.queue_count, QUEUES_ASKED_MAX, "queues")
     table: dict[QueueKey, dict[str, int]] = {}
     for queue_id in range(topic.queue_count):

@@ -4,7 +4,7 @@ Source: Apache RocketMQ `RecallMessageProcessor`.
 """
 
 from reliable_mq.broker_core.delivery.timed_message import delete_key
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.requests.timed import java_long, put_into_wheel
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
@@ -34,8 +34,8 @@ def recall_message(state: BrokerState, request: Request) -> Command | None:
     ext = {MSG_REGION: state.config.region_id}
     try:
         message, unique_key = _deletion(state, request, header)
-    except Refused as refused:
-        raise Refused(refused.code, refused.remark, ext) from None
+    except RequestRefused as refused:
+        raise RequestRefused(refused.code, refused.remark, ext) from None
     place = state.append(message, request.now_ms)
     if not command.is_oneway:
         answer = reply(command, ext={**ext, "msgId": unique_key})
@@ -53,21 +53,23 @@ def _deletion(
     """
     config, now_ms = state.config, request.now_ms
     if not config.recall_messages:
-        raise Refused(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
     if state.topics.get(header.topic) is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist"
         )
     handle = decode_recall_handle(header.recall_handle)
     if handle is None:
-        raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+        raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
     if handle.topic != header.topic:
-        raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
+        raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
     if handle.broker != config.broker_name:
-        raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
+        raise RequestRefused(
+            ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available"
+        )
     time_ms = java_long(handle.time)
     if time_ms is None or not 0 < time_ms - now_ms < config.timer_seconds_max * 1000:
-        raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
+        raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
     key = delete_key(handle.topic, handle.unique_key, with_topic=config.recall_with_topic)
     properties = {
         TAGS: _TAG,
@@ -89,7 +91,7 @@ def _deletion(
     )
     try:
         put_into_wheel(state, message, properties, now_ms)
-    except Refused:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "recall failed, execute error") from None
+    except RequestRefused:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "recall failed, execute error") from None
     message.properties = encode_properties(properties)
     return message, handle.unique_key

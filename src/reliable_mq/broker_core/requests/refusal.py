@@ -13,7 +13,7 @@ from reliable_mq.wire.command import Command
 SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
-class Refused(ReliableMQError):
+class RequestRefused(ReliableMQError):
     """A request is answered with a code that means no.
 
     Args:
@@ -44,7 +44,7 @@ def body_of(command: Command) -> bytes:
         Refused: when there is none.
     """
     if not command.body:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "the request's body is missing")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the request's body is missing")
     return command.body
 
 
@@ -55,15 +55,15 @@ def refuse_above(count: int, count_max: int, what: str) -> None:
         Refused: when `count` is more than `count_max`.
     """
     if count > count_max:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"the request is about {count} {what}, at most {count_max} are allowed",
         )
 
 
-def no_room_for_offsets() -> Refused:
+def no_room_for_offsets() -> RequestRefused:
     """Return the refusal of a request that would add an offset to a table that is full."""
-    return Refused(
+    return RequestRefused(
         ResponseCode.SYSTEM_ERROR,
         "the broker keeps as many offsets of groups as it may: delete topics that nobody needs, or "
         "groups with their offsets (cleanOffset)",
@@ -78,49 +78,49 @@ def refuse_long_names(*names: str) -> None:
     """
     for name in names:
         if len(name) > NAME_LENGTH_MAX:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
                 f"a name of {len(name)} characters, at most {NAME_LENGTH_MAX} are allowed",
             )
 
 
-def table_full(what: str) -> Refused:
+def table_full(what: str) -> RequestRefused:
     """Return the refusal of a request that would make the table of topics or of groups longer."""
-    return Refused(
+    return RequestRefused(
         ResponseCode.SYSTEM_ERROR,
         f"the broker's table of {what} has {TABLE_SIZE_MAX} characters of JSON or more: delete "
         f"{what} that nobody needs; rows may be changed if they get no longer",
     )
 
 
-def no_such_topic(topic: str, *, after: str = "") -> Refused:
+def no_such_topic(topic: str, *, after: str = "") -> RequestRefused:
     """Return the refusal of a send or pull; `after` is what Apache puts before its advice."""
-    return Refused(
+    return RequestRefused(
         ResponseCode.TOPIC_NOT_EXIST,
         f"topic[{topic}] not exist, apply first please!{after}{SEE_FAQ}",
     )
 
 
-def no_such_queue(queue_id: int, topic: object, producer: str) -> Refused:
+def no_such_queue(queue_id: int, topic: object, producer: str) -> RequestRefused:
     """Return the refusal of a send to a queue that the topic does not have."""
-    return Refused(
+    return RequestRefused(
         ResponseCode.INVALID_PARAMETER,
         f"request queueId[{queue_id}] is illegal, {topic} Producer: {producer}",
     )
 
 
-def too_large(body_size_max: int) -> Refused:
+def too_large(body_size_max: int) -> RequestRefused:
     """Return the refusal of a message whose body or properties cannot be stored."""
-    return Refused(
+    return RequestRefused(
         ResponseCode.MESSAGE_ILLEGAL,
         "the message is illegal, maybe msg body or properties length not matched. "
         f"msg body length limit {body_size_max}B, msg properties length limit 32KB.",
     )
 
 
-def no_such_group(group: str) -> Refused:
+def no_such_group(group: str) -> RequestRefused:
     """Return the refusal of a retry for a group that is not there and may not be created."""
-    return Refused(
+    return RequestRefused(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
         f"subscription group not exist, {group} {SEE_FAQ}",
     )

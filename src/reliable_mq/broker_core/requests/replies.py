@@ -11,7 +11,7 @@ from functools import partial
 from reliable_mq.broker_core.requests.refusal import no_such_queue, too_large
 from reliable_mq.broker_core.requests.send import any_queue, topic_for
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.appender import Place, StoredMessage
+from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import MessageRefused, StoreError
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
@@ -139,7 +139,7 @@ def _finish(
         state.reply_when_stored(asked.connection.id, place.end, frame)
 
 
-def _keep(state: BrokerState, message: StoredMessage, now_ms: int) -> Place | None:
+def _keep(state: BrokerState, message: StoredMessage, now_ms: int) -> AppendResult | None:
     """Store a reply, unless that is not wanted or not possible.
 
     Whatever happens, the one who replied hears how it went: this runs in the asker's answer, at the

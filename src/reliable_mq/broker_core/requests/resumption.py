@@ -6,7 +6,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor.resumeCheckHalfMessage`.
 """
 
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.errors import RecordError
@@ -24,7 +24,7 @@ def resume_check_half_message(state: BrokerState, request: Request) -> Command |
     header = ResumeHalfHeader.decode(request.command.ext_fields)
     half = _half(state, header.msg_id)
     if state.pressure.is_disk_full:
-        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
     copy = StoredMessage(
         topic=HALF_TOPIC,
         queue_id=0,
@@ -54,12 +54,12 @@ def _half(state: BrokerState, message_id: str) -> Record:
         offset = -1
     half = state.store.read_record(offset) if offset >= 0 else None
     if half is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"Exception was thrown when putting message back to {HALF_TOPIC}.",
         )
     if half.topic not in (HALF_TOPIC, GIVEN_UP_TOPIC) or not state.halves.can_be_resumed(half):
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, "this is no half of a transaction that is still open"
         )
     return half

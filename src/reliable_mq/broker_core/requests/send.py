@@ -20,7 +20,7 @@ from reliable_mq.broker_core.names import (
 )
 from reliable_mq.broker_core.requests.message_type import check_message_type
 from reliable_mq.broker_core.requests.refusal import (
-    Refused,
+    RequestRefused,
     no_such_group,
     no_such_queue,
     no_such_topic,
@@ -34,7 +34,7 @@ from reliable_mq.broker_core.requests.timed import (
 )
 from reliable_mq.broker_core.requests.transactions import append_half, half_refused, is_half
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.appender import Lane, Place, StoredMessage
+from reliable_mq.broker_core.store.appender import AppendResult, Lane, StoredMessage
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.batch_body import decode_columns
@@ -178,9 +178,11 @@ def topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> Top
         return topic
     fault = topic_fault(name)
     if fault:
-        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
     if is_send_forbidden(name):
-        raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+        )
     if is_retry_topic(name):
         return _retry_topic(state, header, now_ms)
     topic = _made(state, header, now_ms)
@@ -251,12 +253,12 @@ def _check_batch(state: BrokerState, header: SendMessageHeader, body: bytes) -> 
     if header.sys_flag & TRANSACTION_MASK:
         raise too_large(state.config.message_size_max)  # so Apache's words
     if is_retry_topic(header.topic):
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
             f"batch request does not support retry group {header.topic}",
         )
     if not body:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "the batch holds no message")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the batch holds no message")
 
 
 def _message(
@@ -287,7 +289,7 @@ def any_queue(state: BrokerState, topic: TopicConfig) -> int:
         Refused: when the topic has none to write to.
     """
     if not topic.write_queue_nums:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic_name}] has no queue to write to"
         )
     return state.store.log.end % topic.write_queue_nums
@@ -295,7 +297,7 @@ def any_queue(state: BrokerState, topic: TopicConfig) -> int:
 
 def _append_one(
     state: BrokerState, message: StoredMessage, properties: bytes, now_ms: int
-) -> Place:
+) -> AppendResult:
     properties = _identified(properties, state.new_message_ids(now_ms))
     if message.topic[0] == "%" or _named_here(_END + properties):
         return _append_rewritten(state, message, properties, now_ms)
@@ -348,7 +350,7 @@ def _delay_level(text: str) -> int:
 
 def _append_rewritten(
     state: BrokerState, message: StoredMessage, stored_properties: bytes, now_ms: int
-) -> Place:
+) -> AppendResult:
     """Store a message whose properties name what the broker itself decides."""
     properties = decode_properties(stored_properties + state.broker_properties)
     level = _delay_level(properties.get(DELAY, "0"))
@@ -368,7 +370,7 @@ def _append_rewritten(
 
 def _append_batch(
     state: BrokerState, like: StoredMessage, body: bytes, now_ms: int
-) -> tuple[Place, list[int]]:
+) -> tuple[AppendResult, list[int]]:
     """Store the messages of a batch; all of it is read before anything is stored.
 
     Raises:

@@ -6,7 +6,7 @@ Source: Apache RocketMQ `AbstractSendMessageProcessor.consumerSendMsgBack`.
 from reliable_mq.broker_core.delivery.schedule import delayed
 from reliable_mq.broker_core.dispatch import is_queued
 from reliable_mq.broker_core.groups import GroupConfig
-from reliable_mq.broker_core.requests.refusal import Refused, no_such_group
+from reliable_mq.broker_core.requests.refusal import RequestRefused, no_such_group
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.topics import WRITE
@@ -41,12 +41,16 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
         return reply(command)
     record = state.store.read_record(header.offset) if header.offset >= 0 else None
     if record is None or not is_queued(record.sys_flag):
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
+        )
     if state.pressure.is_disk_full:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE: the broker's disk is full")
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE: the broker's disk is full"
+        )
     retry_topic = state.ensure_retry_topic(header.group, group.retry_queue_nums, request.now_ms)
     if not retry_topic.perm & WRITE:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.NO_PERMISSION,
             f"the topic[{retry_topic.topic_name}] sending message is forbidden",
         )

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Sequence
 from functools import partial
 
-from reliable_mq.broker_core.store.appender import Place
+from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, encode_command, reply
@@ -69,7 +69,7 @@ class SendReply:
         self,
         command: Command,
         queue_id: int,
-        place: Place,
+        place: AppendResult,
         offsets: Sequence[int] = (),
         recall_handle: str = "",
     ) -> bytes:
@@ -98,7 +98,7 @@ class SendReply:
         return encode_answer(answer)
 
     def encode_half(
-        self, command: Command, queue_id: int, place: Place, transaction_id: str
+        self, command: Command, queue_id: int, place: AppendResult, transaction_id: str
     ) -> bytes:
         """Return the frame that answers `command`, whose half message went to `place`."""
         message_id = f"{self._host}{place.commit_log_offset:016X}"

@@ -9,7 +9,7 @@ from reliable_mq.broker_core.config import (
     BrokerConfig,
     changed_config,
 )
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.line_limit import limited_log
@@ -48,11 +48,11 @@ def update_broker_config(state: BrokerState, request: Request) -> Command:
     """
     changes = read_properties(request.command.body)
     if changes.keys() & _BLACK_LIST:
-        raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        raise RequestRefused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
     try:
         config, warnings = changed_config(state.config, changes)
     except ConfigurationError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error)) from error
     for warning in warnings:
         log.warning("%s", warning)
     if config != state.config:

@@ -8,7 +8,7 @@ from reliable_mq.broker_core.delivery.long_poll import Wanted
 from reliable_mq.broker_core.filter.sql92 import SQL92, Filter, compile_filter
 from reliable_mq.broker_core.filter.tokens import FilterRefused
 from reliable_mq.broker_core.groups import GroupConfig
-from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused, refuse_above
+from reliable_mq.broker_core.requests.refusal import SEE_FAQ, RequestRefused, refuse_above
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.limits import FILTER_LENGTH_MAX, TAGS_MAX
 from reliable_mq.line_limit import limited_log
@@ -56,7 +56,7 @@ def check_filter(state: BrokerState, subscription: SubscriptionData) -> None:
         _compiled(subscription.sub_string, subscription.expression_type)
     except FilterRefused as refused:
         log.warning("a filter does not read: %.200s: %s", subscription.sub_string, refused)
-        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(refused)) from refused
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(refused)) from refused
 
 
 def _compiled(expression: str, expression_type: str | None, known: Wanted = None) -> Filter:
@@ -69,7 +69,7 @@ def _compiled(expression: str, expression_type: str | None, known: Wanted = None
 
 def _refuse_when_off(state: BrokerState, expression_type: str | None) -> None:
     if not state.config.property_filter:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"The broker does not support consumer to filter message by {expression_type}",
         )
@@ -95,7 +95,7 @@ def wanted_by(
     try:
         return _compiled(subscription.sub_string, subscription.expression_type, known)
     except FilterRefused as refused:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.FILTER_DATA_NOT_EXIST,
             "The broker's consumer filter data is not exist!Your expression may be wrong!",
         ) from refused
@@ -126,8 +126,8 @@ def _inline(
     return frozenset(tags_code(tag) for tag in tags if tag)
 
 
-def _unreadable() -> Refused:
-    return Refused(
+def _unreadable() -> RequestRefused:
+    return RequestRefused(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
     )
 
@@ -138,28 +138,28 @@ def _registered(
     """Return what the members of a group said in heartbeats that they want of the topic."""
     members = state.clients.consumer_group(header.consumer_group)
     if members is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{SEE_FAQ}"
         )
     if members.message_model == BROADCASTING and not group.consume_broadcast_enable:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.NO_PERMISSION,
             f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
             BROADCASTING_FORBIDDEN,
         )
     if state.groups.is_read_forbidden(group.group_name, header.topic):
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.NO_PERMISSION,
             f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
             SUBSCRIPTION_FORBIDDEN,
         )
     subscription = members.subscriptions.get(header.topic)
     if subscription is None:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{SEE_FAQ}"
         )
     if subscription.sub_version < header.sub_version:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
         )
     return subscription

@@ -4,7 +4,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `TopicConfigAndMappingSerializeW
 """
 
 from reliable_mq.broker_core.names import system_topics
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.limits import FRAME_SIZE_MAX, OFFSETS_ASKED_MAX
@@ -74,7 +74,7 @@ def get_all_consumer_offset(state: BrokerState, request: Request) -> Command:
     elif offsets.has_all_rows:  # as of the last save: others are served meanwhile
         body = offsets.dump_encoded().encode()
     else:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_BUSY, "very many offsets are new here, ask again in some seconds"
         )
     instead = "group by group with GET_CONSUME_STATS"
@@ -89,7 +89,7 @@ def _refuse_too_long(size: int, what: str, instead: str) -> None:
         Refused: when it is too long.
     """
     if size > _BODY_MAX:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"{what} take {size} bytes and do not fit into a frame; ask for them {instead}",
         )

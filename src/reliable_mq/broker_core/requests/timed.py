@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from reliable_mq.broker_core.names import TIMER_TOPIC, can_wait, is_retry_topic
-from reliable_mq.broker_core.requests.refusal import Refused, too_large
+from reliable_mq.broker_core.requests.refusal import RequestRefused, too_large
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
@@ -55,7 +55,7 @@ def put_into_wheel(
         MessageRefused: when its properties cannot be stored.
     """
     if not state.config.timer_wheel:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             "accurate timer message is not enabled, timerWheelEnable is false",
         )
@@ -67,7 +67,7 @@ def put_into_wheel(
     if due_ms - now_ms > state.config.timer_seconds_max * 1000:
         raise _illegal_time(state)
     if not can_wait(message.topic, message.queue_id):  # a topic that was there before us
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.NO_PERMISSION, f"a message of topic[{message.topic}] cannot be timed."
         )
     precision_ms = state.config.timer_precision_ms
@@ -95,8 +95,8 @@ def java_long(text: str) -> int | None:
     return number if number is not None and -I64_MAX <= number <= I64_MAX else None
 
 
-def _illegal_time(state: BrokerState) -> Refused:
-    return Refused(
+def _illegal_time(state: BrokerState) -> RequestRefused:
+    return RequestRefused(
         ResponseCode.MESSAGE_ILLEGAL,
         "timer message illegal, the delay time should not be bigger than the max delay "
         f"{state.config.timer_seconds_max * 1000}ms; or if set del msg, the delay time should be "

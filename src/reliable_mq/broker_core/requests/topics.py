@@ -9,7 +9,7 @@ import msgspec
 from reliable_mq.broker_core.names import EVENT_TOPIC, topic_fault
 from reliable_mq.broker_core.requests import message_type
 from reliable_mq.broker_core.requests.consumer_rules import forget_modes
-from reliable_mq.broker_core.requests.refusal import Refused, refuse_above, table_full
+from reliable_mq.broker_core.requests.refusal import RequestRefused, refuse_above, table_full
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
@@ -42,7 +42,7 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Command | N
     header = TopicConfigHeader.decode({**ext, "order": "true" if is_order else "false"})
     fault = topic_fault(header.topic)
     if fault:
-        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
     _refuse_system_topic(state, header.topic)
     _refuse_filter_type(header.topic_filter_type)
     known = state.topics.get(header.topic)
@@ -84,7 +84,7 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
     for wanted in listed:
         fault = topic_fault(wanted.topic_name)
         if fault:
-            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
         _refuse_system_topic(state, wanted.topic_name)
         _refuse_filter_type(wanted.topic_filter_type)
         _refuse_queue_count(wanted)
@@ -105,13 +105,15 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
 
 def _refuse_filter_type(filter_type: str) -> None:
     if filter_type not in _FILTER_TYPES:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{filter_type}] value invalid")
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{filter_type}] value invalid"
+        )
 
 
 def _refuse_queue_count(topic: TopicConfig) -> None:
     fewest = min(topic.read_queue_nums, topic.write_queue_nums)
     if not 0 <= fewest <= topic.queue_count <= QUEUES_MAX:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"{topic}: a topic has 0 to {QUEUES_MAX} queues",
         )
@@ -119,7 +121,7 @@ def _refuse_queue_count(topic: TopicConfig) -> None:
 
 def _refuse_system_topic(state: BrokerState, name: str) -> None:
     if state.topics.is_system(name):
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
         )
 
@@ -145,7 +147,9 @@ def _changed_attributes(
             continue
         is_mixed = (name, value) == (message_type.ATTRIBUTE, message_type.MIXED)
         if is_mixed and not state.config.mixed_message_type:
-            raise Refused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported."
+            )
         if value not in _ATTRIBUTE_VALUES[name]:
             allowed = _ATTRIBUTE_VALUES[name]
             if not state.config.mixed_message_type:
@@ -155,8 +159,8 @@ def _changed_attributes(
     return attributes
 
 
-def _attribute_fault(what: str) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, what)
+def _attribute_fault(what: str) -> RequestRefused:
+    return RequestRefused(ResponseCode.SYSTEM_ERROR, what)
 
 
 def get_topic_config(state: BrokerState, request: Request) -> Command:
@@ -164,7 +168,9 @@ def get_topic_config(state: BrokerState, request: Request) -> Command:
     name = request.command.ext_fields.get("topic", "")
     topic = state.topics.get(name)
     if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        raise RequestRefused(
+            ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
+        )
     return reply(request.command, body=fastjson.dumps(msgspec.to_builtins(topic)))
 
 
@@ -176,7 +182,7 @@ def delete_topic_in_broker(state: BrokerState, request: Request) -> None:
     """
     name = request.command.ext_fields.get("topic", "")
     if not name.strip():
-        raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
     _refuse_system_topic(state, name)
     state.pressure.check_tables()
     if state.topics.remove(name, request.now_ms):

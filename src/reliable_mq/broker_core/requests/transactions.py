@@ -12,10 +12,10 @@ import msgspec
 
 from reliable_mq.broker_core.delivery.half_check import CHECK_NOTES_SIZE
 from reliable_mq.broker_core.names import HALF_TOPIC
-from reliable_mq.broker_core.requests.refusal import Refused, too_large
+from reliable_mq.broker_core.requests.refusal import RequestRefused, too_large
 from reliable_mq.broker_core.requests.timed import TIMER_WISHES
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.appender import Place, StoredMessage
+from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
@@ -47,9 +47,9 @@ _DELAYS = frozenset({DELAY, *TIMER_WISHES})
 _DECISIONS = (TRANSACTION_NONE, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 
 
-def half_refused(broker: str) -> Refused:
+def half_refused(broker: str) -> RequestRefused:
     """Return the refusal of a half message by the broker with this IP address."""
-    return Refused(
+    return RequestRefused(
         ResponseCode.NO_PERMISSION,
         f"the broker[{broker}] sending transaction message is forbidden",
     )
@@ -66,7 +66,7 @@ def is_half(properties: Mapping[str, str], attempts: int) -> bool:
 
 def append_half(
     state: BrokerState, message: StoredMessage, properties: dict[str, str], now_ms: int
-) -> Place:
+) -> AppendResult:
     """Store a message as a half. Its properties, which hold its id, gain its real place.
 
     Raises:
@@ -77,7 +77,7 @@ def append_half(
     if state.config.reject_transaction_message:
         raise half_refused(state.config.broker_ip)
     if not _DELAYS.isdisjoint(properties):
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot be delayed as well"
         )
     for note in (TRANSACTION_CHECK_TIMES, TRANSACTION_FIRST_OFFSET):
@@ -105,13 +105,13 @@ def end_transaction(state: BrokerState, request: Request) -> Command | None:
     """END_TRANSACTION. One that says nothing new is not answered, as at Apache's broker."""
     header = EndTransactionHeader.decode(request.command.ext_fields)
     if header.commit_or_rollback not in _DECISIONS:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
     if header.commit_or_rollback == TRANSACTION_NONE:
         return None
     half = _half(state, header, request.now_ms)
     message = _committed(half)
     if state.pressure.is_disk_full:
-        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
     frame = None if request.command.is_oneway else encode_answer(reply(request.command))
     if state.halves.is_settled(half):
         if frame:
@@ -138,18 +138,18 @@ def _half(state: BrokerState, header: EndTransactionHeader, now_ms: int) -> Reco
         timeout_ms = state.config.transaction_timeout_ms
         immunity_ms = int(immunity) * 1000 if immunity.isdecimal() else 0
         if now_ms - half.born_time_ms > max(immunity_ms, timeout_ms):
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, "")  # it is asked by a check-back
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, "")  # it is asked by a check-back
     if properties.get(PRODUCER_GROUP) != header.producer_group:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if half.queue_offset != header.tran_state_table_offset:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     if half.topic != HALF_TOPIC or REAL_TOPIC not in properties:
         raise _no_half()
     return half
 
 
-def _no_half() -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+def _no_half() -> RequestRefused:
+    return RequestRefused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
 
 
 def _committed(half: Record) -> StoredMessage:

@@ -10,7 +10,7 @@ from itertools import accumulate
 import msgspec
 
 from reliable_mq.broker_core.dispatch import UNQUEUED, queue_tags_code, queue_tags_codes
-from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
+from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, pack_unit
 from reliable_mq.errors import MessageRefused
 from reliable_mq.wire.record import BLANK_SIZE, TRANSACTION_MASK
@@ -38,7 +38,7 @@ class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
     prepared_transaction_offset: int = 0
 
 
-class Place(msgspec.Struct, gc=False):
+class AppendResult(msgspec.Struct, gc=False):
     """Where a message went. It is durable when the log is durable up to `end`."""
 
     commit_log_offset: int
@@ -107,7 +107,7 @@ class Appender:
             lane.arrivals = None
         return lanes
 
-    def append(self, message: StoredMessage, now_ms: int) -> Place:
+    def append(self, message: StoredMessage, now_ms: int) -> AppendResult:
         """Give a message its place. Its bytes leave with the next `take_batch`.
 
         Raises:
@@ -138,7 +138,7 @@ class Appender:
         reconsume_times: int,
         prepared_transaction_offset: int,
         now_ms: int,
-    ) -> Place:
+    ) -> AppendResult:
         """`append` of a message that is given by its fields (the hot path of sends)."""
         log = self._log
         is_queued = sys_flag & TRANSACTION_MASK not in UNQUEUED
@@ -176,7 +176,7 @@ class Appender:
             arrivals.last_log_offset = offset
             arrivals.log_end = offset + size
             arrivals.size += size
-        return Place(offset, queue_offset, offset + size)
+        return AppendResult(offset, queue_offset, offset + size)
 
     def append_batch(
         self,
@@ -185,7 +185,7 @@ class Appender:
         bodies: Sequence[bytes],
         properties: Sequence[bytes],
         now_ms: int,
-    ) -> tuple[Place, list[int]]:
+    ) -> tuple[AppendResult, list[int]]:
         """Append messages that are like `like` save for these, side by side in the log.
 
         Return the place of the first, with the end of the last, and where each begins.
@@ -227,7 +227,7 @@ class Appender:
         arrivals.last_log_offset = offsets[-1]
         arrivals.log_end = begin + total
         arrivals.size += total
-        return Place(begin, first, begin + total), offsets
+        return AppendResult(begin, first, begin + total), offsets
 
     def _open(self, lane: Lane, first: int) -> Arrivals:
         arrivals = Arrivals(lane.topic, lane.queue_id, first, [], set(), 0, 0, 0)
@@ -235,7 +235,7 @@ class Appender:
         self._open_lanes.append(lane)
         return arrivals
 
-    def take_batch(self) -> tuple[Batch, Dispatch] | None:
+    def take_batch(self) -> tuple[LogBatch, Dispatch] | None:
         """Return what was appended since the last call, and what is due when that is safe."""
         batch = self._log.take_batch()
         if batch is None:

@@ -31,7 +31,7 @@ _PAGE = 4096  # the size of a segment is a multiple of it, as a rule
 _GAP = 16 * 1024  # bytes that are read sooner than a read of its own begins
 
 
-class Write(NamedTuple):
+class SegmentWrite(NamedTuple):
     """Bytes for one segment: `parts` one after another from `at`."""
 
     segment: DiskFile
@@ -39,10 +39,10 @@ class Write(NamedTuple):
     parts: list[bytes]
 
 
-class Batch(NamedTuple):
+class LogBatch(NamedTuple):
     """What one turn appended, in log order; `end` is the log's end after it."""
 
-    writes: list[Write]
+    writes: list[SegmentWrite]
     end: int
 
 
@@ -65,7 +65,7 @@ class CommitLog:
         self._firsts: list[int] = []
         self._segments: list[DiskFile] = []
         self._spare: tuple[int, DiskFile] | None = None
-        self._pending: list[Write] = []
+        self._pending: list[SegmentWrite] = []
         self._is_read_ahead = True
         self._room = 0  # the size of the room that was given last
         self.capacity_end = 0  # where the newest segment ends
@@ -184,7 +184,7 @@ class CommitLog:
     def _pend_write(self) -> None:
         segment = self._segments[-1]
         if not self._pending or self._pending[-1].segment is not segment:
-            self._pending.append(Write(segment, self.end - self._firsts[-1], []))
+            self._pending.append(SegmentWrite(segment, self.end - self._firsts[-1], []))
 
     def _next_segment(self) -> DiskFile:
         first = self.capacity_end
@@ -212,23 +212,23 @@ class CommitLog:
         """Whether something was appended since `take_batch`."""
         return bool(self._pending)
 
-    def take_batch(self) -> Batch | None:
+    def take_batch(self) -> LogBatch | None:
         """Return what was appended since the last call, or None."""
         if not self._pending:
             return None
-        batch = Batch(self._pending, self.end)
+        batch = LogBatch(self._pending, self.end)
         self._pending = []
         return batch
 
     @staticmethod
-    def write(batch: Batch) -> None:
+    def write(batch: LogBatch) -> None:
         """Write the batch; batches must be written in the order in which they were taken."""
         for segment, at, parts in batch.writes:
             segment.write(at, parts)
             segment.write_ahead(at + sum(map(len, parts)))
 
     @staticmethod
-    def sync(batch: Batch) -> None:
+    def sync(batch: LogBatch) -> None:
         """Return when the batch, and everything before it, is on the medium."""
         for segment, _at, _parts in batch.writes:
             segment.sync()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from reliable_mq.broker_core.store.deletions import FOLDER, Origin
+from reliable_mq.broker_core.store.deletions import FOLDER, QueueBegin
 from reliable_mq.broker_core.store.disk import Disk, DiskFile, is_out_of_room
 from reliable_mq.errors import InvariantBroken, StoreCorrupt, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE as SIZE
@@ -27,11 +27,11 @@ from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 _UNIT = struct.Struct(">qiq")
 pack_unit = _UNIT.pack  # commit-log offset, size, tags code
 _GATHERED_MAX = 512
-_AT_0 = Origin()
+_0 = QueueBegin()
 _BLANK_UNIT = _UNIT.pack(0, 0x7FFFFFFF, 0)  # before the first unit of a queue that begins later
 
 
-class Unit(NamedTuple):
+class QueueUnit(NamedTuple):
     """Where one message is, and the hash of its tag."""
 
     commit_log_offset: int
@@ -39,7 +39,7 @@ class Unit(NamedTuple):
     tags_code: int
 
 
-class Places(NamedTuple):
+class RecordPlaces(NamedTuple):
     """Where some records begin in the log, and their sizes."""
 
     begins: tuple[int, ...]
@@ -92,7 +92,7 @@ class ConsumeQueue:
     )
 
     def __init__(
-        self, disk: Disk, topic: str, queue_id: int, file_size: int = SIZE, origin: Origin = _AT_0
+        self, disk: Disk, topic: str, queue_id: int, file_size: int = SIZE, origin: QueueBegin = _0
     ) -> None:
         """Open the files that are there and not stale; nothing is changed.
 
@@ -160,7 +160,7 @@ class ConsumeQueue:
             extent = f"units {self.first} to {self.end}, {waiting} of them not written"
             raise InvariantBroken(f"Q1: {self._folder}: {extent}")
 
-    def _first_that(self, is_beyond: Callable[[Unit], bool]) -> int:
+    def _first_that(self, is_beyond: Callable[[QueueUnit], bool]) -> int:
         """Return the first of the units from `first` to `end` that lies beyond, by bisection."""
         low, high = self.first, self.end
         while low < high:
@@ -180,7 +180,7 @@ class ConsumeQueue:
 
     def _set_end(self, end: int) -> None:
         self.end = end
-        last = self.unit(end - 1) if end > self.first else Unit(-1, 1, 0)
+        last = self.unit(end - 1) if end > self.first else QueueUnit(-1, 1, 0)
         self.last_log_offset = last.commit_log_offset
         self.log_end = last.commit_log_offset + last.size
 
@@ -288,18 +288,18 @@ class ConsumeQueue:
         self._gathered = []
         self.invariants()
 
-    def unit(self, index: int) -> Unit:
+    def unit(self, index: int) -> QueueUnit:
         """Return the unit of message `index`, which must be in `first` .. `end` - 1."""
         if self._gathered and index >= self.end - len(self._gathered):
-            return Unit(*_UNIT.unpack(self._gathered[index - self.end]))
+            return QueueUnit(*_UNIT.unpack(self._gathered[index - self.end]))
         number, at = self._place(index)
-        return Unit(*_UNIT.unpack(self._files[number].copy(at, CONSUME_QUEUE_UNIT_SIZE)))
+        return QueueUnit(*_UNIT.unpack(self._files[number].copy(at, CONSUME_QUEUE_UNIT_SIZE)))
 
     def path_of(self, index: int) -> str:
         """Return the path of the file that holds the unit of message `index`."""
         return self._path(index // self._per_file)
 
-    def mend(self, index: int, unit: Unit) -> None:
+    def mend(self, index: int, unit: QueueUnit) -> None:
         """Write the unit of a message that has one already."""
         number, at = self._place(index)
         self._file(number).write(at, (pack_unit(*unit),))
@@ -307,17 +307,17 @@ class ConsumeQueue:
         if index == self.end - 1:
             self._set_end(self.end)
 
-    def units(self, index: int, count: int) -> list[Unit]:
+    def units(self, index: int, count: int) -> list[QueueUnit]:
         """Return up to `count` units from message `index`, as many as one file holds."""
-        return [Unit(*unit) for unit in _UNIT.iter_unpack(self._packed(index, count))]
+        return [QueueUnit(*unit) for unit in _UNIT.iter_unpack(self._packed(index, count))]
 
-    def places(self, index: int, count: int) -> Places | None:
+    def places(self, index: int, count: int) -> RecordPlaces | None:
         """Return what `units` returns without a step for each; None when there are none."""
         packed = self._packed(index, count)
         if not packed:
             return None
         fields = _places_of(len(packed) // CONSUME_QUEUE_UNIT_SIZE).unpack(packed)
-        return Places(fields[::2], fields[1::2])
+        return RecordPlaces(fields[::2], fields[1::2])
 
     def _packed(self, index: int, count: int) -> bytes:
         """Return the bytes of units, those that wait for `flush` included."""
@@ -394,4 +394,4 @@ class ConsumeQueue:
             file.close()
 
 
-_BLANK = Unit(*_UNIT.unpack(_BLANK_UNIT))
+_BLANK = QueueUnit(*_UNIT.unpack(_BLANK_UNIT))

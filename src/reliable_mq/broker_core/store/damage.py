@@ -15,7 +15,7 @@ from reliable_mq.errors import InvariantBroken
 STRETCHES_MAX = 10_000  # so that a medium that dies fills neither memory nor the process's log
 
 
-class Stretch(NamedTuple):
+class DamagedRange(NamedTuple):
     """Damage from one log offset to another."""
 
     begin: int
@@ -30,7 +30,7 @@ class KnownDamage:
     """
 
     def __init__(self) -> None:
-        self.stretches: list[Stretch] = []
+        self.stretches: list[DamagedRange] = []
         self.sought_from = 0
 
     def invariants(self) -> None:
@@ -58,7 +58,7 @@ class KnownDamage:
         is_before = at == 0 or self.stretches[at - 1].end <= begin
         return is_before and (at == len(self.stretches) or end <= self.stretches[at].begin)
 
-    def note(self, begin: int, end: int) -> Stretch | None:
+    def note(self, begin: int, end: int) -> DamagedRange | None:
         """Note damage; return as much of it as is to be named, None when it is known already.
 
         Args:
@@ -70,7 +70,7 @@ class KnownDamage:
         at = bisect_right(self.stretches, begin, key=_begin)
         if at < len(self.stretches):
             end = min(end, self.stretches[at].begin)
-        self.stretches.insert(at, Stretch(begin, end))
+        self.stretches.insert(at, DamagedRange(begin, end))
         return self.stretches[at]
 
     def forget_before(self, log_start: int) -> None:
@@ -78,5 +78,5 @@ class KnownDamage:
         self.stretches = [stretch for stretch in self.stretches if stretch.end > log_start]
 
 
-def _begin(stretch: Stretch) -> int:
+def _begin(stretch: DamagedRange) -> int:
     return stretch.begin

@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from reliable_mq.broker_core.store.disk import Disk
-from reliable_mq.broker_core.store.progress import Progress, TopicFolder
+from reliable_mq.broker_core.store.progress import StoreProgress, TopicFolder
 from reliable_mq.decodable import decodable
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 from reliable_mq.line_limit import limited_log
@@ -41,7 +41,7 @@ class Deletion(msgspec.Struct, frozen=True, rename="camel"):
     begin: _Number
 
 
-class Origin(NamedTuple):
+class QueueBegin(NamedTuple):
     """Where a queue begins, and the names of its files that hold deleted messages only."""
 
     begin: int = 0
@@ -64,7 +64,7 @@ class Deletions:
         queues[queue_id] = Deletion(log_end, begin)
         self._is_news = True
 
-    def note_others(self, disk: Disk, progress: Progress | None, *, was_killed: bool) -> None:
+    def note_others(self, disk: Disk, progress: StoreProgress | None, *, was_killed: bool) -> None:
         """Note what another broker deleted, which wrote the table of topics last.
 
         A queue without a folder is deleted: after a clean stop every queue with a message has one,
@@ -138,13 +138,13 @@ class Deletions:
             if each.begin
         ]
 
-    def origin(self, disk: Disk, topic: str, queue_id: int, file_size: int) -> Origin:
+    def origin(self, disk: Disk, topic: str, queue_id: int, file_size: int) -> QueueBegin:
         """Return how a queue begins, and which of its files nobody may read."""
         deletion = self._topics.get(topic, {}).get(queue_id)
         begin = deletion.begin if deletion else 0
         begin += -begin % (file_size // CONSUME_QUEUE_UNIT_SIZE)
         if deletion is None or not begin:
-            return Origin()
+            return QueueBegin()
         stale: set[str] = set()
         folder = f"{FOLDER}/{topic}/{queue_id}"
         for name in disk.names(folder):
@@ -154,9 +154,9 @@ class Deletions:
             if _log_begin(disk, f"{folder}/{name}", file_size) >= deletion.log_end:
                 # Apache's broker made the topic again, and began at 0.
                 self.note(topic, queue_id, deletion.log_end, 0)
-                return Origin()
+                return QueueBegin()
             stale.add(name)
-        return Origin(begin, frozenset(stale))
+        return QueueBegin(begin, frozenset(stale))
 
     def is_kept(self, topic: str, log_start: int) -> bool:
         """Whether the log may still hold deleted records of a topic."""

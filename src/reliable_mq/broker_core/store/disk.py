@@ -178,7 +178,7 @@ def is_out_of_descriptors(error: BaseException) -> bool:
     return _number_of(error) in (errno.EMFILE, errno.ENFILE)
 
 
-class Lack(NamedTuple):
+class DiskShortage(NamedTuple):
     """What there is too little of, and what to do about it."""
 
     what: str
@@ -186,15 +186,19 @@ class Lack(NamedTuple):
 
 
 _LACKS = {
-    errno.EMFILE: Lack("the process may open no more files", "raise its limit of open files"),
-    errno.ENFILE: Lack("the system may open no more files", "raise its limit of open files"),
-    errno.EDQUOT: Lack("the quota of the disk is used up", "make room"),
+    errno.EMFILE: DiskShortage(
+        "the process may open no more files", "raise its limit of open files"
+    ),
+    errno.ENFILE: DiskShortage(
+        "the system may open no more files", "raise its limit of open files"
+    ),
+    errno.EDQUOT: DiskShortage("the quota of the disk is used up", "make room"),
 }
 
 
-def lack_of(error: BaseException) -> Lack:
+def lack_of(error: BaseException) -> DiskShortage:
     """Return what an error with `is_out_of_room` is for want of."""
-    return _LACKS.get(_number_of(error), Lack("the disk is full", "make room"))
+    return _LACKS.get(_number_of(error), DiskShortage("the disk is full", "make room"))
 
 
 def _number_of(error: BaseException) -> int:

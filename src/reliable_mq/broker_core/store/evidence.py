@@ -12,13 +12,13 @@ from reliable_mq.broker_core.store.commit_log import CommitLog, segment_path
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.deletions import Deletions
 from reliable_mq.broker_core.store.log_walk import (
-    Found,
+    FoundRecord,
     blank_behind,
     next_record,
     record_at,
     store_time_ms,
 )
-from reliable_mq.broker_core.store.progress import Progress
+from reliable_mq.broker_core.store.progress import StoreProgress
 from reliable_mq.errors import StoreCorrupt, StoreError
 from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.wire.record import MAGIC_V1, MAGIC_V2
@@ -33,7 +33,7 @@ class Evidence(NamedTuple):
     log: CommitLog
     queues: Mapping[QueueKey, ConsumeQueue]
     checkpoint: Checkpoint
-    progress: Progress | None
+    progress: StoreProgress | None
     was_killed: bool
     boot_id: str
     delays_ms: Mapping[int, int]
@@ -41,7 +41,7 @@ class Evidence(NamedTuple):
     units_per_file: int
 
     @property
-    def newest_progress(self) -> Progress | None:
+    def newest_progress(self) -> StoreProgress | None:
         """The note, when nobody else wrote the store since."""
         note = self.progress
         return note if note and note.is_newest(self.checkpoint) else None
@@ -52,7 +52,7 @@ class Evidence(NamedTuple):
         note = self.newest_progress
         return note is not None and note.boot_id == self.boot_id != ""
 
-    def was_durable(self, record: Found) -> bool:
+    def was_durable(self, record: FoundRecord) -> bool:
         """Whether a record was complete before the last stop."""
         if not self.was_killed or store_time_ms(record) < self.checkpoint.commit_log_time_ms:
             return True
@@ -64,7 +64,7 @@ class Evidence(NamedTuple):
             is_in_queue and (note.is_sync_flush or self.is_same_boot)
         )
 
-    def written_behind(self, place: int) -> Found | None:
+    def written_behind(self, place: int) -> FoundRecord | None:
         """Return the first valid record behind a place, if it proves that the place was written.
 
         Rule 4. What is durable is a beginning of the log, so that the first one decides for all.

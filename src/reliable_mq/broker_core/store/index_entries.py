@@ -50,16 +50,16 @@ _WATCHED = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_MASK
 _COMPUTED = -1  # among hashes: the next one that is computed with all others
 
 
-class Columns(NamedTuple):
+class IndexColumns(NamedTuple):
     """Entries, one in each place: the hash of the key, where the record is, its store time (ms)."""
 
     hashes: list[int]
     offsets: list[int]
     times_ms: list[int]
 
-    def since(self, begin: int) -> "Columns":
+    def since(self, begin: int) -> "IndexColumns":
         """Return the entries from a place on."""
-        return Columns(self.hashes[begin:], self.offsets[begin:], self.times_ms[begin:])
+        return IndexColumns(self.hashes[begin:], self.offsets[begin:], self.times_ms[begin:])
 
 
 _Unpack = Callable[[bytes, int], tuple[bytes, ...]]
@@ -151,13 +151,13 @@ class IndexEntries:
         """Whether so much was read that no more should be at once."""
         return len(self._marks) >= _RECORDS_MAX or self._many >= _ENTRIES_MAX
 
-    def columns(self) -> Columns:
+    def columns(self) -> IndexColumns:
         """Return the entries."""
         computed = iter(index_hashes(self._shares, self._tails))
         marks = chain.from_iterable(self._marks)
         hashes = [next(computed) if mark < 0 else mark for mark in marks]
         counts = list(map(len, self._marks))
-        return Columns(hashes, _spread(self._offsets, counts), _spread(self._times_ms, counts))
+        return IndexColumns(hashes, _spread(self._offsets, counts), _spread(self._times_ms, counts))
 
     def read(self, piece: bytes, offset: int) -> int:
         """Read whole records until it is enough; return how many bytes they take.

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator
 
 from reliable_mq.broker_core.store.disk import DiskFile
-from reliable_mq.broker_core.store.index_entries import Columns
+from reliable_mq.broker_core.store.index_entries import IndexColumns
 from reliable_mq.errors import InvariantBroken
 
 HEAD_SIZE = 40
@@ -75,7 +75,7 @@ class IndexFile:
         """Where the record of the last entry begins, -1 without one."""
         return self._entry(self.next - 1)[1] if self.next > 1 else -1
 
-    def put(self, entries: Columns) -> int:
+    def put(self, entries: IndexColumns) -> int:
         """Add entries, as many as there is room for; return how many."""
         room = self._capacity - self.next
         hashes, offsets, times_ms = (column[:room] for column in entries)

@@ -24,7 +24,7 @@ _LOOK = 64
 _BLANK_MAGIC = BLANK_MAGIC.to_bytes(4)
 
 
-class Found(NamedTuple):
+class FoundRecord(NamedTuple):
     """A valid record: its log offset and size, and where it is in a piece of its segment."""
 
     offset: int
@@ -47,7 +47,7 @@ class LogWalk:
         self.end = start
         self.last = -1
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[FoundRecord]:
         size = self._log.segment_size
         while self.end < self._log.capacity_end:
             first, segment = self._log.segment_at(self.end)
@@ -58,7 +58,7 @@ class LogWalk:
                 return
             self.end = first + size
 
-    def _records(self, first: int, segment: DiskFile) -> Iterator[Found]:
+    def _records(self, first: int, segment: DiskFile) -> Iterator[FoundRecord]:
         chunk_size = _CHUNK
         while True:
             chunk_offset = self.end
@@ -67,7 +67,7 @@ class LogWalk:
             while size := valid_size_at(buffer, at, chunk_offset + at):
                 if chunk_offset + at >= self._begin:
                     self.end = chunk_offset + at
-                    yield Found(self.end, size, buffer, at)
+                    yield FoundRecord(self.end, size, buffer, at)
                 self.last = chunk_offset + at
                 at += size
                 self.end = chunk_offset + at
@@ -79,7 +79,7 @@ class LogWalk:
                 chunk_size = max(claimed, _CHUNK)
 
 
-def record_at(log: CommitLog, offset: int) -> Found | None:
+def record_at(log: CommitLog, offset: int) -> FoundRecord | None:
     """Return the valid record at `offset`, or None."""
     if not log.start <= offset < log.capacity_end:
         return None
@@ -88,10 +88,10 @@ def record_at(log: CommitLog, offset: int) -> Found | None:
     if not 0 < size <= FRAME_SIZE_MAX:  # what is larger never came
         return None
     buffer = memoryview(segment.copy(offset - first, size))
-    return Found(offset, size, buffer, 0) if valid_size_at(buffer, 0, offset) else None
+    return FoundRecord(offset, size, buffer, 0) if valid_size_at(buffer, 0, offset) else None
 
 
-def next_record(log: CommitLog, after: int, until: int | None = None) -> Found | None:
+def next_record(log: CommitLog, after: int, until: int | None = None) -> FoundRecord | None:
     """Return the first valid record that begins after the offset `after`, wherever it is.
 
     Segments that begin at `until` or behind it are not looked at.
@@ -132,7 +132,7 @@ def blank_behind(log: CommitLog, bad: int) -> int:
     return -1
 
 
-def sound_records(log: CommitLog, begin: int) -> Iterator[Found]:
+def sound_records(log: CommitLog, begin: int) -> Iterator[FoundRecord]:
     """Yield the valid records from `begin` on; damage on the way is named and left out."""
     walk = LogWalk(log, begin, begin)
     while True:
@@ -144,6 +144,6 @@ def sound_records(log: CommitLog, begin: int) -> Iterator[Found]:
         walk.end = later.offset
 
 
-def store_time_ms(record: Found) -> int:
+def store_time_ms(record: FoundRecord) -> int:
     """Return when a record was stored."""
     return head_at(record.buffer, record.at).store_time_ms

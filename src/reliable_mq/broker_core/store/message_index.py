@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
-from reliable_mq.broker_core.store.index_entries import Columns, IndexEntries
+from reliable_mq.broker_core.store.index_entries import IndexColumns, IndexEntries
 from reliable_mq.broker_core.store.index_file import IndexFile, file_size
 from reliable_mq.broker_core.store.log_walk import next_record
 from reliable_mq.errors import StoreError
@@ -37,7 +37,7 @@ class IndexSizes(NamedTuple):
     entries: int
 
 
-class Selected(NamedTuple):
+class IndexSelection(NamedTuple):
     """Log offsets, oldest first, and how far the index reaches: record and store time (ms)."""
 
     offsets: list[int]
@@ -148,7 +148,7 @@ class MessageIndex:
         if at >= until and self._files:  # the next message may be long in coming
             self._files[max(self._files)].release()
 
-    def _put(self, entries: Columns, now_ms: int) -> None:
+    def _put(self, entries: IndexColumns, now_ms: int) -> None:
         while entries.hashes:
             newest = next(reversed(self._files.values()), None)
             if newest is None or newest.is_full:
@@ -174,7 +174,7 @@ class MessageIndex:
 
     def select(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, kind: str = ""
-    ) -> Selected:
+    ) -> IndexSelection:
         """Return where messages with a key are: the newest `count_max`, in the order of the log.
 
         Messages whose key has the same hash are among them. Times in milliseconds, both included.
@@ -200,7 +200,7 @@ class MessageIndex:
             if file.begin_time_ms < begin_ms or len(offsets) >= count_max:
                 break
         end = (files[0].end_offset, files[0].end_time_ms) if files else (0, 0)
-        return Selected(sorted(offsets), *end)
+        return IndexSelection(sorted(offsets), *end)
 
     def take_full(self) -> list[IndexFile]:
         """Return the full files that are not on the medium yet."""

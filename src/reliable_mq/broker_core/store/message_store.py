@@ -13,12 +13,12 @@ import msgspec
 from reliable_mq.broker_core.store import recovery
 from reliable_mq.broker_core.store.appender import (
     Appender,
+    AppendResult,
     Dispatch,
-    Place,
     StoredMessage,
 )
 from reliable_mq.broker_core.store.checkpoint import load_checkpoint, save_checkpoint
-from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
+from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue
 from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
@@ -26,11 +26,11 @@ from reliable_mq.broker_core.store.evidence import Evidence
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
 from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
 from reliable_mq.broker_core.store.progress import (
-    Progress,
+    StoreProgress,
     load_progress,
     save_progress,
 )
-from reliable_mq.broker_core.store.queue_reading import QueueReader
+from reliable_mq.broker_core.store.queue_reading import StoredQueueReader
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
 from reliable_mq.errors import InvariantBroken, StoreError
@@ -81,10 +81,10 @@ class MessageStore:
         self._dispatched = _Dispatched()
         self._opened_end = 0
         self._stale: list[str] = []  # files of deleted messages that a crash left
-        self._noted = Progress(log_start=-1, log_end=-1)  # what is on the medium
+        self._noted = StoreProgress(log_start=-1, log_end=-1)  # what is on the medium
         self.log = CommitLog(disk, segment_size)
         self.appender = Appender(self.log, store_host, delays_ms)
-        self.reader = QueueReader(self.log, delays_ms)
+        self.reader = StoredQueueReader(self.log, delays_ms)
         self.upkeep = QueueUpkeep(self._queues, self.appender.lanes)
         self.index = MessageIndex(disk, self.log, index_sizes) if index_sizes else None
         self.deletions = Deletions()
@@ -203,7 +203,7 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         return (queue.first, queue.end) if queue else (0, 0)
 
-    def append(self, message: StoredMessage, now_ms: int) -> Place:
+    def append(self, message: StoredMessage, now_ms: int) -> AppendResult:
         """Give a message its place. Its bytes leave with the next `take_batch`.
 
         Raises:
@@ -211,7 +211,7 @@ class MessageStore:
         """
         return self.appender.append(message, now_ms)
 
-    def take_batch(self) -> Batch | None:
+    def take_batch(self) -> LogBatch | None:
         """Return what was appended since the last call."""
         taken = self.appender.take_batch()
         if taken is None:
@@ -328,7 +328,7 @@ class MessageStore:
 
         return work
 
-    def _note(self, progress: Progress, index_time_ms: int) -> None:
+    def _note(self, progress: StoreProgress, index_time_ms: int) -> None:
         save_progress(self._disk, progress)
         checkpoint = load_checkpoint(self._disk)
         checkpoint.commit_log_time_ms = progress.last_time_ms
@@ -336,8 +336,8 @@ class MessageStore:
         checkpoint.index_time_ms = index_time_ms or checkpoint.index_time_ms
         save_checkpoint(self._disk, checkpoint)
 
-    def _progress(self) -> Progress:
-        return Progress(
+    def _progress(self) -> StoreProgress:
+        return StoreProgress(
             boot_id=self._disk.boot_id,
             is_sync_flush=self._is_sync_flush,
             log_start=self.log.start,
@@ -347,7 +347,7 @@ class MessageStore:
             queues=self.upkeep.extents.taken(),
         )
 
-    def _noted_but_its_start(self) -> Progress:
+    def _noted_but_its_start(self) -> StoreProgress:
         """Return what was noted last, with a log that begins where it does now.
 
         A full disk must not keep old segments because the newest units found no room.

@@ -7,9 +7,9 @@ message that cannot be read any more keeps its number: those behind it must not 
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit, pack_unit
-from reliable_mq.broker_core.store.damage import Stretch
-from reliable_mq.broker_core.store.log_walk import Found
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit, pack_unit
+from reliable_mq.broker_core.store.damage import DamagedRange
+from reliable_mq.broker_core.store.log_walk import FoundRecord
 from reliable_mq.wire.record import RECORD_SIZE_MIN
 
 
@@ -29,13 +29,15 @@ class NewUnits:
         self.begin = self.end = number
         self.units.clear()
 
-    def add(self, record: Found, number: int, tags_code: int) -> None:
+    def add(self, record: FoundRecord, number: int, tags_code: int) -> None:
         """Add the unit of a record, which is message `number`."""
         self.units += pack_unit(record.offset, record.size, tags_code)
         self.end = number + 1
         self.known_until = record.offset + record.size
 
-    def bridge(self, number: int, damage: Sequence[Stretch], queue: ConsumeQueue | None) -> bool:
+    def bridge(
+        self, number: int, damage: Sequence[DamagedRange], queue: ConsumeQueue | None
+    ) -> bool:
         """Add units up to message `number`, if damage may have held the messages before it.
 
         Those that the queue has already stay what they are. The others share the room that is
@@ -51,15 +53,15 @@ class NewUnits:
         self._extend([*units, *islice(_fillers(damage, after), missing)])
         return True
 
-    def keep_damaged(self, damage: Sequence[Stretch], queue: ConsumeQueue) -> None:
+    def keep_damaged(self, damage: Sequence[DamagedRange], queue: ConsumeQueue) -> None:
         """Add the next units that the queue has already, as far as they point into damage."""
         if self.end is not None:
             self._extend(self._kept(damage, queue, queue.end))
 
     def _kept(
-        self, damage: Sequence[Stretch], queue: ConsumeQueue | None, until: int
-    ) -> list[Unit]:
-        kept: list[Unit] = []
+        self, damage: Sequence[DamagedRange], queue: ConsumeQueue | None, until: int
+    ) -> list[QueueUnit]:
+        kept: list[QueueUnit] = []
         begin, after = self.end or 0, self.known_until
         if queue is None or not queue.is_contiguous or begin < queue.first:
             return kept
@@ -72,32 +74,32 @@ class NewUnits:
             after = _end_of(unit)
         return kept
 
-    def _extend(self, units: Sequence[Unit]) -> None:
+    def _extend(self, units: Sequence[QueueUnit]) -> None:
         if units:
             self.units += b"".join(pack_unit(*unit) for unit in units)
             self.end = (self.end or 0) + len(units)
             self.known_until = _end_of(units[-1])
 
 
-def _end_of(unit: Unit) -> int:
+def _end_of(unit: QueueUnit) -> int:
     return unit.commit_log_offset + unit.size
 
 
-def _holds(stretch: Stretch, unit: Unit) -> bool:
+def _holds(stretch: DamagedRange, unit: QueueUnit) -> bool:
     return stretch.begin <= unit.commit_log_offset and _end_of(unit) <= stretch.end
 
 
-def _places(damage: Sequence[Stretch], after: int) -> Iterator[range]:
+def _places(damage: Sequence[DamagedRange], after: int) -> Iterator[range]:
     """Yield where records of the smallest size have room behind a log offset."""
     for begin, end in damage:
         yield range(max(begin, after), end - RECORD_SIZE_MIN + 1, RECORD_SIZE_MIN)
 
 
-def _room(damage: Sequence[Stretch], after: int) -> int:
+def _room(damage: Sequence[DamagedRange], after: int) -> int:
     return sum(map(len, _places(damage, after)))
 
 
-def _fillers(damage: Sequence[Stretch], after: int) -> Iterator[Unit]:
+def _fillers(damage: Sequence[DamagedRange], after: int) -> Iterator[QueueUnit]:
     for places in _places(damage, after):
         for place in places:
-            yield Unit(place, RECORD_SIZE_MIN, 0)
+            yield QueueUnit(place, RECORD_SIZE_MIN, 0)

@@ -69,7 +69,7 @@ class Extents:
 
 
 @decodable
-class Progress(msgspec.Struct, kw_only=True, rename="camel"):
+class StoreProgress(msgspec.Struct, kw_only=True, rename="camel"):
     """What was on the medium when this was written.
 
     `log_end` is the end of the last record that is in its queue, `last_record` where that begins
@@ -96,7 +96,7 @@ class _Format(msgspec.Struct):
     format: int = FORMAT
 
 
-def load_progress(disk: Disk) -> Progress | None:
+def load_progress(disk: Disk) -> StoreProgress | None:
     """Return the note of a store, or None when there is none that can be read.
 
     Raises:
@@ -110,11 +110,11 @@ def load_progress(disk: Disk) -> Progress | None:
                 f"{PATH}: a newer reliable_mq wrote this store (format {written}, this one knows "
                 f"{FORMAT}); use that one"
             )
-        return msgspec.json.decode(text, type=Progress)
+        return msgspec.json.decode(text, type=StoreProgress)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
-def save_progress(disk: Disk, progress: Progress) -> None:
+def save_progress(disk: Disk, progress: StoreProgress) -> None:
     """Write the note durably. What it claims must be synced before."""
     disk.write_text(PATH, msgspec.json.encode(progress).decode())

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 
 from reliable_mq.broker_core.dispatch import is_queued, queue_tags_code
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX
-from reliable_mq.broker_core.store.log_walk import Found, LogWalk, next_record
+from reliable_mq.broker_core.store.log_walk import FoundRecord, LogWalk, next_record
 from reliable_mq.broker_core.store.unit_reading import sound_record
 from reliable_mq.wire.record import Record, decode_record
 from reliable_mq.wire.record_scan import are_valid, head_at, is_record_size
@@ -23,7 +23,7 @@ SOUGHT_MAX = 64 * 1024 * 1024  # bytes of the log that are searched for one reco
 _NEIGHBOURS = 32  # units on each side that are asked where the record may be
 
 
-class QueueReader:
+class StoredQueueReader:
     """Reads the records that the units of queues stand for.
 
     Args:
@@ -56,7 +56,7 @@ class QueueReader:
         found = self._sought(queue, number)
         if found:
             data = bytes(found.buffer[found.at : found.at + found.size])
-            self._mend(queue, number, Unit(found.offset, found.size, self._tags_code(found)))
+            self._mend(queue, number, QueueUnit(found.offset, found.size, self._tags_code(found)))
             return data
         if len(self._lost) < STRETCHES_MAX:
             self._lost.add(key)
@@ -72,12 +72,12 @@ class QueueReader:
             )
         return None
 
-    def _is_gone(self, unit: Unit) -> bool:
+    def _is_gone(self, unit: QueueUnit) -> bool:
         """Whether a likely unit leads to what expired, or to damage that was named."""
         offset = unit.commit_log_offset
         return offset < self._log.start or self._log.damage.covers(offset)
 
-    def is_likely(self, queue: ConsumeQueue, number: int, unit: Unit) -> bool:
+    def is_likely(self, queue: ConsumeQueue, number: int, unit: QueueUnit) -> bool:
         """Whether a unit may be right: in the log, and between its neighbours."""
         begin, size = unit.commit_log_offset, unit.size
         if not (is_record_size(size) and 0 <= begin < self._log.written):
@@ -88,7 +88,7 @@ class QueueReader:
                 return False
         return number + 1 >= queue.end or begin + size <= queue.unit(number + 1).commit_log_offset
 
-    def _record_at(self, queue: ConsumeQueue, number: int, unit: Unit) -> bytes | None:
+    def _record_at(self, queue: ConsumeQueue, number: int, unit: QueueUnit) -> bytes | None:
         """Return the record that a unit leads to, if it is that of its message."""
         offset, size = unit.commit_log_offset, unit.size
         if not (is_record_size(size) and offset >= self._log.start):
@@ -97,10 +97,12 @@ class QueueReader:
         if not are_valid(data, (offset,), (size,)):
             return None
         return (
-            data if _is_message(Found(offset, size, memoryview(data), 0), queue, number) else None
+            data
+            if _is_message(FoundRecord(offset, size, memoryview(data), 0), queue, number)
+            else None
         )
 
-    def _sought(self, queue: ConsumeQueue, number: int) -> Found | None:
+    def _sought(self, queue: ConsumeQueue, number: int) -> FoundRecord | None:
         """Return the record of a message, from between those of its neighbours."""
         before = range(number - 1, max(queue.first, number - _NEIGHBOURS) - 1, -1)
         after = range(number + 1, min(queue.end, number + _NEIGHBOURS))
@@ -116,16 +118,16 @@ class QueueReader:
         records = _records_between(self._log, begin, until)
         return next((one for one in records if _is_message(one, queue, number)), None)
 
-    def _first_sound(self, queue: ConsumeQueue, numbers: range) -> Unit | None:
+    def _first_sound(self, queue: ConsumeQueue, numbers: range) -> QueueUnit | None:
         units = ((number, queue.unit(number)) for number in numbers)
         return next((unit for at, unit in units if self._record_at(queue, at, unit)), None)
 
-    def _tags_code(self, found: Found) -> int:
+    def _tags_code(self, found: FoundRecord) -> int:
         head = head_at(found.buffer, found.at)
         return queue_tags_code(head.topic, head.properties, head.store_time_ms, self._delays_ms)
 
     @staticmethod
-    def _mend(queue: ConsumeQueue, number: int, unit: Unit) -> None:
+    def _mend(queue: ConsumeQueue, number: int, unit: QueueUnit) -> None:
         log.warning(
             "%s: the unit of message %d was damaged, it is built again from the log, which has the "
             "message at log offset %d",
@@ -136,14 +138,14 @@ class QueueReader:
         queue.mend(number, unit)
 
 
-def _is_message(found: Found, queue: ConsumeQueue, number: int) -> bool:
+def _is_message(found: FoundRecord, queue: ConsumeQueue, number: int) -> bool:
     head = head_at(found.buffer, found.at)
     if (head.queue_offset, head.queue_id, head.topic) != (number, queue.queue_id, queue.topic):
         return False
     return is_queued(head.sys_flag)
 
 
-def _records_between(commit_log: CommitLog, begin: int, until: int) -> Iterator[Found]:
+def _records_between(commit_log: CommitLog, begin: int, until: int) -> Iterator[FoundRecord]:
     """Yield the valid records from where one begins up to a log offset, around damage."""
     walk = LogWalk(commit_log, begin, begin)
     while walk.end < until:

@@ -1,7 +1,7 @@
 """Opening a store after a stop or a crash: where the log ends, and what the queues lack.
 
 Receives log, queues, checkpoint and note as they lie on the disk; hands on a plan; refuses to
-change anything while it looks, and to guess. `Plan.carry_out` changes the files.
+change anything while it looks, and to guess. `RecoveryPlan.carry_out` changes the files.
 
 Rule 1. The log ends at the first place where no valid record is. What stands behind it goes.
 Rule 2. Except when a valid record stands behind it that was durable: then the bytes between were
@@ -36,10 +36,10 @@ import msgspec
 from reliable_mq.broker_core.dispatch import is_queued, queue_tags_code
 from reliable_mq.broker_core.store.commit_log import CommitLog, segment_path
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
-from reliable_mq.broker_core.store.damage import Stretch
+from reliable_mq.broker_core.store.damage import DamagedRange
 from reliable_mq.broker_core.store.evidence import Evidence, QueueKey
 from reliable_mq.broker_core.store.log_walk import (
-    Found,
+    FoundRecord,
     LogWalk,
     next_record,
     record_at,
@@ -47,7 +47,7 @@ from reliable_mq.broker_core.store.log_walk import (
 )
 from reliable_mq.broker_core.store.new_units import NewUnits
 from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
-from reliable_mq.broker_core.store.progress import Progress, QueueExtent
+from reliable_mq.broker_core.store.progress import QueueExtent, StoreProgress
 from reliable_mq.errors import StoreCorrupt
 from reliable_mq.wire.record_scan import RecordHead, head_at
 
@@ -57,7 +57,7 @@ SECTOR_SIZE = 512  # the least that a medium writes or loses
 VERIFIED_SIZE = 256 * 1024 * 1024  # how much of a log that is known to be whole is read again
 
 
-class Plan(msgspec.Struct, kw_only=True):
+class RecoveryPlan(msgspec.Struct, kw_only=True):
     """What is to be done, and what was found.
 
     `queue_ends` are the queues that stay, and up to which message; the others begin anew.
@@ -68,8 +68,8 @@ class Plan(msgspec.Struct, kw_only=True):
 
     log_end: int
     verified_from: int
-    damage: list[Stretch]
-    last_record: Found | None = None
+    damage: list[DamagedRange]
+    last_record: FoundRecord | None = None
     queue_ends: dict[QueueKey, int]
     units: dict[QueueKey, NewUnits]
     torn: bool
@@ -136,14 +136,14 @@ class _Known(NamedTuple):
 class _Gap(Exception):
     """A record does not follow what its queue holds."""
 
-    def __init__(self, key: QueueKey, record: Found, queue_offset: int) -> None:
+    def __init__(self, key: QueueKey, record: FoundRecord, queue_offset: int) -> None:
         super().__init__(key)
         self.key = key
         self.record = record
         self.queue_offset = queue_offset
 
 
-def plan(evidence: Evidence) -> Plan:
+def plan(evidence: Evidence) -> RecoveryPlan:
     """Return what has to be done before the store can be used.
 
     Raises:
@@ -218,7 +218,7 @@ def _known(evidence: Evidence) -> _Known:
     return _Known(log.start, False, frozenset(lost))
 
 
-def _bears_out(log: CommitLog, note: Progress) -> bool:
+def _bears_out(log: CommitLog, note: StoreProgress) -> bool:
     """Whether the log still holds the last record that the note knows."""
     if note.last_record < 0:
         return note.log_end == log.start
@@ -248,7 +248,7 @@ def _holds(queue: ConsumeQueue, noted: QueueExtent, log_start: int, noted_start:
     return last.commit_log_offset == noted.last_log_offset and queue.is_filled(noted.end)
 
 
-def _plan(evidence: Evidence, known: _Known) -> Plan:
+def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
     log, queues = evidence.log, evidence.queues
     keep = {
         key: known.end_of(key, queue) if evidence.was_killed else queue.end
@@ -261,7 +261,7 @@ def _plan(evidence: Evidence, known: _Known) -> Plan:
         key: _new_units(queues[key], keep[key]) if key in keep else NewUnits(None, log.start)
         for key in {*queues, *known.lost}
     }
-    damage: list[Stretch] = []
+    damage: list[DamagedRange] = []
     walk = LogWalk(log, verified_from, dispatch_from)
     while True:
         for record in walk:
@@ -272,13 +272,13 @@ def _plan(evidence: Evidence, known: _Known) -> Plan:
         goes_on_at = evidence.goes_on_at(walk.end)
         if goes_on_at < 0:
             break
-        damage.append(Stretch(walk.end, goes_on_at))
+        damage.append(DamagedRange(walk.end, goes_on_at))
         walk.end = goes_on_at
     for key, queue in queues.items():
         units[key].keep_damaged(damage, queue)
     for key in [key for key in keep if _lost_its_head(evidence, key, keep[key], units[key])]:
         del keep[key]
-    result = Plan(
+    result = RecoveryPlan(
         log_end=walk.end,
         verified_from=verified_from,
         damage=damage,
@@ -335,12 +335,12 @@ def _lost_its_head(evidence: Evidence, key: QueueKey, keep: int, new: NewUnits) 
 
 
 def _dispatch(
-    record: Found,
+    record: FoundRecord,
     head: RecordHead,
     evidence: Evidence,
     known: _Known,
     units: dict[QueueKey, NewUnits],
-    damage: list[Stretch],
+    damage: list[DamagedRange],
 ) -> None:
     """Add a record's unit to its queue, unless the queue knows it."""
     key = (head.topic, head.queue_id)
@@ -369,7 +369,7 @@ def _dispatch(
     new.add(record, head.queue_offset, tags_code)
 
 
-def _was_whole(evidence: Evidence, record: Found, head: RecordHead) -> bool:
+def _was_whole(evidence: Evidence, record: FoundRecord, head: RecordHead) -> bool:
     """Whether a record is what was written, zero bytes and all; see rule 5.
 
     A process that dies within a write leaves its beginning: what has its last byte is whole.
@@ -381,7 +381,7 @@ def _was_whole(evidence: Evidence, record: Found, head: RecordHead) -> bool:
     return evidence.was_durable(record) or evidence.written_behind(record.offset) is not None
 
 
-def _may_lack_a_part(log: CommitLog, record: Found, head: RecordHead) -> bool:
+def _may_lack_a_part(log: CommitLog, record: FoundRecord, head: RecordHead) -> bool:
     """Whether zeros among the properties of a valid record are such as a medium leaves.
 
     Sectors are lost whole; pages are several of them. A lost sector that the properties share with

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from reliable_mq.broker_core.store.commit_log import segment_path
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.watched_time import (
-    Reading,
+    ClockReading,
     WatchedTime,
     first_look,
     is_worth_noting,
@@ -57,7 +57,7 @@ def parse_hours(text: str) -> frozenset[int]:
     return hours
 
 
-class Survey(NamedTuple):
+class DiskSurvey(NamedTuple):
     """What a look at the disk found: how full it is, and when the oldest files were written (ms).
 
     Of the log's files as many as one round may remove, oldest first.
@@ -68,13 +68,13 @@ class Survey(NamedTuple):
     capacity: tuple[int, int] = (0, 0)  # bytes: all, and free
 
 
-def survey(disk: Disk, segment_starts: Sequence[int]) -> Survey:
+def survey(disk: Disk, segment_starts: Sequence[int]) -> DiskSurvey:
     """Look at the disk. May run in another thread."""
     times = [disk.modified_ms(segment_path(first)) for first in segment_starts]
-    return Survey(disk.used_ratio, times, disk.capacity)
+    return DiskSurvey(disk.used_ratio, times, disk.capacity)
 
 
-class Retention:
+class LogRetention:
     """What goes now. `is_full` says whether writes are refused.
 
     Invariant R2: only files older than `reserved_ms` go, by the clock and by the time that was
@@ -110,7 +110,7 @@ class Retention:
         """For how much longer than they should files are kept, because the clock jumped."""
         return 0.0 if self._known is None else self._known.held(self.rules.reserved_ms / 1000)
 
-    def look(self, reading: Reading) -> str:
+    def look(self, reading: ClockReading) -> str:
         """Note a look at the clocks; return what a person is to be told of it, or ""."""
         window, earlier = self.rules.reserved_ms / 1000, self._known
         gap = unwatched_max(window)
@@ -142,7 +142,7 @@ class Retention:
         self.rules = rules
         self.is_full = self.used > rules.warning
 
-    def judge(self, found: Survey, now_ms: int) -> int:
+    def judge(self, found: DiskSurvey, now_ms: int) -> int:
         """Return how many of the oldest files go, after a look at the clocks.
 
         Without a look no file is old.
@@ -175,7 +175,7 @@ class Closeable(Protocol):
         """Let go of it."""
 
 
-class Removal:
+class FileRemoval:
     """Files that nobody knows any more, to be closed and removed in another thread.
 
     One that cannot be removed is tried again with each later call, `retry_ms` apart.

@@ -7,7 +7,7 @@ cannot be read is left out, and named once. Not for the path of a plain pull: it
 import logging
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.broker_core.store.consume_queue import Unit
+from reliable_mq.broker_core.store.consume_queue import QueueUnit
 from reliable_mq.broker_core.store.log_walk import damage_end, record_at
 from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.wire.record import RECORD_SIZE_MIN, Record, decode_record
@@ -47,7 +47,7 @@ def _name(commit_log: CommitLog, offset: int) -> None:
         commit_log.name_damage(offset, damage_end(commit_log, offset))
 
 
-def read_unit(commit_log: CommitLog, unit: Unit) -> Record | None:
+def read_unit(commit_log: CommitLog, unit: QueueUnit) -> Record | None:
     """Return the message of a unit; None when it is damaged, or expired."""
     data = sound_record(commit_log, unit.commit_log_offset, unit.size)
     return decode_record(data) if data else None

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from reliable_mq.cli.demo.checks import check_outcome, check_sequence
 from reliable_mq.cli.demo.counts import Counter
-from reliable_mq.cli.demo.faults import Action, Fault, Target
-from reliable_mq.cli.demo.loss import StoredMessage, delete_message, unconsumed_messages
+from reliable_mq.cli.demo.faults import FaultAction, FaultTarget, PlannedFault
+from reliable_mq.cli.demo.loss import AcknowledgedMessage, delete_message, unconsumed_messages
 from reliable_mq.cli.demo.processes import DemoFailed
 from reliable_mq.cli.demo.screen import Screen
-from reliable_mq.cli.demo.stage import Stage
+from reliable_mq.cli.demo.stage import DemoStage
 from reliable_mq.cli.demo.supervisor import Supervisor
 from reliable_mq.reconcile.judgement.verdict import Verdict
 from reliable_mq.reconcile.report.report_text import print_report
@@ -26,10 +26,10 @@ PATIENCE_SECONDS = 15.0
 COUNTING_REST = 10  # times as long as counting took
 STALLED_SECONDS = 120.0
 EXTRA_ORDERS_OF_A_LOSS = 10  # the messages that are deleted are chosen among so many each
-WORKERS = (Target.WORKER_1, Target.WORKER_2)
+WORKERS = (FaultTarget.WORKER_1, FaultTarget.WORKER_2)
 GROUPS = ("payments", "loyalty")
 GRACE = "1s"  # nothing is on its way any more when the ledgers are compared
-# What a worker logs of a message that came again, see app.sql_attempts.
+# What a worker logs of a message that came again, see consume.sql_consume_transaction.
 SUPPRESSED, POSTPONED = "suppressed duplicate", "postponed delivery"
 STYLES = {True: "green", False: "bold red"}
 
@@ -44,8 +44,8 @@ class DemoOptions(NamedTuple):
 
 
 def replay_orders(
-    stage: Stage, options: DemoOptions, faults: Sequence[Fault], screen: Screen
-) -> Tally[tuple[str, Action]]:
+    stage: DemoStage, options: DemoOptions, faults: Sequence[PlannedFault], screen: Screen
+) -> Tally[tuple[str, FaultAction]]:
     """Place the orders, do the faults, and wait until every order has had both effects.
 
     Raises:
@@ -57,14 +57,16 @@ def replay_orders(
     return supervisor.done
 
 
-def drain(stage: Stage, orders: int, screen: Screen) -> None:
+def drain(stage: DemoStage, orders: int, screen: Screen) -> None:
     """Wait until every order has had both effects and its message is confirmed."""
     supervisor = Supervisor(stage, (), screen.line)
     supervisor.producer_finished = True
     _run_until_drained(stage, supervisor, orders, screen)
 
 
-def _run_until_drained(stage: Stage, supervisor: Supervisor, orders: int, screen: Screen) -> None:
+def _run_until_drained(
+    stage: DemoStage, supervisor: Supervisor, orders: int, screen: Screen
+) -> None:
     counter = Counter(stage.postgres.url)
     last, moved_at = None, time.monotonic()
     with screen.bars(orders) as bars:
@@ -85,12 +87,12 @@ def _run_until_drained(stage: Stage, supervisor: Supervisor, orders: int, screen
     counter.close()
 
 
-def lose_messages(stage: Stage, options: DemoOptions, screen: Screen) -> tuple[int, set[str]]:
+def lose_messages(stage: DemoStage, options: DemoOptions, screen: Screen) -> tuple[int, set[str]]:
     """Delete stored messages that nobody has consumed; return all orders and the lost ids.
 
     Workers and scheduler stand still meanwhile, so that the loss is the reconciliation's to find.
     """
-    for target in (*WORKERS, Target.SCHEDULER):
+    for target in (*WORKERS, FaultTarget.SCHEDULER):
         stage.processes[target].stop()
     screen.line("workers and scheduler are stopped")
     orders = options.orders + EXTRA_ORDERS_OF_A_LOSS * options.lose
@@ -111,17 +113,17 @@ def lose_messages(stage: Stage, options: DemoOptions, screen: Screen) -> tuple[i
     return orders, {message.message_id for message in chosen}
 
 
-def _wait_for_stored(stage: Stage, count: int) -> list[StoredMessage]:
+def _wait_for_stored(stage: DemoStage, count: int) -> list[AcknowledgedMessage]:
     deadline = time.monotonic() + STALLED_SECONDS
     while time.monotonic() < deadline:
         waiting = unconsumed_messages(stage.postgres.url)
-        if len(waiting) == count and not stage.processes[Target.PRODUCER].is_running:
+        if len(waiting) == count and not stage.processes[FaultTarget.PRODUCER].is_running:
             return waiting
         time.sleep(TICK_SECONDS)
     raise DemoFailed(f"the broker did not acknowledge all of {count} messages")
 
 
-def _wait_for_the_rest(stage: Stage, orders: int) -> None:
+def _wait_for_the_rest(stage: DemoStage, orders: int) -> None:
     counter = Counter(stage.postgres.url)
     deadline = time.monotonic() + STALLED_SECONDS
     while not (progress := counter.progress()).has_effects(orders):
@@ -131,7 +133,7 @@ def _wait_for_the_rest(stage: Stage, orders: int) -> None:
     counter.close()
 
 
-def reconcile(stage: Stage, name: str, lost: Collection[str], screen: Screen) -> bool:
+def reconcile(stage: DemoStage, name: str, lost: Collection[str], screen: Screen) -> bool:
     """Run the reconciliation, print its report, and say whether it found exactly the lost.
 
     What it finds it repairs: the lost messages are due again, and the scheduler sends them.
@@ -168,15 +170,15 @@ def _patience(screen: Screen) -> Callable[[], None]:
     return tell
 
 
-def resume(stage: Stage, orders: int, screen: Screen) -> None:
+def resume(stage: DemoStage, orders: int, screen: Screen) -> None:
     """Start the scheduler again and wait until it has sent what was due."""
-    stage.processes[Target.SCHEDULER].start()
+    stage.processes[FaultTarget.SCHEDULER].start()
     screen.line("the scheduler is started again")
     drain(stage, orders, screen)
     screen.line(f"{orders} orders had both effects")
 
 
-def check(stage: Stage, orders: int, lost: Collection[str], screen: Screen) -> bool:
+def check(stage: DemoStage, orders: int, lost: Collection[str], screen: Screen) -> bool:
     """Compare the shop's tables with the parquet file; say whether everything holds.
 
     What was lost and sent again came late, so then the sequence is not looked at.
@@ -190,7 +192,9 @@ def check(stage: Stage, orders: int, lost: Collection[str], screen: Screen) -> b
     return all(answer.holds for answer in answers)
 
 
-def print_what_it_took(stage: Stage, done: Tally[tuple[str, Action]], screen: Screen) -> None:
+def print_what_it_took(
+    stage: DemoStage, done: Tally[tuple[str, FaultAction]], screen: Screen
+) -> None:
     """Print the faults and what the framework did about them."""
     counter = Counter(stage.postgres.url)
     progress = counter.progress()

@@ -91,7 +91,7 @@ _IN_ORDER = Question(
 )
 
 
-class Answer(NamedTuple):
+class CheckResult(NamedTuple):
     """What a question found: `counted` things looked at, `broken` of them wrong."""
 
     claim: str
@@ -104,7 +104,7 @@ class Answer(NamedTuple):
         return self.broken == 0 and self.counted > 0
 
 
-def check_outcome(database: str, orders: int) -> list[Answer]:
+def check_outcome(database: str, orders: int) -> list[CheckResult]:
     """Compare the shop's tables with the first `orders` baskets of the parquet file.
 
     Args:
@@ -118,7 +118,7 @@ def check_outcome(database: str, orders: int) -> list[Answer]:
         return [_ask(connection, question) for question in _QUESTIONS]
 
 
-def check_sequence(database: str) -> Answer:
+def check_sequence(database: str) -> CheckResult:
     """Look whether a payment was written before one of an earlier order of its household."""
     with psycopg.connect(database.replace("+psycopg", "")) as connection:
         return _ask(connection, _IN_ORDER)
@@ -135,8 +135,8 @@ def _copy_file(connection: psycopg.Connection) -> None:
             copy.write(text.getvalue())
 
 
-def _ask(connection: psycopg.Connection, question: Question) -> Answer:
+def _ask(connection: psycopg.Connection, question: Question) -> CheckResult:
     counted = connection.execute(question.counted.encode()).fetchone()
     broken = [row[0] for row in connection.execute(question.broken.encode())]
     assert counted is not None
-    return Answer(question.claim, counted[0], len(broken), tuple(broken[:SAMPLE]))
+    return CheckResult(question.claim, counted[0], len(broken), tuple(broken[:SAMPLE]))

@@ -27,7 +27,7 @@ from reliable_mq.cli.demo.baskets import BASKETS_OF_THE_YEAR
 from reliable_mq.cli.demo.faults import plan_faults
 from reliable_mq.cli.demo.processes import DemoFailed
 from reliable_mq.cli.demo.screen import Screen
-from reliable_mq.cli.demo.stage import Stage
+from reliable_mq.cli.demo.stage import DemoStage
 
 TRAFFIC_SECONDS = 45.0  # the default run's share of its three minutes
 RATE_MIN = 10.0
@@ -75,7 +75,7 @@ def _play(options: DemoOptions, kills: int, seed: int, out: Path, screen: Screen
     faults = plan_faults(options.orders, kills, options.rng)
     screen.headline(f"reliable_mq demo: {options.orders} orders, seed {seed}")
     screen.plain("\n".join(f"  planned: {fault}" for fault in faults))
-    with Stage(out) as stage:
+    with DemoStage(out) as stage:
         screen.headline("Starting PostgreSQL, Valkey, broker, two workers, resend scheduler")
         stage.start()
         screen.line(f"everything runs; orders are placed at {options.rate:.0f} a second")

@@ -15,7 +15,7 @@ SELECT
 """
 
 
-class Progress(NamedTuple):
+class OrderProgress(NamedTuple):
     """Counts of orders committed, messages sent and confirmed, and effects committed.
 
     A message counts as sent when the broker acknowledged it, or when it was consumed although its
@@ -44,10 +44,10 @@ class Counter:
     def __init__(self, database: str) -> None:
         self._connection = psycopg.connect(database.replace("+psycopg", ""), autocommit=True)
 
-    def progress(self) -> Progress:
+    def progress(self) -> OrderProgress:
         row = self._connection.execute(_PROGRESS).fetchone()
         assert row is not None
-        return Progress(*map(int, row))
+        return OrderProgress(*map(int, row))
 
     def repeated_attempts(self) -> int:
         """Return how many attempts beyond each first it took to consume what was consumed."""

@@ -1,7 +1,7 @@
 """What will go wrong, and when: drawn from a seed before anything starts.
 
-Receives the number of orders and a generator; hands on `Fault` values. A fault is tied to the
-number of orders placed, not to the clock, so that it falls into the traffic on any machine.
+Receives the number of orders and a generator; hands on `PlannedFault` values. A fault is tied to
+the number of orders placed, not to the clock, so that it falls into the traffic on any machine.
 """
 
 import random
@@ -13,7 +13,7 @@ FIRST_ORDER, LAST_ORDER = 0.04, 0.96  # faults fall between these shares of the 
 DOWN_SECONDS_MIN, DOWN_SECONDS_MAX = 0.3, 1.5
 
 
-class Target(StrEnum):
+class FaultTarget(StrEnum):
     """What a fault is done to."""
 
     BROKER = "broker"
@@ -24,7 +24,7 @@ class Target(StrEnum):
     REDIS = "redis"
 
 
-class Action(StrEnum):
+class FaultAction(StrEnum):
     """What is done to it."""
 
     KILL = "SIGKILL"
@@ -33,32 +33,32 @@ class Action(StrEnum):
     FLUSH = "flushed"
 
 
-class Fault(NamedTuple):
+class PlannedFault(NamedTuple):
     """At `at_order` orders placed, do `action` to `target`; it is back after `down_seconds`."""
 
     at_order: int
-    target: Target
-    action: Action
+    target: FaultTarget
+    action: FaultAction
     down_seconds: float
 
     def __str__(self) -> str:
-        back = "" if self.action is Action.FLUSH else f", back after {self.down_seconds:.1f} s"
+        back = "" if self.action is FaultAction.FLUSH else f", back after {self.down_seconds:.1f} s"
         return f"order {self.at_order}: {self.target} {self.action}{back}"
 
 
-def _deeds(kills: int, rng: random.Random) -> list[tuple[Target, Action]]:
-    workers = [rng.choice((Target.WORKER_1, Target.WORKER_2)) for _ in range(kills)]
+def _deeds(kills: int, rng: random.Random) -> list[tuple[FaultTarget, FaultAction]]:
+    workers = [rng.choice((FaultTarget.WORKER_1, FaultTarget.WORKER_2)) for _ in range(kills)]
     return [
-        *[(Target.BROKER, Action.KILL)] * kills,
-        *[(worker, Action.KILL) for worker in workers],
-        *[(Target.PRODUCER, Action.KILL_AFTER_COMMIT)] * kills,
-        (Target.SCHEDULER, Action.KILL),
-        (Target.REDIS, Action.STOP),
-        (Target.REDIS, Action.FLUSH),
+        *[(FaultTarget.BROKER, FaultAction.KILL)] * kills,
+        *[(worker, FaultAction.KILL) for worker in workers],
+        *[(FaultTarget.PRODUCER, FaultAction.KILL_AFTER_COMMIT)] * kills,
+        (FaultTarget.SCHEDULER, FaultAction.KILL),
+        (FaultTarget.REDIS, FaultAction.STOP),
+        (FaultTarget.REDIS, FaultAction.FLUSH),
     ]
 
 
-def plan_faults(orders: int, kills: int, rng: random.Random) -> tuple[Fault, ...]:
+def plan_faults(orders: int, kills: int, rng: random.Random) -> tuple[PlannedFault, ...]:
     """Return the faults of a run, in the order in which they will happen.
 
     Args:
@@ -72,7 +72,7 @@ def plan_faults(orders: int, kills: int, rng: random.Random) -> tuple[Fault, ...
     # crowded out, and yet two may fall close together.
     slot = orders * (LAST_ORDER - FIRST_ORDER) / len(deeds)
     return tuple(
-        Fault(
+        PlannedFault(
             at_order=max(1, int(orders * FIRST_ORDER + slot * (number + rng.random()))),
             target=target,
             action=action,
@@ -82,6 +82,6 @@ def plan_faults(orders: int, kills: int, rng: random.Random) -> tuple[Fault, ...
     )
 
 
-def orders_to_die_at(faults: Iterable[Fault]) -> list[int]:
+def orders_to_die_at(faults: Iterable[PlannedFault]) -> list[int]:
     """Return the numbers of the orders after whose commit the producer kills itself."""
-    return [fault.at_order for fault in faults if fault.action is Action.KILL_AFTER_COMMIT]
+    return [fault.at_order for fault in faults if fault.action is FaultAction.KILL_AFTER_COMMIT]

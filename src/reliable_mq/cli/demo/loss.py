@@ -28,7 +28,7 @@ _UNIT = struct.Struct(">qiq")  # commit-log offset, size, tags code
 _SIZE = struct.Struct(">i")
 
 
-class StoredMessage(NamedTuple):
+class AcknowledgedMessage(NamedTuple):
     """A message by its id and the place the broker acknowledged it at."""
 
     message_id: str
@@ -37,7 +37,7 @@ class StoredMessage(NamedTuple):
     queue_offset: int
 
 
-def unconsumed_messages(database: str) -> list[StoredMessage]:
+def unconsumed_messages(database: str) -> list[AcknowledgedMessage]:
     """Return the messages that the broker acknowledged and nobody has consumed, oldest first."""
     with psycopg.connect(database.replace("+psycopg", "")) as connection:
         rows = connection.execute(
@@ -48,10 +48,10 @@ def unconsumed_messages(database: str) -> list[StoredMessage]:
             ORDER BY seq
             """
         ).fetchall()
-    return [StoredMessage(*row) for row in rows]
+    return [AcknowledgedMessage(*row) for row in rows]
 
 
-def delete_message(store: Path, message: StoredMessage) -> int:
+def delete_message(store: Path, message: AcknowledgedMessage) -> int:
     """Replace a message in the live files of `store`; return its offset in the commit log.
 
     Raises:

@@ -37,7 +37,7 @@ class DeathAfterCommit:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Pace:
+class OrderPace:
     """Lets through `rate` per second, and makes no haste after a delay."""
 
     def __init__(self, rate: float) -> None:
@@ -82,7 +82,7 @@ def main(
     """Place orders until all are in the database."""
     death = DeathAfterCommit()
     done = orders_in_database()
-    pace = Pace(rate)
+    pace = OrderPace(rate)
     for number, basket in enumerate(islice(first_baskets(orders), done, None), start=done + 1):
         pace.wait()
         death.is_due = number in die_at

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from reliable_mq.cli.demo.faults import Fault, Target, orders_to_die_at
+from reliable_mq.cli.demo.faults import FaultTarget, PlannedFault, orders_to_die_at
 from reliable_mq.cli.demo.processes import Process, run_to_the_end
 from reliable_mq.cli.reconcile import CLEAN, FINDINGS
 from reliable_mq.errors import ConfigurationError
@@ -34,7 +34,7 @@ def examples_root() -> Path:
     return PACKAGE if (PACKAGE / "examples").is_dir() else PACKAGE.parents[3]
 
 
-class Stage:
+class DemoStage:
     """The servers and processes of one run.
 
     Invariant: whatever was started is stopped when the context ends, on an error and Ctrl-C too.
@@ -52,7 +52,7 @@ class Stage:
         self.postgres = LocalPostgres(self._data / "postgres")
         self.valkey = LocalValkey(self._data / "valkey")
         self._broker_ports = (free_port(), free_port())
-        self.processes: dict[Target, Process] = {}
+        self.processes: dict[FaultTarget, Process] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -116,22 +116,22 @@ class Stage:
         self.valkey.start()
         broker_port, name_server_port = self._broker_ports
         broker = self._add(
-            Target.BROKER,
+            FaultTarget.BROKER,
             *self._verb("broker", "--store", str(self.store)),
             *("--port", str(broker_port), "--namesrv-port", str(name_server_port)),
         )
         broker.start()
         broker.wait_for_line("ready ", READY_SECONDS_MAX)
         self.run_tool("create-tables", "-m", "examples.shop.create_tables")
-        self._add(Target.WORKER_1, *self._verb("run", APPLICATION)).start()
-        self._add(Target.WORKER_2, *self._verb("run", APPLICATION)).start()
-        self._add(Target.SCHEDULER, *self._verb("resend", APPLICATION)).start()
+        self._add(FaultTarget.WORKER_1, *self._verb("run", APPLICATION)).start()
+        self._add(FaultTarget.WORKER_2, *self._verb("run", APPLICATION)).start()
+        self._add(FaultTarget.SCHEDULER, *self._verb("resend", APPLICATION)).start()
 
-    def start_producer(self, orders: int, rate: float, faults: Sequence[Fault] = ()) -> None:
+    def start_producer(self, orders: int, rate: float, faults: Sequence[PlannedFault] = ()) -> None:
         """Start the process that places orders until the first `orders` are in the database."""
         deaths = [word for order in orders_to_die_at(faults) for word in ("--die-at", str(order))]
         self._add(
-            Target.PRODUCER,
+            FaultTarget.PRODUCER,
             *("-m", "reliable_mq.cli.demo.producer"),
             *("--orders", str(orders), "--rate", str(rate), *deaths),
         ).start()
@@ -165,7 +165,7 @@ class Stage:
     def log_of(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
-    def _add(self, target: Target, *arguments: str) -> Process:
+    def _add(self, target: FaultTarget, *arguments: str) -> Process:
         self.processes[target] = self._process(target, *arguments)
         return self.processes[target]
 

@@ -7,9 +7,9 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from reliable_mq.cli.demo.faults import Action, Fault, Target
+from reliable_mq.cli.demo.faults import FaultAction, FaultTarget, PlannedFault
 from reliable_mq.cli.demo.processes import DemoFailed, Process
-from reliable_mq.cli.demo.stage import Stage
+from reliable_mq.cli.demo.stage import DemoStage
 
 
 class Supervisor:
@@ -18,12 +18,14 @@ class Supervisor:
     Invariant: a target is running, or is down with a time to come back, or has done its work.
     """
 
-    def __init__(self, stage: Stage, faults: Sequence[Fault], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, stage: DemoStage, faults: Sequence[PlannedFault], tell: Callable[[str], None]
+    ) -> None:
         self._stage = stage
         self._tell = tell
         self._pending = list(faults)
-        self._back_at: dict[Target, float] = {}
-        self.done: Counter[tuple[str, Action]] = Counter()
+        self._back_at: dict[FaultTarget, float] = {}
+        self.done: Counter[tuple[str, FaultAction]] = Counter()
         self.producer_finished = False
 
     @property
@@ -41,29 +43,32 @@ class Supervisor:
             self._bring_back(target)
         self._look_after_processes(now)
         for fault in [fault for fault in self._pending if fault.at_order <= placed]:
-            if fault.action is not Action.KILL_AFTER_COMMIT and fault.target not in self._back_at:
+            if (
+                fault.action is not FaultAction.KILL_AFTER_COMMIT
+                and fault.target not in self._back_at
+            ):
                 self._do(fault, now)
 
-    def _do(self, fault: Fault, now: float) -> None:
+    def _do(self, fault: PlannedFault, now: float) -> None:
         match fault.action:
-            case Action.KILL:
+            case FaultAction.KILL:
                 self._stage.processes[fault.target].kill()
-            case Action.STOP:
+            case FaultAction.STOP:
                 self._stage.valkey.stop()
-            case Action.FLUSH:
+            case FaultAction.FLUSH:
                 self._stage.valkey.flush()
         self._note(fault, now)
 
-    def _note(self, fault: Fault, now: float) -> None:
+    def _note(self, fault: PlannedFault, now: float) -> None:
         self._pending.remove(fault)
         self.done[fault.target.partition("-")[0], fault.action] += 1
-        if fault.action is not Action.FLUSH:
+        if fault.action is not FaultAction.FLUSH:
             self._back_at[fault.target] = now + fault.down_seconds
         self._tell(str(fault))
 
-    def _bring_back(self, target: Target) -> None:
+    def _bring_back(self, target: FaultTarget) -> None:
         del self._back_at[target]
-        if target is Target.REDIS:
+        if target is FaultTarget.REDIS:
             self._stage.valkey.start()
         else:
             self._stage.processes[target].start()
@@ -74,13 +79,13 @@ class Supervisor:
             if target not in self._back_at and process.exit_code is not None:
                 self._explain_end(target, process, now)
 
-    def _explain_end(self, target: Target, process: Process, now: float) -> None:
+    def _explain_end(self, target: FaultTarget, process: Process, now: float) -> None:
         code = process.collect()
-        if target is Target.PRODUCER and code == 0:
+        if target is FaultTarget.PRODUCER and code == 0:
             self.producer_finished = True
             return
-        if target is Target.PRODUCER and code == -signal.SIGKILL:
-            planned = (f for f in self._pending if f.action is Action.KILL_AFTER_COMMIT)
+        if target is FaultTarget.PRODUCER and code == -signal.SIGKILL:
+            planned = (f for f in self._pending if f.action is FaultAction.KILL_AFTER_COMMIT)
             fault = next(planned, None)
             if fault is not None:
                 self._note(fault, now)

@@ -1,7 +1,8 @@
 """Administration on an event loop: `client.admin`, told apart by what is looked after.
 
-Everything that decides lives in the flows of this folder. What several brokers tell is a `Told`:
-its `value`, and `failures` by broker name; a verb raises when nobody has told anything.
+Everything that decides lives in the flows of this folder. What several brokers tell is a
+`ClusterReply`: its `value`, and `failures` by broker name; a verb raises when nobody has told
+anything.
 """
 
 from collections.abc import Collection
@@ -11,9 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from reliable_mq.client.administering import groups, members, offset_resets, progress
-from reliable_mq.client.administering.asking import Cluster, Told, epoch_ms
 from reliable_mq.client.administering.asyncio_messages import AsyncDeadLetters, AsyncMessages
 from reliable_mq.client.administering.asyncio_topics import AsyncTopics
+from reliable_mq.client.administering.cluster_reply import AdminTarget, ClusterReply, epoch_ms
 from reliable_mq.client.administering.groups import GroupChange, GroupSettings
 from reliable_mq.client.administering.members import Connection, GroupConnections, MemberState
 from reliable_mq.client.administering.offset_resets import END, QueueReset
@@ -36,7 +37,7 @@ class AsyncAdmin:
 
     def __init__(self, engine: AsyncEngine) -> None:
         #: whom it asks
-        self.cluster = cluster = Cluster(engine.name_servers, engine.routes, engine.settings)
+        self.cluster = cluster = AdminTarget(engine.name_servers, engine.routes, engine.settings)
         #: which there are, how full; made, changed, deleted
         self.topics = AsyncTopics(engine, cluster)
         #: consumer groups and their members; producers
@@ -53,14 +54,14 @@ class AsyncAdmin:
 class AsyncGroups:
     """Consumer groups: their settings and members; producers."""
 
-    def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
+    def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
         self._engine = engine
         self._cluster = cluster
         self._names = engine.namespace
 
     async def all_settings(
         self, *, everything: bool = False
-    ) -> Told[dict[str, dict[str, GroupSettings]]]:
+    ) -> ClusterReply[dict[str, dict[str, GroupSettings]]]:
         """Return the settings of all groups, by group and by broker.
 
         Args:
@@ -72,9 +73,9 @@ class AsyncGroups:
         """
         told = await self._run(groups.groups(self._cluster, everything=everything))
         names = own_of(self._names, told.value)
-        return Told({own: told.value[names[own]] for own in sorted(names)}, told.failures)
+        return ClusterReply({own: told.value[names[own]] for own in sorted(names)}, told.failures)
 
-    async def settings(self, group: str) -> Told[dict[str, GroupSettings]]:
+    async def settings(self, group: str) -> ClusterReply[dict[str, GroupSettings]]:
         """Return what each broker keeps of a group, by broker name.
 
         Raises:
@@ -90,7 +91,7 @@ class AsyncGroups:
         *,
         brokers: Collection[str] = (),
         dry_run: bool = False,
-    ) -> Told[list[str]]:
+    ) -> ClusterReply[list[str]]:
         """Make a group at all masters, and return where, by broker name.
 
         Where it is as it is wanted, nothing is done.
@@ -118,7 +119,7 @@ class AsyncGroups:
         *,
         brokers: Collection[str] = (),
         dry_run: bool = False,
-    ) -> Told[list[str]]:
+    ) -> ClusterReply[list[str]]:
         """Change a group at every broker that has it, and return where, by broker name.
 
         Raises:
@@ -131,7 +132,7 @@ class AsyncGroups:
 
     async def delete(
         self, group: str, *, offsets: bool = False, dry_run: bool = False
-    ) -> Told[list[str]]:
+    ) -> ClusterReply[list[str]]:
         """Delete a group at all brokers, its retry topic and its dead letters; return where it was.
 
         Args:
@@ -148,7 +149,7 @@ class AsyncGroups:
         flow = groups.delete(self._cluster, name, offsets=offsets, dry_run=dry_run)
         return await self._run(flow)
 
-    async def connections(self, group: str) -> Told[GroupConnections]:
+    async def connections(self, group: str) -> ClusterReply[GroupConnections]:
         """Return who of a group is connected, and how it consumes; nobody: it is offline.
 
         Raises:
@@ -159,9 +160,9 @@ class AsyncGroups:
         wanted = told.value.subscriptions.items()
         subscriptions = {self._names.own(topic): expression for topic, expression in wanted}
         value = msgspec.structs.replace(told.value, subscriptions=subscriptions)
-        return Told(value, told.failures)
+        return ClusterReply(value, told.failures)
 
-    async def members(self, group: str, *, stack: bool = False) -> Told[list[MemberState]]:
+    async def members(self, group: str, *, stack: bool = False) -> ClusterReply[list[MemberState]]:
         """Return what each connected member of a group says of itself: its queues, how far it is.
 
         Failures are by client id of members that did not answer, and by name of brokers.
@@ -177,7 +178,7 @@ class AsyncGroups:
         name = self._names.whole(group)
         return await self._run(members.members(self._cluster, name, stack=stack))
 
-    async def producers(self, group: str = "") -> Told[dict[str, tuple[Connection, ...]]]:
+    async def producers(self, group: str = "") -> ClusterReply[dict[str, tuple[Connection, ...]]]:
         """Return the producers that are connected, by producer group; "": of all groups.
 
         Raises:
@@ -186,7 +187,7 @@ class AsyncGroups:
         """
         told = await self._run(members.producers(self._cluster, self._names.whole(group)))
         names = own_of(self._names, told.value)
-        return Told({own: told.value[names[own]] for own in sorted(names)}, told.failures)
+        return ClusterReply({own: told.value[names[own]] for own in sorted(names)}, told.failures)
 
     async def _run(self, flow: Flow[T]) -> T:
         return owned(self._names, await self._engine.run(flow))
@@ -196,12 +197,12 @@ class AsyncGroups:
 class AsyncOffsets:
     """How far consumer groups have come, and how that is set."""
 
-    def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
+    def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
         self._engine = engine
         self._cluster = cluster
         self._names = engine.namespace
 
-    async def progress(self, group: str, topic: str = "") -> Told[GroupProgress]:
+    async def progress(self, group: str, topic: str = "") -> ClusterReply[GroupProgress]:
         """Return how far a group has come in its topics, its retry topic among them, by queue.
 
         Args:
@@ -217,7 +218,7 @@ class AsyncOffsets:
 
     async def reset_to_time(
         self, group: str, topic: str, moment: datetime, *, dry_run: bool = False
-    ) -> Told[list[QueueReset]]:
+    ) -> ClusterReply[list[QueueReset]]:
         """Let a group read a topic again, or on, from what was stored at a moment or later.
 
         Args:
@@ -236,13 +237,13 @@ class AsyncOffsets:
 
     async def reset_to_start(
         self, group: str, topic: str, *, dry_run: bool = False
-    ) -> Told[list[QueueReset]]:
+    ) -> ClusterReply[list[QueueReset]]:
         """Let a group read all that a topic holds again; see `reset_to_time`."""
         return await self._to_time(group, topic, 0, dry_run=dry_run)
 
     async def reset_to_end(
         self, group: str, topic: str, *, dry_run: bool = False
-    ) -> Told[list[QueueReset]]:
+    ) -> ClusterReply[list[QueueReset]]:
         """Let a group pass over all that a topic holds; see `reset_to_time`."""
         return await self._to_time(group, topic, END, dry_run=dry_run)
 
@@ -269,7 +270,7 @@ class AsyncOffsets:
 
     async def clone(
         self, source: str, target: str, topic: str = "", *, dry_run: bool = False
-    ) -> Told[list[QueueReset]]:
+    ) -> ClusterReply[list[QueueReset]]:
         """Let a group stand where another one stands.
 
         Args:
@@ -291,7 +292,7 @@ class AsyncOffsets:
 
     async def _to_time(
         self, group: str, topic: str, time_ms: int, *, dry_run: bool
-    ) -> Told[list[QueueReset]]:
+    ) -> ClusterReply[list[QueueReset]]:
         whole = self._names.whole
         flow = offset_resets.to_time(
             self._cluster, whole(group), whole(topic), time_ms, dry_run=dry_run

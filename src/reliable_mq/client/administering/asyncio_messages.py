@@ -5,9 +5,14 @@ from datetime import datetime
 from typing import TypeVar
 
 from reliable_mq.client.administering import browsing, messages, tracking
-from reliable_mq.client.administering.asking import Cluster, Told, epoch_ms, first_failure
+from reliable_mq.client.administering.cluster_reply import (
+    AdminTarget,
+    ClusterReply,
+    epoch_ms,
+    first_failure,
+)
 from reliable_mq.client.administering.own_names import own_of, owned, whole_message, whole_queue
-from reliable_mq.client.administering.scanning import Scan
+from reliable_mq.client.administering.scanning import TopicScan
 from reliable_mq.client.administering.tracking import Track
 from reliable_mq.client.asyncio_engine import AsyncEngine
 from reliable_mq.client.checked import checked_verbs
@@ -22,7 +27,7 @@ T = TypeVar("T")
 class AsyncMessages:
     """Messages found by their names, keys, places and times."""
 
-    def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
+    def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
         self._engine = engine
         self._cluster = cluster
         self._names = engine.namespace
@@ -37,7 +42,9 @@ class AsyncMessages:
         """
         return await self._run(messages.by_offset_id(self._cluster, offset_message_id))
 
-    async def by_message_id(self, topic: str, message_id: str) -> Told[list[ReceivedMessage]]:
+    async def by_message_id(
+        self, topic: str, message_id: str
+    ) -> ClusterReply[list[ReceivedMessage]]:
         """Return what a topic holds under a message id (the unique key), the oldest first.
 
         Raises:
@@ -54,7 +61,7 @@ class AsyncMessages:
         *,
         since: datetime | None = None,
         until: datetime | None = None,
-    ) -> Told[list[ReceivedMessage]]:
+    ) -> ClusterReply[list[ReceivedMessage]]:
         """Return the messages of a topic that bear a key, oldest first; 64 of each broker at most.
 
         Args:
@@ -84,7 +91,7 @@ class AsyncMessages:
         place = whole_queue(self._names, queue)
         return await self._run(messages.at(self._cluster, place, offset, count))
 
-    async def tracks(self, message: ReceivedMessage) -> Told[list[Track]]:
+    async def tracks(self, message: ReceivedMessage) -> ClusterReply[list[Track]]:
         """Return what each consumer group of a message's topic has made of it, by its name.
 
         Raises:
@@ -93,15 +100,17 @@ class AsyncMessages:
         """
         told = await self._run(tracking.tracks(self._cluster, whole_message(self._names, message)))
         tracks = [Track(self._names.own(each.group), each.state) for each in told.value]
-        return Told(tracks, told.failures)
+        return ClusterReply(tracks, told.failures)
 
-    def scan(self, topic: str, since: datetime | None, until: datetime | None) -> Scan:
+    def scan(self, topic: str, since: datetime | None, until: datetime | None) -> TopicScan:
         """Return the reading of a topic that `between` does, for `next_page`."""
         since_ms = epoch_ms(since) if since is not None else 0
         name = self._names.whole(topic)
-        return Scan(self._cluster, name, since_ms, epoch_ms(until) if until is not None else None)
+        return TopicScan(
+            self._cluster, name, since_ms, epoch_ms(until) if until is not None else None
+        )
 
-    async def next_page(self, scan: Scan) -> list[ReceivedMessage] | None:
+    async def next_page(self, scan: TopicScan) -> list[ReceivedMessage] | None:
         """Return the next messages of a reading, perhaps none; None: there are no more."""
         return await self._run(scan.next_page())
 
@@ -136,7 +145,7 @@ class AsyncMessages:
 class AsyncDeadLetters:
     """Messages that consumer groups gave up: listed, and sent again."""
 
-    def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
+    def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
         self._engine = engine
         self._cluster = cluster
         self._names = engine.namespace

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from reliable_mq.client.administering import topic_changes, topics
-from reliable_mq.client.administering.asking import Cluster, Told
+from reliable_mq.client.administering.cluster_reply import AdminTarget, ClusterReply
 from reliable_mq.client.administering.own_names import own_of, owned
 from reliable_mq.client.administering.topic_settings import QUEUES, TopicChange, TopicSettings
 from reliable_mq.client.administering.topics import TopicPlace, TopicStatus
@@ -19,12 +19,12 @@ T = TypeVar("T")
 class AsyncTopics:
     """Topics: which there are, where they are, how full; made, changed, deleted."""
 
-    def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
+    def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
         self._engine = engine
         self._cluster = cluster
         self._names = engine.namespace
 
-    async def names(self, *, everything: bool = False) -> Told[list[str]]:
+    async def names(self, *, everything: bool = False) -> ClusterReply[list[str]]:
         """Return the topics that the name servers know, sorted.
 
         Args:
@@ -34,7 +34,7 @@ class AsyncTopics:
             RemoteError, Unavailable, ProtocolError: when no name server tells.
         """
         told = await self._run(topics.names(self._cluster, everything=everything))
-        return Told(sorted(own_of(self._names, told.value)), told.failures)
+        return ClusterReply(sorted(own_of(self._names, told.value)), told.failures)
 
     async def route(self, topic: str) -> list[TopicPlace]:
         """Return at which brokers a topic is, and with how many queues, by their names.
@@ -45,7 +45,7 @@ class AsyncTopics:
         """
         return await self._run(topics.route(self._cluster, self._names.whole(topic)))
 
-    async def settings(self, topic: str) -> Told[dict[str, TopicSettings]]:
+    async def settings(self, topic: str) -> ClusterReply[dict[str, TopicSettings]]:
         """Return what each broker keeps of a topic, by broker name.
 
         Raises:
@@ -54,7 +54,7 @@ class AsyncTopics:
         """
         return await self._run(topics.settings(self._cluster, self._names.whole(topic)))
 
-    async def status(self, topic: str) -> Told[TopicStatus]:
+    async def status(self, topic: str) -> ClusterReply[TopicStatus]:
         """Return what the queues of a topic hold, and when each last grew.
 
         Raises:
@@ -64,7 +64,7 @@ class AsyncTopics:
         """
         return await self._run(topics.status(self._cluster, self._names.whole(topic)))
 
-    async def consumers(self, topic: str) -> Told[list[str]]:
+    async def consumers(self, topic: str) -> ClusterReply[list[str]]:
         """Return the consumer groups that subscribe to a topic or have offsets in it, sorted.
 
         Raises:
@@ -72,7 +72,7 @@ class AsyncTopics:
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
         told = await self._run(topics.consumers(self._cluster, self._names.whole(topic)))
-        return Told(sorted(map(self._names.own, told.value)), told.failures)
+        return ClusterReply(sorted(map(self._names.own, told.value)), told.failures)
 
     async def create(
         self,
@@ -84,7 +84,7 @@ class AsyncTopics:
         attributes: Mapping[str, str] | None = None,
         brokers: Collection[str] = (),
         dry_run: bool = False,
-    ) -> Told[list[str]]:
+    ) -> ClusterReply[list[str]]:
         """Make a topic at all masters, and return where, by broker name.
 
         Where it is as it is wanted, nothing is done. Returns when the name servers tell of it, so
@@ -123,7 +123,7 @@ class AsyncTopics:
         *,
         brokers: Collection[str] = (),
         dry_run: bool = False,
-    ) -> Told[list[str]]:
+    ) -> ClusterReply[list[str]]:
         """Change a topic at every broker that has it, and return where, by broker name.
 
         Each keeps of its own settings what the change does not name.
@@ -144,7 +144,7 @@ class AsyncTopics:
         flow = topic_changes.update(self._cluster, name, change, only=brokers, dry_run=dry_run)
         return await self._run(flow)
 
-    async def delete(self, topic: str, *, dry_run: bool = False) -> Told[list[str]]:
+    async def delete(self, topic: str, *, dry_run: bool = False) -> ClusterReply[list[str]]:
         """Delete a topic at all brokers and name servers, and return where it was.
 
         Its messages are not readable any more. With failures name servers still know it: call it

@@ -10,7 +10,7 @@ import sys
 import msgspec
 
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.offsets import place_in
 from reliable_mq.client.consuming.received import received, unpack, unpacked
 from reliable_mq.client.flow import Call, Flow, call, call_all, reply_of, succeeded
@@ -73,7 +73,7 @@ def topic_names(name_servers: NameServers) -> Flow[list[str]]:
 
 
 def queue_range(
-    routes: RouteTable, settings: ClientSettings, queue: MessageQueue, since_ms: int
+    routes: RouteCache, settings: ClientSettings, queue: MessageQueue, since_ms: int
 ) -> Flow[tuple[int, int]]:
     """Return the first and the end offset of what a queue holds that was stored since a time.
 
@@ -103,7 +103,7 @@ def queue_range(
 
 
 def read_page(
-    routes: RouteTable, settings: ClientSettings, queue: MessageQueue, offset: int
+    routes: RouteCache, settings: ClientSettings, queue: MessageQueue, offset: int
 ) -> Flow[Page]:
     """Return some messages of a queue from an offset on; none when there are none now.
 
@@ -135,7 +135,7 @@ def read_page(
 
 
 def find_by_id(
-    routes: RouteTable, settings: ClientSettings, topic: str, message_id: str
+    routes: RouteCache, settings: ClientSettings, topic: str, message_id: str
 ) -> Flow[list[ReceivedMessage]]:
     """Return what a topic holds under a message id, the oldest first; empty: nothing, no topic.
 
@@ -155,7 +155,7 @@ def find_by_id(
 
 
 def query(
-    routes: RouteTable,
+    routes: RouteCache,
     settings: ClientSettings,
     topic: str,
     key: str,
@@ -229,7 +229,7 @@ def _ids_of(message: ReceivedMessage) -> tuple[str, ...]:
 
 
 def hand_back(
-    routes: RouteTable, settings: ClientSettings, group: str, message: ReceivedMessage
+    routes: RouteCache, settings: ClientSettings, group: str, message: ReceivedMessage
 ) -> Flow[None]:
     """Let a stored message come to a consumer group again, and to no other, about a second later.
 
@@ -255,7 +255,7 @@ def hand_back(
     succeeded((yield from call(address, command, settings.request_timeout)))
 
 
-def _address(routes: RouteTable, queue: MessageQueue) -> str:
+def _address(routes: RouteCache, queue: MessageQueue) -> str:
     broker = routes.broker(queue.broker_name)
     address = broker.to_read_from(0) if broker is not None else None
     if address is None:

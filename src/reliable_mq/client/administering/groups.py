@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from reliable_mq.client.administering import topic_changes
-from reliable_mq.client.administering.asking import (
+from reliable_mq.client.administering.cluster_reply import (
+    AdminTarget,
     Brokers,
-    Cluster,
-    Told,
+    ClusterReply,
     all_brokers,
     ask_all,
     decoded,
@@ -103,8 +103,8 @@ class _Table(msgspec.Struct):
 
 
 def groups(
-    cluster: Cluster, *, everything: bool
-) -> Flow[Told[dict[str, dict[str, GroupSettings]]]]:
+    cluster: AdminTarget, *, everything: bool
+) -> Flow[ClusterReply[dict[str, dict[str, GroupSettings]]]]:
     """Return the settings of all groups, by their names, sorted, and by broker.
 
     Without `everything` those are left out that belong to the brokers.
@@ -122,7 +122,7 @@ def groups(
         for group, row in table.items():
             if everything or not is_system(group):
                 by_group.setdefault(group, {})[name] = _settings(row)
-    return Told(dict(sorted(by_group.items())), told.failures)
+    return ClusterReply(dict(sorted(by_group.items())), told.failures)
 
 
 def is_system(group: str) -> bool:
@@ -130,7 +130,7 @@ def is_system(group: str) -> bool:
     return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
 
 
-def settings(cluster: Cluster, group: str) -> Flow[Told[dict[str, GroupSettings]]]:
+def settings(cluster: AdminTarget, group: str) -> Flow[ClusterReply[dict[str, GroupSettings]]]:
     """Return what every broker keeps of a group, by broker name; those without it are left out.
 
     Raises:
@@ -139,10 +139,12 @@ def settings(cluster: Cluster, group: str) -> Flow[Told[dict[str, GroupSettings]
     """
     brokers = yield from all_brokers(cluster)
     rows = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
-    return Told({name: _settings(row) for name, row in rows.value.items()}, rows.failures)
+    return ClusterReply({name: _settings(row) for name, row in rows.value.items()}, rows.failures)
 
 
-def _tables(cluster: Cluster, brokers: Brokers) -> Flow[Told[dict[str, dict[str, _Row]]]]:
+def _tables(
+    cluster: AdminTarget, brokers: Brokers
+) -> Flow[ClusterReply[dict[str, dict[str, _Row]]]]:
     asked = request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     return (yield from ask_all(cluster, brokers, asked, _read_table))
 
@@ -154,10 +156,12 @@ def _read_table(reply: Command) -> dict[str, _Row]:
     return rows
 
 
-def _rows(cluster: Cluster, brokers: Brokers, group: str) -> Flow[Told[dict[str, _Row]]]:
+def _rows(
+    cluster: AdminTarget, brokers: Brokers, group: str
+) -> Flow[ClusterReply[dict[str, _Row]]]:
     told = yield from _tables(cluster, brokers)
     rows = {name: table[group] for name, table in told.value.items() if group in table}
-    return Told(rows, told.failures)
+    return ClusterReply(rows, told.failures)
 
 
 def _settings(row: _Row) -> GroupSettings:
@@ -168,13 +172,13 @@ def _settings(row: _Row) -> GroupSettings:
 
 
 def create(
-    cluster: Cluster,
+    cluster: AdminTarget,
     group: str,
     wanted: GroupChange,
     *,
     only: Collection[str] = (),
     dry_run: bool = False,
-) -> Flow[Told[list[str]]]:
+) -> Flow[ClusterReply[list[str]]]:
     """Make a group at the masters of all brokers, and return where, by broker name.
 
     Args:
@@ -207,13 +211,13 @@ def create(
 
 
 def update(
-    cluster: Cluster,
+    cluster: AdminTarget,
     group: str,
     change: GroupChange,
     *,
     only: Collection[str] = (),
     dry_run: bool = False,
-) -> Flow[Told[list[str]]]:
+) -> Flow[ClusterReply[list[str]]]:
     """Change a group at every broker that has it, and return where, by broker name.
 
     Each keeps of its own settings what the change does not name. Otherwise as `create`.
@@ -240,8 +244,8 @@ def _put_command(row: _Row) -> Command:
 
 
 def delete(
-    cluster: Cluster, group: str, *, offsets: bool, dry_run: bool = False
-) -> Flow[Told[list[str]]]:
+    cluster: AdminTarget, group: str, *, offsets: bool, dry_run: bool = False
+) -> Flow[ClusterReply[list[str]]]:
     """Delete a group at all brokers, with its retry topic and its dead letters.
 
     Args:
@@ -265,7 +269,7 @@ def delete(
         ids = ", ".join(member.client_id for member in online.value.members)
         raise UsageError(f"group {group} has members that are connected; stop them first: {ids}")
     if dry_run:
-        return Told(sorted(known.value), known.failures)
+        return ClusterReply(sorted(known.value), known.failures)
     header = DeleteGroupHeader(group_name=group, clean_offset=offsets)
     asked = request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
     deleted = yield from ask_all(cluster, brokers, asked, nothing, masters_only=True)
@@ -277,4 +281,4 @@ def delete(
             continue
     if not deleted.value:
         raise first_failure(failures)
-    return Told([name for name in deleted.value if name in known.value], failures)
+    return ClusterReply([name for name in deleted.value if name in known.value], failures)

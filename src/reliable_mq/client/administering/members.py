@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.client.administering.asking import (
+from reliable_mq.client.administering.cluster_reply import (
+    AdminTarget,
     Brokers,
-    Cluster,
-    Told,
+    ClusterReply,
     all_brokers,
     ask_all,
     decoded,
@@ -127,7 +127,7 @@ class _AllProducers(msgspec.Struct):
     groups: dict[str, list[_Producer]] = msgspec.field(name="data", default_factory=dict)
 
 
-def connections(cluster: Cluster, group: str) -> Flow[Told[GroupConnections]]:
+def connections(cluster: AdminTarget, group: str) -> Flow[ClusterReply[GroupConnections]]:
     """Return who of a consumer group is connected, and how it consumes; nobody: it is offline.
 
     Raises:
@@ -140,7 +140,7 @@ def connections(cluster: Cluster, group: str) -> Flow[Told[GroupConnections]]:
     if told.failures and len(told.failures) == len(brokers):
         raise first_failure(told.failures)
     if not told.value:
-        return Told(GroupConnections(), told.failures)
+        return ClusterReply(GroupConnections(), told.failures)
     first = next(iter(told.value.values()))
     subscriptions = {
         topic: data.sub_string or ""
@@ -155,7 +155,7 @@ def connections(cluster: Cluster, group: str) -> Flow[Told[GroupConnections]]:
         from_where=first.consume_from_where or "",
         subscriptions=dict(sorted(subscriptions.items())),
     )
-    return Told(found, told.failures)
+    return ClusterReply(found, told.failures)
 
 
 def _read_consumers(reply: Command) -> Consumers:
@@ -193,7 +193,9 @@ class _RunningInfo(msgspec.Struct, rename="camel"):
     jstack: str | None = None
 
 
-def members(cluster: Cluster, group: str, *, stack: bool = False) -> Flow[Told[list[MemberState]]]:
+def members(
+    cluster: AdminTarget, group: str, *, stack: bool = False
+) -> Flow[ClusterReply[list[MemberState]]]:
     """Return what each connected member of a consumer group says of itself, by client id.
 
     Failures are by client id of members that did not answer, and by name of brokers.
@@ -225,7 +227,7 @@ def members(cluster: Cluster, group: str, *, stack: bool = False) -> Flow[Told[l
             states.append(_read_state(client_id, succeeded(reply_of(answer))))
         except ReliableMQError as error:
             failures[client_id] = error
-    return Told(states, failures)
+    return ClusterReply(states, failures)
 
 
 def _read_state(client_id: str, reply: Command) -> MemberState:
@@ -250,7 +252,9 @@ def _read_state(client_id: str, reply: Command) -> MemberState:
     )
 
 
-def producers(cluster: Cluster, group: str = "") -> Flow[Told[dict[str, tuple[Connection, ...]]]]:
+def producers(
+    cluster: AdminTarget, group: str = ""
+) -> Flow[ClusterReply[dict[str, tuple[Connection, ...]]]]:
     """Return the producers that are connected, by producer group; of one group, or of all.
 
     Raises:
@@ -269,20 +273,22 @@ def producers(cluster: Cluster, group: str = "") -> Flow[Told[dict[str, tuple[Co
         name: _once({broker: table.get(name, []) for broker, table in told.value.items()})
         for name in groups
     }
-    return Told(value, told.failures)
+    return ClusterReply(value, told.failures)
 
 
 _Table = dict[str, list[_Connection]]
 
 
-def _of_group(cluster: Cluster, brokers: Brokers, group: str) -> Flow[Told[dict[str, _Table]]]:
+def _of_group(
+    cluster: AdminTarget, brokers: Brokers, group: str
+) -> Flow[ClusterReply[dict[str, _Table]]]:
     def read(reply: Command) -> _Table:
         return {group: decoded(reply, _Producers, "the list of producers").connection_set}
 
     asked = request(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group})
     told = yield from ask_all(cluster, brokers, asked, read)
     failures = {name: error for name, error in told.failures.items() if not _knows_none(error)}
-    return Told(told.value, failures)
+    return ClusterReply(told.value, failures)
 
 
 def _knows_none(error: ReliableMQError) -> bool:
@@ -290,7 +296,7 @@ def _knows_none(error: ReliableMQError) -> bool:
     return isinstance(error, RemoteError) and error.remark.endswith("] not exist")
 
 
-def _of_all(cluster: Cluster, brokers: Brokers) -> Flow[Told[dict[str, _Table]]]:
+def _of_all(cluster: AdminTarget, brokers: Brokers) -> Flow[ClusterReply[dict[str, _Table]]]:
     asked = request(RequestCode.GET_ALL_PRODUCER_INFO)
     return (yield from ask_all(cluster, brokers, asked, _read_all_producers))
 

@@ -8,14 +8,14 @@ import ipaddress
 
 import msgspec
 
-from reliable_mq.client.administering.asking import (
-    Cluster,
-    Told,
+from reliable_mq.client.administering.browsing import TIME_MAX, query, read_page, shown
+from reliable_mq.client.administering.cluster_reply import (
+    AdminTarget,
+    ClusterReply,
     all_brokers,
     ask_all,
     first_failure,
 )
-from reliable_mq.client.administering.browsing import TIME_MAX, query, read_page, shown
 from reliable_mq.client.flow import Flow
 from reliable_mq.errors import (
     FoundNowhere,
@@ -32,7 +32,7 @@ from reliable_mq.wire.message_id import decode_offset_message_id
 from reliable_mq.wire.record import iter_records
 
 
-def by_offset_id(cluster: Cluster, offset_message_id: str) -> Flow[ReceivedMessage]:
+def by_offset_id(cluster: AdminTarget, offset_message_id: str) -> Flow[ReceivedMessage]:
     """Return the message that is stored where its broker's name for it says.
 
     The broker at the address in it is asked; when the name servers know none there, as behind
@@ -81,8 +81,8 @@ def _is_absent(error: ReliableMQError) -> bool:
 
 
 def by_message_id(
-    cluster: Cluster, topic: str, message_id: str
-) -> Flow[Told[list[ReceivedMessage]]]:
+    cluster: AdminTarget, topic: str, message_id: str
+) -> Flow[ClusterReply[list[ReceivedMessage]]]:
     """Return what a topic holds under a message id (UNIQ_KEY), the oldest first.
 
     Several: its producer sent it more than once.
@@ -95,8 +95,8 @@ def by_message_id(
 
 
 def by_key(
-    cluster: Cluster, topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX
-) -> Flow[Told[list[ReceivedMessage]]]:
+    cluster: AdminTarget, topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX
+) -> Flow[ClusterReply[list[ReceivedMessage]]]:
     """Return the messages of a topic that bear a key, the oldest first; 64 of each broker at most.
 
     Args:
@@ -117,14 +117,14 @@ def by_key(
 
 
 def _queried(
-    cluster: Cluster,
+    cluster: AdminTarget,
     topic: str,
     key: str,
     *,
     is_unique: bool,
     begin_ms: int = 0,
     end_ms: int = TIME_MAX,
-) -> Flow[Told[list[ReceivedMessage]]]:
+) -> Flow[ClusterReply[list[ReceivedMessage]]]:
     answers = yield from query(
         cluster.routes,
         cluster.settings,
@@ -147,11 +147,11 @@ def _queried(
         if begin_ms <= message.store_time_ms <= end_ms
     ]
     messages.sort(key=lambda message: message.store_time_ms)
-    return Told(messages, failures)
+    return ClusterReply(messages, failures)
 
 
 def at(
-    cluster: Cluster, queue: MessageQueue, offset: int, count: int = 1
+    cluster: AdminTarget, queue: MessageQueue, offset: int, count: int = 1
 ) -> Flow[list[ReceivedMessage]]:
     """Return the messages of a queue from an offset on; fewer when it ends.
 

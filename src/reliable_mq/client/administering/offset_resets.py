@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.client.administering.asking import (
+from reliable_mq.client.administering.cluster_reply import (
+    AdminTarget,
     Brokers,
-    Cluster,
-    Told,
+    ClusterReply,
     all_brokers,
     ask_all,
     decoded,
@@ -25,7 +25,7 @@ from reliable_mq.client.administering.members import connections
 from reliable_mq.client.administering.progress import QueueProgress, offsets_in, progress
 from reliable_mq.client.administering.topics import brokers_of
 from reliable_mq.client.connecting.routes import Broker
-from reliable_mq.client.consuming.offset_tables import Commit, OffsetTables, commit_command
+from reliable_mq.client.consuming.offset_tables import OffsetCommit, OffsetTables, commit_command
 from reliable_mq.client.consuming.offsets import place_in
 from reliable_mq.client.flow import Call, Flow, call, call_all, reply_of, succeeded
 from reliable_mq.decodable import decodable
@@ -55,8 +55,8 @@ class QueueReset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_time(
-    cluster: Cluster, group: str, topic: str, time_ms: int, *, dry_run: bool = False
-) -> Flow[Told[list[QueueReset]]]:
+    cluster: AdminTarget, group: str, topic: str, time_ms: int, *, dry_run: bool = False
+) -> Flow[ClusterReply[list[QueueReset]]]:
     """Let a group read a topic again, or on, from what was stored at a time or later.
 
     Args:
@@ -89,7 +89,7 @@ def to_time(
         QueueReset(queue=queue, before=before.get(queue, 0), after=offset)
         for queue, offset in sorted(told.value.items())
     ]
-    return Told(resets, failures)
+    return ClusterReply(resets, failures)
 
 
 _Offsets = dict[MessageQueue, int]
@@ -97,8 +97,8 @@ _Known = Mapping[str, Sequence[QueueProgress]]
 
 
 def _reset(
-    cluster: Cluster, brokers: Brokers, known: _Known, group: str, topic: str, time_ms: int
-) -> Flow[Told[_Offsets]]:
+    cluster: AdminTarget, brokers: Brokers, known: _Known, group: str, topic: str, time_ms: int
+) -> Flow[ClusterReply[_Offsets]]:
     header = ResetOffsetHeader(topic=topic, group=group, timestamp=time_ms, is_force=True)
     asked = request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext())
     told = yield from ask_all(cluster, brokers, asked, _read_offsets, masters_only=True)
@@ -111,7 +111,7 @@ def _reset(
                 del failures[name]
             except ReliableMQError as failure:
                 failures[name] = failure
-    return Told(offsets, failures)
+    return ClusterReply(offsets, failures)
 
 
 @decodable
@@ -126,8 +126,8 @@ def _read_offsets(reply: Command) -> _Offsets:
 
 
 def _planned(
-    cluster: Cluster, brokers: Brokers, known: _Known, time_ms: int
-) -> Flow[Told[_Offsets]]:
+    cluster: AdminTarget, brokers: Brokers, known: _Known, time_ms: int
+) -> Flow[ClusterReply[_Offsets]]:
     offsets: _Offsets = {}
     failures: dict[str, ReliableMQError] = {}
     for name, broker in brokers.items():
@@ -135,11 +135,11 @@ def _planned(
             offsets |= yield from _targets(cluster, broker, known[name], time_ms)
         except ReliableMQError as error:
             failures[name] = error
-    return Told(offsets, failures)
+    return ClusterReply(offsets, failures)
 
 
 def _targets(
-    cluster: Cluster, broker: Broker, rows: Iterable[QueueProgress], time_ms: int
+    cluster: AdminTarget, broker: Broker, rows: Iterable[QueueProgress], time_ms: int
 ) -> Flow[_Offsets]:
     """Return where each queue begins at a time."""
     queues = [row.queue for row in rows]
@@ -157,18 +157,20 @@ def _search(queue: MessageQueue, time_ms: int) -> Command:
 
 
 def _written(
-    cluster: Cluster, broker: Broker, rows: Sequence[QueueProgress], group: str, time_ms: int
+    cluster: AdminTarget, broker: Broker, rows: Sequence[QueueProgress], group: str, time_ms: int
 ) -> Flow[_Offsets]:
     """Write the offsets of a group that is offline, at a broker that leaves a reset to members."""
     targets = yield from _targets(cluster, broker, rows, time_ms)
     address, tables = _master(broker), OffsetTables(group, cluster.settings.request_timeout)
-    commits = [Commit(address, queue, offset) for queue, offset in targets.items()]
+    commits = [OffsetCommit(address, queue, offset) for queue, offset in targets.items()]
     for answer in (yield from tables.commit(commits)):
         succeeded(reply_of(answer))
     return targets
 
 
-def _answers(cluster: Cluster, broker: Broker, commands: Iterable[Command]) -> Flow[list[Command]]:
+def _answers(
+    cluster: AdminTarget, broker: Broker, commands: Iterable[Command]
+) -> Flow[list[Command]]:
     address, timeout = _master(broker), cluster.settings.request_timeout
     calls = [Call(address, command, timeout) for command in commands]
     return [reply_of(answer) for answer in (yield from call_all(calls))]
@@ -181,7 +183,7 @@ def _master(broker: Broker) -> str:
 
 
 def to_offset(
-    cluster: Cluster, group: str, queue: MessageQueue, offset: int, *, dry_run: bool = False
+    cluster: AdminTarget, group: str, queue: MessageQueue, offset: int, *, dry_run: bool = False
 ) -> Flow[QueueReset]:
     """Let a group read one queue again, or on, from an offset.
 
@@ -219,7 +221,7 @@ def to_offset(
 
 
 def _set(
-    cluster: Cluster, broker: Broker, group: str, queue: MessageQueue, offset: int
+    cluster: AdminTarget, broker: Broker, group: str, queue: MessageQueue, offset: int
 ) -> Flow[None]:
     timeout = cluster.settings.request_timeout
     reply = yield from call(_master(broker), request(RequestCode.GET_BROKER_CONFIG), timeout)
@@ -241,8 +243,8 @@ def _set(
 
 
 def clone(
-    cluster: Cluster, source: str, target: str, topic: str = "", *, dry_run: bool = False
-) -> Flow[Told[list[QueueReset]]]:
+    cluster: AdminTarget, source: str, target: str, topic: str = "", *, dry_run: bool = False
+) -> Flow[ClusterReply[list[QueueReset]]]:
     """Let a group stand where another one stands, in one topic or in all that the other reads.
 
     Args:
@@ -275,18 +277,18 @@ def clone(
         failures |= part.failures
     if failures and not resets:
         raise first_failure(failures)
-    return Told(resets, failures)
+    return ClusterReply(resets, failures)
 
 
 def _clone_topic(
-    cluster: Cluster,
+    cluster: AdminTarget,
     brokers: Brokers,
     source: str,
     target: str,
     rows: Sequence[QueueProgress],
     *,
     dry_run: bool,
-) -> Flow[Told[list[QueueReset]]]:
+) -> Flow[ClusterReply[list[QueueReset]]]:
     topic = rows[0].queue.topic
     there = {row.queue.broker_name for row in rows}
     asked = {name: broker for name, broker in brokers.items() if name in there}
@@ -307,4 +309,4 @@ def _clone_topic(
         QueueReset(queue=queue, before=before[queue], after=offset)
         for queue, offset in sorted(after.items())
     ]
-    return Told(resets, failures)
+    return ClusterReply(resets, failures)

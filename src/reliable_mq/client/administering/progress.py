@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.client.administering.asking import (
+from reliable_mq.client.administering.cluster_reply import (
+    AdminTarget,
     Brokers,
-    Cluster,
-    Told,
+    ClusterReply,
     all_brokers,
     ask_all,
     decoded,
@@ -87,7 +87,9 @@ class _ConsumeStats(msgspec.Struct, rename="camel"):
     consume_tps: float = 0.0
 
 
-def progress(cluster: Cluster, group: str, topic: str = "") -> Flow[Told[GroupProgress]]:
+def progress(
+    cluster: AdminTarget, group: str, topic: str = ""
+) -> Flow[ClusterReply[GroupProgress]]:
     """Return how far a consumer group has come in its topics, its retry topic among them.
 
     While it is online, topics that it does not subscribe to any more are left out, as brokers do.
@@ -113,8 +115,8 @@ def progress(cluster: Cluster, group: str, topic: str = "") -> Flow[Told[GroupPr
 
 
 def offsets_in(
-    cluster: Cluster, brokers: Brokers, group: str, topic: str
-) -> Flow[Told[dict[str, list[QueueProgress]]]]:
+    cluster: AdminTarget, brokers: Brokers, group: str, topic: str
+) -> Flow[ClusterReply[dict[str, list[QueueProgress]]]]:
     """Return how far a group has come in one topic, subscribed to or not, by broker name."""
     ext = {"consumerGroup": group, "topic": topic, "topicList": topic}
     asked = request(RequestCode.GET_CONSUME_STATS, ext)
@@ -123,10 +125,12 @@ def offsets_in(
         name: [row for row in part.queues if row.queue.topic == topic]
         for name, part in told.value.items()
     }
-    return Told(queues, told.failures)
+    return ClusterReply(queues, told.failures)
 
 
-def come_in(cluster: Cluster, group: str, topic: str) -> Flow[dict[MessageQueue, tuple[int, int]]]:
+def come_in(
+    cluster: AdminTarget, group: str, topic: str
+) -> Flow[dict[MessageQueue, tuple[int, int]]]:
     """Return (committed offset, maximum offset) of a group in each readable queue of a topic.
 
     A group that has committed nothing in a queue has the committed offset -1.

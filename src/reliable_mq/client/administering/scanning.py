@@ -6,14 +6,14 @@ so that a topic that others write to is read to an end, too.
 
 from collections.abc import Iterator
 
-from reliable_mq.client.administering.asking import Cluster
 from reliable_mq.client.administering.browsing import Page, queue_range, read_page
+from reliable_mq.client.administering.cluster_reply import AdminTarget
 from reliable_mq.client.flow import Flow
 from reliable_mq.errors import NoRoute, ReliableMQError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 
-class Scan:
+class TopicScan:
     """One reading of a topic. Call `next_page` until it returns None.
 
     Invariant: no message comes twice, and those of one queue come in its order.
@@ -26,7 +26,7 @@ class Scan:
     """
 
     def __init__(
-        self, cluster: Cluster, topic: str, since_ms: int = 0, until_ms: int | None = None
+        self, cluster: AdminTarget, topic: str, since_ms: int = 0, until_ms: int | None = None
     ) -> None:
         self._cluster = cluster
         self._topic = topic

@@ -7,10 +7,10 @@ wait for is said there.
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 
-from reliable_mq.client.administering.asking import Told, first_failure
 from reliable_mq.client.administering.asyncio_admin import AsyncAdmin, AsyncGroups, AsyncOffsets
 from reliable_mq.client.administering.asyncio_messages import AsyncDeadLetters, AsyncMessages
 from reliable_mq.client.administering.asyncio_topics import AsyncTopics
+from reliable_mq.client.administering.cluster_reply import ClusterReply, first_failure
 from reliable_mq.client.administering.groups import GroupChange, GroupSettings
 from reliable_mq.client.administering.members import Connection, GroupConnections, MemberState
 from reliable_mq.client.administering.offset_resets import QueueReset
@@ -52,7 +52,7 @@ class Topics:
         self._started = started
         self._topics = topics
 
-    def names(self, *, everything: bool = False) -> Told[list[str]]:
+    def names(self, *, everything: bool = False) -> ClusterReply[list[str]]:
         """Return the topics that the name servers know; see `AsyncTopics.names`."""
         return self._started().run(self._topics.names(everything=everything))
 
@@ -60,15 +60,15 @@ class Topics:
         """Return at which brokers a topic is; see `AsyncTopics.route`."""
         return self._started().run(self._topics.route(topic))
 
-    def settings(self, topic: str) -> Told[dict[str, TopicSettings]]:
+    def settings(self, topic: str) -> ClusterReply[dict[str, TopicSettings]]:
         """Return what each broker keeps of a topic; see `AsyncTopics.settings`."""
         return self._started().run(self._topics.settings(topic))
 
-    def status(self, topic: str) -> Told[TopicStatus]:
+    def status(self, topic: str) -> ClusterReply[TopicStatus]:
         """Return what the queues of a topic hold; see `AsyncTopics.status`."""
         return self._started().run(self._topics.status(topic))
 
-    def consumers(self, topic: str) -> Told[list[str]]:
+    def consumers(self, topic: str) -> ClusterReply[list[str]]:
         """Return the consumer groups of a topic; see `AsyncTopics.consumers`."""
         return self._started().run(self._topics.consumers(topic))
 
@@ -82,7 +82,7 @@ class Topics:
         attributes: Mapping[str, str] | None = None,
         brokers: Collection[str] = (),
         dry_run: bool = False,
-    ) -> Told[list[str]]:
+    ) -> ClusterReply[list[str]]:
         """Make a topic at all masters; see `AsyncTopics.create`."""
         thread = self._started()
         creating = self._topics.create(
@@ -103,12 +103,12 @@ class Topics:
         *,
         brokers: Collection[str] = (),
         dry_run: bool = False,
-    ) -> Told[list[str]]:
+    ) -> ClusterReply[list[str]]:
         """Change a topic at every broker that has it; see `AsyncTopics.update`."""
         thread = self._started()
         return thread.run(self._topics.update(topic, change, brokers=brokers, dry_run=dry_run))
 
-    def delete(self, topic: str, *, dry_run: bool = False) -> Told[list[str]]:
+    def delete(self, topic: str, *, dry_run: bool = False) -> ClusterReply[list[str]]:
         """Delete a topic at all brokers and name servers; see `AsyncTopics.delete`."""
         return self._started().run(self._topics.delete(topic, dry_run=dry_run))
 
@@ -123,11 +123,11 @@ class Groups:
 
     def all_settings(
         self, *, everything: bool = False
-    ) -> Told[dict[str, dict[str, GroupSettings]]]:
+    ) -> ClusterReply[dict[str, dict[str, GroupSettings]]]:
         """Return the settings of all groups; see `AsyncGroups.all_settings`."""
         return self._started().run(self._groups.all_settings(everything=everything))
 
-    def settings(self, group: str) -> Told[dict[str, GroupSettings]]:
+    def settings(self, group: str) -> ClusterReply[dict[str, GroupSettings]]:
         """Return what each broker keeps of a group; see `AsyncGroups.settings`."""
         return self._started().run(self._groups.settings(group))
 
@@ -138,7 +138,7 @@ class Groups:
         *,
         brokers: Collection[str] = (),
         dry_run: bool = False,
-    ) -> Told[list[str]]:
+    ) -> ClusterReply[list[str]]:
         """Make a group at all masters; see `AsyncGroups.create`."""
         thread = self._started()
         return thread.run(self._groups.create(group, wanted, brokers=brokers, dry_run=dry_run))
@@ -150,27 +150,27 @@ class Groups:
         *,
         brokers: Collection[str] = (),
         dry_run: bool = False,
-    ) -> Told[list[str]]:
+    ) -> ClusterReply[list[str]]:
         """Change a group at every broker that has it; see `AsyncGroups.update`."""
         thread = self._started()
         return thread.run(self._groups.update(group, change, brokers=brokers, dry_run=dry_run))
 
     def delete(
         self, group: str, *, offsets: bool = False, dry_run: bool = False
-    ) -> Told[list[str]]:
+    ) -> ClusterReply[list[str]]:
         """Delete a group and its topics at all brokers; see `AsyncGroups.delete`."""
         thread = self._started()
         return thread.run(self._groups.delete(group, offsets=offsets, dry_run=dry_run))
 
-    def connections(self, group: str) -> Told[GroupConnections]:
+    def connections(self, group: str) -> ClusterReply[GroupConnections]:
         """Return who of a group is connected; see `AsyncGroups.connections`."""
         return self._started().run(self._groups.connections(group))
 
-    def members(self, group: str, *, stack: bool = False) -> Told[list[MemberState]]:
+    def members(self, group: str, *, stack: bool = False) -> ClusterReply[list[MemberState]]:
         """Return what the members of a group say of themselves; see `AsyncGroups.members`."""
         return self._started().run(self._groups.members(group, stack=stack))
 
-    def producers(self, group: str = "") -> Told[dict[str, tuple[Connection, ...]]]:
+    def producers(self, group: str = "") -> ClusterReply[dict[str, tuple[Connection, ...]]]:
         """Return the producers that are connected; see `AsyncGroups.producers`."""
         return self._started().run(self._groups.producers(group))
 
@@ -183,26 +183,26 @@ class Offsets:
         self._started = started
         self._offsets = offsets
 
-    def progress(self, group: str, topic: str = "") -> Told[GroupProgress]:
+    def progress(self, group: str, topic: str = "") -> ClusterReply[GroupProgress]:
         """Return how far a group has come, by queue; see `AsyncOffsets.progress`."""
         return self._started().run(self._offsets.progress(group, topic))
 
     def reset_to_time(
         self, group: str, topic: str, moment: datetime, *, dry_run: bool = False
-    ) -> Told[list[QueueReset]]:
+    ) -> ClusterReply[list[QueueReset]]:
         """Let a group read from a moment on; see `AsyncOffsets.reset_to_time`."""
         thread = self._started()
         return thread.run(self._offsets.reset_to_time(group, topic, moment, dry_run=dry_run))
 
     def reset_to_start(
         self, group: str, topic: str, *, dry_run: bool = False
-    ) -> Told[list[QueueReset]]:
+    ) -> ClusterReply[list[QueueReset]]:
         """Let a group read all again; see `AsyncOffsets.reset_to_start`."""
         return self._started().run(self._offsets.reset_to_start(group, topic, dry_run=dry_run))
 
     def reset_to_end(
         self, group: str, topic: str, *, dry_run: bool = False
-    ) -> Told[list[QueueReset]]:
+    ) -> ClusterReply[list[QueueReset]]:
         """Let a group pass over all that is there; see `AsyncOffsets.reset_to_end`."""
         return self._started().run(self._offsets.reset_to_end(group, topic, dry_run=dry_run))
 
@@ -215,7 +215,7 @@ class Offsets:
 
     def clone(
         self, source: str, target: str, topic: str = "", *, dry_run: bool = False
-    ) -> Told[list[QueueReset]]:
+    ) -> ClusterReply[list[QueueReset]]:
         """Let a group stand where another one stands; see `AsyncOffsets.clone`."""
         return self._started().run(self._offsets.clone(source, target, topic, dry_run=dry_run))
 
@@ -232,7 +232,7 @@ class Messages:
         """Return the message that a broker calls so; see `AsyncMessages.by_offset_id`."""
         return self._started().run(self._messages.by_offset_id(offset_message_id))
 
-    def by_message_id(self, topic: str, message_id: str) -> Told[list[ReceivedMessage]]:
+    def by_message_id(self, topic: str, message_id: str) -> ClusterReply[list[ReceivedMessage]]:
         """Return what a topic holds under a message id; see `AsyncMessages.by_message_id`."""
         return self._started().run(self._messages.by_message_id(topic, message_id))
 
@@ -243,7 +243,7 @@ class Messages:
         *,
         since: datetime | None = None,
         until: datetime | None = None,
-    ) -> Told[list[ReceivedMessage]]:
+    ) -> ClusterReply[list[ReceivedMessage]]:
         """Return the messages of a topic that bear a key; see `AsyncMessages.by_key`."""
         thread = self._started()
         return thread.run(self._messages.by_key(topic, key, since=since, until=until))
@@ -252,7 +252,7 @@ class Messages:
         """Return the messages of a queue from an offset on; see `AsyncMessages.at`."""
         return self._started().run(self._messages.at(queue, offset, count))
 
-    def tracks(self, message: ReceivedMessage) -> Told[list[Track]]:
+    def tracks(self, message: ReceivedMessage) -> ClusterReply[list[Track]]:
         """Return what consumer groups have made of a message; see `AsyncMessages.tracks`."""
         return self._started().run(self._messages.tracks(message))
 

@@ -6,9 +6,9 @@ from typing import Self
 import msgspec
 
 from reliable_mq.client.administering import browsing
-from reliable_mq.client.administering.asking import Cluster, first_failure
+from reliable_mq.client.administering.cluster_reply import AdminTarget, first_failure
 from reliable_mq.client.administering.own_names import own_of, whole_message
-from reliable_mq.client.administering.scanning import Scan
+from reliable_mq.client.administering.scanning import TopicScan
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
 from reliable_mq.client.sending.asyncio_sending import engine_of
 from reliable_mq.client.settings import ClientSettings
@@ -80,8 +80,8 @@ class Browser:
             NoRoute: when the topic is not known, or none of its queues may be read.
             RemoteError, Unavailable: at the end, when a broker did not tell, or not all.
         """
-        cluster = Cluster(self._engine.name_servers, self._routes, self._settings)
-        scan = Scan(cluster, self._names.whole(topic), since_ms)
+        cluster = AdminTarget(self._engine.name_servers, self._routes, self._settings)
+        scan = TopicScan(cluster, self._names.whole(topic), since_ms)
         while (page := self._thread.run(self._engine.run(scan.next_page()))) is not None:
             yield from map(self._own, page)
         if scan.failures:

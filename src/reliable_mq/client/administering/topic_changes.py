@@ -7,10 +7,10 @@ Source: Apache RocketMQ `UpdateTopicSubCommand`, `DeleteTopicSubCommand`, `Defau
 
 from collections.abc import Collection
 
-from reliable_mq.client.administering.asking import (
+from reliable_mq.client.administering.cluster_reply import (
+    AdminTarget,
     Brokers,
-    Cluster,
-    Told,
+    ClusterReply,
     all_brokers,
     ask_all,
     first_failure,
@@ -38,13 +38,13 @@ _ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
 
 def create(
-    cluster: Cluster,
+    cluster: AdminTarget,
     topic: str,
     wanted: TopicSettings,
     *,
     only: Collection[str] = (),
     dry_run: bool = False,
-) -> Flow[Told[list[str]]]:
+) -> Flow[ClusterReply[list[str]]]:
     """Make a topic at the masters of all brokers, and return where, by broker name.
 
     Where it is as it is wanted, nothing is done. Returns when the name servers tell of it, so that
@@ -80,13 +80,13 @@ def create(
 
 
 def update(
-    cluster: Cluster,
+    cluster: AdminTarget,
     topic: str,
     change: TopicChange,
     *,
     only: Collection[str] = (),
     dry_run: bool = False,
-) -> Flow[Told[list[str]]]:
+) -> Flow[ClusterReply[list[str]]]:
     """Change a topic at every broker that has it, and return where, by broker name.
 
     Each keeps of its own settings what the change does not name. Otherwise as `create`.
@@ -106,7 +106,7 @@ def update(
     return (yield from _put(cluster, brokers, topic, commands, known, dry_run=dry_run))
 
 
-def give_queues(cluster: Cluster, topic: str, queues: int) -> Flow[None]:
+def give_queues(cluster: AdminTarget, topic: str, queues: int) -> Flow[None]:
     """Make a topic at the master of every broker, or give it so many queues there.
 
     Returns when the name servers tell of all of them, so that the next send uses them.
@@ -129,21 +129,21 @@ def give_queues(cluster: Cluster, topic: str, queues: int) -> Flow[None]:
 
 
 def _put(
-    cluster: Cluster,
+    cluster: AdminTarget,
     brokers: Brokers,
     topic: str,
     commands: dict[str, Command],
-    known: Told[dict[str, TopicSettings]],
+    known: ClusterReply[dict[str, TopicSettings]],
     *,
     dry_run: bool,
-) -> Flow[Told[list[str]]]:
+) -> Flow[ClusterReply[list[str]]]:
     told = yield from put_each(cluster, brokers, commands, known, dry_run=dry_run)
     if not dry_run:
         yield from _await_route(cluster, topic, {name: commands[name] for name in told.value})
     return told
 
 
-def _await_route(cluster: Cluster, topic: str, commands: dict[str, Command]) -> Flow[None]:
+def _await_route(cluster: AdminTarget, topic: str, commands: dict[str, Command]) -> Flow[None]:
     """Return when a name server tells of the topic what its brokers were told."""
     wanted = {
         (name, ext["readQueueNums"], ext["writeQueueNums"], permission_text(int(ext["perm"])))
@@ -180,7 +180,9 @@ def differences(has: TopicSettings, wanted: TopicSettings) -> str:
     )
 
 
-def delete(cluster: Cluster, topic: str, *, dry_run: bool = False) -> Flow[Told[list[str]]]:
+def delete(
+    cluster: AdminTarget, topic: str, *, dry_run: bool = False
+) -> Flow[ClusterReply[list[str]]]:
     """Delete a topic at all brokers, then at all name servers, and return where it was.
 
     Its messages are not readable any more. A name server is told only when every broker has done
@@ -202,7 +204,7 @@ def delete(cluster: Cluster, topic: str, *, dry_run: bool = False) -> Flow[Told[
     if not known.value and not (yield from _is_routed(cluster, topic)):
         found(known, f"no broker has topic {topic}")
     if dry_run:
-        return Told(sorted(known.value), known.failures)
+        return ClusterReply(sorted(known.value), known.failures)
     asked = request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
     deleted = yield from ask_all(cluster, brokers, asked, nothing, masters_only=True)
     failures = deleted.failures | (yield from _delete_at_slaves(cluster, brokers, asked))
@@ -211,10 +213,10 @@ def delete(cluster: Cluster, topic: str, *, dry_run: bool = False) -> Flow[Told[
     cluster.routes.doubt(topic)
     if not deleted.value:
         raise first_failure(failures)
-    return Told([name for name in deleted.value if name in known.value], failures)
+    return ClusterReply([name for name in deleted.value if name in known.value], failures)
 
 
-def _is_routed(cluster: Cluster, topic: str) -> Flow[bool]:
+def _is_routed(cluster: AdminTarget, topic: str) -> Flow[bool]:
     try:
         yield from route(cluster, topic)
     except NoRoute:
@@ -223,7 +225,7 @@ def _is_routed(cluster: Cluster, topic: str) -> Flow[bool]:
 
 
 def _delete_at_slaves(
-    cluster: Cluster, brokers: Brokers, command: Command
+    cluster: AdminTarget, brokers: Brokers, command: Command
 ) -> Flow[dict[str, ReliableMQError]]:
     addresses = {
         f"{name}:{number}": address
@@ -234,7 +236,7 @@ def _delete_at_slaves(
     return (yield from _failures_at(cluster, addresses, [command]))
 
 
-def _forget(cluster: Cluster, topic: str) -> Flow[dict[str, ReliableMQError]]:
+def _forget(cluster: AdminTarget, topic: str) -> Flow[dict[str, ReliableMQError]]:
     """Delete a topic, and its order, at every name server."""
     order = {"namespace": _ORDER_NAMESPACE, "key": topic}
     commands = [
@@ -246,7 +248,7 @@ def _forget(cluster: Cluster, topic: str) -> Flow[dict[str, ReliableMQError]]:
 
 
 def _failures_at(
-    cluster: Cluster, addresses: dict[str, str], commands: list[Command]
+    cluster: AdminTarget, addresses: dict[str, str], commands: list[Command]
 ) -> Flow[dict[str, ReliableMQError]]:
     timeout = cluster.settings.request_timeout
     asked = [(name, command) for name in addresses for command in commands]

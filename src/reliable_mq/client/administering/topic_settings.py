@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from reliable_mq.client.administering.asking import decoded
+from reliable_mq.client.administering.cluster_reply import decoded
 from reliable_mq.client.checked import check_fields
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError

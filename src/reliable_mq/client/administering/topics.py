@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.client.administering.asking import (
+from reliable_mq.client.administering.browsing import topic_names
+from reliable_mq.client.administering.cluster_reply import (
+    AdminTarget,
     Brokers,
-    Cluster,
-    Told,
+    ClusterReply,
     all_brokers,
     ask_all,
     decoded,
@@ -19,7 +20,6 @@ from reliable_mq.client.administering.asking import (
     merged,
     queue_of,
 )
-from reliable_mq.client.administering.browsing import topic_names
 from reliable_mq.client.administering.topic_settings import (
     TopicSettings,
     permission_text,
@@ -73,7 +73,7 @@ class _Names(msgspec.Struct):
     topics: list[str] | None = msgspec.field(name="topicList", default=None)
 
 
-def names(cluster: Cluster, *, everything: bool) -> Flow[Told[list[str]]]:
+def names(cluster: AdminTarget, *, everything: bool) -> Flow[ClusterReply[list[str]]]:
     """Return the topics that the name servers know, sorted.
 
     Without `everything` those are left out that belong to brokers and consumer groups. Failures are
@@ -84,7 +84,7 @@ def names(cluster: Cluster, *, everything: bool) -> Flow[Told[list[str]]]:
     """
     known = yield from topic_names(cluster.name_servers)
     if everything or not known:
-        return Told(known)
+        return ClusterReply(known)
     brokers = yield from all_brokers(cluster)
     system = request(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     told = yield from ask_all(cluster, brokers, system, _read_names)
@@ -92,7 +92,7 @@ def names(cluster: Cluster, *, everything: bool) -> Flow[Told[list[str]]]:
     theirs |= brokers.keys() | {broker.cluster for broker in brokers.values()}
     prefixes = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
     applications = [each for each in known if each not in theirs and not each.startswith(prefixes)]
-    return Told(applications, told.failures)
+    return ClusterReply(applications, told.failures)
 
 
 def _read_names(reply: Command) -> list[str]:
@@ -118,7 +118,7 @@ class _RouteData(msgspec.Struct, rename="camel"):
     queue_datas: list[_QueueData] | None = None
 
 
-def route(cluster: Cluster, topic: str) -> Flow[list[TopicPlace]]:
+def route(cluster: AdminTarget, topic: str) -> Flow[list[TopicPlace]]:
     """Return at which brokers a topic is, by their names.
 
     Raises:
@@ -152,7 +152,7 @@ def route(cluster: Cluster, topic: str) -> Flow[list[TopicPlace]]:
     return sorted(places, key=lambda place: place.broker)
 
 
-def brokers_of(cluster: Cluster, topic: str) -> Flow[dict[str, Broker]]:
+def brokers_of(cluster: AdminTarget, topic: str) -> Flow[dict[str, Broker]]:
     """Return the brokers that have a topic, by name.
 
     Raises:
@@ -164,8 +164,8 @@ def brokers_of(cluster: Cluster, topic: str) -> Flow[dict[str, Broker]]:
 
 
 def settings(
-    cluster: Cluster, topic: str, only: Collection[str] = ()
-) -> Flow[Told[dict[str, TopicSettings]]]:
+    cluster: AdminTarget, topic: str, only: Collection[str] = ()
+) -> Flow[ClusterReply[dict[str, TopicSettings]]]:
     """Return what every broker keeps of a topic, by broker name; those without it are left out.
 
     Raises:
@@ -179,8 +179,8 @@ def settings(
 
 
 def settings_at(
-    cluster: Cluster, brokers: Brokers, topic: str
-) -> Flow[Told[dict[str, TopicSettings]]]:
+    cluster: AdminTarget, brokers: Brokers, topic: str
+) -> Flow[ClusterReply[dict[str, TopicSettings]]]:
     """Return what these brokers keep of a topic; those without it are left out."""
     asked = request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
     return (yield from ask_all(cluster, brokers, asked, read_settings, lacking=_NO_TOPIC))
@@ -198,7 +198,7 @@ class _TopicStats(msgspec.Struct, rename="camel"):
     topic_put_tps: float = 0.0
 
 
-def status(cluster: Cluster, topic: str) -> Flow[Told[TopicStatus]]:
+def status(cluster: AdminTarget, topic: str) -> Flow[ClusterReply[TopicStatus]]:
     """Return what the queues of a topic hold.
 
     Raises:
@@ -238,7 +238,7 @@ class _Groups(msgspec.Struct):
     groups: list[str] | None = msgspec.field(name="groupList", default=None)
 
 
-def consumers(cluster: Cluster, topic: str) -> Flow[Told[list[str]]]:
+def consumers(cluster: AdminTarget, topic: str) -> Flow[ClusterReply[list[str]]]:
     """Return the consumer groups that subscribe to a topic or have offsets in it, sorted.
 
     Raises:

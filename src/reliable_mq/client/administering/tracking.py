@@ -6,9 +6,9 @@ online.
 
 import msgspec
 
-from reliable_mq.client.administering.asking import (
-    Cluster,
-    Told,
+from reliable_mq.client.administering.cluster_reply import (
+    AdminTarget,
+    ClusterReply,
     all_brokers,
     decoded,
 )
@@ -36,7 +36,7 @@ class Track(msgspec.Struct, frozen=True):
     state: str
 
 
-def tracks(cluster: Cluster, message: ReceivedMessage) -> Flow[Told[list[Track]]]:
+def tracks(cluster: AdminTarget, message: ReceivedMessage) -> Flow[ClusterReply[list[Track]]]:
     """Return what each group of a message's topic has made of it, by the group's name.
 
     A message that failed is done, too: it waits in the retry topic, or is a dead letter.
@@ -53,7 +53,7 @@ def tracks(cluster: Cluster, message: ReceivedMessage) -> Flow[Told[list[Track]]
     try:
         groups = yield from consumers(cluster, topic)
     except NoRoute:  # where brokers keep what waits, no group reads
-        return Told([])
+        return ClusterReply([])
     address = (yield from all_brokers(cluster, [name]))[name].to_read_from(0)
     if address is None:
         raise NoRoute(f"no name server knows an address of broker {name}")
@@ -77,7 +77,7 @@ def tracks(cluster: Cluster, message: ReceivedMessage) -> Flow[Told[list[Track]]
             failures[f"{name}, group {group}"] = error
             continue
         found.append(Track(group, _state(message, committed, online)))
-    return Told(found, failures)
+    return ClusterReply(found, failures)
 
 
 def _committed(reply: Command, message: ReceivedMessage) -> int:

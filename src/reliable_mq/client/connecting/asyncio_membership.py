@@ -9,11 +9,11 @@ import logging
 from collections.abc import Collection
 from typing import Protocol, TypeVar
 
-from reliable_mq.client.asyncio_daemon import UnderWay
+from reliable_mq.client.asyncio_daemon import ShieldedTask
 from reliable_mq.client.connecting.heartbeats import Heartbeats
 from reliable_mq.client.connecting.membership import Member, unregister_calls
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.connecting.routes import RouteTable, masters
+from reliable_mq.client.connecting.routes import RouteCache, masters
 from reliable_mq.client.consuming.offsets import read_reset
 from reliable_mq.client.flow import Call, Flow, call_all
 from reliable_mq.client.settings import ClientSettings
@@ -30,14 +30,14 @@ T = TypeVar("T")
 _NO_QUEUES = fastjson.dumps({"messageQueueTable": {}})
 
 
-class Engine(Protocol):
+class MembershipEngine(Protocol):
     """What membership needs of the engine that drives the client's flows."""
 
     settings: ClientSettings
     client_id: str
 
     @property
-    def routes(self) -> RouteTable:
+    def routes(self) -> RouteCache:
         """The routes that name the brokers."""
 
     @property
@@ -63,7 +63,7 @@ class AsyncMembership:
         engine: drives the calls.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: MembershipEngine) -> None:
         self._engine = engine
         self.heartbeats = Heartbeats(engine.client_id, in_short=engine.settings.heartbeat_v2)
         self._members: dict[str, Member] = {}
@@ -72,7 +72,7 @@ class AsyncMembership:
         self._is_everywhere = False
         self._all_masters: set[str] = set()
         self._refusing: set[str] = set()
-        self._beats = UnderWay()
+        self._beats = ShieldedTask()
         self._introducing = asyncio.Lock()
         self._introductions_begun = 0
         self._introduction_ended = 0  # the number of the last one that told all brokers

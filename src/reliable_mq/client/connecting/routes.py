@@ -112,7 +112,7 @@ def _ordered_queues(topic: str, text: str, brokers: dict[str, Broker]) -> list[M
     return queues
 
 
-class RouteTable:
+class RouteCache:
     """The routes of all topics that this client has met.
 
     Invariant: a topic has a route here if and only if a name server once told one and none has

@@ -28,7 +28,7 @@ MESSAGE_OVERHEAD = 1024
 """Bytes that Python keeps of a message beside its body and the text of its properties."""
 
 
-class Stage(Enum):
+class MessageStage(Enum):
     """Where an unfinished message is."""
 
     WAITING = 0
@@ -40,7 +40,7 @@ class Stage(Enum):
 class _Entry(msgspec.Struct):
     message: ReceivedMessage
     key: str
-    stage: Stage
+    stage: MessageStage
     cost: int
 
 
@@ -186,7 +186,7 @@ class AssignedQueue:
             if offset < self.next_offset:  # asked for before `forget_below`
                 continue
             key = message.ordering_key if self._ordered else ""
-            entry = _Entry(message, key, Stage.READY, _cost_of(message))
+            entry = _Entry(message, key, MessageStage.READY, _cost_of(message))
             self._entries[offset] = entry
             self._offsets.append(offset)
             size += len(message.body)
@@ -195,7 +195,7 @@ class AssignedQueue:
                 lane = self._lanes.setdefault(key, deque())
                 lane.append(offset)
                 if len(lane) > 1:
-                    entry.stage = Stage.WAITING
+                    entry.stage = MessageStage.WAITING
                     continue
             self._ready.append(offset)
         self._size += size
@@ -218,7 +218,7 @@ class AssignedQueue:
             if entry.message.topic != topic:
                 break
             self._ready.popleft()
-            entry.stage = Stage.RUNNING
+            entry.stage = MessageStage.RUNNING
             taken.append(entry.message)
         self._running += len(taken)
         self.taken_at = now
@@ -227,7 +227,7 @@ class AssignedQueue:
     def is_running(self, offset: int) -> bool:
         """Whether the message at `offset` is in the hands of the handler."""
         entry = self._entries.get(offset)
-        return entry is not None and entry.stage is Stage.RUNNING
+        return entry is not None and entry.stage is MessageStage.RUNNING
 
     def may_run_twice(self, offset: int) -> bool:
         """Whether a running message may be handed out again although its handler has not ended.
@@ -253,7 +253,7 @@ class AssignedQueue:
     def hold(self, offset: int, until: float, *, counts: bool) -> None:
         """Hand a running message out again at `until`, as the next attempt when it `counts`."""
         entry = self._running_entry(offset)
-        entry.stage = Stage.HELD
+        entry.stage = MessageStage.HELD
         self._running -= 1
         if counts:
             entry.message = msgspec.structs.replace(
@@ -276,7 +276,7 @@ class AssignedQueue:
         gone = [
             at
             for at, entry in self._entries.items()
-            if at < offset and entry.stage is not Stage.RUNNING
+            if at < offset and entry.stage is not MessageStage.RUNNING
         ]
         for at in gone:
             entry = self._entries.pop(at)
@@ -288,7 +288,7 @@ class AssignedQueue:
         self._held = [(due, at) for due, at in self._held if at in self._entries]
         heapq.heapify(self._held)
         for lane in self._lanes.values():
-            if self._entries[lane[0]].stage is Stage.WAITING:
+            if self._entries[lane[0]].stage is MessageStage.WAITING:
                 self._make_ready(lane[0])
         self.next_offset = max(self.next_offset, offset)
 
@@ -332,11 +332,11 @@ class AssignedQueue:
             raise InvariantBroken(f"K1: {self.commit_offset} is beyond the unfinished {lowest}")
         active: set[str] = set()
         for at, entry in self._entries.items():
-            if entry.key and entry.stage is not Stage.WAITING:
+            if entry.key and entry.stage is not MessageStage.WAITING:
                 if entry.key in active or self._lanes[entry.key][0] != at:
                     raise InvariantBroken(f"K2: {at} overtakes its ordering key {entry.key!r}")
                 active.add(entry.key)
-        running = sum(entry.stage is Stage.RUNNING for entry in self._entries.values())
+        running = sum(entry.stage is MessageStage.RUNNING for entry in self._entries.values())
         size = sum(len(entry.message.body) for entry in self._entries.values())
         cost = sum(entry.cost for entry in self._entries.values())
         if (running, size, cost) != (self._running, self._size, self._cost):
@@ -344,12 +344,12 @@ class AssignedQueue:
 
     def _running_entry(self, offset: int) -> _Entry:
         entry = self._entries.get(offset)
-        if entry is None or entry.stage is not Stage.RUNNING:
+        if entry is None or entry.stage is not MessageStage.RUNNING:
             raise InvariantBroken(f"message {offset} of {self.queue} is not running")
         return entry
 
     def _make_ready(self, offset: int) -> None:
-        self._entries[offset].stage = Stage.READY
+        self._entries[offset].stage = MessageStage.READY
         self._ready.append(offset)
 
     def _shrink(self, entry: _Entry) -> None:

@@ -10,7 +10,7 @@ from reliable_mq.client.consuming.allocation import allocate
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.offsets import commit_at_last, first_offset, offset_at_slave
-from reliable_mq.client.consuming.queue_locks import Grant, lock_queues, unlock
+from reliable_mq.client.consuming.queue_locks import LockGrant, lock_queues, unlock
 from reliable_mq.client.flow import Flow, call, now, succeeded
 from reliable_mq.errors import ConfigurationError, NoRoute, ProtocolError, RemoteError, Unavailable
 from reliable_mq.wire import fastjson
@@ -18,7 +18,7 @@ from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
 
 
-class Changes(NamedTuple):
+class AssignmentChanges(NamedTuple):
     """What a rebalance came to.
 
     `settled` is False when it should be repeated soon; `obstacles` says why, where something is
@@ -32,7 +32,7 @@ class Changes(NamedTuple):
     missing: frozenset[str] = frozenset()
 
 
-def rebalance(group: ConsumerGroup) -> Flow[Changes]:
+def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
     """Compute this member's share of every topic anew and take or leave queues accordingly.
 
     A topic whose route or members cannot be had keeps its queues.
@@ -67,7 +67,7 @@ def rebalance(group: ConsumerGroup) -> Flow[Changes]:
                 settled = False  # not given back yet; it starts afresh after that
             else:
                 added.append(group.assign(queue))
-    return Changes(added, left, settled, frozenset(obstacles), frozenset(missing))
+    return AssignmentChanges(added, left, settled, frozenset(obstacles), frozenset(missing))
 
 
 def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:
@@ -126,7 +126,7 @@ def _wants_lock(assigned: AssignedQueue) -> bool:
     return assigned.running > 0 or not assigned.leaving
 
 
-def _use_grant(group: ConsumerGroup, assigned: AssignedQueue, grant: Grant) -> Flow[bool]:
+def _use_grant(group: ConsumerGroup, assigned: AssignedQueue, grant: LockGrant) -> Flow[bool]:
     if assigned.queue not in grant.queues:
         assigned.lose_lock()
         return False

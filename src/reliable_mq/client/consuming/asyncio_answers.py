@@ -18,7 +18,7 @@ from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.consuming.running_info import directly_consumed, running_info
 from reliable_mq.client.consuming.subscription import Outcome
-from reliable_mq.client.consuming.thread_handling import GoesOn
+from reliable_mq.client.consuming.thread_handling import HandlerStillRunning
 from reliable_mq.client.flow import Instant
 from reliable_mq.errors import RecordError
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -30,7 +30,7 @@ from reliable_mq.wire.record import decode_record
 log = logging.getLogger(__name__)
 
 
-class Engine(Protocol):
+class AnswersEngine(Protocol):
     """What answers need of the client."""
 
     @property
@@ -52,7 +52,9 @@ class ConsumerAnswers:
         find: returns the consumer of a group, None when there is none.
     """
 
-    def __init__(self, engine: Engine, find: Callable[[str], AsyncPushConsumer | None]) -> None:
+    def __init__(
+        self, engine: AnswersEngine, find: Callable[[str], AsyncPushConsumer | None]
+    ) -> None:
         self._engine = engine
         self._find = find
 
@@ -100,7 +102,11 @@ class ConsumerAnswers:
         except asyncio.CancelledError as error:
             is_own = consumer.hands.accepts
             why = "the handler cancelled itself" if is_own else "the consumer was closed"
-            goes_on = ", a thread is still in the handler" if isinstance(error, GoesOn) else ""
+            goes_on = (
+                ", a thread is still in the handler"
+                if isinstance(error, HandlerStillRunning)
+                else ""
+            )
             outcome = asyncio.CancelledError(why + goes_on)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is told to who asked
             outcome = error

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from reliable_mq.client.asyncio_daemon import UnderWay, attempt, repeat
+from reliable_mq.client.asyncio_daemon import ShieldedTask, attempt, repeat
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueReader
+from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueFetcher
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.offsets import first_offset
@@ -58,7 +58,7 @@ class PulledQueues(GroupMember):
     ) -> None:
         super().__init__(group)
         self.positions = Positions(group)
-        self.reader = QueueReader(client, group, self)
+        self.reader = QueueFetcher(client, group, self)
         self._client = client
         self._auto_commit = auto_commit
         self._on_assigned = on_assigned
@@ -68,7 +68,7 @@ class PulledQueues(GroupMember):
         self._closed = False
         self._committing: asyncio.Task[None] | None = None
         self._announced: set[MessageQueue] = set()  # the application has heard that they are ours
-        self._telling = UnderWay()
+        self._telling = ShieldedTask()
         self._calls: set[asyncio.Task[None]] = set()
         self._one_call = asyncio.Lock()
 
@@ -91,7 +91,7 @@ class PulledQueues(GroupMember):
             await asyncio.gather(self._committing, return_exceptions=True)
         await self._telling.ended()  # who told the application may be cancelled
         try:
-            await self.leave(self.group.all_queues)
+            await self.on_revoked(self.group.all_queues)
         finally:
             for assigned in self.group.assigned:
                 self.group.leave(assigned.queue)
@@ -171,13 +171,13 @@ class PulledQueues(GroupMember):
 
     # The reader's owner ---------------------------------------------------------------------
 
-    async def came(self, queues: Sequence[AssignedQueue]) -> None:
+    async def on_assigned(self, queues: Sequence[AssignedQueue]) -> None:
         """Tell the application of queues that are read from now on."""
         coming = {assigned.queue for assigned in queues}
         self._announced |= coming
         await self._tell(self._on_assigned, coming)
 
-    async def leave(self, queues: Sequence[AssignedQueue]) -> None:
+    async def on_revoked(self, queues: Sequence[AssignedQueue]) -> None:
         """Commit what is handled of queues that leave, after the application has heard of them."""
         gone = {assigned.queue for assigned in queues}
         announced = gone & self._announced
@@ -190,7 +190,7 @@ class PulledQueues(GroupMember):
         for queue in gone:
             self.positions.forget(queue)
 
-    def moved(self, assigned: AssignedQueue) -> None:
+    def on_reset(self, assigned: AssignedQueue) -> None:
         """Read on where the broker has messages; what was fetched before that is none any more."""
         self.reader.begin_anew(self.positions.move(assigned.queue, assigned.commit_offset))
 

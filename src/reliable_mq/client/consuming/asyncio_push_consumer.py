@@ -1,6 +1,6 @@
 """The push consumer on asyncio: queues are `asyncio_queue_reader`'s, messages are the hands'.
 
-What is committed is decided by the flows; here is when. `asyncio_hands` calls the handler.
+What is committed is decided by the flows; here is when. `asyncio_handler_pool` calls the handler.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.checked import checked
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back
-from reliable_mq.client.consuming.asyncio_hands import AsyncHands
-from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueReader
+from reliable_mq.client.consuming.asyncio_handler_pool import AsyncHandlerPool
+from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueFetcher
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup, QueueLag
 from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.offsets import commit
@@ -34,9 +34,9 @@ class AsyncPushConsumer(GroupMember):
     def __init__(self, client: FlowRunner, group: ConsumerGroup, handler: AnyHandler) -> None:
         super().__init__(group)
         self._client = client
-        self.hands = AsyncHands(client, group, handler)
+        self.hands = AsyncHandlerPool(client, group, handler)
         self._daemons: list[asyncio.Task[None]] = []
-        self.reader = QueueReader(client, group, self)
+        self.reader = QueueFetcher(client, group, self)
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -141,15 +141,15 @@ class AsyncPushConsumer(GroupMember):
 
     # The reader's owner ---------------------------------------------------------------------
 
-    async def came(self, queues: Sequence[AssignedQueue]) -> None:
+    async def on_assigned(self, queues: Sequence[AssignedQueue]) -> None:
         """Nobody has to be told."""
 
-    async def leave(self, queues: Sequence[AssignedQueue]) -> None:
+    async def on_revoked(self, queues: Sequence[AssignedQueue]) -> None:
         """Give queues back when nothing of them runs any more."""
         handled = self.hands.handled
         await asyncio.gather(*(self.reader.give_back_idle(each, handled) for each in queues))
 
-    def moved(self, assigned: AssignedQueue) -> None:
+    def on_reset(self, assigned: AssignedQueue) -> None:
         """Give a queue back, to read it from where the broker demands it."""
         self.group.leave(assigned.queue)
         self.reader.let_go([assigned])

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from reliable_mq.client.asyncio_daemon import UnderWay, attempt, repeat
+from reliable_mq.client.asyncio_daemon import ShieldedTask, attempt, repeat
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_back, keep_ready, rebalance
-from reliable_mq.client.consuming.asyncio_hands import RunsFlows
+from reliable_mq.client.consuming.asyncio_handler_pool import RunsFlows
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.obstacles import Obstacles
 from reliable_mq.client.consuming.pulling import pull_once
@@ -41,16 +41,16 @@ class FlowRunner(RunsFlows, Protocol):
         """Take a consumer that has ended out of its group."""
 
 
-class Owner(Protocol):
+class QueueOwner(Protocol):
     """Whose queues they are, and what it does with them."""
 
-    async def came(self, queues: Sequence[AssignedQueue]) -> None:
+    async def on_assigned(self, queues: Sequence[AssignedQueue]) -> None:
         """Take in that queues are this member's now; they are read when it returns."""
 
-    async def leave(self, queues: Sequence[AssignedQueue]) -> None:
+    async def on_revoked(self, queues: Sequence[AssignedQueue]) -> None:
         """Let go of queues that are another member's now. Nothing of them is pulled any more."""
 
-    def moved(self, assigned: AssignedQueue) -> None:
+    def on_reset(self, assigned: AssignedQueue) -> None:
         """Read a queue from where the broker demands it: at `assigned.commit_offset`."""
 
     def may_pull(self, assigned: AssignedQueue) -> bool:
@@ -60,7 +60,7 @@ class Owner(Protocol):
         """Look whether there is something to hand out."""
 
 
-class QueueReader:
+class QueueFetcher:
     """Keeps the queues of one member fetched.
 
     A group whose client is no member has been given its queues, and shares them with nobody.
@@ -71,7 +71,7 @@ class QueueReader:
         owner: takes what comes.
     """
 
-    def __init__(self, client: FlowRunner, group: ConsumerGroup, owner: Owner) -> None:
+    def __init__(self, client: FlowRunner, group: ConsumerGroup, owner: QueueOwner) -> None:
         self.group = group
         self._client = client
         self._owner = owner
@@ -79,8 +79,8 @@ class QueueReader:
         self._renewing: asyncio.Task[None] | None = None
         self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._givers: set[asyncio.Task[None]] = set()
-        self._keeping = UnderWay()
-        self._commits = UnderWay()
+        self._keeping = ShieldedTask()
+        self._commits = ShieldedTask()
         self._one_commit = asyncio.Lock()
         self._look = asyncio.Event()
         self._has_stopped = False
@@ -129,7 +129,7 @@ class QueueReader:
         self._look.set()
 
     def pull_again(self, queue: MessageQueue) -> None:
-        """Ask `Owner.may_pull` anew, which said no; room that comes is seen without that."""
+        """Ask `QueueOwner.may_pull` anew, which said no; room that comes is seen without that."""
         assigned = self.group.find(queue)
         if assigned is not None and assigned.wake_reader is not None:
             assigned.wake_reader()
@@ -212,7 +212,7 @@ class QueueReader:
                 await asyncio.sleep(0)  # the application hears what goes before what comes
             if changes.added:
                 what = f"group {self.group.name}: taking queues"
-                await attempt(lambda: self._owner.came(changes.added), what)
+                await attempt(lambda: self._owner.on_assigned(changes.added), what)
         self._is_settled = await self._keep_ready() and settled
 
     def _take_chosen(self) -> None:
@@ -259,7 +259,7 @@ class QueueReader:
         if self.group.find(assigned.queue) is assigned and not self.group.is_leaving(
             assigned.queue
         ):
-            self._owner.moved(assigned)  # the broker wants it read from elsewhere
+            self._owner.on_reset(assigned)  # the broker wants it read from elsewhere
 
     async def _pull_with(self, assigned: AssignedQueue, room: asyncio.Event) -> None:
         wanted = self.group.settings.pull_size
@@ -289,7 +289,7 @@ class QueueReader:
             await asyncio.sleep(pause)
 
     async def _give_up(self, queues: Sequence[AssignedQueue]) -> None:
-        await attempt(lambda: self._owner.leave(queues), f"group {self.group.name}: giving up")
+        await attempt(lambda: self._owner.on_revoked(queues), f"group {self.group.name}: giving up")
         for assigned in queues:
             if self.group.find(assigned.queue) is assigned:  # its owner has failed to do so
                 self.group.forget(assigned)

@@ -1,6 +1,6 @@
 """The simple consumer on asyncio: messages are received, and each is acknowledged by itself.
 
-The queues are shared and pulled as a push consumer's (`QueueReader`), and what fails goes the same
+The queues are shared and pulled as a push consumer's (`QueueFetcher`), and what fails goes the same
 way (`settle`); between stand leases (`Leases`), kept here and unknown to the broker.
 """
 
@@ -13,7 +13,7 @@ from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.checked import checked
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back
-from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueReader
+from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueFetcher
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.leases import Lease, Leases
@@ -57,7 +57,7 @@ class AsyncSimpleConsumer(GroupMember):
     def __init__(self, client: SharingClient, group: ConsumerGroup) -> None:
         super().__init__(group)
         self._client = client
-        self._reader = QueueReader(client, group, self)
+        self._reader = QueueFetcher(client, group, self)
         self._leases = Leases()
         self._fetched = asyncio.Event()
         self._ended = asyncio.Event()
@@ -309,10 +309,10 @@ class AsyncSimpleConsumer(GroupMember):
 
     # The reader's owner ---------------------------------------------------------------------
 
-    async def came(self, queues: Sequence[AssignedQueue]) -> None:
+    async def on_assigned(self, queues: Sequence[AssignedQueue]) -> None:
         """Nobody has to be told."""
 
-    async def leave(self, queues: Sequence[AssignedQueue]) -> None:
+    async def on_revoked(self, queues: Sequence[AssignedQueue]) -> None:
         """Give queues back when nothing of them is in anybody's hands any more."""
         await asyncio.gather(*map(self._give_back, queues))
 
@@ -320,7 +320,7 @@ class AsyncSimpleConsumer(GroupMember):
         await self._reader.give_back_idle(assigned, self._ended)
         self._leases.forget(assigned)
 
-    def moved(self, assigned: AssignedQueue) -> None:
+    def on_reset(self, assigned: AssignedQueue) -> None:
         """Read a queue from where the broker demands it, when its messages are settled."""
         self.group.leave(assigned.queue)
         self._reader.let_go([assigned])

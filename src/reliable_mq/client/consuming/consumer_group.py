@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.allocation import Allocation, Configured, MachineRoom, average
 from reliable_mq.client.consuming.assigned_queue import OFFSET_UNKNOWN, AssignedQueue
 from reliable_mq.client.consuming.flow_budget import FlowBudget
@@ -17,7 +17,7 @@ from reliable_mq.client.consuming.local_offsets import LocalOffsets
 from reliable_mq.client.consuming.offset_tables import OffsetTables
 from reliable_mq.client.consuming.rates import Rates
 from reliable_mq.client.consuming.subscription import Sql, Subscription
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -67,8 +67,8 @@ class ConsumerGroup:
         client_id: str,
         *,
         settings: ClientSettings,
-        routes: RouteTable,
-        producer: Producer,
+        routes: RouteCache,
+        producer: SendFlows,
         budget: FlowBudget | None = None,
         polled: bool = False,
         is_member: bool = True,

@@ -29,7 +29,7 @@ class GroupMember(ABC):
         """Compute the share of queues anew, now."""
 
     @abstractmethod
-    def moved(self, assigned: AssignedQueue) -> None:
+    def on_reset(self, assigned: AssignedQueue) -> None:
         """Read a queue from its `commit_offset`, which was set from outside."""
 
     @property
@@ -61,7 +61,7 @@ class GroupMember(ABC):
             assigned = self.group.find(queue)
             if assigned is not None and assigned.is_started and not assigned.leaving:
                 assigned.freeze(offset)
-                self.moved(assigned)
+                self.on_reset(assigned)
 
     def status(self, topic: str) -> bytes:
         """Return the body that tells an administrator how far each queue of `topic` is done."""

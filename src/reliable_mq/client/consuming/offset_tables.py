@@ -23,7 +23,7 @@ from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import UpdateConsumerOffsetHeader
 
 
-class Commit(NamedTuple):
+class OffsetCommit(NamedTuple):
     """An offset, that of the next message to be read, and the address ("host:port") it goes to."""
 
     address: str
@@ -50,7 +50,7 @@ class OffsetTables:
         self._timeout = timeout
         self._known: set[_Table] = set()
 
-    def commit(self, commits: Sequence[Commit]) -> Flow[list[Command | ReliableMQError]]:
+    def commit(self, commits: Sequence[OffsetCommit]) -> Flow[list[Command | ReliableMQError]]:
         """Commit, and return the answers, or what went wrong, in the order of `commits`.
 
         When the first commit to a table gets no answer, the others are not sent and have its

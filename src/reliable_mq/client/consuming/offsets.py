@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
-from reliable_mq.client.consuming.offset_tables import Commit
+from reliable_mq.client.consuming.offset_tables import OffsetCommit
 from reliable_mq.client.flow import Flow, call, now, reply_of, succeeded, work
 from reliable_mq.errors import NoRoute, ProtocolError, ReliableMQError, StoreError
 from reliable_mq.message import MessageQueue
@@ -175,13 +175,13 @@ def commit_locally(local: LocalOffsets, queues: Iterable[AssignedQueue]) -> Flow
 
 def _commits(
     group: ConsumerGroup, queues: Iterable[AssignedQueue], lease_seconds: float
-) -> dict[AssignedQueue, Commit]:
+) -> dict[AssignedQueue, OffsetCommit]:
     """Return what is to be committed of queues, now by the clock of leases."""
-    commits: dict[AssignedQueue, Commit] = {}
+    commits: dict[AssignedQueue, OffsetCommit] = {}
     for assigned in queues:
         address = _to_commit_at(group, assigned, lease_seconds)
         if address is not None:
-            commits[assigned] = Commit(address, assigned.queue, assigned.commit_offset)
+            commits[assigned] = OffsetCommit(address, assigned.queue, assigned.commit_offset)
     return commits
 
 

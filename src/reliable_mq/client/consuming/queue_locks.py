@@ -21,7 +21,7 @@ from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.remote_faults import remote_error
 
 
-class Grant(NamedTuple):
+class LockGrant(NamedTuple):
     """The queues that a broker locked for this member, trusted until `expires`.
 
     In seconds of the clock of leases, which goes on while the machine sleeps.
@@ -33,7 +33,7 @@ class Grant(NamedTuple):
 
 def lock_queues(
     group: ConsumerGroup, broker_name: str, queues: Sequence[AssignedQueue]
-) -> Flow[Grant]:
+) -> Flow[LockGrant]:
     """Ask for the locks of queues of one broker, new or to be renewed.
 
     The grant counts from before the question was sent.
@@ -48,7 +48,7 @@ def lock_queues(
     began = yield from now()
     command = _lock_command(RequestCode.LOCK_BATCH_MQ, group, queues)
     reply = yield from call(address, command, group.settings.request_timeout)
-    return Grant(_granted(reply), began.lease_seconds + group.settings.lock_valid_seconds)
+    return LockGrant(_granted(reply), began.lease_seconds + group.settings.lock_valid_seconds)
 
 
 def unlock(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.offset_tables import Commit
+from reliable_mq.client.consuming.offset_tables import OffsetCommit
 from reliable_mq.client.consuming.offsets import offset_in, place_in
 from reliable_mq.client.flow import Call, Flow, call_all, reply_of, succeeded
 from reliable_mq.errors import NoRoute, ReliableMQError
@@ -69,13 +69,13 @@ def commit_offsets(group: ConsumerGroup, offsets: Mapping[MessageQueue, int]) ->
             those of the same topic there when the group has none yet, and no answer came.
     """
     failures: list[ReliableMQError] = []
-    commits: list[Commit] = []
+    commits: list[OffsetCommit] = []
     for queue, offset in offsets.items():
         address = group.master_of(queue.broker_name)
         if address is None:
             failures.append(NoRoute(f"no master of {queue} is known"))
         else:
-            commits.append(Commit(address, queue, offset))
+            commits.append(OffsetCommit(address, queue, offset))
     answers = yield from group.offset_tables.commit(commits)
     for sent, answer in zip(commits, answers, strict=True):
         try:

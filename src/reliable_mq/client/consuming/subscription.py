@@ -81,7 +81,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         concurrency: how many handler calls run at once.
         batch: how many messages one handler call may get.
         series: how many messages a call may get, instead of one, while calls are short; for a
-            handler that takes them one after another, see `hands`. With a batch it must be 1.
+            handler that takes them one after another, see `handler_pool`. With a batch it is 1.
         allocation: how the members share the queues, see `allocation`; all must use the same.
         broadcasting: whether every member reads all queues, and remembers itself how far it has
             come. What fails is held and tried again here, and dropped after `max_attempts`.

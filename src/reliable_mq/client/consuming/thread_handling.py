@@ -23,11 +23,11 @@ AnyHandler = Handler | SyncHandler
 """A coroutine function runs on the event loop, anything else in threads."""
 
 
-class ExitInside(Exception):
+class ExitRaised(Exception):
     """A function raised what ends a thread or the program; it says what."""
 
 
-class GoesOn(asyncio.CancelledError):
+class HandlerStillRunning(asyncio.CancelledError):
     """Who waited for a handler was cancelled, but a thread is in it and cannot be stopped."""
 
 
@@ -61,14 +61,14 @@ class Threads:
             except Exception:
                 raise
             except BaseException as error:
-                raise ExitInside(f"it raised {error!r}") from error
+                raise ExitRaised(f"it raised {error!r}") from error
 
         async def in_thread(argument: A) -> R:
             loop = asyncio.get_running_loop()
             try:
                 result: Any = await loop.run_in_executor(self._pool, call, argument)
             except asyncio.CancelledError as error:
-                raise GoesOn from error
+                raise HandlerStillRunning from error
             answer: R = await result if inspect.isawaitable(result) else result
             return answer
 

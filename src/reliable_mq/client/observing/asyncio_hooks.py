@@ -16,11 +16,11 @@ from typing import Any, Literal, TypeVar, cast
 from reliable_mq.client.consuming.subscription import Handler, Outcome, checked_outcomes
 from reliable_mq.client.consuming.thread_handling import AnyHandler, is_asynchronous
 from reliable_mq.client.observing.middleware import (
+    ClientIdentity,
     Delivery,
     Ending,
     Middleware,
     ObservedClient,
-    Origin,
     Recall,
     Sending,
     SendOutcome,
@@ -28,7 +28,7 @@ from reliable_mq.client.observing.middleware import (
     Skip,
     check_middleware,
 )
-from reliable_mq.client.observing.seldom import Seldom
+from reliable_mq.client.observing.rate_limited_log import RateLimitedLog
 from reliable_mq.client.sending.outgoing import fault_of, named
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import Decision, Half, Message, ReceivedMessage
@@ -56,7 +56,7 @@ class Hooks:
         ConfigurationError: when one is no `Middleware`, its class instead of an object say.
     """
 
-    def __init__(self, middleware: Sequence[Middleware], origin: Origin) -> None:
+    def __init__(self, middleware: Sequence[Middleware], origin: ClientIdentity) -> None:
         self.middleware = check_middleware(middleware)
         self.origin = origin
         self._before_send = self._overridden("before_send")
@@ -70,7 +70,7 @@ class Hooks:
         #: the same of halves that end, and of what is consumed
         self.ends = bool(self._after_end)
         self.consumes = bool(self._before_consume or self._after_consume)
-        self._faults = Seldom()
+        self._faults = RateLimitedLog()
 
     def _overridden(self, name: str) -> _Called:
         """Return the hooks called `name` that do anything."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.observing.middleware import ObservedClient
-from reliable_mq.client.observing.seldom import Seldom
+from reliable_mq.client.observing.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class LagWatch:
         self._seconds = seconds
         self._names = Namespace(client.settings.namespace)
         self._known: set[tuple[str, str]] = set()
-        self._seldom = Seldom()
+        self._seldom = RateLimitedLog()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:

@@ -36,8 +36,8 @@ from reliable_mq.client.observing.middleware import (
     Recall,
     Sending,
 )
-from reliable_mq.client.observing.seldom import Seldom
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.observing.rate_limited_log import RateLimitedLog
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.errors import ConfigurationError, RemoteError
 from reliable_mq.message import new_message_id
 
@@ -156,14 +156,14 @@ class _TraceWriter:
             body_size_max=2 * BODY_SIZE_MAX,
             batch_size_max=2 * BODY_SIZE_MAX,
         )
-        self._producer = Producer(settings, client.routes, os.urandom)
+        self._producer = SendFlows(settings, client.routes, os.urandom)
         self._waiting: deque[TraceRecord] = deque()
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._enough = asyncio.Event()
         self._is_called = False
         self._is_closing = False
-        self._faults = Seldom()
+        self._faults = RateLimitedLog()
         self._task = asyncio.create_task(self._run())
         #: records that found no room, or that no broker took
         self.dropped = 0

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from reliable_mq.client.connecting.membership import Member
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.settings import ClientSettings
@@ -39,7 +39,7 @@ class Skip(Exception):
         self.outcome = outcome
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class ClientIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whose messages these are: the client's id, its namespace, its usual producer group.
 
     `address_of` returns the address, "host:port", of a broker by its name; "" when no route names
@@ -72,7 +72,7 @@ class Sending(msgspec.Struct, kw_only=True, eq=False):
     verb: SendVerb
     messages: list[Message]
     group: str
-    origin: Origin
+    origin: ClientIdentity
     begun: float
     begun_ms: int
     seconds: float = 0.0
@@ -113,7 +113,7 @@ class Delivery(msgspec.Struct, kw_only=True, eq=False):
     verb: Literal["process", "receive"]
     group: str
     messages: Sequence[ReceivedMessage]
-    origin: Origin
+    origin: ClientIdentity
     begun: float
     begun_ms: int
     seconds: float = 0.0
@@ -135,7 +135,7 @@ class Ending(msgspec.Struct, kw_only=True, eq=False, frozen=True):
 
     half: Half
     decision: Decision
-    origin: Origin
+    origin: ClientIdentity
     begun_ms: int
     error: BaseException | None = None
 
@@ -155,7 +155,7 @@ class Recall(msgspec.Struct, kw_only=True, eq=False, frozen=True):
     topic: str
     message_id: str
     group: str
-    origin: Origin
+    origin: ClientIdentity
     begun_ms: int
     error: BaseException | None = None
 
@@ -167,7 +167,7 @@ class ObservedClient(Protocol):
     client_id: str
 
     @property
-    def routes(self) -> RouteTable:
+    def routes(self) -> RouteCache:
         """The routes that the client has met."""
 
     @property

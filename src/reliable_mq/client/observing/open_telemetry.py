@@ -10,7 +10,7 @@ import msgspec
 
 from reliable_mq import trace_context
 from reliable_mq.client.observing.fates import error_name, fates
-from reliable_mq.client.observing.middleware import Delivery, Middleware, Origin, Sending
+from reliable_mq.client.observing.middleware import ClientIdentity, Delivery, Middleware, Sending
 from reliable_mq.errors import RemoteError
 from reliable_mq.extras import extra_missing
 from reliable_mq.message import Message, ReceivedMessage, SendResult
@@ -236,7 +236,7 @@ def _name(operation: str, messages: Sequence[Message] | Sequence[ReceivedMessage
     return f"{operation} {topic}" if is_one else operation
 
 
-def _of_client(origin: Origin, operation: str, topic: str | None) -> dict[str, Any]:
+def _of_client(origin: ClientIdentity, operation: str, topic: str | None) -> dict[str, Any]:
     attributes = {
         "messaging.system": "rocketmq",
         "messaging.operation.name": operation,
@@ -305,7 +305,7 @@ def _of_delivery(delivery: Delivery, *, alone: bool) -> dict[str, Any]:
     }
 
 
-def _of_place(result: SendResult, origin: Origin) -> dict[str, Any]:
+def _of_place(result: SendResult, origin: ClientIdentity) -> dict[str, Any]:
     attributes: dict[str, Any] = {"messaging.destination.partition.id": str(result.queue.queue_id)}
     host, _, port = origin.address_of(result.queue.broker_name).rpartition(":")
     if host and port.isdigit():

@@ -14,12 +14,12 @@ from typing import Any, Self
 
 from reliable_mq.client.checked import check_sending
 from reliable_mq.client.connecting.namespace import Namespace
-from reliable_mq.client.connecting.routes import Route, RouteTable
+from reliable_mq.client.connecting.routes import Route, RouteCache
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.send_results import of_future
-from reliable_mq.client.sending.asyncio_transactions import Run
-from reliable_mq.client.sending.linger import Batch, Parcel, Rows
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.asyncio_transactions import FlowDriver
+from reliable_mq.client.sending.linger import LingeringMessage, LingerQueues, SendBatch
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.sending.thread_in_flight import InFlight, Place
 from reliable_mq.errors import NotSent, ReliableMQError, closed, closed_meanwhile
 from reliable_mq.message import Message, SendResult
@@ -79,11 +79,11 @@ class AsyncBatcher:
 
     def __init__(
         self,
-        producer: Producer,
-        routes: RouteTable,
-        run: Run,
+        producer: SendFlows,
+        routes: RouteCache,
+        run: FlowDriver,
         in_flight: InFlight,
-        rows: Rows,
+        rows: LingerQueues,
         namespace: Namespace,
         on_closed: Callable[["AsyncBatcher"], object],
         hooks: Hooks,
@@ -99,7 +99,7 @@ class AsyncBatcher:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unsorted: dict[str, list[Parcel]] = {}
+        self._unsorted: dict[str, list[LingeringMessage]] = {}
         self._wave = _Wave()
         self._flushed: list[_Wave] = []
         self._is_closed = False
@@ -231,7 +231,7 @@ class AsyncBatcher:
         message = self._namespace.whole_message(message)
         letter = self._producer.prepare(message, time.time_ns() // 1_000_000)
         self._wave.count += 1
-        parcel = Parcel(letter, _Owner(ticket, size, self._wave))
+        parcel = LingeringMessage(letter, _Owner(ticket, size, self._wave))
         unsorted = self._unsorted.get(message.topic)
         if unsorted is not None:  # in the order in which they came
             unsorted.append(parcel)
@@ -246,13 +246,13 @@ class AsyncBatcher:
         elif self._timer is None:
             self._set_timer()
 
-    def _sorted_in(self, parcel: Parcel, route: Route) -> bool:
+    def _sorted_in(self, parcel: LingeringMessage, route: Route) -> bool:
         key = parcel.letter.message.ordering_key
         queue = self._producer.queue_of(key, route.writable) if key else None
         hurried = parcel.owner.wave.is_flushed
         return self._rows.add(parcel, queue, self._loop.time(), hurried=hurried)
 
-    def _is_full_with(self, parcel: Parcel, route: Route) -> bool:
+    def _is_full_with(self, parcel: LingeringMessage, route: Route) -> bool:
         """Put a message into its row, and return whether something may leave now."""
         try:
             return self._sorted_in(parcel, route)
@@ -292,7 +292,7 @@ class AsyncBatcher:
         self._timer = None
         self._depart()
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: SendBatch) -> None:
         results = await self._results(batch)
         failure = next((each for each in results if isinstance(each, Exception)), None)
         for parcel, result in zip(batch.parcels, results, strict=True):
@@ -301,26 +301,30 @@ class AsyncBatcher:
             self._end(parcel, NotSent(f"an earlier message of its queue was not sent: {failure}"))
         self._depart()
 
-    async def _results(self, batch: Batch) -> list[SendResult | Exception]:
+    async def _results(self, batch: SendBatch) -> list[SendResult | Exception]:
         try:
             return await self._run(self._producer.send_together(batch.letters, batch.row.queue))
         except Exception as error:  # a bug; nobody shall wait for ever because of it
             log.exception("a batch for topic %s failed", batch.row.topic)
             return [error] * len(batch.parcels)
 
-    def _start(self, work: Coroutine[Any, Any, None], left: Callable[[], Iterable[Parcel]]) -> None:
+    def _start(
+        self, work: Coroutine[Any, Any, None], left: Callable[[], Iterable[LingeringMessage]]
+    ) -> None:
         """Begin something; `left` is what it has in hand when the end of the loop cancels it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._task_ended, left))
 
-    def _task_ended(self, left: Callable[[], Iterable[Parcel]], task: asyncio.Task[None]) -> None:
+    def _task_ended(
+        self, left: Callable[[], Iterable[LingeringMessage]], task: asyncio.Task[None]
+    ) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             for parcel in left():
                 self._end(parcel, closed_meanwhile())
 
-    def _end(self, parcel: Parcel, result: SendResult | Exception) -> None:
+    def _end(self, parcel: LingeringMessage, result: SendResult | Exception) -> None:
         owner: _Owner = parcel.owner
         self._in_flight.give(owner.size)
         owner.wave.one_ended()

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from reliable_mq.client.asyncio_daemon import attempt
-from reliable_mq.client.sending.asyncio_transactions import Run
+from reliable_mq.client.sending.asyncio_transactions import FlowDriver
 from reliable_mq.client.sending.request_reply import correlation_of, read_reply, request_of
 from reliable_mq.errors import ProtocolError, ReplyTimeout, RequestTimeout
 from reliable_mq.message import Message, ReceivedMessage, SendResult
@@ -38,7 +38,7 @@ class AsyncRequests:
         self,
         client_id: str,
         random_bytes: Callable[[int], bytes],
-        run: Run,
+        run: FlowDriver,
         be_known: Callable[[], Awaitable[None]],
     ) -> None:
         self._client_id = client_id

@@ -13,8 +13,8 @@ from reliable_mq.client.asyncio_client_engine import ClientEngine
 from reliable_mq.client.checked import check_sending, checked
 from reliable_mq.client.observing.send_results import of_batch, of_many, of_nothing, of_one
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
-from reliable_mq.client.sending.batching import Group, plan_many
-from reliable_mq.client.sending.linger import Rows
+from reliable_mq.client.sending.batching import QueueBatches, plan_many
+from reliable_mq.client.sending.linger import LingerQueues
 from reliable_mq.client.sending.request_reply import reply_to
 from reliable_mq.client.sending.timed import recall
 from reliable_mq.errors import ConfigurationError, TooManyInFlight
@@ -179,7 +179,7 @@ class AsyncSending:
                 f"a batcher of {count} messages, {size} bytes, {linger} s cannot work: count and"
                 f" size are positive, size is at most body_size_max ({settings.body_size_max})"
             )
-        rows = Rows(
+        rows = LingerQueues(
             count_max=count,
             size_max=size,
             linger=linger,
@@ -271,7 +271,7 @@ class AsyncSending:
                 of_one,
             )
 
-    async def _send_group(self, group: Group) -> list[SendResult | Exception]:
+    async def _send_group(self, group: QueueBatches) -> list[SendResult | Exception]:
         engine = self._engine
         # One batch of a group is on its way at a time: the largest is what it needs room for.
         count = max(map(len, group.batches))

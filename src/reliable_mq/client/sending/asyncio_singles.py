@@ -11,12 +11,12 @@ from typing import Protocol, TypeVar
 
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.flow import Flow, Instant
-from reliable_mq.client.sending.producer import Producer, Single
+from reliable_mq.client.sending.producer import PendingSend, SendFlows
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.runtime.direct_link import DirectLink
-from reliable_mq.runtime.errand import Errand
 from reliable_mq.runtime.link import Link
+from reliable_mq.runtime.thread_future import ThreadFuture
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 
@@ -26,7 +26,7 @@ Outcome = Command | ReliableMQError
 """What came of a first try."""
 
 
-class Engine(Protocol):
+class SendingEngine(Protocol):
     """What sending needs of the engine that drives the client's flows."""
 
     async def run(self, flow: Flow[T]) -> T:
@@ -48,7 +48,7 @@ class Engine(Protocol):
         """Note that a thread sends alone on a connection."""
 
 
-class Singles:
+class SingleSends:
     """Sends single messages for one client.
 
     Args:
@@ -57,12 +57,12 @@ class Singles:
         namespace: how topics are called here, and by brokers.
     """
 
-    def __init__(self, engine: Engine, producer: Producer, namespace: Namespace) -> None:
+    def __init__(self, engine: SendingEngine, producer: SendFlows, namespace: Namespace) -> None:
         self._engine = engine
         self._producer = producer
         self._namespace = namespace
 
-    def begin(self, message: Message, timeout: float, queue: MessageQueue | None) -> Single:
+    def begin(self, message: Message, timeout: float, queue: MessageQueue | None) -> PendingSend:
         """Begin to send a message; for any thread.
 
         Raises:
@@ -72,7 +72,7 @@ class Singles:
         message, queue = names.whole_message(message), names.whole_queue(queue)
         return self._producer.begin(message, self._engine.now(), timeout, queue)
 
-    async def send(self, single: Single) -> SendResult:
+    async def send(self, single: PendingSend) -> SendResult:
         """Send a message and return where it is stored; see `AsyncClient.send`."""
         asked = self._ask(single)
         if asked is None:
@@ -84,7 +84,9 @@ class Singles:
             outcome = error
         return self._result(single, outcome) or await self._go_on(single, outcome)
 
-    def send_for(self, errand: Errand[SendResult], single: Single, *, alone: bool) -> None:
+    def send_for(
+        self, errand: ThreadFuture[SendResult], single: PendingSend, *, alone: bool
+    ) -> None:
         """Send a message for a thread, nearly always without a task.
 
         `alone` says that no other message is on its way.
@@ -96,7 +98,7 @@ class Singles:
         errand.depend_on(asked)
         asked.add_done_callback(partial(self._tried_for, errand, single))
 
-    def try_directly(self, single: Single) -> SendResult | Outcome | None:
+    def try_directly(self, single: PendingSend) -> SendResult | Outcome | None:
         """Send a message in the calling thread, on a direct link.
 
         Returns its result; or what came of the first try, for `go_on_for`; or None when nothing
@@ -121,13 +123,13 @@ class Singles:
         return self._result(single, outcome) or outcome
 
     def go_on_for(
-        self, errand: Errand[SendResult], single: Single, outcome: Outcome | None
+        self, errand: ThreadFuture[SendResult], single: PendingSend, outcome: Outcome | None
     ) -> None:
         """Send a message for a thread by a flow; `outcome` is what its first try came to."""
         errand.follow(asyncio.ensure_future(self._go_on(single, outcome)))
 
     def _tried_for(
-        self, errand: Errand[SendResult], single: Single, asked: asyncio.Future[Command]
+        self, errand: ThreadFuture[SendResult], single: PendingSend, asked: asyncio.Future[Command]
     ) -> None:
         if asked.cancelled():
             errand.set_exception(CancelledError())
@@ -144,7 +146,7 @@ class Singles:
         else:
             errand.set_result(result)
 
-    def _ask(self, single: Single, *, notes: bool = False) -> asyncio.Future[Command] | None:
+    def _ask(self, single: PendingSend, *, notes: bool = False) -> asyncio.Future[Command] | None:
         """Return the future of the first try's reply, if that can be made at once."""
         aim = single.aim
         link = self._engine.clear_link(aim.address) if aim is not None else None
@@ -155,13 +157,13 @@ class Singles:
         render = partial(self._producer.frame, single, aim)
         return link.ask(render, RequestCode.SEND_MESSAGE_V2, aim.seconds)
 
-    def _result(self, single: Single, outcome: Outcome) -> SendResult | None:
+    def _result(self, single: PendingSend, outcome: Outcome) -> SendResult | None:
         """Return the result, or None when it is to be tried again."""
         if single.aim is None or isinstance(outcome, ReliableMQError):
             return None
         result = self._producer.end(single, single.aim, outcome, self._engine.seconds())
         return None if result is None else self._namespace.own_result(result)
 
-    async def _go_on(self, single: Single, outcome: Outcome | None) -> SendResult:
+    async def _go_on(self, single: PendingSend, outcome: Outcome | None) -> SendResult:
         result = await self._engine.run(self._producer.go_on(single, outcome))
         return self._namespace.own_result(result)

@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeVar
 from reliable_mq.client.asyncio_daemon import attempt
 from reliable_mq.client.checked import checked
 from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
-from reliable_mq.client.consuming.thread_handling import ExitInside
+from reliable_mq.client.consuming.thread_handling import ExitRaised
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Origin, SendOutcome
+from reliable_mq.client.observing.middleware import ClientIdentity, SendOutcome
 from reliable_mq.client.sending.outgoing import check_is_message
 from reliable_mq.client.sending.transaction import TransactionFlows, read_check_back
 from reliable_mq.errors import ProtocolError, UsageError
@@ -35,7 +35,7 @@ Answerer = Callable[[CheckBack], Awaitable[Decision | None]]
 """Says what became of a half; None: it has ended it by itself."""
 
 
-class Run(Protocol):
+class FlowDriver(Protocol):
     """What drives a flow: `AsyncClient.run`."""
 
     async def __call__(self, flow: Flow[T], /) -> T: ...
@@ -57,7 +57,7 @@ class AsyncTransactions:
     def __init__(
         self,
         flows: TransactionFlows,
-        run: Run,
+        run: FlowDriver,
         tell_group: Callable[[str], Awaitable[None]],
         namespace: Namespace = NO_NAMESPACE,
         hooks: Hooks | None = None,
@@ -66,7 +66,7 @@ class AsyncTransactions:
         self._flows = flows
         self._run = run
         self._tell_group = tell_group
-        self._hooks = hooks or Hooks((), Origin())
+        self._hooks = hooks or Hooks((), ClientIdentity())
         self._answerers: dict[str, Answerer] = {}
         self._answering: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._is_closed = False
@@ -189,7 +189,7 @@ class AsyncTransactions:
             try:
                 decision = await answerer(check)
             except SystemExit as error:  # it would end the loop
-                raise ExitInside(f"it raised {error!r}") from error
+                raise ExitRaised(f"it raised {error!r}") from error
             if decision is not None:
                 await self.post(check.half, decision)
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.flow import Flow, now
-from reliable_mq.client.sending.outgoing import Letter
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.outgoing import PreparedMessage
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.sending.queue_choice import queue_of_key
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import MessageRefused, ReliableMQError
@@ -19,17 +19,17 @@ from reliable_mq.message import Message, MessageQueue
 
 SPREAD_COUNT_MIN = 32  # fewer unkeyed messages than this are not worth a request of their own
 
-Item = tuple[int, Letter]
+Item = tuple[int, PreparedMessage]
 
 
-class Group(msgspec.Struct, frozen=True):
+class QueueBatches(msgspec.Struct, frozen=True):
     """Batches for one queue, or for any queue of the topic when `queue` is None.
 
     `positions` says where in the caller's sequence each message stood, batch after batch.
     """
 
     queue: MessageQueue | None
-    batches: tuple[tuple[Letter, ...], ...]
+    batches: tuple[tuple[PreparedMessage, ...], ...]
     positions: tuple[int, ...]
 
 
@@ -39,9 +39,9 @@ def plan(
     *,
     count_max: int,
     size_max: int,
-    goes_alone: Callable[[Letter], bool] = lambda out: out.message.is_delayed,
+    goes_alone: Callable[[PreparedMessage], bool] = lambda out: out.message.is_delayed,
     queue_of: Callable[[str, Sequence[MessageQueue]], MessageQueue] = queue_of_key,
-) -> list[Group]:
+) -> list[QueueBatches]:
     """Return the groups for `items`: pairs of a position and its letter.
 
     Messages with an ordering key stay in order within the group of their key's queue. Messages
@@ -57,11 +57,11 @@ def plan(
     """
     bound: dict[MessageQueue, list[Item]] = {}
     free: dict[str, list[Item]] = {}
-    groups: list[Group] = []
+    groups: list[QueueBatches] = []
     for item in items:
         message = item[1].message
         if not message.ordering_key and goes_alone(item[1]):
-            groups.append(Group(None, ((item[1],),), (item[0],)))
+            groups.append(QueueBatches(None, ((item[1],),), (item[0],)))
         elif message.ordering_key:
             home = queue_of(message.ordering_key, queues_of(message.topic))
             bound.setdefault(home, []).append(item)
@@ -76,8 +76,8 @@ def plan(
     return groups
 
 
-def _group(queue: MessageQueue | None, batches: list[list[Item]]) -> Group:
-    return Group(
+def _group(queue: MessageQueue | None, batches: list[list[Item]]) -> QueueBatches:
+    return QueueBatches(
         queue,
         tuple(tuple(out for _, out in batch) for batch in batches),
         tuple(position for batch in batches for position, _ in batch),
@@ -85,7 +85,10 @@ def _group(queue: MessageQueue | None, batches: list[list[Item]]) -> Group:
 
 
 def _cut(
-    row: Sequence[Item], count_max: int, size_max: int, goes_alone: Callable[[Letter], bool]
+    row: Sequence[Item],
+    count_max: int,
+    size_max: int,
+    goes_alone: Callable[[PreparedMessage], bool],
 ) -> list[list[Item]]:
     batches: list[list[Item]] = []
     size = 0
@@ -103,16 +106,16 @@ def _cut(
     return batches
 
 
-class Plan(msgspec.Struct, frozen=True):
+class SendPlan(msgspec.Struct, frozen=True):
     """What `send_many` is going to do: groups to send, and messages that failed already."""
 
-    groups: list[Group]
+    groups: list[QueueBatches]
     failures: dict[int, Exception]
 
 
 def plan_many(
-    producer: Producer, routes: RouteTable, settings: ClientSettings, messages: Sequence[Message]
-) -> Flow[Plan]:
+    producer: SendFlows, routes: RouteCache, settings: ClientSettings, messages: Sequence[Message]
+) -> Flow[SendPlan]:
     """Return how to send `messages` in as few requests as their order allows.
 
     A message that is refused, or whose topic has no route, fails without holding up the others.
@@ -147,4 +150,4 @@ def plan_many(
         goes_alone=producer.goes_alone,
         queue_of=producer.queue_of,
     )
-    return Plan(groups, failures)
+    return SendPlan(groups, failures)

@@ -14,20 +14,20 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.client.sending.outgoing import Letter
+from reliable_mq.client.sending.outgoing import PreparedMessage
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import MessageQueue
 
 
-class Parcel(msgspec.Struct, eq=False):
+class LingeringMessage(msgspec.Struct, eq=False):
     """A letter on its way, and whatever its sender wants to know it again by."""
 
-    letter: Letter
+    letter: PreparedMessage
     owner: Any
     since: float = 0.0
 
 
-class Row(msgspec.Struct, eq=False):
+class LingerQueue(msgspec.Struct, eq=False):
     """Letters that may share a request, the oldest first.
 
     `hurried` of them, from the front, leave as soon as they may.
@@ -35,25 +35,25 @@ class Row(msgspec.Struct, eq=False):
 
     topic: str
     queue: MessageQueue | None
-    parcels: deque[Parcel] = msgspec.field(default_factory=deque)
+    parcels: deque[LingeringMessage] = msgspec.field(default_factory=deque)
     size: int = 0
     hurried: int = 0
     under_way: int = 0
 
 
-class Batch(msgspec.Struct, eq=False):
+class SendBatch(msgspec.Struct, eq=False):
     """What leaves in one request."""
 
-    row: Row
-    parcels: list[Parcel]
+    row: LingerQueue
+    parcels: list[LingeringMessage]
 
     @property
-    def letters(self) -> list[Letter]:
+    def letters(self) -> list[PreparedMessage]:
         """What is in it."""
         return [parcel.letter for parcel in self.parcels]
 
 
-class Rows:
+class LingerQueues:
     """All letters of one batcher that wait.
 
     Invariant: of a queue that an ordering key leads to at most one batch is under way; a row is
@@ -74,17 +74,22 @@ class Rows:
         size_max: int,
         linger: float,
         under_way_max: int,
-        goes_alone: Callable[[Letter], bool],
+        goes_alone: Callable[[PreparedMessage], bool],
     ) -> None:
         self._count_max = count_max
         self._size_max = size_max
         self._linger = linger
         self._under_way_max = under_way_max
         self._goes_alone = goes_alone
-        self._rows: dict[tuple[str, MessageQueue | None], Row] = {}
+        self._rows: dict[tuple[str, MessageQueue | None], LingerQueue] = {}
 
     def add(
-        self, parcel: Parcel, queue: MessageQueue | None, now: float, *, hurried: bool = False
+        self,
+        parcel: LingeringMessage,
+        queue: MessageQueue | None,
+        now: float,
+        *,
+        hurried: bool = False,
     ) -> bool:
         """Let a letter wait in its row; return whether something need wait no longer.
 
@@ -97,7 +102,7 @@ class Rows:
         topic = parcel.letter.message.topic
         row = self._rows.get((topic, queue))
         if row is None:
-            row = self._rows[topic, queue] = Row(topic, queue)
+            row = self._rows[topic, queue] = LingerQueue(topic, queue)
         parcel.since = now
         row.parcels.append(parcel)
         row.size += parcel.letter.batch_size
@@ -110,9 +115,9 @@ class Rows:
         for row in self._rows.values():
             row.hurried = len(row.parcels)
 
-    def departures(self, now: float) -> list[Batch]:
+    def departures(self, now: float) -> list[SendBatch]:
         """Take out the batches that leave now."""
-        batches: list[Batch] = []
+        batches: list[SendBatch] = []
         for row in self._rows.values():
             while self._may_leave(row, now):
                 row.under_way += 1
@@ -128,7 +133,7 @@ class Rows:
         ]
         return min(times, default=None)
 
-    def ended(self, batch: Batch, *, failed: bool) -> list[Parcel]:
+    def ended(self, batch: SendBatch, *, failed: bool) -> list[LingeringMessage]:
         """Take in what became of a batch; return what must not be sent behind one that failed."""
         row = batch.row
         row.under_way -= 1
@@ -136,9 +141,9 @@ class Rows:
         self._drop_if_empty(row)
         return held_back
 
-    def give_up(self) -> list[Parcel]:
+    def give_up(self) -> list[LingeringMessage]:
         """Take out everything that waits: nothing more will leave."""
-        waiting: list[Parcel] = []
+        waiting: list[LingeringMessage] = []
         for row in list(self._rows.values()):
             waiting += self._emptied(row)
             self._drop_if_empty(row)
@@ -156,25 +161,25 @@ class Rows:
             if row.size != sum(parcel.letter.batch_size for parcel in row.parcels):
                 raise InvariantBroken(f"the row of {row.queue} has lost count of its bytes")
 
-    def _emptied(self, row: Row) -> list[Parcel]:
+    def _emptied(self, row: LingerQueue) -> list[LingeringMessage]:
         waiting = list(row.parcels)
         row.parcels.clear()
         row.size = row.hurried = 0
         return waiting
 
-    def _drop_if_empty(self, row: Row) -> None:
+    def _drop_if_empty(self, row: LingerQueue) -> None:
         if not row.parcels and not row.under_way:
             del self._rows[row.topic, row.queue]
 
-    def _limit(self, row: Row) -> int:
+    def _limit(self, row: LingerQueue) -> int:
         return self._under_way_max if row.queue is None else 1
 
-    def _may_leave(self, row: Row, now: float) -> bool:
+    def _may_leave(self, row: LingerQueue, now: float) -> bool:
         if not row.parcels or row.under_way >= self._limit(row):
             return False
         return row.parcels[0].since + self._linger <= now or self._is_ready(row)
 
-    def _is_ready(self, row: Row) -> bool:
+    def _is_ready(self, row: LingerQueue) -> bool:
         return (
             row.hurried > 0
             or len(row.parcels) >= self._count_max
@@ -182,8 +187,8 @@ class Rows:
             or self._goes_alone(row.parcels[0].letter)
         )
 
-    def _take(self, row: Row) -> Batch:
-        batch = Batch(row, [])
+    def _take(self, row: LingerQueue) -> SendBatch:
+        batch = SendBatch(row, [])
         size = 0
         while row.parcels and len(batch.parcels) < self._count_max:
             letter = row.parcels[0].letter

@@ -70,7 +70,7 @@ def named(message: Message, now_ms: int, random_bytes: Callable[[int], bytes]) -
     return msgspec.structs.replace(message, message_id=new_message_id(now_ms, random_bytes(10)))
 
 
-class Letter(msgspec.Struct, frozen=True):
+class PreparedMessage(msgspec.Struct, frozen=True):
     """A checked message with its id and its stored properties.
 
     `packed` is its body as it travels when it is compressed, `packing` the flags that say by what.
@@ -98,7 +98,7 @@ def letter(
     random_bytes: Callable[[int], bytes],
     body_size_max: int = MESSAGE_BODY_SIZE_MAX,
     sign: Sign | None = None,
-) -> Letter:
+) -> PreparedMessage:
     """Return `message` ready to be sent.
 
     Raises:
@@ -109,7 +109,7 @@ def letter(
         message = named(message, now_ms, random_bytes)
         if sign is not None:
             message = _signed(message, sign)
-        return Letter(message, properties_of(message))
+        return PreparedMessage(message, properties_of(message))
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise MessageRefused(_what_is_wrong(message, error)) from error
 
@@ -121,7 +121,7 @@ def _signed(message: Message, sign: Sign) -> Message:
         raise MessageRefused(f"the message cannot be signed: {error!r:.200}") from error
 
 
-def check_batch(batch: Sequence[Letter], size_max: int) -> None:
+def check_batch(batch: Sequence[PreparedMessage], size_max: int) -> None:
     """Check what one request may hold.
 
     Raises:
@@ -135,7 +135,7 @@ def check_batch(batch: Sequence[Letter], size_max: int) -> None:
         )
 
 
-class Sender(msgspec.Struct, frozen=True):
+class SenderFields(msgspec.Struct, frozen=True):
     """What every send command of one client says alike."""
 
     producer_group: str
@@ -143,7 +143,7 @@ class Sender(msgspec.Struct, frozen=True):
 
     def command(
         self,
-        out: Letter,
+        out: PreparedMessage,
         queue: MessageQueue,
         now_ms: int,
         *,
@@ -180,7 +180,9 @@ class Sender(msgspec.Struct, frozen=True):
             body=out.body,
         )
 
-    def batch_command(self, batch: Sequence[Letter], queue: MessageQueue, now_ms: int) -> Command:
+    def batch_command(
+        self, batch: Sequence[PreparedMessage], queue: MessageQueue, now_ms: int
+    ) -> Command:
         """Return the request that sends many messages of one topic to one queue."""
         header = SendMessageHeaderV2(
             producer_group=self.producer_group,

@@ -1,7 +1,7 @@
 """Sending: flows that put messages into queues, at the next broker when one fails.
 
 A message with an ordering key has one queue and is tried again there only; any other goes to the
-queues in turn. How a request is tried again is `tries`' to say.
+queues in turn. How a request is tried again is `send_retries`' to say.
 Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`, `tryToCompressMessage`.
 """
 
@@ -10,11 +10,11 @@ from functools import partial
 
 import msgspec
 
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.flow import Flow, Instant, now, work
 from reliable_mq.client.sending.outgoing import (
-    Letter,
-    Sender,
+    PreparedMessage,
+    SenderFields,
     Sign,
     check_batch,
     letter,
@@ -23,8 +23,15 @@ from reliable_mq.client.sending.outgoing import (
 from reliable_mq.client.sending.queue_choice import queue_of_key
 from reliable_mq.client.sending.replies import read_answer, read_result
 from reliable_mq.client.sending.send_frames import SendFrames
+from reliable_mq.client.sending.send_retries import (
+    Bind,
+    BrokerAnswer,
+    Check,
+    FirstTry,
+    SendRetries,
+    SendTarget,
+)
 from reliable_mq.client.sending.timed import TimerBrokers
-from reliable_mq.client.sending.tries import Aim, Answer, Bind, Check, FirstTry, Tries
 from reliable_mq.client.settings import NO_COMPRESSION, ClientSettings
 from reliable_mq.errors import MessageRefused, NotSent, ReliableMQError
 from reliable_mq.message import Message, MessageQueue, SendResult
@@ -37,20 +44,20 @@ _WORK_SIZE_MIN = 64 * 1024
 """Larger bodies are compressed where they hold up nobody else."""
 
 
-class Single(msgspec.Struct, frozen=True, gc=False):
+class PendingSend(msgspec.Struct, frozen=True, gc=False):
     """A message that is being sent alone.
 
     `aim` is where the first try goes; None, when something has to be done or asked for before it.
     """
 
-    out: Letter
+    out: PreparedMessage
     queue: MessageQueue | None
     timeout: float
     begun: Instant
-    aim: Aim | None
+    aim: SendTarget | None
 
 
-class Producer:
+class SendFlows:
     """Sends for one client.
 
     Args:
@@ -63,7 +70,7 @@ class Producer:
     def __init__(
         self,
         settings: ClientSettings,
-        routes: RouteTable,
+        routes: RouteCache,
         random_bytes: Callable[[int], bytes],
         sign: Sign | None = None,
     ) -> None:
@@ -71,9 +78,9 @@ class Producer:
         self._routes = routes
         self._random_bytes = random_bytes
         self._sign = sign
-        self._tries = Tries(settings, routes, random_bytes)
+        self._tries = SendRetries(settings, routes, random_bytes)
         self._timers = TimerBrokers(settings.request_timeout)
-        self._sender = Sender(settings.producer_group, settings.new_topic_queues)
+        self._sender = SenderFields(settings.producer_group, settings.new_topic_queues)
         self._frames = SendFrames(self._sender)
 
     def send(
@@ -96,7 +103,7 @@ class Producer:
 
     def begin(
         self, message: Message, instant: Instant, timeout: float, queue: MessageQueue | None
-    ) -> Single:
+    ) -> PendingSend:
         """Begin to send one message, as `send`; it is sent by `go_on`.
 
         When its `aim` says where to, a shell may make the first try by itself, with the request
@@ -112,9 +119,9 @@ class Producer:
         if not (message.is_timed or self._is_to_pack(out)):
             key = message.ordering_key
             aim = self._tries.aim(message.topic, key, queue, timeout, instant)
-        return Single(out, queue, timeout, instant, aim)
+        return PendingSend(out, queue, timeout, instant, aim)
 
-    def frame(self, single: Single, aim: Aim, opaque: int) -> bytes:
+    def frame(self, single: PendingSend, aim: SendTarget, opaque: int) -> bytes:
         """Return the request that is the first try of a send.
 
         Raises:
@@ -122,7 +129,9 @@ class Producer:
         """
         return self._frames.frame(single.out, aim.queue, single.begun.epoch_ms, opaque)
 
-    def end(self, single: Single, aim: Aim, reply: Command, seconds: float) -> SendResult | None:
+    def end(
+        self, single: PendingSend, aim: SendTarget, reply: Command, seconds: float
+    ) -> SendResult | None:
         """Return the result of a send by the reply to its first try.
 
         None: it is to be tried again, by `go_on`.
@@ -141,7 +150,7 @@ class Producer:
             raise
 
     def go_on(
-        self, single: Single, outcome: Command | ReliableMQError | None = None
+        self, single: PendingSend, outcome: Command | ReliableMQError | None = None
     ) -> Flow[SendResult]:
         """Send what was begun; `outcome` is what the first try came to, if it was made.
 
@@ -242,7 +251,7 @@ class Producer:
         )
 
     def send_letters(
-        self, batch: Sequence[Letter], queue: MessageQueue | None, *, timeout: float
+        self, batch: Sequence[PreparedMessage], queue: MessageQueue | None, *, timeout: float
     ) -> Flow[list[SendResult]]:
         """Send messages of one topic to `queue`, or to the next one, in one request.
 
@@ -263,7 +272,7 @@ class Producer:
         return read_answer(answer, [out.message.message_id for out in batch])
 
     def send_in_order(
-        self, batches: Sequence[Sequence[Letter]], queue: MessageQueue | None
+        self, batches: Sequence[Sequence[PreparedMessage]], queue: MessageQueue | None
     ) -> Flow[list[SendResult | Exception]]:
         """Send batches one after the other; after one that failed, none is sent.
 
@@ -280,7 +289,7 @@ class Producer:
         return outcomes
 
     def send_together(
-        self, batch: Sequence[Letter], queue: MessageQueue | None
+        self, batch: Sequence[PreparedMessage], queue: MessageQueue | None
     ) -> Flow[list[SendResult | Exception]]:
         """Send a batch in one request; one that is illegal, message by message.
 
@@ -304,7 +313,7 @@ class Producer:
                 break
         return apart
 
-    def prepare(self, message: Message, now_ms: int) -> Letter:
+    def prepare(self, message: Message, now_ms: int) -> PreparedMessage:
         """Return `message` ready to be sent.
 
         Raises:
@@ -317,11 +326,11 @@ class Producer:
         """Return which of a topic's queues an ordering key leads to."""
         return queue_of_key(ordering_key, queues, self._settings.key_hash)
 
-    def goes_alone(self, out: Letter) -> bool:
+    def goes_alone(self, out: PreparedMessage) -> bool:
         """Say whether a message cannot share a request: a delayed one, or one to compress."""
         return out.message.is_delayed or self._is_to_pack(out)
 
-    def packed(self, out: Letter) -> Flow[Letter]:
+    def packed(self, out: PreparedMessage) -> Flow[PreparedMessage]:
         """Return a letter with its body compressed, if it shall be and that makes it smaller."""
         if not self._is_to_pack(out):
             return out
@@ -339,13 +348,13 @@ class Producer:
         queue: MessageQueue | None,
         timeout: float,
         bind: Bind,
-    ) -> Flow[Answer]:
-        """Send what `bind` makes for a queue until a broker answers; see `Tries.call`."""
+    ) -> Flow[BrokerAnswer]:
+        """Send what `bind` makes for a queue until a broker answers; see `SendRetries.call`."""
         return (yield from self._tries.call(topic, ordering_key, queue, timeout, bind))
 
     def _send_one(
         self,
-        out: Letter,
+        out: PreparedMessage,
         ordering_key: str,
         queue: MessageQueue | None,
         timeout: float,
@@ -367,7 +376,7 @@ class Producer:
         (result,) = read_answer(answer, [message.message_id])
         return result
 
-    def _is_to_pack(self, out: Letter) -> bool:
+    def _is_to_pack(self, out: PreparedMessage) -> bool:
         settings = self._settings
         return (
             settings.compression != NO_COMPRESSION

@@ -45,7 +45,7 @@ TOPICS_MAX = 10_000
 """Of so many topics it is known whose turn it is; then all begin anew."""
 
 
-class Turns:
+class RoundRobin:
     """Goes through the queues of each topic in turn.
 
     Args:

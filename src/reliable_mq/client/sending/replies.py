@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from reliable_mq.client.sending.tries import Answer
+from reliable_mq.client.sending.send_retries import BrokerAnswer
 from reliable_mq.errors import ProtocolError, ReliableMQError
 from reliable_mq.message import MessageQueue, SendResult, SendStatus
 from reliable_mq.wire.command import Command
@@ -17,7 +17,7 @@ from reliable_mq.wire.remote_faults import remote_error
 _STORED = {status.value: status for status in SendStatus}
 
 
-def read_answer(answer: Answer, message_ids: Sequence[str]) -> list[SendResult]:
+def read_answer(answer: BrokerAnswer, message_ids: Sequence[str]) -> list[SendResult]:
     """Return what a broker says of messages that were sent together."""
     try:
         if len(message_ids) == 1:

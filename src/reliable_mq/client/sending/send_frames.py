@@ -1,12 +1,12 @@
 """Requests that send one message, from templates: what those of a queue share is rendered once.
 
 Receives a message that is ready; hands on the whole frame. What it makes is what `encode_command`
-makes of `Sender.command`, byte for byte, because the templates are cut from that.
+makes of `SenderFields.command`, byte for byte, because the templates are cut from that.
 """
 
 import msgspec
 
-from reliable_mq.client.sending.outgoing import Letter, Sender
+from reliable_mq.client.sending.outgoing import PreparedMessage, SenderFields
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import Message, MessageQueue
 from reliable_mq.wire.command import encode_command
@@ -30,11 +30,11 @@ class SendFrames:
         sender: what all of them say alike.
     """
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: SenderFields) -> None:
         self._sender = sender
         self._templates: dict[MessageQueue, bytes] = {}
 
-    def frame(self, out: Letter, queue: MessageQueue, now_ms: int, opaque: int) -> bytes:
+    def frame(self, out: PreparedMessage, queue: MessageQueue, now_ms: int, opaque: int) -> bytes:
         """Return the request that sends a message whose body is not packed.
 
         Raises:
@@ -54,7 +54,9 @@ class SendFrames:
         """
         for first in range(_FIRST_MARK, I32_MAX, len(_FORMS)):
             born, flag, properties, opaque = range(first, first + len(_FORMS))
-            letter = Letter(Message(topic=queue.topic, body=_BODY, flag=flag), b"%d" % properties)
+            letter = PreparedMessage(
+                Message(topic=queue.topic, body=_BODY, flag=flag), b"%d" % properties
+            )
             command = self._sender.command(letter, queue, born)
             command.opaque = opaque
             header = encode_command(command)[HEAD_SIZE : -len(_BODY)].replace(b"%", b"%%")

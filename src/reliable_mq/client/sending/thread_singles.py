@@ -8,8 +8,8 @@ from reliable_mq.client.asyncio_client_engine import ClientEngine
 from reliable_mq.client.sending.asyncio_singles import Outcome
 from reliable_mq.errors import UsageError, closed_meanwhile
 from reliable_mq.message import Message, MessageQueue, SendResult
-from reliable_mq.runtime.errand import Errand
 from reliable_mq.runtime.loop_thread import LoopThread
+from reliable_mq.runtime.thread_future import ThreadFuture
 
 
 def send_single(
@@ -27,7 +27,7 @@ def send_single(
     alone = engine.in_flight.count == 1
     if not (alone and engine.has_direct_links):
 
-        def send(errand: "Errand[SendResult]") -> None:  # quoted: `LoopThread._refuse_ending`
+        def send(errand: "ThreadFuture[SendResult]") -> None:  # quoted: `LoopThread._refuse_ending`
             single = engine.begin_for(message, timeout, queue)
             engine.singles.send_for(errand, single, alone=alone)
 

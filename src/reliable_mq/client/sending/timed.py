@@ -7,7 +7,7 @@ Source: Apache RocketMQ `HookUtils`, `DefaultMQProducerImpl.recallMessage`, `MQV
 
 import msgspec
 
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.flow import Flow, call, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
@@ -71,7 +71,7 @@ class TimerBrokers:
             )
 
 
-def recall(routes: RouteTable, settings: ClientSettings, handle: str, timeout: float) -> Flow[str]:
+def recall(routes: RouteCache, settings: ClientSettings, handle: str, timeout: float) -> Flow[str]:
     """Take a timed message back before its time, and return its message id.
 
     Args:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.flow import Call, Flow, Post, call, call_all, now, succeeded
-from reliable_mq.client.sending.outgoing import Letter, Sender, extra_properties
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.outgoing import PreparedMessage, SenderFields, extra_properties
+from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.sending.replies import read_answer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
@@ -63,8 +63,8 @@ class TransactionFlows:
     def __init__(
         self,
         settings: ClientSettings,
-        routes: RouteTable,
-        producer: Producer,
+        routes: RouteCache,
+        producer: SendFlows,
     ) -> None:
         self._settings = settings
         self._routes = routes
@@ -89,7 +89,7 @@ class TransactionFlows:
         instant = yield from now()
         marked = extra_properties(message, marks)
         out = yield from self._producer.packed(self._producer.prepare(marked, instant.epoch_ms))
-        bind = _binding(Sender(group, self._settings.new_topic_queues), out)
+        bind = _binding(SenderFields(group, self._settings.new_topic_queues), out)
         key = message.ordering_key
         answer = yield from self._producer.deliver(message.topic, key, None, timeout, bind)
         queue = answer.queue
@@ -252,7 +252,7 @@ def read_check_back(command: Command, asked_by: str) -> CheckBack:
     return CheckBack(half, message)
 
 
-def _binding(sender: Sender, out: Letter) -> Callable[[MessageQueue, int], Command]:
+def _binding(sender: SenderFields, out: PreparedMessage) -> Callable[[MessageQueue, int], Command]:
     return lambda to, now_ms: sender.command(out, to, now_ms, sys_flag=PREPARED_FLAG)
 
 

@@ -31,10 +31,10 @@ from reliable_mq.reconcile.brokers.file_queues import (
     read_groups,
 )
 from reliable_mq.reconcile.brokers.log_columns import columns
-from reliable_mq.reconcile.brokers.log_roles import RETRY_PREFIX, Customs, pop_retries
+from reliable_mq.reconcile.brokers.log_roles import RETRY_PREFIX, RecordContext, pop_retries
 from reliable_mq.reconcile.brokers.log_scan import (
     HEAD_SIZE_MAX,
-    End,
+    ScanEnd,
     damaged,
     find_record,
     record_starts,
@@ -59,8 +59,8 @@ class LogPartition:
     `start` and `stop` lie between records; the last partition of a segment stops at the segment's
     end. `sure_end`: up to here the consume queues know of records, so that bytes before it that
     are no record are damage, and bytes behind it are simply the end of the log. `pop_retries`:
-    see `Customs`, as (topic, group, topic that the messages were sent to). `is_ours`, `late`: see
-    `Listing`.
+    see `RecordContext`, as (topic, group, topic that the messages were sent to). `is_ours`, `late`:
+    see `Listing`.
     """
 
     path: str
@@ -243,12 +243,12 @@ def read_batches(
     return _read_through(partition, schema, read)
 
 
-def _customs(partition: LogPartition) -> Customs:
+def _customs(partition: LogPartition) -> RecordContext:
     store = Path(partition.path).parent.parent
     retries = {name: (group, topic) for name, group, topic in partition.pop_retries}
     listing = Listing(store, partition.sure_end, is_ours=partition.is_ours, late=partition.late)
     times = DeliveryTimes(store)
-    return Customs(pop_retries=retries, delivery_ms=times, listed_from=listing)
+    return RecordContext(pop_retries=retries, delivery_ms=times, listed_from=listing)
 
 
 def _damage_batch(schema: pa.Schema, at: int, size: int) -> pa.RecordBatch:
@@ -264,7 +264,7 @@ def _damage_batch(schema: pa.Schema, at: int, size: int) -> pa.RecordBatch:
 def _read_through(
     partition: LogPartition,
     schema: pa.Schema,
-    read: Callable[[bytes, int], tuple[pa.RecordBatch, int, End]],
+    read: Callable[[bytes, int], tuple[pa.RecordBatch, int, ScanEnd]],
 ) -> Iterator[pa.RecordBatch]:
     """Yield what `read` finds from the partition's beginning to its end, and what is damaged."""
     if not partition.path:
@@ -286,9 +286,9 @@ def _read_through(
             if found.num_rows:
                 yield found
             at += used
-            if end is End.BLANK:
+            if end is ScanEnd.BLANK:
                 return
-            if end is End.INVALID or used == 0:
+            if end is ScanEnd.INVALID or used == 0:
                 good = _next_record(file, partition, at)
                 damage_end = min(good or partition.stop, partition.sure_end)
                 if at < damage_end:
@@ -306,7 +306,7 @@ def _without_half(chunk: bytes, sure: int) -> bytes:
     know: they are whole.
     """
     starts, _, end = record_starts(chunk)
-    if end is not End.INVALID or not starts or starts[-1] < sure:
+    if end is not ScanEnd.INVALID or not starts or starts[-1] < sure:
         return chunk
     try:
         is_half = b"\0" in decode_record(chunk, starts[-1], check_body=True).properties

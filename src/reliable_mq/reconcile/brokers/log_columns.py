@@ -20,11 +20,17 @@ import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
-from reliable_mq.reconcile.brokers.log_roles import FIRST, STRANDED, USUAL, Customs, is_special
+from reliable_mq.reconcile.brokers.log_roles import (
+    FIRST,
+    STRANDED,
+    USUAL,
+    RecordContext,
+    is_special,
+)
 from reliable_mq.reconcile.brokers.log_scan import (
     INVISIBLE,
-    End,
     LogRow,
+    ScanEnd,
     content_of,
     id_without_key,
     read_row,
@@ -84,8 +90,8 @@ def columns(
     schema: pa.Schema,
     *,
     check_body: bool = True,
-    customs: Customs = USUAL,
-) -> tuple[pa.RecordBatch, int, End]:
+    customs: RecordContext = USUAL,
+) -> tuple[pa.RecordBatch, int, ScanEnd]:
     """Read the records that lie one after another from the beginning of `buffer`.
 
     Args:
@@ -105,7 +111,7 @@ def columns(
     check_body = check_body and not _OF_CONTENTS.isdisjoint(schema.names)
     records = _Records(buffer, np.array(starts, np.int64), log_offset, check_body, customs)
     if records.count < len(starts):
-        used, end = starts[records.count], End.INVALID
+        used, end = starts[records.count], ScanEnd.INVALID
     return records.batch(schema), used, end
 
 
@@ -122,7 +128,7 @@ class _Records:
         starts: Ints,
         log_offset: int | None,
         check_body: bool,
-        customs: Customs,
+        customs: RecordContext,
     ) -> None:
         self._buffer, self._bytes = buffer, np.frombuffer(buffer, np.uint8)
         windows = np.lib.stride_tricks.sliding_window_view(self._bytes, _HEAD_SIZE)

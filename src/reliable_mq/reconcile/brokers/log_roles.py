@@ -61,7 +61,7 @@ def delay_levels(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Customs:
+class RecordContext:
     """What a record's meaning depends on, beside the record: settings and names of its broker.
 
     `delay_ms`: how long each delay level waits, level 1 first. `pop_retries`: the retry topics in
@@ -77,10 +77,10 @@ class Customs:
     listed_from: Callable[[str, int], int] | None = None
 
 
-USUAL = Customs()
+USUAL = RecordContext()
 
 
-class Role(NamedTuple):
+class RecordRole(NamedTuple):
     """What a copy is: `topic` is the one the message was sent to, as far as is known.
 
     `due_ms`: when a broker is to deliver what waits, at the latest, milliseconds since the epoch.
@@ -103,14 +103,14 @@ def is_special(topic: str) -> bool:
     )
 
 
-def role_of_first(topic: str, queue_id: int, log_offset: int, customs: Customs) -> str:
+def role_of_first(topic: str, queue_id: int, log_offset: int, customs: RecordContext) -> str:
     """Return what a record of an ordinary topic is: a first delivery, or one that is stranded."""
     listed_from = customs.listed_from
     is_listed = listed_from is None or log_offset >= listed_from(topic, queue_id)
     return FIRST if is_listed else STRANDED
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Where a record lies, and since when in milliseconds since the epoch."""
 
     queue_topic: str
@@ -120,27 +120,29 @@ class Place(NamedTuple):
     store_time_ms: int
 
 
-def role_of(place: Place, properties: Mapping[str, str], customs: Customs) -> Role:
+def role_of(
+    place: RecordPlace, properties: Mapping[str, str], customs: RecordContext
+) -> RecordRole:
     """Return what a record is that lies in a special topic."""
     queue_topic, origin = place.queue_topic, properties.get(RETRY_TOPIC)
     level = _level(properties)
     if queue_topic.startswith(RETRY_PREFIX):
         group, topic = retry_names(queue_topic, customs)
-        return Role(RETRY, origin or topic or queue_topic, group, level)
+        return RecordRole(RETRY, origin or topic or queue_topic, group, level)
     if queue_topic.startswith(DEAD_PREFIX):
         group = queue_topic.removeprefix(DEAD_PREFIX)
-        return Role(DEAD, origin or queue_topic, group, level)
+        return RecordRole(DEAD, origin or queue_topic, group, level)
     if queue_topic not in DELAY_TOPICS or TIMER_DELETED_KEY in properties:  # the latter recalls one
-        return Role(SYSTEM, queue_topic, None, level)
+        return RecordRole(SYSTEM, queue_topic, None, level)
     due = (_timer_due if queue_topic == TIMER_TOPIC else _level_due)(place, properties, customs)
     real = properties.get(REAL_TOPIC, queue_topic)
     if real.startswith(RETRY_PREFIX):
         group, topic = retry_names(real, customs)
-        return Role(RETRY_DELAYED, origin or topic or queue_topic, group, level, due)
-    return Role(DELAYED, real, None, level, due)
+        return RecordRole(RETRY_DELAYED, origin or topic or queue_topic, group, level, due)
+    return RecordRole(DELAYED, real, None, level, due)
 
 
-def retry_names(queue_topic: str, customs: Customs) -> tuple[str, str | None]:
+def retry_names(queue_topic: str, customs: RecordContext) -> tuple[str, str | None]:
     """Return (consumer group, topic or None) of a retry topic by its name alone.
 
     A group that pops has a retry topic for each of its topics: `%RETRY%group+topic`, or, as older
@@ -182,7 +184,7 @@ def _level(properties: Mapping[str, str]) -> int | None:
     return min(int(text), 2**31 - 1) if text.isdecimal() and text.isascii() else None
 
 
-def _level_due(place: Place, properties: Mapping[str, str], customs: Customs) -> int:
+def _level_due(place: RecordPlace, properties: Mapping[str, str], customs: RecordContext) -> int:
     known = customs.delivery_ms(place.queue_id, place.queue_offset, place.log_offset)
     if known is not None and known >= place.store_time_ms:  # else it is a tag's hash, or nothing
         return known
@@ -191,7 +193,7 @@ def _level_due(place: Place, properties: Mapping[str, str], customs: Customs) ->
     return place.store_time_ms + (steps[max(1, min(level, len(steps))) - 1] if steps else 0)
 
 
-def _timer_due(place: Place, properties: Mapping[str, str], _customs: Customs) -> int:
+def _timer_due(place: RecordPlace, properties: Mapping[str, str], _customs: RecordContext) -> int:
     """Return the end of the slot of the timer wheel: ours delivers in it, Apache's behind it."""
     text = properties.get(TIMER_OUT_MS, "")
     is_number = text.isdecimal() and text.isascii() and len(text) < len(str(_LONG_MAX))

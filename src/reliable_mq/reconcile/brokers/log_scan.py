@@ -22,9 +22,9 @@ from reliable_mq.reconcile.brokers.log_roles import (
     DAMAGED,
     DELAYED,
     FIRST,
-    Customs,
-    Place,
-    Role,
+    RecordContext,
+    RecordPlace,
+    RecordRole,
     is_special,
     role_of,
     role_of_first,
@@ -88,7 +88,7 @@ class LogRow(NamedTuple):
     message_digest: bytes | None = None
 
 
-class End(Enum):
+class ScanEnd(Enum):
     """Why a scan ended."""
 
     CUT = "the bytes end inside a record"
@@ -115,7 +115,7 @@ def damaged(log_offset: int, size: int) -> LogRow:
     return LogRow(DAMAGED, log_offset, size)
 
 
-def record_starts(buffer: bytes) -> tuple[list[int], int, End]:
+def record_starts(buffer: bytes) -> tuple[list[int], int, ScanEnd]:
     """Walk over what claims to be records, from the beginning of `buffer`, by their sizes alone.
 
     Returns:
@@ -127,14 +127,14 @@ def record_starts(buffer: bytes) -> tuple[list[int], int, End]:
     while length - at >= _SIZE_AND_MAGIC.size:
         size, magic = unpack(buffer, at)
         if magic not in _MAGICS:
-            return starts, at, End.BLANK if magic == BLANK_MAGIC else End.INVALID
+            return starts, at, ScanEnd.BLANK if magic == BLANK_MAGIC else ScanEnd.INVALID
         if not RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX:
-            return starts, at, End.INVALID
+            return starts, at, ScanEnd.INVALID
         if size > length - at:
             break
         starts.append(at)
         at += size
-    return starts, at, End.CUT
+    return starts, at, ScanEnd.CUT
 
 
 def find_record(buffer: bytes, log_offset: int) -> int | None:
@@ -167,7 +167,7 @@ def store_time_in(head: bytes) -> int | None:
 
 
 def read_row(
-    buffer: bytes, at: int, log_offset: int | None, *, check_body: bool, customs: Customs
+    buffer: bytes, at: int, log_offset: int | None, *, check_body: bool, customs: RecordContext
 ) -> LogRow | None:
     """Return what the record at `at` says, or None when it is none.
 
@@ -207,7 +207,7 @@ def read_row(
 
 
 def _unusual_row(
-    buffer: bytes, at: int, log_offset: int | None, check_body: bool, customs: Customs
+    buffer: bytes, at: int, log_offset: int | None, check_body: bool, customs: RecordContext
 ) -> LogRow | None:
     """Read a record with IPv6 hosts or a long topic: rare, so the plain decoder is good enough."""
     try:
@@ -266,14 +266,14 @@ def _described(
     times_and_body: tuple[int, int, int, int],
     body: bytes | None,
     store_host: bytes,
-    customs: Customs,
+    customs: RecordContext,
 ) -> LogRow:
     queue_topic = topic_bytes.decode("utf-8", "replace")
     queue_id, queue_offset, log_offset, size, sys_flag, reconsume_times = place_and_size
-    role, reason = Role(FIRST, queue_topic), None
+    role, reason = RecordRole(FIRST, queue_topic), None
     if is_special(queue_topic) or sys_flag & TRANSACTION_MASK in INVISIBLE:
         names = decode_properties(properties)
-        place = Place(queue_topic, queue_id, queue_offset, log_offset, times_and_body[1])
+        place = RecordPlace(queue_topic, queue_id, queue_offset, log_offset, times_and_body[1])
         role = role_of(place, names, customs)
         reason = names.get(DEAD_LETTER_REASON)
     is_first = role.role == FIRST

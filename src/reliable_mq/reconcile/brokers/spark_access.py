@@ -17,7 +17,7 @@ from reliable_mq.runtime.blocking_link import BlockingLink
 
 
 @dataclass(frozen=True)
-class Access:
+class ClusterAccess:
     """An account, and TLS; both None: the cluster is open, and its connections are plain."""
 
     credentials: Credentials | None = None
@@ -42,17 +42,17 @@ class Access:
         )
 
 
-OPEN = Access()
+OPEN = ClusterAccess()
 
 
-def access_here() -> Access:
+def access_here() -> ClusterAccess:
     """Return what this process's environment says.
 
     Raises:
         ConfigurationError: when there is half of an account, or a key without its certificate.
     """
     settings = of_environment()
-    return Access(settings.credentials, settings.tls)
+    return ClusterAccess(settings.credentials, settings.tls)
 
 
 def refuse_namespace() -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from reliable_mq.reconcile.brokers import file_store, topic_pulls
 from reliable_mq.reconcile.brokers.log_schema import TIME_MAX_MS
-from reliable_mq.reconcile.brokers.spark_access import OPEN, Access
+from reliable_mq.reconcile.brokers.spark_access import OPEN, ClusterAccess
 from reliable_mq.reconcile.brokers.spark_cluster import TIMEOUT_SECONDS
 from reliable_mq.reconcile.moments import of_milliseconds
 
@@ -44,7 +44,7 @@ class MovingBegins(dict[tuple[str, str], Mapping[int, int]]):
         begins: QueueBegins,
         stores: Mapping[str, str],
         addresses: Mapping[str, str],
-        access: Access = OPEN,
+        access: ClusterAccess = OPEN,
     ) -> None:
         super().__init__(begins)
         self._stores, self._addresses, self._access = stores, addresses, access

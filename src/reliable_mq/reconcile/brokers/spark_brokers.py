@@ -27,7 +27,7 @@ from reliable_mq.reconcile.brokers.spark_begins import (
 )
 from reliable_mq.reconcile.brokers.spark_cluster import read_cluster
 from reliable_mq.reconcile.brokers.spark_topic_source import TopicReader
-from reliable_mq.reconcile.clocks import Clock
+from reliable_mq.reconcile.clocks import LedgerClock
 
 UNNAMED = ""
 """Stands for the name of the one broker whose log was given without a name."""
@@ -78,7 +78,7 @@ class BrokerLogs:
     missing: Mapping[str, str] = field(default_factory=dict)
     size: int = 0
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    clocks: tuple[Clock, ...] = ()
+    clocks: tuple[LedgerClock, ...] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)
     queues: Mapping[str, QueueRanges] = field(default_factory=dict)
     queue_ranges: Mapping[str, QueueRanges] | None = None
@@ -198,12 +198,14 @@ def _of_store(name: str, path: str, is_partial: bool, now: datetime | None) -> B
     )
 
 
-def _clock_of_store(path: str, newest_ms: int | None, now: datetime | None) -> tuple[Clock, ...]:
+def _clock_of_store(
+    path: str, newest_ms: int | None, now: datetime | None
+) -> tuple[LedgerClock, ...]:
     """Return the clock of a store's broker, if its newest record is from this machine's future."""
     if newest_ms is None or now is None or newest_ms / 1000 <= now.timestamp():
         return ()
     whose = f"the broker of {path}, by the newest record in its log,"
-    return (Clock(whose, newest_ms / 1000 - now.timestamp()),)
+    return (LedgerClock(whose, newest_ms / 1000 - now.timestamp()),)
 
 
 def _whole(path: str) -> file_store.StoreLayout:

@@ -19,12 +19,12 @@ from reliable_mq.errors import (
 )
 from reliable_mq.limits import DELAY_LEVELS_TEXT
 from reliable_mq.reconcile.brokers import topic_pulls
-from reliable_mq.reconcile.brokers.log_roles import Customs, delay_levels, pop_retries
+from reliable_mq.reconcile.brokers.log_roles import RecordContext, delay_levels, pop_retries
 from reliable_mq.reconcile.brokers.offset_table import Progress
 from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges
-from reliable_mq.reconcile.brokers.spark_access import OPEN, Access, access_here
+from reliable_mq.reconcile.brokers.spark_access import OPEN, ClusterAccess, access_here
 from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress, QueueRange
-from reliable_mq.reconcile.clocks import Clock
+from reliable_mq.reconcile.clocks import LedgerClock
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.wire.addresses import split_addresses
 
@@ -37,8 +37,8 @@ _SECOND = 1.0  # brokers tell the time in whole ones
 class PullPartition:
     """Messages of one queue of one broker: offsets `begin` .. `end` - 1.
 
-    `delay_ms`, `pop_retries`: of `Customs`, the latter as (retry topic, group, topic). `access`: as
-    whom the broker is read.
+    `delay_ms`, `pop_retries`: of `RecordContext`, the latter as (retry topic, group, topic).
+    `access`: as whom the broker is read.
     """
 
     broker: BrokerAddress
@@ -48,11 +48,11 @@ class PullPartition:
     end: int
     delay_ms: tuple[int, ...]
     pop_retries: tuple[tuple[str, str, str], ...] = ()
-    access: Access = OPEN
+    access: ClusterAccess = OPEN
 
-    def customs(self) -> Customs:
+    def customs(self) -> RecordContext:
         """Return what the meaning of these messages depends on."""
-        return Customs(
+        return RecordContext(
             delay_ms=self.delay_ms,
             pop_retries={name: (group, topic) for name, group, topic in self.pop_retries},
         )
@@ -72,7 +72,7 @@ class BrokerLedger:
     queues: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     progress: Progress = field(default_factory=dict)
     missing: str | None = None
-    clock: Clock | None = None
+    clock: LedgerClock | None = None
     oldest_ms: int | None = None
 
 
@@ -86,7 +86,7 @@ def read_cluster(
     is_partial: bool = False,
     brokers: Collection[str] | None = None,
     is_whole: bool = False,
-    access: Access | None = None,
+    access: ClusterAccess | None = None,
 ) -> list[BrokerLedger]:
     """Ask the name servers for the brokers, and each broker for what it holds.
 
@@ -152,7 +152,9 @@ def within(
                 yield cut
 
 
-def _brokers(name_servers: Sequence[str], timeout: float, access: Access) -> list[BrokerAddress]:
+def _brokers(
+    name_servers: Sequence[str], timeout: float, access: ClusterAccess
+) -> list[BrokerAddress]:
     reasons = []
     with ExitStack() as links:
         for address in name_servers:
@@ -179,7 +181,7 @@ class _Asked:
     since_ms: int
     messages_per_partition: int
     is_whole: bool
-    access: Access
+    access: ClusterAccess
 
     def wants(self, topic: str) -> bool:
         return topic in self.topics if self.topics else topic_pulls.is_told_of(topic)
@@ -242,11 +244,11 @@ class _Asking:
                 " messages (its perm lacks 4): allow it, or read the broker's store"
             )
 
-    def _clock(self, theirs: float | None, before: float, after: float) -> Clock | None:
+    def _clock(self, theirs: float | None, before: float, after: float) -> LedgerClock | None:
         if theirs is None:
             return None
         ahead = theirs + _SECOND / 2 - (before + after) / 2
-        return Clock(f"the broker {self._broker.name}", ahead, (_SECOND + after - before) / 2)
+        return LedgerClock(f"the broker {self._broker.name}", ahead, (_SECOND + after - before) / 2)
 
     def _cut(self, topic: str, queue: QueueRange) -> Iterator[tuple[int, int]]:
         begin = queue.begin

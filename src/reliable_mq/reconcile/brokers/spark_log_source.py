@@ -10,9 +10,9 @@ Options: `path` the store directory, of a running broker or a copy; `part` what 
 the commit log (as it is), what its `queues` list, or the `offsets` of its consumer groups;
 `columns` the wanted ones, with commas between them, of `PARTS`; `splitSize` bytes per partition
 (64 MiB); `checkBody` whether `content_crc` is computed (true); `broker` what the column of that
-name says; `pushFilters`, see `Pushing`. Only the columns that were chosen, by the option or by
-`.schema(...)`, are read at all: Spark tells a Python data source nothing of what a query uses. As a
-stream: `spark_log_stream`.
+name says; `pushFilters`, see `FilterPushdown`. Only the columns that were chosen, by the option or
+by `.schema(...)`, are read at all: Spark tells a Python data source nothing of what a query uses.
+As a stream: `spark_log_stream`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ from reliable_mq.reconcile.brokers.log_schema import (
 )
 from reliable_mq.reconcile.brokers.offset_table import OFFSET_SCHEMA
 from reliable_mq.reconcile.brokers.spark_log_stream import LogStream
-from reliable_mq.reconcile.brokers.spark_queue_readers import OffsetReader, QueueReader
+from reliable_mq.reconcile.brokers.spark_queue_readers import ConsumeQueueReader, OffsetReader
 from reliable_mq.reconcile.source_filters import Condition, conditions_of, filtered
 from reliable_mq.reconcile.source_options import (
     PUSH_FILTERS,
@@ -89,9 +89,9 @@ class LogSource(DataSource):
         split_size = number(self.options, "splitSize", file_store.SPLIT_SIZE)
         broker = self.options.get("broker")
         chosen = known_columns(schema, PARTS[part][0])
-        reader: LogReader | QueueReader | OffsetReader
+        reader: LogReader | ConsumeQueueReader | OffsetReader
         if part == QUEUES:
-            reader = QueueReader(path, split_size, chosen)
+            reader = ConsumeQueueReader(path, split_size, chosen)
         elif part == OFFSETS:
             reader = OffsetReader(path, chosen, broker)
         else:
@@ -114,7 +114,7 @@ class LogSource(DataSource):
         )
 
 
-class Pushing(DataSourceReader):
+class FilterPushdown(DataSourceReader):
     """Another reader that is told of a query's filters, as its attribute `conditions`.
 
     Spark (4.1 to 4.3, `PythonDataSourceV2.setReadInfo`) keeps what one query pushed for all that
@@ -141,7 +141,7 @@ class Pushing(DataSourceReader):
 
 def pushing(options: Mapping[str, str], reader: Any, schema: pa.Schema) -> DataSourceReader:
     """Return the reader, told of filters if the option `pushFilters` says so."""
-    return Pushing(reader, schema) if switch(options, PUSH_FILTERS, "false") else reader
+    return FilterPushdown(reader, schema) if switch(options, PUSH_FILTERS, "false") else reader
 
 
 class LogReader(DataSourceReader):

@@ -15,7 +15,7 @@ from reliable_mq.reconcile.brokers.offset_table import offset_batch
 from reliable_mq.reconcile.source_filters import Condition, filtered
 
 
-class QueueReader(DataSourceReader):
+class ConsumeQueueReader(DataSourceReader):
     """Reads consume queues, one row for each message that they list; many small ones together.
 
     Args:

@@ -29,7 +29,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from reliable_mq.errors import ProtocolError, Unavailable
 from reliable_mq.reconcile.brokers import topic_pulls
 from reliable_mq.reconcile.brokers.log_columns import columns
-from reliable_mq.reconcile.brokers.log_scan import End
+from reliable_mq.reconcile.brokers.log_scan import ScanEnd
 from reliable_mq.reconcile.brokers.log_schema import (
     BROKER,
     LOG_SCHEMA,
@@ -48,7 +48,7 @@ from reliable_mq.reconcile.brokers.spark_cluster import (
     within,
 )
 from reliable_mq.reconcile.brokers.spark_log_source import OFFSETS, RECORDS, known_columns, pushing
-from reliable_mq.reconcile.brokers.topic_pulls import Came, Pulled
+from reliable_mq.reconcile.brokers.topic_pulls import Pulled, PullStatus
 from reliable_mq.reconcile.moments import parse_moment
 from reliable_mq.reconcile.source_filters import AMONG, EQUAL, Condition, filtered
 from reliable_mq.reconcile.source_options import (
@@ -243,7 +243,7 @@ def read_pulls(
         at = partition.begin
         while at < partition.end:
             pulled = _pull(link, partition, at)
-            if pulled.came is Came.END:
+            if pulled.came is PullStatus.END:
                 raise ProtocolError(
                     f"broker {partition.broker.name} said that queue {partition.queue_id} of"
                     f" {partition.topic} reaches to offset {partition.end}, and gives nothing"
@@ -283,7 +283,7 @@ def _batch(
     batch, used, end = columns(
         data, None, without_broker(schema), check_body=check_body, customs=partition.customs()
     )
-    if used < len(data) or end is not End.CUT:
+    if used < len(data) or end is not ScanEnd.CUT:
         raise ProtocolError(
             f"broker {partition.broker.name} sent what is no record for queue"
             f" {partition.queue_id} of {partition.topic}"

@@ -253,7 +253,7 @@ def ask_messages(topic: str, queue_id: int, begin: int, end: int, size_max: int)
     return request(RequestCode.PULL_MESSAGE, header.to_ext())
 
 
-class Came(Enum):
+class PullStatus(Enum):
     """What became of a pull."""
 
     MESSAGES = auto()
@@ -266,7 +266,7 @@ class Came(Enum):
 class Pulled:
     """The answer to a pull: records in `body`, and the offset to go on at."""
 
-    came: Came
+    came: PullStatus
     next_offset: int
     body: bytes = b""
 
@@ -281,16 +281,16 @@ def messages_in(answer: Command, begin: int) -> Pulled:
         after = PullResultHeader.decode(answer.ext_fields).next_begin_offset
         if after <= begin:
             raise ProtocolError(f"a pull from offset {begin} goes on at {after}")
-        return Pulled(Came.MESSAGES, after, answer.body)
+        return Pulled(PullStatus.MESSAGES, after, answer.body)
     if answer.code in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
         header = PullResultHeader.decode(answer.ext_fields)
         after = header.next_begin_offset
         if after <= begin and answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            return Pulled(Came.END, begin)  # the queue is shorter than it was
+            return Pulled(PullStatus.END, begin)  # the queue is shorter than it was
         is_gone = begin < header.min_offset
-        return Pulled(Came.GONE if is_gone else Came.NOTHING, max(after, begin + 1))
+        return Pulled(PullStatus.GONE if is_gone else PullStatus.NOTHING, max(after, begin + 1))
     if answer.code == ResponseCode.PULL_NOT_FOUND:
-        return Pulled(Came.END, begin)
+        return Pulled(PullStatus.END, begin)
     raise RemoteError(answer.code, answer.remark or "")
 
 

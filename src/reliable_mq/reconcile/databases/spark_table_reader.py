@@ -38,7 +38,7 @@ class TableReader(DataSourceReader):
         url: str,
         table: str,
         prefix: str,
-        window: sql_ranges.IdWindow | sql_ranges.Changes,
+        window: sql_ranges.IdWindow | sql_ranges.ChangeWindow,
         rows_per_partition: int = sql_ranges.ROWS_PER_PARTITION,
         columns: Sequence[str] | None = None,
         groups: Sequence[str] | None = None,
@@ -48,7 +48,7 @@ class TableReader(DataSourceReader):
         self._window = window
         self._rows_per_partition = rows_per_partition
         held = () if groups is None else (Condition("consumer_group", AMONG, tuple(groups)),)
-        self.asked = sql_arrow.Asked(
+        self.asked = sql_arrow.LedgerQuery(
             ledger=table,
             prefix=prefix,
             columns=tuple(schema_of(table, columns).names),
@@ -60,7 +60,7 @@ class TableReader(DataSourceReader):
         return self.partitions_of(self._window)
 
     def partitions_of(
-        self, window: sql_ranges.IdWindow | sql_ranges.Changes
+        self, window: sql_ranges.IdWindow | sql_ranges.ChangeWindow
     ) -> list[InputPartition]:
         """Return the partitions of a window of the table.
 

@@ -20,7 +20,7 @@ As a stream (`readStream`) it gives what is changed from `changedFrom` on; see `
 
 How: `rowsPerPartition` (250,000); `share` of the time that reading may take, from 0 to 1 (1);
 `pushFilters` (false): the database leaves out what the filters of a query leave out, where the
-DataFrame is made for that one query; see `Pushing` in `spark_log_source`.
+DataFrame is made for that one query; see `FilterPushdown` in `spark_log_source`.
 """
 
 from collections.abc import Mapping
@@ -53,14 +53,14 @@ OPTIONS = (
 )
 
 
-def _window(options: Mapping[str, str]) -> sql_ranges.IdWindow | sql_ranges.Changes:
+def _window(options: Mapping[str, str]) -> sql_ranges.IdWindow | sql_ranges.ChangeWindow:
     ids = (options.get("idFrom"), options.get("idTo"))
     changed = (moment(options, "changedFrom"), moment(options, "changedTo"))
     if changed == (None, None):
         return sql_ranges.IdWindow(*ids)
     if ids != (None, None):
         raise ConfigurationError("give idFrom and idTo, or changedFrom and changedTo, not both")
-    return sql_ranges.Changes(*changed, with_open=switch(options, "open", "false"))
+    return sql_ranges.ChangeWindow(*changed, with_open=switch(options, "open", "false"))
 
 
 class TableSource(DataSource):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from reliable_mq.reconcile.databases.spark_table_reader import TableReader
-from reliable_mq.reconcile.databases.sql_ranges import Changes
+from reliable_mq.reconcile.databases.sql_ranges import ChangeWindow
 from reliable_mq.reconcile.databases.sql_visibility import visible_until
 
 _UNTIL = "changed_until"
@@ -49,7 +49,7 @@ class TableStream(DataSourceStreamReader):
         return {_UNTIL: max(reached, visible_until(self._url) - MARGIN).isoformat()}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        return self._reader.partitions_of(Changes(_moment(start), _moment(end)))
+        return self._reader.partitions_of(ChangeWindow(_moment(start), _moment(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from self._reader.read(partition)

@@ -67,7 +67,7 @@ _AFTER_LAST = "'10000-01-01+00'"
 
 
 @dataclass(frozen=True)
-class Asked:
+class LedgerQuery:
     """What is read of a ledger.
 
     `columns` as in `ledger_columns`; `part` the range of a key, `conditions` what must hold
@@ -92,7 +92,7 @@ class Asked:
         return self.batch_size // _ROW_SIZE
 
 
-def read(url: str, asked: Asked, *, by_rows: bool = False) -> Iterator[pa.RecordBatch]:
+def read(url: str, asked: LedgerQuery, *, by_rows: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield the rows that are asked for, in batches of at most about 4 MiB, in no order.
 
     Args:
@@ -112,7 +112,7 @@ def read(url: str, asked: Asked, *, by_rows: bool = False) -> Iterator[pa.Record
             yield conformed(batch, schema)
 
 
-def statement(asked: Asked, dialect: Dialect, *, by_rows: bool) -> Select[Any]:
+def statement(asked: LedgerQuery, dialect: Dialect, *, by_rows: bool) -> Select[Any]:
     """Return what is asked of the database: of SQLAlchemy, or of a driver for Arrow.
 
     The checksum of a content is made by MySQL, whose driver would take long over the content. The
@@ -129,7 +129,7 @@ def statement(asked: Asked, dialect: Dialect, *, by_rows: bool) -> Select[Any]:
     return select(*chosen).where(in_range(table, asked.part), *held)
 
 
-def _sources(asked: Asked, family: str) -> list[str]:
+def _sources(asked: LedgerQuery, family: str) -> list[str]:
     """Return the columns to select: what is made of the content here is not, but the content."""
     if {CONTENT_CRC, MESSAGE_DIGEST}.isdisjoint(asked.columns):
         return list(asked.columns)
@@ -184,13 +184,13 @@ def _postgres_dialect() -> Dialect:
     return dialect
 
 
-def postgres_text(asked: Asked) -> str:
+def postgres_text(asked: LedgerQuery) -> str:
     """Return the statement that PostgreSQL is read by."""
     dialect = _postgres_dialect()
     return _text(statement(asked, dialect, by_rows=False), dialect)
 
 
-def _read_postgres(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
+def _read_postgres(url: str, asked: LedgerQuery) -> Iterator[pa.RecordBatch]:
     return sql_adbc.read_postgres(sync_url(url), postgres_text(asked), asked.batch_size)
 
 
@@ -203,7 +203,7 @@ _EXAMPLES = {
 }
 
 
-def _read_sqlite(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
+def _read_sqlite(url: str, asked: LedgerQuery) -> Iterator[pa.RecordBatch]:
     dialect: Dialect = sqlite.dialect()
     query = statement(asked, dialect, by_rows=False)
     kinds = schema_of(asked.ledger, [column.name for column in query.selected_columns])
@@ -220,7 +220,7 @@ def _read_sqlite(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
         yield batch.slice(1) if number == 0 else batch
 
 
-def _rows_of_batch(url: str, asked: Asked) -> int:
+def _rows_of_batch(url: str, asked: LedgerQuery) -> int:
     """Return how many rows fit into a batch by the largest content: SQLite's driver counts rows."""
     table = table_of(asked.ledger, asked.prefix)
     held = [clause(table, each, "sqlite") for each in asked.conditions]
@@ -230,13 +230,13 @@ def _rows_of_batch(url: str, asked: Asked) -> int:
     return max(1, min(asked.batch_rows, asked.batch_size // size))
 
 
-_READERS: dict[str, Callable[[str, Asked], Iterator[pa.RecordBatch]]] = {
+_READERS: dict[str, Callable[[str, LedgerQuery], Iterator[pa.RecordBatch]]] = {
     "postgresql": _read_postgres,
     "sqlite": _read_sqlite,
 }
 
 
-def _read_rows(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
+def _read_rows(url: str, asked: LedgerQuery) -> Iterator[pa.RecordBatch]:
     schema = schema_of(asked.ledger, asked.columns)
     with connected(url) as connection:
         query = statement(asked, connection.dialect, by_rows=True)
@@ -249,7 +249,7 @@ def _read_rows(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
 
 
 def _bounded(
-    rows: Iterable[Sequence[Any]], names: Sequence[str], asked: Asked
+    rows: Iterable[Sequence[Any]], names: Sequence[str], asked: LedgerQuery
 ) -> Iterator[list[Sequence[Any]]]:
     """Gather rows until their number or their contents are enough for a batch."""
     place = names.index(CONTENT) if CONTENT in names else None

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from sqlalchemy import make_url
 
 from reliable_mq.database.sql_clock import measure
-from reliable_mq.reconcile.clocks import Clock
+from reliable_mq.reconcile.clocks import LedgerClock
 from reliable_mq.reconcile.databases.sql_connection import connected
 
 
-def database_clocks(urls: Sequence[str], local: Callable[[], float] = time.time) -> Iterator[Clock]:
+def database_clocks(
+    urls: Sequence[str], local: Callable[[], float] = time.time
+) -> Iterator[LedgerClock]:
     """Yield the clock of each database.
 
     Args:
@@ -23,4 +25,4 @@ def database_clocks(urls: Sequence[str], local: Callable[[], float] = time.time)
     for url in urls:
         with connected(url) as connection:
             ahead, took = measure(connection, local)
-        yield Clock(f"the database {make_url(url).render_as_string()}", ahead, took / 2)
+        yield LedgerClock(f"the database {make_url(url).render_as_string()}", ahead, took / 2)

@@ -56,6 +56,6 @@ def _read(
         of_groups = Condition("consumer_group", AMONG, tuple(told_groups))
         asked.append((TOLD, TOLD_COLUMNS, told_events, (chosen, of_groups)))
     for name, columns, events_of, conditions in asked:
-        wanted = sql_arrow.Asked(name, prefix, tuple(columns), conditions=conditions)
+        wanted = sql_arrow.LedgerQuery(name, prefix, tuple(columns), conditions=conditions)
         for batch in sql_arrow.read(url, wanted):
             yield events_of(batch)

@@ -42,7 +42,7 @@ from reliable_mq.reconcile.databases.sql_conditions import (
 from reliable_mq.reconcile.databases.sql_connection import connected, open_engine, paced, sync_url
 from reliable_mq.reconcile.databases.sql_ranges import (
     ROWS_PER_PARTITION,
-    Changes,
+    ChangeWindow,
     IdWindow,
     key_ranges,
     whole_ranges,
@@ -194,7 +194,9 @@ def stub_count_at_most(url: str, prefix: str) -> int:
     return 0 if high is None else int(high - low + 1)
 
 
-def broker_names(url: str, prefix: str, window: IdWindow | Changes, share: float = 1.0) -> set[str]:
+def broker_names(
+    url: str, prefix: str, window: IdWindow | ChangeWindow, share: float = 1.0
+) -> set[str]:
     """Return the brokers that stubs and consume logs of the window name.
 
     Of a whole table PostgreSQL is asked in pieces: in one statement it would give all of its

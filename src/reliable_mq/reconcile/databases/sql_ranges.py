@@ -87,7 +87,7 @@ class IdWindow:
 
 
 @dataclass(frozen=True)
-class Changes:
+class ChangeWindow:
     """Rows that were changed in a time, `since` .. `until`, the end excluded; None is open.
 
     Args:
@@ -122,7 +122,7 @@ def key_ranges(
     url: str,
     name: str,
     prefix: str,
-    window: IdWindow | Changes,
+    window: IdWindow | ChangeWindow,
     rows_per_partition: int = ROWS_PER_PARTITION,
 ) -> list[KeyRange]:
     """Cut a window of a table into ranges with about `rows_per_partition` rows, 1,000 at most.
@@ -142,7 +142,7 @@ def key_ranges(
     return found
 
 
-def whole_ranges(name: str, window: IdWindow | Changes) -> list[KeyRange]:
+def whole_ranges(name: str, window: IdWindow | ChangeWindow) -> list[KeyRange]:
     """Return the ranges that together are a window, one for each index that has some of it.
 
     Raises:

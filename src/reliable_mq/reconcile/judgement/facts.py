@@ -20,11 +20,11 @@ from reliable_mq.reconcile.judgement.events import (
     STUB,
     TELLS,
 )
-from reliable_mq.reconcile.judgement.forged_pairs import Pairs, consumed_others, pairs_of
-from reliable_mq.reconcile.judgement.spread_rows import ROLE, Rows
+from reliable_mq.reconcile.judgement.forged_pairs import ForgedPairs, consumed_others, pairs_of
+from reliable_mq.reconcile.judgement.spread_rows import ROLE, SpreadRows
 from reliable_mq.reconcile.judgement.traces import (
     NO_NUMBER,
-    Names,
+    NameColumn,
     Traces,
     at,
     firsts_of,
@@ -50,7 +50,7 @@ class Case:
     """
 
     traces: Traces
-    rows: Rows
+    rows: SpreadRows
     world: World
     progress: QueueOffsets
     begins: QueueOffsets
@@ -58,7 +58,7 @@ class Case:
     unseen: np.ndarray
 
     @cached_property
-    def stores(self) -> Names:
+    def stores(self) -> NameColumn:
         """The store in which each event's broker has its log."""
         return self.world.stores(self.traces.names["broker"])
 
@@ -81,7 +81,7 @@ class Case:
         return is_consumed
 
     @cached_property
-    def pairs(self) -> Pairs:
+    def pairs(self) -> ForgedPairs:
         """Records that are what their stub says, and others of the same id."""
         return pairs_of(self.traces, self.rows)
 

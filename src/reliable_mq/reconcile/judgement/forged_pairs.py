@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from reliable_mq.reconcile.judgement.events import NO_TIME
-from reliable_mq.reconcile.judgement.spread_rows import Rows
-from reliable_mq.reconcile.judgement.traces import NO_NUMBER, Names, Traces, at
+from reliable_mq.reconcile.judgement.spread_rows import SpreadRows
+from reliable_mq.reconcile.judgement.traces import NO_NUMBER, NameColumn, Traces, at
 
 _DIGESTS = ("digest_1", "digest_2")
 
 
 @dataclass(frozen=True)
-class Pairs:
+class ForgedPairs:
     """`others` are events. Of each message: whether it has a right record, and another one."""
 
     others: np.ndarray
@@ -25,7 +25,7 @@ class Pairs:
     has_other: np.ndarray
 
 
-def pairs_of(traces: Traces, rows: Rows) -> Pairs:
+def pairs_of(traces: Traces, rows: SpreadRows) -> ForgedPairs:
     """Hold first deliveries, and delayed ones, against the stubs."""
     stored = np.concatenate((rows.firsts, rows.delays))
     message, count = traces.message[stored], len(rows.start)
@@ -38,11 +38,11 @@ def pairs_of(traces: Traces, rows: Rows) -> Pairs:
     right, other = (
         np.bincount(message[chosen], minlength=count) > 0 for chosen in (~is_other, is_other)
     )
-    return Pairs(stored[is_other], right, other)
+    return ForgedPairs(stored[is_other], right, other)
 
 
 def consumed_others(
-    traces: Traces, rows: Rows, stores: Names, pairs: Pairs, logs: np.ndarray
+    traces: Traces, rows: SpreadRows, stores: NameColumn, pairs: ForgedPairs, logs: np.ndarray
 ) -> np.ndarray:
     """Return the rows whose group consumed, of a pair, the record that is not the stub's.
 

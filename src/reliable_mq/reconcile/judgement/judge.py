@@ -23,7 +23,7 @@ from reliable_mq.reconcile.judgement.events import (
     unpacked_ids,
 )
 from reliable_mq.reconcile.judgement.facts import Case, facts_of, second_stubs
-from reliable_mq.reconcile.judgement.spread_rows import ROLE, Rows, rows_of
+from reliable_mq.reconcile.judgement.spread_rows import ROLE, SpreadRows, rows_of
 from reliable_mq.reconcile.judgement.traces import (
     NO_NUMBER,
     Traces,
@@ -147,7 +147,7 @@ TABLE = _table()
 _IS_FINDING = np.array([verdict in FINDINGS for verdict in Verdict])
 
 
-def _born(traces: Traces, rows: Rows) -> np.ndarray:
+def _born(traces: Traces, rows: SpreadRows) -> np.ndarray:
     """Return each message's time: what its id says, or else the first trace of it."""
     said = id_times(traces.ids)
     if (said != NO_TIME).all():

@@ -1,7 +1,7 @@
 """Messages spread over the consumer groups that anything says about them. Pure, whole columns.
 
-Receives traces of whole messages; hands on `Rows`: what is judged, and the events that speak for
-it. A stub that requires no group, and a message that no group is known for, have one row of the
+Receives traces of whole messages; hands on `SpreadRows`: what is judged, and the events that speak
+for it. A stub that requires no group, and a message that no group is known for, have one row of the
 group "". Where several rows of one ledger speak of the same (a group that moved from one database
 to another has its log in both), the one is taken that proves most, and of these the oldest.
 """
@@ -21,7 +21,7 @@ from reliable_mq.reconcile.judgement.events import (
     TOLD,
 )
 from reliable_mq.reconcile.judgement.traces import (
-    Names,
+    NameColumn,
     Traces,
     firsts_of,
     has_twins,
@@ -34,7 +34,7 @@ _LATER_THAN_ANY_TIME = 1 << 60
 
 
 @dataclass(frozen=True)
-class Rows:
+class SpreadRows:
     """What is judged. Events are places in the traces; -1 is none.
 
     A value for each row, which are sorted by message: `message`, `group` (a code of `groups`),
@@ -67,7 +67,7 @@ class Rows:
     row_of_copy: np.ndarray
     logs: np.ndarray
     row_of_log: np.ndarray
-    groups: Names
+    groups: NameColumn
 
     def __len__(self) -> int:
         return len(self.message)
@@ -78,7 +78,7 @@ class Rows:
         return np.diff(self.start, append=len(self.message))
 
 
-def rows_of(traces: Traces) -> Rows:
+def rows_of(traces: Traces) -> SpreadRows:
     """Spread messages over their consumer groups."""
     count = len(traces.ids)
     kind, state, message = traces["kind"], traces["state"], traces.message
@@ -111,7 +111,7 @@ def rows_of(traces: Traces) -> Rows:
     )
     any_log = firsts_of(message[logs], count, traces["seen"][logs], logs)
     speaker = np.where(stub >= 0, stub, np.where(any_record >= 0, any_record, any_log))
-    return Rows(
+    return SpreadRows(
         message=keys // width,
         group=keys % width,
         is_required=is_required,
@@ -134,13 +134,13 @@ def rows_of(traces: Traces) -> Rows:
     )
 
 
-def _required_names(required: Names) -> list[list[str]]:
+def _required_names(required: NameColumn) -> list[list[str]]:
     """Return the groups that each value of the column names, each once; none for null."""
     return [*(sorted({*text.split(",")} - {""}) for text in required.values), []]
 
 
 def _owed(
-    traces: Traces, stub: np.ndarray, lists: list[list[str]], groups: Names
+    traces: Traces, stub: np.ndarray, lists: list[list[str]], groups: NameColumn
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return how many groups each message's stub requires, and the keys of its rows.
 

@@ -19,7 +19,7 @@ from reliable_mq.reconcile.judgement.events import LOG, RECORD, ROLES, STUB, TOL
 from reliable_mq.reconcile.judgement.flow import Flow
 from reliable_mq.reconcile.judgement.twin_ids import TwinIds
 from reliable_mq.reconcile.judgement.unchecked import count_unchecked
-from reliable_mq.reconcile.report.summary import Group
+from reliable_mq.reconcile.report.summary import SummaryRow
 
 _KEYS = ("verdict", "finding", "topic", "consumer_group")
 _MICROSECONDS_OF_DAY = 86_400_000_000
@@ -92,9 +92,9 @@ class Tally:
         """Count the messages that are carried on to the next increment."""
         self.carried += pc.count_distinct(rows["id"]).as_py()
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[SummaryRow]:
         """Return the counts of verdicts by everything that the report tells apart."""
-        return [Group(*key, *map(int, sums)) for key, sums in self._groups.items()]
+        return [SummaryRow(*key, *map(int, sums)) for key, sums in self._groups.items()]
 
     def ledger_counts(self) -> dict[str, int | None]:
         """Return the counts of the ledgers' rows, as the summary has them."""

@@ -17,7 +17,7 @@ NO_NUMBER = np.int32(-(2**31))
 
 
 @dataclass(frozen=True)
-class Names:
+class NameColumn:
     """A column of names: `codes` are places in `values`, which are sorted; -1 is null."""
 
     codes: np.ndarray
@@ -35,7 +35,7 @@ class Traces:
     ids: pa.Array
     message: np.ndarray
     columns: Mapping[str, np.ndarray]
-    names: Mapping[str, Names]
+    names: Mapping[str, NameColumn]
 
     def __getitem__(self, column: str) -> np.ndarray:
         return self.columns[column]
@@ -71,7 +71,7 @@ def traces_of_rows(rows: pa.Table) -> Traces:
         column = pa.array(values, pa.string()).dictionary_encode()
         codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         few = _sorted_names(codes, column.dictionary.to_pylist())
-        names[name] = Names(few.codes[place], few.values)
+        names[name] = NameColumn(few.codes[place], few.values)
     columns = {name: np.ascontiguousarray(body[name]) for name in body.dtype.names or ()}
     return Traces(*_messages(_one(chunk, "id")), columns, names)
 
@@ -86,23 +86,23 @@ def _messages(ids: pa.Array) -> tuple[pa.Array, np.ndarray]:
     return encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _sorted_names(codes: np.ndarray, values: Iterable[str]) -> Names:
+def _sorted_names(codes: np.ndarray, values: Iterable[str]) -> NameColumn:
     """Sort names, so that the same events have the same codes whatever order they come in."""
     unsorted = list(values)
     order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
     new = np.empty(len(unsorted) + 1, np.int32)
     new[order] = np.arange(len(unsorted), dtype=np.int32)
     new[-1] = -1  # the place of the code -1
-    return Names(new[codes], tuple(unsorted[at] for at in order))
+    return NameColumn(new[codes], tuple(unsorted[at] for at in order))
 
 
-def with_names(names: Names, more: Iterable[str]) -> Names:
+def with_names(names: NameColumn, more: Iterable[str]) -> NameColumn:
     """Return `names` with further values that it may have."""
     values = tuple(sorted({*names.values, *more}))
     if values == names.values:
         return names
     new = np.array([*(values.index(name) for name in names.values), -1], np.int32)
-    return Names(new[names.codes], values)
+    return NameColumn(new[names.codes], values)
 
 
 def at(column: np.ndarray, places: np.ndarray, otherwise: int) -> np.ndarray:
@@ -139,12 +139,12 @@ def spread(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return places
 
 
-def text_column(names: Names, codes: np.ndarray) -> pa.Array:
+def text_column(names: NameColumn, codes: np.ndarray) -> pa.Array:
     """Return codes of `names` as an Arrow dictionary column; -1 is null."""
     indices = pa.array(codes.astype(np.int32), mask=codes < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(names.values, pa.string()))
 
 
-def is_in(names: Names, wanted: frozenset[str]) -> np.ndarray:
+def is_in(names: NameColumn, wanted: frozenset[str]) -> np.ndarray:
     """Return for each code of `names` whether its value is one of `wanted`; for -1 it is not."""
     return np.array([*(value in wanted for value in names.values), False], bool)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from reliable_mq.reconcile.judgement.events import NO_TIME
-from reliable_mq.reconcile.judgement.traces import Names
+from reliable_mq.reconcile.judgement.traces import NameColumn
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _QUEUE_BITS = 32
@@ -61,14 +61,14 @@ class World:
         """What ended before this, in microseconds since the epoch, has ended by every clock."""
         return microseconds(self.as_of - self.slack)
 
-    def stores(self, brokers: Names) -> Names:
+    def stores(self, brokers: NameColumn) -> NameColumn:
         """Return for a column of brokers the names under which their logs were read."""
         known = [name if name in self.brokers else "" for name in brokers.values]
         values = tuple(sorted({*known, ""}))
         new = np.array([*(values.index(name) for name in known), values.index("")], np.int64)
-        return Names(new[brokers.codes], values)
+        return NameColumn(new[brokers.codes], values)
 
-    def oldest_in(self, stores: Names) -> np.ndarray:
+    def oldest_in(self, stores: NameColumn) -> np.ndarray:
         """Return when the first record of each store was stored, `NO_TIME` where nobody knows."""
         known = (self.oldest.get(name) for name in stores.values)
         return np.array([NO_TIME if each is None else microseconds(each) for each in known])
@@ -90,7 +90,7 @@ class QueueOffsets:
         self._keys = np.array([*(key for key, _ in rows), -1], np.int64)
         self._offsets = np.array([*(offset for _, offset in rows), NO_TIME], np.int64)
 
-    def of(self, names: list[tuple[Names, np.ndarray]], queues: np.ndarray) -> np.ndarray:
+    def of(self, names: list[tuple[NameColumn, np.ndarray]], queues: np.ndarray) -> np.ndarray:
         """Return the offset of each row, or `NO_TIME` where none is known.
 
         Args:
@@ -110,7 +110,7 @@ class QueueOffsets:
         at = np.minimum(np.searchsorted(self._keys[:-1], wanted), len(self._keys) - 1)
         return np.where(self._keys[at] == wanted, self._offsets[at], NO_TIME)
 
-    def _place(self, names: list[tuple[Names, np.ndarray]], combined: int) -> int:
+    def _place(self, names: list[tuple[NameColumn, np.ndarray]], combined: int) -> int:
         values: list[str] = []
         for part, _ in reversed(names):
             combined, code = divmod(combined, len(part.values) + 1)

@@ -18,7 +18,7 @@ from reliable_mq.reconcile.judgement.verdict import Verdict
 
 
 @dataclass(frozen=True)
-class Place:
+class LedgerLocations:
     """Where a run read its ledgers: URLs of databases, prefix of tables, name servers or ""."""
 
     urls: Sequence[str]
@@ -34,7 +34,7 @@ class Place:
         return [*words, "--broker", self.name_servers or "HOST:PORT"] if at_broker else words
 
 
-def with_commands(summary: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def with_commands(summary: Mapping[str, Any], place: LedgerLocations) -> dict[str, Any]:
     """Return a summary with the `command` of each finding, and with its `dead_letters`.
 
     A finding that a repair settles has none. What was judged without a database has none at all.
@@ -56,7 +56,7 @@ def with_commands(summary: Mapping[str, Any], place: Place) -> dict[str, Any]:
     return {**summary, "findings": findings, "dead_letters": dead_letters}
 
 
-def _command(finding: Mapping[str, Any], place: Place) -> str | None:
+def _command(finding: Mapping[str, Any], place: LedgerLocations) -> str | None:
     if finding["repair"] is not None:
         return None
     message_id = finding["message_id"]
@@ -68,7 +68,7 @@ def _command(finding: Mapping[str, Any], place: Place) -> str | None:
     return _line("stub", "retry", message_id, *place.words(at_broker=False))
 
 
-def _retry(place: Place, *words: str) -> str:
+def _retry(place: LedgerLocations, *words: str) -> str:
     return _line("dlq", "retry", *words, *place.words(at_broker=True))
 
 

@@ -18,7 +18,7 @@ from reliable_mq.reconcile.judgement.events import ODD
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
 
-class Action(StrEnum):
+class RepairAction(StrEnum):
     """What is done to a stub."""
 
     RESEND = "resend"
@@ -28,18 +28,18 @@ class Action(StrEnum):
     VOID = "void"
 
 
-AGAIN = (Action.RESEND, Action.RELEASE)
+AGAIN = (RepairAction.RESEND, RepairAction.RELEASE)
 """Actions by which a message is sent again."""
 
-ACTIONS: Mapping[Verdict, Action] = {
-    Verdict.NOT_SENT: Action.RESEND,
-    Verdict.LOST: Action.RESEND,
-    Verdict.NOT_CONSUMED: Action.RESEND,
-    Verdict.STUCK: Action.RESEND,  # RELEASE where a dead attempt still holds it
-    Verdict.EXPIRED: Action.RESEND,
-    Verdict.STRANDED: Action.RESEND,
-    Verdict.SENT_NOT_MARKED: Action.MARK,
-    Verdict.CONSUMED_NOT_CONFIRMED: Action.CONFIRM,
+ACTIONS: Mapping[Verdict, RepairAction] = {
+    Verdict.NOT_SENT: RepairAction.RESEND,
+    Verdict.LOST: RepairAction.RESEND,
+    Verdict.NOT_CONSUMED: RepairAction.RESEND,
+    Verdict.STUCK: RepairAction.RESEND,  # RELEASE where a dead attempt still holds it
+    Verdict.EXPIRED: RepairAction.RESEND,
+    Verdict.STRANDED: RepairAction.RESEND,
+    Verdict.SENT_NOT_MARKED: RepairAction.MARK,
+    Verdict.CONSUMED_NOT_CONFIRMED: RepairAction.CONFIRM,
 }
 
 # Verdicts by which a message may be given up: nobody consumed it, and nobody will by itself.
@@ -49,7 +49,13 @@ VOIDABLE = frozenset(
 )
 
 # Of two actions on one message the stronger one is taken; it makes the weaker one needless.
-_STRENGTH = (Action.VOID, Action.MARK, Action.CONFIRM, Action.RESEND, Action.RELEASE)
+_STRENGTH = (
+    RepairAction.VOID,
+    RepairAction.MARK,
+    RepairAction.CONFIRM,
+    RepairAction.RESEND,
+    RepairAction.RELEASE,
+)
 
 
 def _slug(text: str) -> str:
@@ -66,7 +72,7 @@ def _check(option: str, named: frozenset[Verdict], possible: frozenset[Verdict])
 
 
 @dataclass(frozen=True)
-class Choice:
+class FindingChoice:
     """Which findings are repaired.
 
     `only`: those of these verdicts; empty: of every verdict whose repair is safe. `void`: those of
@@ -83,21 +89,21 @@ class Choice:
         _check("--repair-only", self.only - self.void, frozenset(ACTIONS))
         _check("--void", self.void, VOIDABLE)
 
-    def action_for(self, finding: Mapping[str, Any]) -> Action | None:
+    def action_for(self, finding: Mapping[str, Any]) -> RepairAction | None:
         """Return what repairs a finding, or None when that is not asked for or a person decides."""
         verdict = Verdict(finding["verdict"])
         if finding["stub_status"] in {None, ODD}:
             return None
         if verdict in self.void:
-            return Action.VOID
+            return RepairAction.VOID
         if self.only and verdict not in self.only:
             return None
         if verdict is Verdict.STUCK and finding["log_owner"]:
-            return Action.RELEASE
+            return RepairAction.RELEASE
         return ACTIONS.get(verdict)
 
 
-ALL_THAT_IS_SAFE = Choice()
+ALL_THAT_IS_SAFE = FindingChoice()
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,14 @@ class Repair:
     """One action on one stub, with what the run saw of it: a stub that moved since stays alone."""
 
     message_id: str
-    action: Action
+    action: RepairAction
     groups: tuple[str, ...]
     verdicts: tuple[str, ...]
     seen: Mapping[str, Any]
 
 
 def plan(
-    findings: Iterable[Mapping[str, Any]], choice: Choice = ALL_THAT_IS_SAFE
+    findings: Iterable[Mapping[str, Any]], choice: FindingChoice = ALL_THAT_IS_SAFE
 ) -> Iterator[Repair]:
     """Yield the repairs of a run's findings, one per message.
 
@@ -141,7 +147,7 @@ def plan(
 
 
 @dataclass(frozen=True)
-class Rate:
+class RepairRate:
     """How many stubs may be changed in a second; None: as fast as the database does it."""
 
     per_second: float | None = None
@@ -155,11 +161,11 @@ class Rate:
         return 0.0 if self.per_second is None else max(0.0, done / self.per_second - elapsed)
 
 
-UNBOUNDED = Rate()
+UNBOUNDED = RepairRate()
 _SECONDS_OF_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def parse_rate(text: str) -> Rate:
+def parse_rate(text: str) -> RepairRate:
     """Return the rate that a person wrote: 50/s, 600/m, 1000/h.
 
     Raises:
@@ -175,7 +181,7 @@ def parse_rate(text: str) -> Rate:
             f"--repair-rate takes stubs per second, minute or hour, like 50/s, 600/m or 1000/h,"
             f" not {text!r}"
         )
-    return Rate(per_second)
+    return RepairRate(per_second)
 
 
 def parse_verdict(option: str, text: str) -> Verdict:

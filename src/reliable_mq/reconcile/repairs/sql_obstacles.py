@@ -9,7 +9,7 @@ from typing import Any
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.outbox.stub import groups_of
-from reliable_mq.reconcile.repairs.repair import AGAIN, Action, Repair
+from reliable_mq.reconcile.repairs.repair import AGAIN, Repair, RepairAction
 
 LOCKED = "somebody is at work on it; left alone"
 CONSUMED = "a consumer group has consumed it; left alone"
@@ -59,9 +59,9 @@ def obstacle(
         return _MOVED
     if repair.action in AGAIN:
         return _against_sending(stub, at, is_following=is_following)
-    if repair.action is Action.MARK and broker_name is None:
+    if repair.action is RepairAction.MARK and broker_name is None:
         return _NO_BROKER
-    if repair.action is Action.VOID:
+    if repair.action is RepairAction.VOID:
         return _against_voiding(repair, stub, against)
     return ""
 

@@ -31,9 +31,9 @@ from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.database.sql_people_tables import audit_table, escalation_table
 from reliable_mq.database.sql_types import family_of, is_among, let_tables_be_alike, utc_datetime
-from reliable_mq.escalate.sql_audit import Act, SqlAudit
+from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
 from reliable_mq.escalate.sql_escalations import SqlEscalations
-from reliable_mq.outbox.sql_again import Attempts, sent_again, unsent
+from reliable_mq.outbox.sql_attempt_restarts import AttemptRestarts, sent_again, unsent
 from reliable_mq.reconcile.databases.sql_ledger import (
     CONSUME_LOG,
     STUB,
@@ -41,7 +41,7 @@ from reliable_mq.reconcile.databases.sql_ledger import (
     open_engine,
     table_of,
 )
-from reliable_mq.reconcile.repairs.repair import AGAIN, UNBOUNDED, Action, Rate, Repair
+from reliable_mq.reconcile.repairs.repair import AGAIN, UNBOUNDED, Repair, RepairAction, RepairRate
 from reliable_mq.reconcile.repairs.sql_obstacles import (
     CONSUMED,
     GONE,
@@ -55,7 +55,7 @@ _BATCH = 500
 
 
 @dataclass(frozen=True)
-class Order:
+class RepairOrder:
     """What a repair works by.
 
     What ended before `past` had ended by every clock when the run judged. `broker_name` names the
@@ -69,7 +69,7 @@ class Order:
     run_id: str
     past: datetime
     broker_name: str | None = None
-    rate: Rate = UNBOUNDED
+    rate: RepairRate = UNBOUNDED
     is_following: bool = False
     clock: Callable[[], float] = time.time
     ticks: Callable[[], float] = time.monotonic
@@ -77,7 +77,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Repaired:
+class RepairOutcome:
     """What a repair came to."""
 
     repair: Repair
@@ -85,7 +85,7 @@ class Repaired:
     outcome: str
 
 
-def repair_all(order: Order, repairs: Iterable[Repair]) -> Iterator[Repaired]:
+def repair_all(order: RepairOrder, repairs: Iterable[Repair]) -> Iterator[RepairOutcome]:
     """Do each repair in the database in which its stub lies; yield what came of it.
 
     No more than a batch is held at a time.
@@ -103,9 +103,9 @@ def repair_all(order: Order, repairs: Iterable[Repair]) -> Iterator[Repaired]:
         yield from _everywhere(databases, batch)
 
 
-def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterator[Repaired]:
+def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterator[RepairOutcome]:
     again = sorted(each.message_id for each in batch if each.action in AGAIN)
-    voided = [each.message_id for each in batch if each.action is Action.VOID]
+    voided = [each.message_id for each in batch if each.action is RepairAction.VOID]
     against: dict[str, str] = {}
     left = {each.message_id: each for each in batch}
     for database in databases:
@@ -120,13 +120,13 @@ def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterat
                 other.free_attempts([each for each in again if each in here])
         yield from database.apply(mine, against)
     for repair in left.values():
-        yield Repaired(repair, changed=False, outcome=GONE)
+        yield RepairOutcome(repair, changed=False, outcome=GONE)
 
 
 class _Database:
     """The tables of one database, as a repair works on them."""
 
-    def __init__(self, url: str, order: Order) -> None:
+    def __init__(self, url: str, order: RepairOrder) -> None:
         self._engine = _engine(url)
         self._order = order
         self._clock = DatabaseClock(self._engine, order.clock)
@@ -151,7 +151,7 @@ class _Database:
         received = log.state == LogState.RECEIVED.value
         attempts = select(log.message_id).where(of_these, received)
         self._all_attempts = attempts
-        self._attempts = Attempts(self._logs, dialect)
+        self._attempts = AttemptRestarts(self._logs, dialect)
         self._there = select(stub.message_id).where(these)
         columns = (stub.message_id, stub.status, stub.count, stub.update_date, stub.required_groups)
         sending = (stub.broker_name, stub.given_up, stub.lease_until)
@@ -207,7 +207,7 @@ class _Database:
                 free = [each for each in message_ids if each not in locked]
                 self._attempts.forget(connection, free, ended_before=self._order.past)
 
-    def apply(self, repairs: Sequence[Repair], against: Mapping[str, str]) -> list[Repaired]:
+    def apply(self, repairs: Sequence[Repair], against: Mapping[str, str]) -> list[RepairOutcome]:
         """Do `repairs` in one transaction; every one gets an audit row in it.
 
         `against`: what stands against giving messages up, as other databases know.
@@ -220,7 +220,7 @@ class _Database:
             at = self._clock.now_on(connection)
             locked = self._locked_attempts(connection, ids)
             stubs = {row.message_id: row for row in connection.execute(self._lock, {"ids": ids})}
-            voided = [each.message_id for each in repairs if each.action is Action.VOID]
+            voided = [each.message_id for each in repairs if each.action is RepairAction.VOID]
             here = self._against(connection, voided, at) if voided else {}
             results = []
             for repair in repairs:
@@ -233,7 +233,7 @@ class _Database:
                     broker_name=self._broker_of(repair),
                     is_following=self._order.is_following,
                 )
-                results.append(Repaired(repair, not trouble, trouble or "done"))
+                results.append(RepairOutcome(repair, not trouble, trouble or "done"))
             chosen = [each.repair for each in results if each.changed]
             self._write(connection, chosen, stubs, at)
             self._audit.write(connection, map(self._act, results), at)
@@ -254,18 +254,18 @@ class _Database:
     ) -> None:
         """Change the stubs, and what hangs on them."""
         moment = utc_datetime(at)
-        for action in Action:
+        for action in RepairAction:
             chosen = [each for each in repairs if each.action is action]
             ids = {"ids": [each.message_id for each in chosen]}
             if not chosen:
                 continue
-            if action is Action.MARK:
+            if action is RepairAction.MARK:
                 for each in chosen:
                     marked = self._mark.values(**self._marked(each, moment))
                     connection.execute(marked, {"id": each.message_id})
-            elif action is Action.CONFIRM:
+            elif action is RepairAction.CONFIRM:
                 connection.execute(self._change.values(**_settled(moment)), ids)
-            elif action is Action.VOID:
+            elif action is RepairAction.VOID:
                 note = f"voided by {ACTOR}, run {self._order.run_id}"
                 voided = _settled(moment) | {"status": StubStatus.VOIDED.value, "note": note}
                 connection.execute(self._change.values(**voided), ids)
@@ -322,7 +322,7 @@ class _Database:
         # The broker's acknowledgement may be all that it waited for.
         return marked | (_settled(at) if repair.groups == ("",) else {})
 
-    def _act(self, result: Repaired) -> Act:
+    def _act(self, result: RepairOutcome) -> AuditEntry:
         repair = result.repair
         detail = {
             "groups": repair.groups,
@@ -330,7 +330,7 @@ class _Database:
             "outcome": result.outcome,
             "before": {key: repair.seen[f"stub_{key}"] for key in ("status", "count", "offset")},
         }
-        return Act(
+        return AuditEntry(
             actor=ACTOR,
             action=str(repair.action),
             message_id=repair.message_id,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
 
-class News(NamedTuple):
+class NewFindings(NamedTuple):
     """What nobody has been told of.
 
     `counts`: findings by verdict; `oldest`: a message of each verdict; `flaws`: by the name of the
@@ -44,7 +44,7 @@ def has_read_all(summary: Mapping[str, Any]) -> bool:
     return increment is None or increment["changed_since"] is None
 
 
-def reason_of(news: News, summary: Mapping[str, Any]) -> str:
+def reason_of(news: NewFindings, summary: Mapping[str, Any]) -> str:
     """Return why a person is told, in one line.
 
     Args:

@@ -23,10 +23,10 @@ from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.database.sql_people_tables import audit_table, escalation_table
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_types import let_tables_be_alike
-from reliable_mq.escalate.escalation import Escalation, Kind
+from reliable_mq.escalate.escalation import Escalation, EscalationKind
 from reliable_mq.escalate.sql_escalations import SqlEscalations
 from reliable_mq.reconcile.databases.sql_ledger import STUB, open_engine, table_of
-from reliable_mq.reconcile.report.digest import News, flaws_in, has_read_all, reason_of
+from reliable_mq.reconcile.report.digest import NewFindings, flaws_in, has_read_all, reason_of
 
 _BATCH = 500
 SEEN_AGAIN = "reconciled"
@@ -76,7 +76,7 @@ class _SqlDigest:
             news = self._news(connection, open_runs)._replace(flaws=flaws)
             if news.total:
                 escalation = Escalation(
-                    kind=Kind.RECONCILIATION,
+                    kind=EscalationKind.RECONCILIATION,
                     message_id=self._run_id,
                     topic="",
                     reason=reason_of(news, summary),
@@ -90,7 +90,7 @@ class _SqlDigest:
     def _open_runs(self, connection: Connection) -> list[str]:
         """Return the earlier runs whose findings a person was told of, and has yet to settle."""
         this = self._table.c
-        is_open = and_(this.kind == Kind.RECONCILIATION.value, this.close_date.is_(None))
+        is_open = and_(this.kind == EscalationKind.RECONCILIATION.value, this.close_date.is_(None))
         runs = connection.scalars(select(this.message_id).where(is_open))
         return [each for each in runs if each != self._run_id]
 
@@ -100,7 +100,7 @@ class _SqlDigest:
         texts = connection.scalars(select(row.whole).where(row.run_id.in_(runs)))
         return {flaw for text in texts for flaw in json.loads(text or "{}").items()}
 
-    def _news(self, connection: Connection, open_runs: Sequence[str]) -> News:
+    def _news(self, connection: Connection, open_runs: Sequence[str]) -> NewFindings:
         found, known = self._findings.alias("found"), self._findings.alias("known")
         is_known = exists().where(_same(found, known), known.c.run_id.in_(open_runs))
         columns = (found.c.message_id, found.c.verdict)
@@ -114,7 +114,7 @@ class _SqlDigest:
                 if message_id not in repaired:
                     counts[verdict] += 1
                     oldest.setdefault(verdict, message_id)
-        return News(counts, oldest)
+        return NewFindings(counts, oldest)
 
     def _repaired(self, message_ids: Sequence[str]) -> set[str]:
         """Return the messages whose stubs this run has changed, in whichever database they lie."""

@@ -19,7 +19,7 @@ LOG, MESSAGE_IDS, CONTENTS = "broker log", "message ids", "message contents"
 OLD_STUBS, MANAGED = "old stubs", "managed topics"
 
 
-class Group(NamedTuple):
+class SummaryRow(NamedTuple):
     """Counts of the rows that agree in all that stands before `rows`.
 
     `day` is that of the message's time, UTC, in days since the epoch; None: no ledger knows it.
@@ -43,7 +43,7 @@ def summarize(
     run_id: str,
     moment: Mapping[str, Any],
     ledgers: Mapping[str, Any],
-    groups: Sequence[Group],
+    groups: Sequence[SummaryRow],
     findings: Iterable[Mapping[str, Any]],
     flow: Flow,
     whole: Mapping[str, str | None],
@@ -101,7 +101,7 @@ def _damage(ledgers: Mapping[str, Any]) -> str:
     )
 
 
-def verdict_counts(groups: Iterable[Group]) -> dict[str, int]:
+def verdict_counts(groups: Iterable[SummaryRow]) -> dict[str, int]:
     """Return how many rows have each verdict, of those that any has."""
     counts = Counter[str]()
     for group in groups:
@@ -109,8 +109,8 @@ def verdict_counts(groups: Iterable[Group]) -> dict[str, int]:
     return {str(v): counts[v] for v in Verdict if counts[v]}
 
 
-def _by_topic(groups: Iterable[Group]) -> list[dict[str, Any]]:
-    rows: dict[tuple[str, str], list[Group]] = {}
+def _by_topic(groups: Iterable[SummaryRow]) -> list[dict[str, Any]]:
+    rows: dict[tuple[str, str], list[SummaryRow]] = {}
     for group in groups:
         rows.setdefault((group.topic or "", group.consumer_group), []).append(group)
     return [
@@ -120,7 +120,7 @@ def _by_topic(groups: Iterable[Group]) -> list[dict[str, Any]]:
 
 
 def _unread_topics(
-    groups: Iterable[Group], read_topics: Collection[str] | None
+    groups: Iterable[SummaryRow], read_topics: Collection[str] | None
 ) -> list[dict[str, Any]]:
     """Return the topics that nobody is known to read, with their settled messages.
 
@@ -151,8 +151,8 @@ def unread_sentence(unread: Mapping[str, Any]) -> str:
     )
 
 
-def _by_day(groups: Iterable[Group]) -> list[dict[str, Any]]:
-    rows: dict[tuple[int, str], list[Group]] = {}
+def _by_day(groups: Iterable[SummaryRow]) -> list[dict[str, Any]]:
+    rows: dict[tuple[int, str], list[SummaryRow]] = {}
     for group in groups:
         if group.day is not None:
             rows.setdefault((group.day, group.topic or ""), []).append(group)

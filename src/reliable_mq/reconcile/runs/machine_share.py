@@ -36,14 +36,14 @@ def parse_memory(text: str, option: str) -> int:
     return int(match[1]) * _MIB * (1024 if match[2].lower() == "g" else 1)
 
 
-class Share(NamedTuple):
+class MachineShare(NamedTuple):
     """What Spark may take."""
 
     cores: int
     heap_mib: int
 
 
-def share_of(machine_bytes: int, cpus: int, wanted_bytes: int | None = None) -> Share:
+def share_of(machine_bytes: int, cpus: int, wanted_bytes: int | None = None) -> MachineShare:
     """Return how many cores and how much heap fit into a machine's memory.
 
     Args:
@@ -67,7 +67,7 @@ def share_of(machine_bytes: int, cpus: int, wanted_bytes: int | None = None) -> 
     heap = _HEAP_MIB + cores * _HEAP_OF_A_CORE_MIB
     if heap + _WORKER_MIB * cores + _BESIDE_MIB > mib:
         heap = max(_HEAP_MIB_MIN, mib - _WORKER_MIB - _BESIDE_MIB)
-    return Share(cores, heap)
+    return MachineShare(cores, heap)
 
 
 def partitions_for(row_bytes: int, cores: int) -> int:

@@ -28,7 +28,7 @@ Known = Callable[[Collection[str]], Collection[str]]
 """Says which of these runs are in the table of runs."""
 
 
-class Result(Protocol):
+class RunResult(Protocol):
     """What a run found, as it lies in its folder; every reader of it begins here."""
 
     def findings(self) -> Iterator[dict[str, Any]]:

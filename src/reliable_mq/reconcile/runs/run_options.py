@@ -7,7 +7,12 @@ from pathlib import Path
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.judgement.verdict import Verdict
-from reliable_mq.reconcile.repairs.repair import ALL_THAT_IS_SAFE, UNBOUNDED, Choice, Rate
+from reliable_mq.reconcile.repairs.repair import (
+    ALL_THAT_IS_SAFE,
+    UNBOUNDED,
+    FindingChoice,
+    RepairRate,
+)
 from reliable_mq.reconcile.runs.run_folder import RUNS_KEPT
 
 REPAIRS = ("plan", "apply")
@@ -15,7 +20,7 @@ FINDINGS_KEPT_MAX = 100_000
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """What a run is asked for. `now` is the moment of the judgement.
 
     `database` keeps the record of the run; `others` are further ones with stubs or consume logs.
@@ -47,8 +52,8 @@ class Options:
     findings_max: int = FINDINGS_KEPT_MAX
     runs_kept: int = RUNS_KEPT
     memory_bytes: int | None = None
-    choice: Choice = ALL_THAT_IS_SAFE
-    rate: Rate = UNBOUNDED
+    choice: FindingChoice = ALL_THAT_IS_SAFE
+    rate: RepairRate = UNBOUNDED
     is_following: bool = False
     tells: bool = False
     export: str | None = None
@@ -68,7 +73,7 @@ class Options:
         return tuple(dict.fromkeys(filter(None, (self.database, *self.others))))
 
 
-def check(options: Options) -> None:
+def check(options: RunOptions) -> None:
     """Refuse options that contradict each other.
 
     Raises:
@@ -101,7 +106,7 @@ def check(options: Options) -> None:
         _check_increment(options)
 
 
-def _check_increment(options: Options) -> None:
+def _check_increment(options: RunOptions) -> None:
     if options.since is not None or options.until is not None:
         raise ConfigurationError("--increment finds its time by itself: no --since and no --until")
     if options.ledgers is not None or options.export is not None:
@@ -118,7 +123,7 @@ def _check_increment(options: Options) -> None:
 
 
 def managed_topics(
-    options: Options, stubs: Collection[str], remembered: Collection[str]
+    options: RunOptions, stubs: Collection[str], remembered: Collection[str]
 ) -> list[str]:
     """Return the topics for which a stub was ever written, sorted.
 
@@ -140,7 +145,7 @@ def managed_topics(
 
 
 def lack_of_stubs(
-    options: Options, managed: Collection[str], verdicts: Mapping[str, int]
+    options: RunOptions, managed: Collection[str], verdicts: Mapping[str, int]
 ) -> str | None:
     """Return what is wrong when messages were held against nothing, because there are no stubs.
 
@@ -161,7 +166,7 @@ def lack_of_stubs(
     )
 
 
-def judged_since(options: Options, mark: datetime | None) -> Options:
+def judged_since(options: RunOptions, mark: datetime | None) -> RunOptions:
     """Leave out the time from which retention has removed stubs or logs: its ledgers are not whole.
 
     What the broker still holds from then would be called an orphan, what was consumed be missed.

@@ -33,7 +33,7 @@ MARGIN = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class Ends:
+class LedgerEnds:
     """How far ledgers were read: each database up to a moment, each log up to an offset.
 
     `queue_ends`: the same of the brokers of a running cluster, whose queues are read.
@@ -56,7 +56,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class LogBounds:
     """What logs hold now: where those of stores begin, and the queues of a cluster's brokers."""
 
     log_begins: Mapping[str, int]
@@ -64,33 +64,33 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Previous:
+class PreviousIncrement:
     """The increment before this one. `state` is the URI of what it carried, `managed` its topics.
 
     `ends` is None where the increments begin anew: then only its place in the row counts.
     """
 
     run_id: str = NO_RUN
-    ends: Ends | None = None
+    ends: LedgerEnds | None = None
     state: str | None = None
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What an increment reads, and the row that it ends with.
 
     `lost`: what nobody has read of a ledger, nor ever will. `queue_ranges`: as of `BrokerLogs`.
     """
 
-    previous: Previous
-    ends: Ends
+    previous: PreviousIncrement
+    ends: LedgerEnds
     increment: Increment
     log_ranges: Mapping[str, tuple[int, int]]
     queue_ranges: Mapping[str, QueueRanges]
     lost: Mapping[str, str]
 
 
-def previous_of(row: Mapping[str, Any] | None, *, anew: bool) -> Previous:
+def previous_of(row: Mapping[str, Any] | None, *, anew: bool) -> PreviousIncrement:
     """Return the increment that a row of the run table tells of; None: there was none.
 
     Args:
@@ -98,9 +98,9 @@ def previous_of(row: Mapping[str, Any] | None, *, anew: bool) -> Previous:
         anew: everything is to be read again, whatever it has read.
     """
     if row is None:
-        return Previous()
+        return PreviousIncrement()
     if anew:
-        return Previous(row["run_id"])
+        return PreviousIncrement(row["run_id"])
     read_to = {
         place: datetime.fromisoformat(moment)
         for place, moment in json.loads(row["read_to"]).items()
@@ -108,10 +108,10 @@ def previous_of(row: Mapping[str, Any] | None, *, anew: bool) -> Previous:
     ends = json.loads(row["log_ends"])
     logs = {name: end for name, end in ends.items() if isinstance(end, int)}
     queues = {name: by_queue(end) for name, end in ends.items() if name not in logs}
-    return Previous(row["run_id"], Ends(read_to, logs, queues), row["state"])
+    return PreviousIncrement(row["run_id"], LedgerEnds(read_to, logs, queues), row["state"])
 
 
-def since_of(previous: Previous | None) -> datetime | None:
+def since_of(previous: PreviousIncrement | None) -> datetime | None:
     """Return from when the tables are read behind an increment; None: from the beginning."""
     if previous is None or previous.ends is None:
         return None
@@ -119,12 +119,12 @@ def since_of(previous: Previous | None) -> datetime | None:
 
 
 def plan_of(
-    previous: Previous,
-    ends: Ends,
-    bounds: Bounds,
+    previous: PreviousIncrement,
+    ends: LedgerEnds,
+    bounds: LogBounds,
     mark: datetime | None,
     managed: frozenset[str],
-) -> Plan:
+) -> RunPlan:
     """Return what an increment reads that goes on where `previous` ended.
 
     Args:
@@ -142,7 +142,7 @@ def plan_of(
     if before is None:
         whole = {name: (bounds.log_begins[name], end) for name, end in ends.log_ends.items()}
         increment = Increment(None, next_since, mark, managed)
-        return Plan(previous, ends, increment, whole, bounds.queues, {})
+        return RunPlan(previous, ends, increment, whole, bounds.queues, {})
     _check_same("databases", set(before.read_to), set(ends.read_to))
     _check_same("brokers", before.brokers, ends.brokers)
     ranges, lost_bytes = _log_ranges(before, ends, bounds)
@@ -150,11 +150,11 @@ def plan_of(
     since = before.watermark - MARGIN
     increment = Increment(since, max(next_since, since), mark, managed)
     lost = lost_bytes | lost_messages
-    return Plan(previous, ends, increment, ranges, queue_ranges, lost)
+    return RunPlan(previous, ends, increment, ranges, queue_ranges, lost)
 
 
 def _log_ranges(
-    before: Ends, ends: Ends, bounds: Bounds
+    before: LedgerEnds, ends: LedgerEnds, bounds: LogBounds
 ) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
     """Return what is read of the logs of stores, and what of them nobody has read."""
     ranges, lost = {}, {}
@@ -172,7 +172,9 @@ def _log_ranges(
     return ranges, lost
 
 
-def _queue_ranges(before: Ends, bounds: Bounds) -> tuple[dict[str, QueueRanges], dict[str, str]]:
+def _queue_ranges(
+    before: LedgerEnds, bounds: LogBounds
+) -> tuple[dict[str, QueueRanges], dict[str, str]]:
     """Return what is read of the queues of a cluster's brokers, and what nobody has read."""
     ranges: dict[str, QueueRanges] = {}
     lost = {}
@@ -207,7 +209,7 @@ def _check_same(what: str, before: set[str], now: set[str]) -> None:
         )
 
 
-def row_of(plan: Plan, carried: int) -> dict[str, Any]:
+def row_of(plan: RunPlan, carried: int) -> dict[str, Any]:
     """Return the columns of the run's row that tell the next increment where to go on."""
     read_to = {place: moment.isoformat() for place, moment in plan.ends.read_to.items()}
     queues = {name: by_topic(each) for name, each in plan.ends.queue_ends.items()}
@@ -221,7 +223,7 @@ def row_of(plan: Plan, carried: int) -> dict[str, Any]:
     }
 
 
-def told_of(plan: Plan, carried: int) -> dict[str, Any]:
+def told_of(plan: RunPlan, carried: int) -> dict[str, Any]:
     """Return what the summary says of an increment."""
     since = plan.increment.since
     return {

@@ -26,7 +26,7 @@ Adapter = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 @dataclass(frozen=True)
-class Adapted:
+class EventAdapter:
     """Makes events of the rows of one ledger, in Spark's workers."""
 
     events_of: Adapter
@@ -52,7 +52,7 @@ def exported_events(spark: SparkSession, uri: str) -> DataFrame:
         (spark.read.parquet(f"{uri}/{RECORDS}"), exported_record_events),
     ]
     schema = from_arrow_schema(EVENT_ROWS)
-    adapted = [frame.mapInArrow(Adapted(events_of), schema) for frame, events_of in frames]
+    adapted = [frame.mapInArrow(EventAdapter(events_of), schema) for frame, events_of in frames]
     return reduce(DataFrame.union, adapted)
 
 

@@ -16,14 +16,14 @@ from pyspark.sql import DataFrame
 from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 from reliable_mq.reconcile.runs.spark_session import session
 
 _LOOK_SECONDS = 1
 
 
 def follow(
-    options: Options,
+    options: RunOptions,
     every: timedelta,
     *,
     done: Callable[[dict[str, Any]], None],

@@ -20,7 +20,7 @@ from reliable_mq.reconcile.runs.spark_job import Ledgers
 _OLDEST = "min_by(store_time, commit_log_offset) FILTER (WHERE store_time IS NOT NULL)"
 
 
-class Export(NamedTuple):
+class ExportManifest(NamedTuple):
     """What an export says of itself.
 
     `removed_until`: what retention had removed by then. `managed`: the topics that were.
@@ -31,7 +31,7 @@ class Export(NamedTuple):
     managed: frozenset[str]
 
 
-def open_export(spark: SparkSession, uri: str) -> Export:
+def open_export(spark: SparkSession, uri: str) -> ExportManifest:
     """Return what an export says of itself.
 
     Raises:
@@ -46,7 +46,7 @@ def open_export(spark: SparkSession, uri: str) -> Export:
         raise ConfigurationError(f"{uri} is an export of layout {about['version']}, not {VERSION}")
     removed_until = about["removed_until"]
     managed = frozenset(about["managed"])
-    return Export(_utc(about["exported"]), removed_until and _utc(removed_until), managed)
+    return ExportManifest(_utc(about["exported"]), removed_until and _utc(removed_until), managed)
 
 
 def exported_ledgers(spark: SparkSession, uri: str) -> Ledgers:

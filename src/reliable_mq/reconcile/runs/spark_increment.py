@@ -17,7 +17,13 @@ from reliable_mq.reconcile.brokers.spark_brokers import pulled_size
 from reliable_mq.reconcile.databases import sql_ledger
 from reliable_mq.reconcile.databases.sql_visibility import visible_until
 from reliable_mq.reconcile.runs.run_folder import CARRIED
-from reliable_mq.reconcile.runs.run_plan import Bounds, Ends, Plan, Previous, plan_of
+from reliable_mq.reconcile.runs.run_plan import (
+    LedgerEnds,
+    LogBounds,
+    PreviousIncrement,
+    RunPlan,
+    plan_of,
+)
 from reliable_mq.reconcile.runs.spark_job import Ledgers
 
 _EVENTS_OF_A_MESSAGE = 4
@@ -25,8 +31,8 @@ _MESSAGE_SIZE = 1_000  # bytes of one in the log, about
 
 
 def increment_plan(
-    previous: Previous, ledgers: Ledgers, as_of: datetime, mark: datetime | None
-) -> Plan:
+    previous: PreviousIncrement, ledgers: Ledgers, as_of: datetime, mark: datetime | None
+) -> RunPlan:
     """Find out how far the ledgers can be read now, behind the increment `previous`.
 
     Raises:
@@ -40,8 +46,8 @@ def increment_plan(
     queue_ends = {
         name: {queue: end for queue, (_, end) in each.items()} for name, each in queues.items()
     }
-    ends = Ends(read_to, {name: max(logs[name]) for name in logs}, queue_ends)
-    bounds = Bounds({name: begin for name, (begin, _) in logs.items()}, queues)
+    ends = LedgerEnds(read_to, {name: max(logs[name]) for name in logs}, queue_ends)
+    bounds = LogBounds({name: begin for name, (begin, _) in logs.items()}, queues)
     return plan_of(previous, ends, bounds, mark, frozenset(ledgers.managed))
 
 
@@ -50,7 +56,7 @@ def _place(url: str) -> str:
     return make_url(url).set(query={}, password=None).render_as_string()
 
 
-def increment_ledgers(spark: SparkSession, ledgers: Ledgers, plan: Plan) -> Ledgers:
+def increment_ledgers(spark: SparkSession, ledgers: Ledgers, plan: RunPlan) -> Ledgers:
     """Return ledgers as an increment reads them.
 
     Raises:

@@ -29,7 +29,7 @@ from reliable_mq.reconcile.runs.spark_judge import (
     FILES,
     ROWS,
     FileTask,
-    Judging,
+    JudgementContext,
     RowTask,
     hidden_name,
     rows_in,
@@ -74,7 +74,7 @@ class Ledgers:
 
 
 @dataclass(frozen=True)
-class Moment:
+class JudgementTime:
     """When the ledgers were read, and what is too young to be judged.
 
     `skew_seconds`: how far the clock of a database or broker is from that of `as_of`. With `grace`
@@ -99,7 +99,7 @@ class Moment:
         return self.as_of - min(self.grace, timedelta(seconds=seconds))
 
 
-def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: Moment, uri: str) -> Tally:
+def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: JudgementTime, uri: str) -> Tally:
     """Write the verdicts on the union of the ledgers as Parquet files; return what was counted.
 
     Args:
@@ -108,7 +108,7 @@ def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: Moment, uri: st
             folder `FINDINGS` beside it; others through Spark. What an increment carries on goes
             into the folder `CARRIED` beside it.
     """
-    judging = Judging(
+    judging = JudgementContext(
         _world(ledgers, moment),
         tuple(ledgers.urls),
         ledgers.prefix,
@@ -122,7 +122,7 @@ def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: Moment, uri: st
     return _write_rows(events, judging, uri)
 
 
-def _write_files(events: DataFrame, judging: Judging, folder: Path) -> Tally:
+def _write_files(events: DataFrame, judging: JudgementContext, folder: Path) -> Tally:
     folders = [folder, folder.parent / FINDINGS]
     if judging.increment is not None:
         folders.append(folder.parent / CARRIED)
@@ -143,7 +143,7 @@ def _write_files(events: DataFrame, judging: Judging, folder: Path) -> Tally:
     return tally
 
 
-def _write_rows(events: DataFrame, judging: Judging, uri: str) -> Tally:
+def _write_rows(events: DataFrame, judging: JudgementContext, uri: str) -> Tally:
     judged = events.mapInArrow(RowTask(judging), from_arrow_schema(ROWS))
     judged = judged.persist(StorageLevel.DISK_ONLY)  # judged once, read twice
     are_verdicts = judged.where(f"tally IS NULL AND {CARRIED_ROWS} IS NULL")
@@ -200,7 +200,7 @@ def _partitions(spark: SparkSession, ledgers: Ledgers) -> int:
     return partitions_for(events * _EVENT_SIZE, spark.sparkContext.defaultParallelism)
 
 
-def _world(ledgers: Ledgers, moment: Moment) -> World:
+def _world(ledgers: Ledgers, moment: JudgementTime) -> World:
     return World(
         as_of=moment.as_of,
         grace=moment.grace,

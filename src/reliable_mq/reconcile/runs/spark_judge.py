@@ -63,7 +63,7 @@ def _nowhere(_kept: pa.Table) -> None:
 
 
 @dataclass(frozen=True)
-class Judging:
+class JudgementContext:
     """What every task needs to know; details of findings come from the tables at `urls`."""
 
     world: World
@@ -150,7 +150,7 @@ class FileTask:
     are hidden until the run knows that they count: a task that nobody waits for may still write.
     """
 
-    judging: Judging
+    judging: JudgementContext
     folder: str
     findings: str
     carried: str | None = None
@@ -186,7 +186,7 @@ def _writer(folder: str, name: str, schema: pa.Schema) -> parquet.ParquetWriter:
 class RowTask:
     """Yields verdicts as rows of `ROWS`, what is carried on behind them, and last its tally."""
 
-    judging: Judging
+    judging: JudgementContext
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Judge a partition."""

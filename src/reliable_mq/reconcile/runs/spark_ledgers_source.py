@@ -28,7 +28,7 @@ from reliable_mq.reconcile.brokers.spark_brokers import broker_of, cluster_reade
 from reliable_mq.reconcile.brokers.spark_log_source import LogReader
 from reliable_mq.reconcile.databases.ledger_columns import CONSUME_LOG, STUB, TOLD
 from reliable_mq.reconcile.databases.spark_table_reader import TableReader
-from reliable_mq.reconcile.databases.sql_ranges import Changes, IdWindow
+from reliable_mq.reconcile.databases.sql_ranges import ChangeWindow, IdWindow
 from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
 from reliable_mq.reconcile.judgement.ledger_events import (
     LOG_COLUMNS,
@@ -93,10 +93,10 @@ class LedgersSource(DataSource):
             share=share(self.options, "share"),
         )
 
-    def _window(self) -> IdWindow | Changes:
+    def _window(self) -> IdWindow | ChangeWindow:
         since = moment(self.options, "changedSince")
         if since is not None:
-            return Changes(since, with_open=True)
+            return ChangeWindow(since, with_open=True)
         return IdWindow(self.options.get("idFrom"), self.options.get("idTo"))
 
 

@@ -24,7 +24,7 @@ from reliable_mq.reconcile.databases.sql_changed_names import ChangedNames, chan
 from reliable_mq.reconcile.databases.sql_clocks import database_clocks
 from reliable_mq.reconcile.moments import first_id
 from reliable_mq.reconcile.report.summary import LOG, OLD_STUBS
-from reliable_mq.reconcile.runs.run_options import Options, judged_since, managed_topics
+from reliable_mq.reconcile.runs.run_options import RunOptions, judged_since, managed_topics
 from reliable_mq.reconcile.runs.spark_export import export_ledgers
 from reliable_mq.reconcile.runs.spark_import import exported_ledgers, open_export
 from reliable_mq.reconcile.runs.spark_job import Ledgers
@@ -34,13 +34,13 @@ _SMALL_LOG_SIZE = 512 * 1024 * 1024
 _SMALL_STUB_COUNT = 250_000
 
 
-def removed_until(options: Options) -> datetime | None:
+def removed_until(options: RunOptions) -> datetime | None:
     """Return the time before which retention may have removed rows of any database, None: none."""
     marks = [sql_ledger.removed_until(url, options.prefix) for url in options.databases]
     return max((each for each in marks if each is not None), default=None)
 
 
-def hidden_by_retention(asked: Options, judged: Options) -> dict[str, str]:
+def hidden_by_retention(asked: RunOptions, judged: RunOptions) -> dict[str, str]:
     """Return what is not judged though it is there: unsettled stubs from before retention's mark.
 
     What was removed beside them would have told what became of them.
@@ -53,7 +53,7 @@ def hidden_by_retention(asked: Options, judged: Options) -> dict[str, str]:
     return {OLD_STUBS: f"{count:,} that are not settled {why}"} if count else {}
 
 
-def whole_of(options: Options, logs: BrokerLogs) -> dict[str, str | None]:
+def whole_of(options: RunOptions, logs: BrokerLogs) -> dict[str, str | None]:
     """Return what was read, and what is missing of it: nothing, or the run is a partial one."""
     if options.ledgers is not None:
         return {f"export {options.ledgers}": None}
@@ -62,7 +62,7 @@ def whole_of(options: Options, logs: BrokerLogs) -> dict[str, str | None]:
     return whole | {f"log of broker {name}": why for name, why in sorted(logs.missing.items())}
 
 
-def export_if_asked(spark: SparkSession, options: Options, ledgers: Ledgers) -> Ledgers:
+def export_if_asked(spark: SparkSession, options: RunOptions, ledgers: Ledgers) -> Ledgers:
     """Write the ledgers, if asked to; return them as they are to be read."""
     if options.export is None:
         return ledgers
@@ -85,7 +85,7 @@ def export_if_asked(spark: SparkSession, options: Options, ledgers: Ledgers) -> 
     return replace(ledgers, export=options.export)
 
 
-def open_exported(spark: SparkSession, options: Options) -> tuple[Options, Ledgers]:
+def open_exported(spark: SparkSession, options: RunOptions) -> tuple[RunOptions, Ledgers]:
     """Return what is to be judged of an export, as of its time.
 
     Raises:
@@ -105,7 +105,7 @@ def open_exported(spark: SparkSession, options: Options) -> tuple[Options, Ledge
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedLedgers:
     """Ledgers, whether they are small, and the brokers that the tables name."""
 
     ledgers: Ledgers
@@ -113,7 +113,7 @@ class Opened:
     brokers: frozenset[str]
 
 
-def open_ledgers(options: Options, changed_since: datetime | None = None) -> Opened:
+def open_ledgers(options: RunOptions, changed_since: datetime | None = None) -> OpenedLedgers:
     """Look for all that can be wrong with databases and logs.
 
     Args:
@@ -154,11 +154,11 @@ def open_ledgers(options: Options, changed_since: datetime | None = None) -> Ope
         log_size=logs.size,
         skew_seconds=skew_seconds,
     )
-    return Opened(ledgers, is_small, names.brokers)
+    return OpenedLedgers(ledgers, is_small, names.brokers)
 
 
 def _names(
-    options: Options, window: sql_ledger.IdWindow, changed_since: datetime | None
+    options: RunOptions, window: sql_ledger.IdWindow, changed_since: datetime | None
 ) -> ChangedNames:
     if changed_since is not None:
         return changed_names(options.databases, options.prefix, changed_since)
@@ -170,7 +170,7 @@ def _names(
     return ChangedNames(frozenset(topics), frozenset(brokers))
 
 
-def of_its_brokers(options: Options, opened: Opened) -> tuple[Options, Ledgers]:
+def of_its_brokers(options: RunOptions, opened: OpenedLedgers) -> tuple[RunOptions, Ledgers]:
     """Hold the logs against the brokers that the tables name; see `hold_against`."""
     logs, claimed = hold_against(
         opened.ledgers.logs,

@@ -26,10 +26,10 @@ from reliable_mq.reconcile.brokers.spark_brokers import BrokerLogs
 from reliable_mq.reconcile.judgement import unchecked
 from reliable_mq.reconcile.judgement.evidence import evidence_of
 from reliable_mq.reconcile.judgement.tally import Tally
-from reliable_mq.reconcile.repairs.by_hand import Place, with_commands
+from reliable_mq.reconcile.repairs.by_hand import LedgerLocations, with_commands
 from reliable_mq.reconcile.repairs.repair import plan
 from reliable_mq.reconcile.repairs.repair_outcome import outcome_of
-from reliable_mq.reconcile.repairs.sql_repair import Order, repair_all
+from reliable_mq.reconcile.repairs.sql_repair import RepairOrder, repair_all
 from reliable_mq.reconcile.report.sql_digest import tell
 from reliable_mq.reconcile.report.summary import (
     CONTENTS,
@@ -42,11 +42,11 @@ from reliable_mq.reconcile.report.summary import (
 from reliable_mq.reconcile.runs import conclusion
 from reliable_mq.reconcile.runs.file_result import FileResult
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolders
-from reliable_mq.reconcile.runs.run_folder import VERDICTS, Result, RunFolder, RunFolders
-from reliable_mq.reconcile.runs.run_options import Options, check, judged_since, lack_of_stubs
+from reliable_mq.reconcile.runs.run_folder import VERDICTS, RunFolder, RunFolders, RunResult
+from reliable_mq.reconcile.runs.run_options import RunOptions, check, judged_since, lack_of_stubs
 from reliable_mq.reconcile.runs.run_plan import (
-    Plan,
-    Previous,
+    PreviousIncrement,
+    RunPlan,
     previous_of,
     row_of,
     since_of,
@@ -54,7 +54,7 @@ from reliable_mq.reconcile.runs.run_plan import (
 )
 from reliable_mq.reconcile.runs.spark_causes import cause
 from reliable_mq.reconcile.runs.spark_increment import increment_ledgers, increment_plan
-from reliable_mq.reconcile.runs.spark_job import Ledgers, Moment, judge_ledgers
+from reliable_mq.reconcile.runs.spark_job import JudgementTime, Ledgers, judge_ledgers
 from reliable_mq.reconcile.runs.spark_opening import (
     export_if_asked,
     hidden_by_retention,
@@ -74,10 +74,10 @@ from reliable_mq.reconcile.runs.sql_outcome import (
     write_outcome,
 )
 
-__all__ = ["Options", "SparkFailed", "reconcile"]
+__all__ = ["RunOptions", "SparkFailed", "reconcile"]
 
 
-def reconcile(options: Options) -> dict[str, Any]:
+def reconcile(options: RunOptions) -> dict[str, Any]:
     """Do one run and return its summary; docs/reconciliation.md names the fields.
 
     Raises:
@@ -122,14 +122,14 @@ def reconcile(options: Options) -> dict[str, Any]:
     return summary
 
 
-def _previous(options: Options) -> Previous | None:
+def _previous(options: RunOptions) -> PreviousIncrement | None:
     """Return what an increment goes on from; None: the run is none."""
     if not options.increment:
         return None
     return previous_of(last_increment(options.database, options.prefix), anew=options.anew)
 
 
-def _needed(options: Options, run_id: str) -> set[str]:
+def _needed(options: RunOptions, run_id: str) -> set[str]:
     """Return whose folders have to stay: this run's, and that of the last increment."""
     last = last_increment(options.database, options.prefix) if options.database else None
     return {run_id} if last is None else {run_id, last["run_id"]}
@@ -143,18 +143,18 @@ class _Run:
     """
 
     spark: SparkSession
-    options: Options
+    options: RunOptions
     ledgers: Ledgers
-    going_on: Plan | None
+    going_on: RunPlan | None
     run_id: str
     folder: RunFolder
     hidden: Mapping[str, str]
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> JudgementTime:
         """The moment of the judgement."""
         options, skew_seconds = self.options, self.ledgers.skew_seconds
-        return Moment(options.now, options.grace, options.since, options.until, skew_seconds)
+        return JudgementTime(options.now, options.grace, options.since, options.until, skew_seconds)
 
 
 @dataclass(frozen=True)
@@ -196,14 +196,14 @@ def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
     return summary
 
 
-def _recorded(options: Options, run_ids: Collection[str]) -> Collection[str]:
+def _recorded(options: RunOptions, run_ids: Collection[str]) -> Collection[str]:
     """Return which of these runs have a row; of those without a database nobody can tell."""
     if not options.database:
         return run_ids
     return recorded_runs(options.database, options.prefix, run_ids)
 
 
-def _may_have_a_row(options: Options, run_id: str) -> bool:
+def _may_have_a_row(options: RunOptions, run_id: str) -> bool:
     """Return whether a run is, or may be, in the table: then its folder has to stay."""
     try:
         return bool(options.database and _recorded(options, (run_id,)))
@@ -215,7 +215,7 @@ class SparkFailed(ReliableMQError):
     """Spark ended a run: a ledger or the output went away, or the machine is too small."""
 
 
-def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
+def _judge(run: _Run) -> tuple[dict[str, Any], RunResult]:
     """Write the verdicts; return the summary of the run, and the verdicts."""
     options, folder, going_on, moment = run.options, run.folder, run.going_on, run.moment
     tally = judge_ledgers(run.spark, run.ledgers, moment, f"{folder.uri}/{VERDICTS}")
@@ -243,7 +243,7 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
     summary["findings_kept"] = min(found, options.findings_max)
     if going_on is not None:
         summary["increment"] = told_of(going_on, tally.carried)
-    place = Place(options.databases, options.prefix, options.cluster or "")
+    place = LedgerLocations(options.databases, options.prefix, options.cluster or "")
     return with_commands(summary, place), result
 
 
@@ -263,7 +263,7 @@ def _flaws(run: _Run, tally: Tally) -> dict[str, str]:
     return {name: why for name, why in flaws.items() if why}
 
 
-def _result(run: _Run, found: int) -> Result:
+def _result(run: _Run, found: int) -> RunResult:
     scheme, _, path = run.folder.uri.partition("://")
     if scheme == "file":
         return FileResult(Path(path))
@@ -273,7 +273,7 @@ def _result(run: _Run, found: int) -> Result:
     return result
 
 
-def _moment_fields(moment: Moment, logs: BrokerLogs) -> dict[str, Any]:
+def _moment_fields(moment: JudgementTime, logs: BrokerLogs) -> dict[str, Any]:
     def text(when: datetime | None) -> str | None:
         return when.isoformat().replace("+00:00", "Z") if when else None
 
@@ -287,12 +287,12 @@ def _moment_fields(moment: Moment, logs: BrokerLogs) -> dict[str, Any]:
     }
 
 
-def _repair(run: _Run, rows: Result) -> dict[str, Any]:
+def _repair(run: _Run, rows: RunResult) -> dict[str, Any]:
     options = run.options
     repairs = plan(rows.findings(), options.choice)
     if options.repair == "plan":
         return outcome_of("plan", ((repair, False, "planned") for repair in repairs))
-    order = Order(
+    order = RepairOrder(
         urls=options.databases,
         prefix=options.prefix,
         run_id=run.run_id,
@@ -305,7 +305,7 @@ def _repair(run: _Run, rows: Result) -> dict[str, Any]:
     return outcome_of("apply", ((each.repair, each.changed, each.outcome) for each in done))
 
 
-def _record(run: _Run, summary: Mapping[str, Any], rows: Result) -> None:
+def _record(run: _Run, summary: Mapping[str, Any], rows: RunResult) -> None:
     options, going_on = run.options, run.going_on
     if not options.database:
         return

@@ -19,7 +19,7 @@ _WEIGHT = 0.1
 """Of the last call, in what is known of all."""
 
 
-class Hands:
+class HandlerPool:
     """The hands of one consumer.
 
     Args:

@@ -1,8 +1,8 @@
 """The hands of one consumer on an event loop: they take messages, call the handler and settle.
 
-A hand is a task that goes on as long as it finds messages. How many there are is said by `Hands`,
-which messages may run by the group, what becomes of them by flows. A handler call that takes too
-long is ended, or bypassed where that cannot be: see `HandlerCall`.
+A hand is a task that goes on as long as it finds messages. How many there are is said by
+`HandlerPool`, which messages may run by the group, what becomes of them by flows. A handler call
+that takes too long is ended, or bypassed where that cannot be: see `HandlerCall`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, cast
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.handler_call import HandlerCall
-from reliable_mq.client.consuming.hands import PATIENCE_SECONDS, Hands
+from reliable_mq.client.consuming.handler_pool import PATIENCE_SECONDS, HandlerPool
 from reliable_mq.client.consuming.settling import settle
 from reliable_mq.client.consuming.subscription import (
     Consumed,
@@ -28,7 +28,7 @@ from reliable_mq.client.consuming.subscription import (
 )
 from reliable_mq.client.consuming.thread_handling import (
     AnyHandler,
-    GoesOn,
+    HandlerStillRunning,
     Threads,
     is_asynchronous,
 )
@@ -60,7 +60,7 @@ class RunsFlows(Protocol):
         """Drive a flow to its end."""
 
 
-class AsyncHands:
+class AsyncHandlerPool:
     """Handles the messages of one consumer group.
 
     Invariant: of a message that runs exactly one call has the say, or its settling.
@@ -83,7 +83,7 @@ class AsyncHands:
         else:  # twice as many: each call that hangs may be bypassed once
             self._threads = Threads(2 * self._concurrency, f"rmq-{group.name}")
             self._handler = self._threads.wrapped(handler)
-        self.choice = Hands(group.subscription)
+        self.choice = HandlerPool(group.subscription)
         self._is_choosy = group.subscription.series > 1
         #: set whenever a call has ended
         self.handled = asyncio.Event()
@@ -309,7 +309,7 @@ class AsyncHands:
             return checked_outcomes(await handling, len(call.messages))
         except asyncio.CancelledError as error:
             if self._closed:
-                call.goes_on = isinstance(error, GoesOn)
+                call.goes_on = isinstance(error, HandlerStillRunning)
                 raise
             reason = "the handler was cancelled from within"
             if call.is_overdue:

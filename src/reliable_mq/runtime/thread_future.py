@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Errand(Generic[T]):
+class ThreadFuture(Generic[T]):
     """One thread waits, one loop answers.
 
     C8: it ends once; whatever comes later is dropped. `wait` returns only when it has

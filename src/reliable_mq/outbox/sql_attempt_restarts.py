@@ -53,7 +53,7 @@ def sent_again(at: Any) -> dict[str, Any]:
     }
 
 
-class Attempts:
+class AttemptRestarts:
     """Lets attempts at messages start again; touches only those that nobody else holds.
 
     An update by message alone would wait in MySQL for a row that a consumer has inserted and not

@@ -1,7 +1,7 @@
 """What attempts do in the database, in parts that a handler's call stands between.
 
-One `Attempts` serves one consumer. Its parts take a synchronous session; an asynchronous handler
-runs them by `AsyncSession.run_sync`, so that the protocol is written once.
+One `ConsumeTransaction` serves one consumer. Its parts take a synchronous session; an asynchronous
+handler runs them by `AsyncSession.run_sync`, so that the protocol is written once.
 """
 
 import logging
@@ -13,22 +13,22 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.client.consuming.subscription import Dead, Later
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Origin
+from reliable_mq.client.observing.middleware import ClientIdentity
 from reliable_mq.confirm.sql_confirmation import confirmation_of
-from reliable_mq.confirm.sql_telling import NoticeInbox, Telling
+from reliable_mq.confirm.sql_telling import GroupNotices, NoticeInbox
 from reliable_mq.consume.consumer import Consumer
-from reliable_mq.consume.judging import (
+from reliable_mq.consume.observed_handlers import hooks_of_handlers
+from reliable_mq.consume.retry_decider import (
     DATABASE_DOWN_SECONDS,
     DONE,
     PUT_OFF,
     ClaimLost,
-    Judge,
+    DeliveryOutcome,
     Results,
-    Settled,
+    RetryDecider,
     one_of_each_key,
 )
-from reliable_mq.consume.observed_handlers import hooks_of_handlers
-from reliable_mq.consume.shared_run import Sharing
+from reliable_mq.consume.shared_run import SharingPolicy
 from reliable_mq.consume.sql_receipts import (
     Attempt,
     SqlReceipts,
@@ -38,17 +38,17 @@ from reliable_mq.consume.sql_receipts import (
     tell_suppressed,
 )
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_faults import FaultTeller, is_database_down, is_row_refused
+from reliable_mq.database.sql_faults import FaultLog, is_database_down, is_row_refused
 from reliable_mq.escalate.sql_settlement import settlement_of
-from reliable_mq.idempotency.claim import Step
+from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.lease_store import Fate
-from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
+from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import SqlKeyLog
 
 log = logging.getLogger(__name__)
 
 
-class Begun(Enum):
+class AttemptStart(Enum):
     """What follows when an attempt was begun in the handler's transaction."""
 
     RUN = "run"  # call the handler
@@ -57,7 +57,7 @@ class Begun(Enum):
     SETTLED = "settled"  # undo; its outcome is known
 
 
-class Attempts:
+class ConsumeTransaction:
     """The protocol's database part for one consumer.
 
     Args:
@@ -79,21 +79,21 @@ class Attempts:
     ) -> None:
         self.consumer = consumer
         self.database = database
-        self.hooks = hooks or hooks_of_handlers((), Origin())
+        self.hooks = hooks or hooks_of_handlers((), ClientIdentity())
         self.log = SqlConsumeLog(database.logs, database.dialect)
         self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
         self._confirmation, self._settlement = confirmation_of(database), settlement_of(database)
-        self.telling = Telling(consumer.group, database, notices)
+        self.telling = GroupNotices(consumer.group, database, notices)
         self._receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
-        self._judge = Judge(consumer, retry_waits)
+        self._judge = RetryDecider(consumer, retry_waits)
         self.wait_after = self._judge.wait_after
         self.unhandled = self._judge.unhandled
-        self.sharing = Sharing()
-        self._faults = FaultTeller(log, f"group {consumer.group}: a lease may pass")
+        self.sharing = SharingPolicy()
+        self._faults = FaultLog(log, f"group {consumer.group}: a lease may pass")
         self._holding: dict[str, Attempt] = {}  # by token: its RECEIVED row is committed
         self._clock = database.clock.now
 
-    def acknowledge(self, entry: Entry) -> Settled:
+    def acknowledge(self, entry: LogEntry) -> DeliveryOutcome:
         """Settle a delivery whose row says CONSUMED."""
         tell_suppressed(entry)
         self.telling.consumed([entry])
@@ -123,12 +123,12 @@ class Attempts:
         results.update((each.entry.token, self.acknowledge(each.entry)) for each in forgotten)
         ready: list[Attempt] = []
         for attempt, found in received:
-            if found.step is Step.RECEIVE_FIRST and found.attempt > self.consumer.max_attempts:
+            if found.step is ClaimStep.RECEIVE_FIRST and found.attempt > self.consumer.max_attempts:
                 results[attempt.entry.token] = self.give_up(attempt)
-            elif found.step in (Step.RECEIVE_FIRST, Step.SINGLY):
+            elif found.step in (ClaimStep.RECEIVE_FIRST, ClaimStep.SINGLY):
                 mine = numbered(attempt, found.attempt, found.in_doubt)
-                (singly if found.step is Step.SINGLY else ready).append(mine)
-            elif found.step is Step.ALONE:
+                (singly if found.step is ClaimStep.SINGLY else ready).append(mine)
+            elif found.step is ClaimStep.ALONE:
                 results[attempt.entry.token] = PUT_OFF
             else:
                 self._settle(attempt.entry, found, results)
@@ -138,7 +138,7 @@ class Attempts:
 
     def _receive_in(
         self, connection: Connection, attempts: Sequence[Attempt]
-    ) -> tuple[list[tuple[Attempt, Found]], list[Attempt]]:
+    ) -> tuple[list[tuple[Attempt, LogLookup]], list[Attempt]]:
         """Write RECEIVED rows; return what is found, and those whose row retention had removed."""
         self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
         now = self._clock()
@@ -164,12 +164,12 @@ class Attempts:
         return taken
 
     def _is_forgotten(self, connection: Connection, attempt: Attempt, now: float) -> bool:
-        """Write a row anew that retention has removed since; see `Telling.is_forgotten`."""
+        """Write a row anew that retention has removed since; see `GroupNotices.is_forgotten`."""
         return self.telling.is_forgotten(
             connection, attempt.entry, attempt.message
         ) and self.log.insert_consumed(connection, attempt.entry, now)
 
-    def begin(self, session: Session, attempt: Attempt, results: Results) -> Begun:
+    def begin(self, session: Session, attempt: Attempt, results: Results) -> AttemptStart:
         """Make an attempt ready to run, directly before its handler; return what is to do.
 
         Rows that say CONSUMED are inserted now, in the handler's own transaction or savepoint: of
@@ -178,36 +178,36 @@ class Attempts:
         if not session.in_transaction():
             session.begin()
         if attempt.receipt:
-            return Begun.RUN  # takes no connection: its handler may be long and not want one
+            return AttemptStart.RUN  # takes no connection: its handler may be long and not want one
         connection, now, entry = session.connection(), self._clock(), attempt.entry
         if not self.log.insert_consumed(connection, entry, now):
             return self._not_ours(entry, self.log.found(connection, entry, now), results)
         if self.telling.is_forgotten(connection, entry, attempt.message):
             tell_suppressed(entry)
-            return Begun.SKIP
+            return AttemptStart.SKIP
         if attempt.key is None or self.keys.insert_consumed(connection, attempt.key, now):
-            return Begun.RUN
+            return AttemptStart.RUN
         found = self.keys.found(connection, attempt.key, now)
-        if found is not None and found.step is Step.ACKNOWLEDGE:
+        if found is not None and found.step is ClaimStep.ACKNOWLEDGE:
             tell_duplicate(entry, found.message_id)
             self.keys.note_duplicate(connection, entry, found.message_id)
-            return Begun.SKIP
+            return AttemptStart.SKIP
         return self._not_ours(entry, found, results)
 
-    def _not_ours(self, entry: Entry, found: Found | None, results: Results) -> Begun:
+    def _not_ours(self, entry: LogEntry, found: LogLookup | None, results: Results) -> AttemptStart:
         """Return what follows when a row is there already where ours should have gone."""
-        if found is None or found.step is Step.RECEIVE_FIRST:
-            return Begun.RECEIVE
+        if found is None or found.step is ClaimStep.RECEIVE_FIRST:
+            return AttemptStart.RECEIVE
         self._settle(entry, found, results)
-        return Begun.SETTLED
+        return AttemptStart.SETTLED
 
-    def _settle(self, entry: Entry, found: Found, results: Results) -> None:
+    def _settle(self, entry: LogEntry, found: LogLookup, results: Results) -> None:
         """Settle a delivery that others have handled, or handle now."""
-        if found.step is Step.ACKNOWLEDGE:
+        if found.step is ClaimStep.ACKNOWLEDGE:
             results[entry.token] = self.acknowledge(entry)
         else:
             tell_postponed(entry)
-            results[entry.token] = Settled(Later(found.wait, counts=False), "back")
+            results[entry.token] = DeliveryOutcome(Later(found.wait, counts=False), "back")
 
     def begin_together(self, session: Session, attempts: Sequence[Attempt]) -> bool:
         """Make first attempts ready to run in one transaction; False: not all of them are first.
@@ -252,13 +252,13 @@ class Attempts:
         session.commit()
         self.telling.consumed([attempt.entry for attempt in attempts])
 
-    def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> Settled:
+    def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> DeliveryOutcome:
         """Record a failed attempt, whose savepoint is rolled back, beside its neighbours."""
         settled, retry_at = self._judge.failed(attempt, error, self._clock())
         spent = self._judge.spent(attempt, error)
         return self._record(session.connection(), spent, settled, retry_at)
 
-    def fail(self, attempt: Attempt, error: Exception) -> Settled:
+    def fail(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
         """Record a failed attempt whose transaction was rolled back; never raises."""
         settled, retry_at = self._judge.failed(attempt, error, self._clock())
         if settled.fate is None or (settled.fate == "back" and not attempt.receipt):
@@ -272,7 +272,7 @@ class Attempts:
             is_away = settled.fate == "back" and is_database_down(fault)
             return settled if is_away else self._judge.unrecorded(fault)
 
-    def use_up(self, attempt: Attempt) -> Settled | None:
+    def use_up(self, attempt: Attempt) -> DeliveryOutcome | None:
         """Give a message up whose claims are used up, if its row says the same; never raises.
 
         None: the row knew of fewer attempts, and has the last one now, which is to be made: alone,
@@ -288,12 +288,12 @@ class Attempts:
                     found = received[entry.message_id]
         except Exception as fault:  # noqa: BLE001 - told there
             return self._unwritten_or_unrecorded(attempt, fault)
-        found = found or Found(Step.RECEIVE_FIRST, entry.attempt)
-        if found.step is Step.RECEIVE_FIRST and found.attempt <= self.consumer.max_attempts:
+        found = found or LogLookup(ClaimStep.RECEIVE_FIRST, entry.attempt)
+        if found.step is ClaimStep.RECEIVE_FIRST and found.attempt <= self.consumer.max_attempts:
             return None if attempt.alone else PUT_OFF
         return self.give_up(attempt)
 
-    def give_up(self, attempt: Attempt, reason: str = "") -> Settled:
+    def give_up(self, attempt: Attempt, reason: str = "") -> DeliveryOutcome:
         """Make a message a dead letter without an attempt, unless its row forbids it; never raises.
 
         The row is asked first: the message may have had its effect long ago, or have it now.
@@ -308,20 +308,20 @@ class Attempts:
                 if attempt.key is not None:  # if it is ours: others of this key need not wait
                     self.keys.release(connection, attempt.key, now)
                 step = found[entry.message_id].step
-                if step is Step.RECEIVE_FIRST:
+                if step is ClaimStep.RECEIVE_FIRST:
                     unfinished = f"{self.consumer.max_attempts} attempts did not finish"
                     why = reason or self.log.last_words(connection, entry) or unfinished
-                    return self._fail(connection, entry, Settled(Dead(why), "fail"), now)
+                    return self._fail(connection, entry, DeliveryOutcome(Dead(why), "fail"), now)
                 return self._others(connection, entry, "back")
         except Exception as fault:  # noqa: BLE001 - told there
             return self._unwritten_or_unrecorded(attempt, fault)
 
-    def _unwritten_or_unrecorded(self, attempt: Attempt, fault: Exception) -> Settled:
+    def _unwritten_or_unrecorded(self, attempt: Attempt, fault: Exception) -> DeliveryOutcome:
         if is_row_refused(fault):
             return self.unwritten(attempt, fault)
         return self._judge.unrecorded(fault)
 
-    def unwritten(self, attempt: Attempt, error: Exception) -> Settled:
+    def unwritten(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
         """Return how a delivery ends of which no row could be written; never raises.
 
         A person is told of a dead letter here, since no row can tell another database of it.
@@ -336,8 +336,8 @@ class Attempts:
         return settled
 
     def _record(
-        self, connection: Connection, attempt: Attempt, settled: Settled, retry_at: float
-    ) -> Settled:
+        self, connection: Connection, attempt: Attempt, settled: DeliveryOutcome, retry_at: float
+    ) -> DeliveryOutcome:
         """Write how an attempt ended that has no effect; what does not count leaves no trace."""
         if attempt.key is not None and attempt.receipt:
             self.keys.release(connection, attempt.key, retry_at)
@@ -348,8 +348,8 @@ class Attempts:
         return self._fail(connection, attempt.entry, settled, retry_at)
 
     def _fail(
-        self, connection: Connection, entry: Entry, settled: Settled, retry_at: float
-    ) -> Settled:
+        self, connection: Connection, entry: LogEntry, settled: DeliveryOutcome, retry_at: float
+    ) -> DeliveryOutcome:
         """Write a failure, if the claim is still ours; else return what its row says."""
         now = self._clock()
         reason = ""
@@ -362,20 +362,20 @@ class Attempts:
         self.telling.failed(entry)
         return settled
 
-    def _exhaust(self, connection: Connection, entry: Entry, reason: str, now: float) -> None:
+    def _exhaust(self, connection: Connection, entry: LogEntry, reason: str, now: float) -> None:
         group, topic = entry.group, entry.topic
         self._settlement.exhaust(
             connection, entry.message_id, group=group, reason=reason, now=now, topic=topic
         )
 
-    def _others(self, connection: Connection, entry: Entry, fate: Fate) -> Settled:
+    def _others(self, connection: Connection, entry: LogEntry, fate: Fate) -> DeliveryOutcome:
         """Return how a delivery ends whose claim is somebody else's, or was."""
         found = self.log.found(connection, entry, self._clock())
-        if found is not None and found.step is Step.ACKNOWLEDGE:
+        if found is not None and found.step is ClaimStep.ACKNOWLEDGE:
             return self.acknowledge(entry)
         tell_postponed(entry)
         wait = DATABASE_DOWN_SECONDS if found is None or not found.wait else found.wait
-        return Settled(Later(wait, counts=False), fate)
+        return DeliveryOutcome(Later(wait, counts=False), fate)
 
     def renew(self, tokens: Collection[str]) -> None:
         """Let the leases of running attempts with a RECEIVED row end later; never raises.

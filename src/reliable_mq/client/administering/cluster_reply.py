@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.connecting.routes import Broker, RouteTable, decode_cluster
+from reliable_mq.client.connecting.routes import Broker, RouteCache, decode_cluster
 from reliable_mq.client.flow import Call, Flow, call_all, reply_of, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.decodable import decodable
@@ -34,15 +34,15 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Cluster(NamedTuple):
+class AdminTarget(NamedTuple):
     """Whom administration asks, and how long it waits."""
 
     name_servers: NameServers
-    routes: RouteTable
+    routes: RouteCache
     settings: ClientSettings
 
 
-class Told(msgspec.Struct, Generic[T], frozen=True):
+class ClusterReply(msgspec.Struct, Generic[T], frozen=True):
     """What brokers told together.
 
     `failures`: why others told nothing, by broker name; empty: all that were asked have told.
@@ -56,7 +56,7 @@ Brokers = Mapping[str, Broker]
 """Brokers by name."""
 
 
-def all_brokers(cluster: Cluster, only: Collection[str] = ()) -> Flow[dict[str, Broker]]:
+def all_brokers(cluster: AdminTarget, only: Collection[str] = ()) -> Flow[dict[str, Broker]]:
     """Return the brokers that the name servers know, by name, sorted.
 
     Args:
@@ -82,14 +82,14 @@ def all_brokers(cluster: Cluster, only: Collection[str] = ()) -> Flow[dict[str, 
 
 
 def ask_each(
-    cluster: Cluster,
+    cluster: AdminTarget,
     brokers: Brokers,
     commands: Mapping[str, Command],
     read: Callable[[Command], T],
     *,
     lacking: Collection[int] = (),
     masters_only: bool = False,
-) -> Flow[Told[dict[str, T]]]:
+) -> Flow[ClusterReply[dict[str, T]]]:
     """Ask brokers, each its own command, and return what each has told, by broker name.
 
     Args:
@@ -118,18 +118,18 @@ def ask_each(
                 told[name] = read(succeeded(reply))
         except ReliableMQError as error:
             failures[name] = error
-    return Told(told, failures)
+    return ClusterReply(told, failures)
 
 
 def ask_all(
-    cluster: Cluster,
+    cluster: AdminTarget,
     brokers: Brokers,
     command: Command,
     read: Callable[[Command], T],
     *,
     lacking: Collection[int] = (),
     masters_only: bool = False,
-) -> Flow[Told[dict[str, T]]]:
+) -> Flow[ClusterReply[dict[str, T]]]:
     """Ask all `brokers` the same; see `ask_each`."""
     commands = dict.fromkeys(brokers, command)
     asked = ask_each(cluster, brokers, commands, read, lacking=lacking, masters_only=masters_only)
@@ -137,13 +137,13 @@ def ask_all(
 
 
 def put_each(
-    cluster: Cluster,
+    cluster: AdminTarget,
     brokers: Brokers,
     commands: Mapping[str, Command],
-    known: Told[dict[str, T]],
+    known: ClusterReply[dict[str, T]],
     *,
     dry_run: bool,
-) -> Flow[Told[list[str]]]:
+) -> Flow[ClusterReply[list[str]]]:
     """Have masters carry out changes, each its own, and return where it was done, by broker name.
 
     Args:
@@ -162,10 +162,10 @@ def put_each(
         names, failures = sorted(put.value), {**known.failures, **put.failures}
     if failures and not (known.value or names):
         raise first_failure(failures)
-    return Told(names, failures)
+    return ClusterReply(names, failures)
 
 
-def merged(told: Told[dict[str, T]], merge: Callable[[Sequence[T]], U]) -> Told[U]:
+def merged(told: ClusterReply[dict[str, T]], merge: Callable[[Sequence[T]], U]) -> ClusterReply[U]:
     """Return what brokers told as one value.
 
     Raises:
@@ -173,10 +173,10 @@ def merged(told: Told[dict[str, T]], merge: Callable[[Sequence[T]], U]) -> Told[
     """
     if not told.value and told.failures:
         raise first_failure(told.failures)
-    return Told(merge(list(told.value.values())), told.failures)
+    return ClusterReply(merge(list(told.value.values())), told.failures)
 
 
-def found(told: Told[dict[str, T]], missing: str) -> Told[dict[str, T]]:
+def found(told: ClusterReply[dict[str, T]], missing: str) -> ClusterReply[dict[str, T]]:
     """Return what was told when any broker has it.
 
     Args:

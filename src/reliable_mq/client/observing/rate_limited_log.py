@@ -3,7 +3,7 @@
 SAID_AGAIN_SECONDS = 60.0
 
 
-class Seldom:
+class RateLimitedLog:
     """Says which faults are worth a line of the log.
 
     Invariant: of one fault, no two lines within `SAID_AGAIN_SECONDS`.

@@ -1,7 +1,7 @@
 """How a delivery ends that had no effect: what it costs its message, and when it comes again.
 
 Receives an attempt and what was raised; hands on an outcome. It refuses to know the database: what
-is written is `sql_attempts`'s business.
+is written is `sql_consume_transaction`'s business.
 """
 
 import logging
@@ -13,7 +13,7 @@ from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Out
 from reliable_mq.consume.consumer import Consumer, Reject, Retry
 from reliable_mq.consume.sql_receipts import Attempt, numbered
 from reliable_mq.database.sql_faults import (
-    FaultTeller,
+    FaultLog,
     fault_line,
     is_database_busy,
     is_database_down,
@@ -46,7 +46,7 @@ class HandlerExit(Exception):
     """A handler raised what ends a thread, a task or the process; to us it is a failed attempt."""
 
 
-class Settled(msgspec.Struct, frozen=True):
+class DeliveryOutcome(msgspec.Struct, frozen=True):
     """How a delivery ended: for the client, and for the lease in Redis (None: not ours).
 
     `is_put_off`: it was not begun, and is to be made when no other handler of this process runs.
@@ -57,9 +57,9 @@ class Settled(msgspec.Struct, frozen=True):
     is_put_off: bool = False
 
 
-DONE = Settled(CONSUMED, "done")
-PUT_OFF = Settled(Later(0.0, counts=False), "back", is_put_off=True)
-Results = dict[str, Settled]
+DONE = DeliveryOutcome(CONSUMED, "done")
+PUT_OFF = DeliveryOutcome(Later(0.0, counts=False), "back", is_put_off=True)
+Results = dict[str, DeliveryOutcome]
 
 
 def one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
@@ -68,11 +68,11 @@ def one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attem
     for each in attempts:
         key = each.entry.message_id if each.key is None else each.key.message_id
         if first.setdefault(key, each) is not each:
-            results[each.entry.token] = Settled(Later(BUSY_SECONDS, counts=False), "back")
+            results[each.entry.token] = DeliveryOutcome(Later(BUSY_SECONDS, counts=False), "back")
     return list(first.values())
 
 
-class Judge:
+class RetryDecider:
     """Judges the attempts of one consumer.
 
     Invariant: what is nobody's fault costs no attempt, and nothing is nobody's fault for ever.
@@ -85,7 +85,7 @@ class Judge:
     def __init__(self, consumer: Consumer, retry_waits: Sequence[float]) -> None:
         self._consumer = consumer
         self._retry_waits = retry_waits
-        self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
+        self._faults = FaultLog(log, f"group {consumer.group}: its messages wait")
         self._busy, self._down, self._refused = _Times(), _Times(), _Times()
 
     def spent(self, attempt: Attempt, error: Exception) -> Attempt:
@@ -98,22 +98,24 @@ class Judge:
         number = max(attempt.entry.attempt, self._consumer.max_attempts)
         return numbered(attempt, number, attempt.entry.in_doubt)
 
-    def failed(self, attempt: Attempt, error: Exception, now: float) -> tuple[Settled, float]:
+    def failed(
+        self, attempt: Attempt, error: Exception, now: float
+    ) -> tuple[DeliveryOutcome, float]:
         """Return how a failed attempt ends, and when its next one is expected."""
         number, message_id = attempt.entry.attempt, attempt.entry.message_id
         wait = self._retry_waits[min(number, len(self._retry_waits)) - 1]
         if isinstance(error, ClaimLost):
-            return Settled(Later(wait, counts=False)), now
+            return DeliveryOutcome(Later(wait, counts=False)), now
         if isinstance(error, Reject):
-            return Settled(Dead(error.reason), "fail"), now
+            return DeliveryOutcome(Dead(error.reason), "fail"), now
         if isinstance(error, TransactionEnded):  # again, a part of its effect would be there twice
-            return Settled(Dead(words_of(error)), "fail"), now
+            return DeliveryOutcome(Dead(words_of(error)), "fail"), now
         if is_database_down(error) and self._down.more(message_id) <= DOWN_TIMES_MAX:
             self._faults.tell(error)
-            return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), "back"), now
+            return DeliveryOutcome(Later(DATABASE_DOWN_SECONDS, counts=False), "back"), now
         if is_database_busy(error) and (soon := self._busy_wait(message_id)):
             self._faults.tell(error)
-            return Settled(Later(soon, counts=False), "back"), now
+            return DeliveryOutcome(Later(soon, counts=False), "back"), now
         if isinstance(error, Retry):
             wait = wait if error.after is None else error.after
             why = error.why
@@ -121,7 +123,7 @@ class Judge:
             why = words_of(error)
         if number >= self._consumer.max_attempts:
             reason = f"attempt {number} of {self._consumer.max_attempts} failed: {why}"
-            return Settled(Dead(reason), "fail"), now
+            return DeliveryOutcome(Dead(reason), "fail"), now
         told = (self._consumer.group, number, message_id, wait, why)
         if isinstance(error, Retry):
             log.info("group %s: attempt %d at message %s is undone, again in %g s: %s", *told)
@@ -131,7 +133,7 @@ class Judge:
                 *told,
                 exc_info=None if isinstance(error, UsageError) else error,
             )
-        return Settled(Later(wait), "fail"), now + wait
+        return DeliveryOutcome(Later(wait), "fail"), now + wait
 
     def _busy_wait(self, message_id: str) -> float | None:
         """Return how long a message waits that lost against other transactions; None: it counts."""
@@ -141,25 +143,25 @@ class Judge:
             return None
         return min(BUSY_SECONDS * 2.0 ** (times - 1), BUSY_SECONDS_MAX)
 
-    def unhandled(self, error: Exception) -> Settled:
+    def unhandled(self, error: Exception) -> DeliveryOutcome:
         """Return how a delivery ends whose handler was never called."""
-        return Settled(Later(self.wait_after(error), counts=False), "back")
+        return DeliveryOutcome(Later(self.wait_after(error), counts=False), "back")
 
     def wait_after(self, error: Exception) -> float:
         """Tell of a fault of the database; return seconds until to try again."""
         self._faults.tell(error)
         return BUSY_SECONDS if is_database_busy(error) else DATABASE_DOWN_SECONDS
 
-    def unwritten(self, message_id: str, error: Exception) -> Settled:
+    def unwritten(self, message_id: str, error: Exception) -> DeliveryOutcome:
         """Return how a delivery ends of which no row could be written."""
         if is_row_refused(error) and self._refused.more(message_id) >= REFUSED_TIMES_MAX:
-            return Settled(Dead(f"the consume log refuses it: {fault_line(error)}"), "fail")
+            return DeliveryOutcome(Dead(f"the consume log refuses it: {fault_line(error)}"), "fail")
         return self.unhandled(error)
 
-    def unrecorded(self, fault: Exception) -> Settled:
+    def unrecorded(self, fault: Exception) -> DeliveryOutcome:
         """Return how an end that was not recorded ends: not counted, the lease keeps it."""
         self._faults.tell(fault)
-        return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), None)
+        return DeliveryOutcome(Later(DATABASE_DOWN_SECONDS, counts=False), None)
 
 
 class _Times:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from reliable_mq.idempotency.sql_consume_log import Entry
+from reliable_mq.idempotency.sql_consume_log import LogEntry
 
 
 class _Look(NamedTuple):
-    entries: list[Entry]
+    entries: list[LogEntry]
     answer: asyncio.Task[set[str]]
 
 
-class Looks:
+class ConsumedLookups:
     """The looks of one consumer. Belongs to one event loop.
 
     Invariant: at most one statement is on its way; what is asked meanwhile goes with the next.
@@ -29,26 +29,26 @@ class Looks:
         threads: where it runs.
     """
 
-    def __init__(self, ask: Callable[[Sequence[Entry]], set[str]], threads: Executor) -> None:
+    def __init__(self, ask: Callable[[Sequence[LogEntry]], set[str]], threads: Executor) -> None:
         self._ask = ask
         self._threads = threads
         self._one_at_a_time = asyncio.Lock()
         self._next: _Look | None = None
 
-    async def consumed(self, entries: Sequence[Entry]) -> set[str]:
+    async def consumed(self, entries: Sequence[LogEntry]) -> set[str]:
         """Return the ids of those whose row says CONSUMED, and maybe ids that others asked for.
 
         Raises:
             Exception: whatever `ask` raised; all who share the statement get it.
         """
         if self._next is None:
-            together: list[Entry] = []
+            together: list[LogEntry] = []
             self._next = _Look(together, asyncio.create_task(self._look(together)))
         look = self._next
         look.entries.extend(entries)
         return await asyncio.shield(look.answer)  # others wait for it, too
 
-    async def _look(self, entries: list[Entry]) -> set[str]:
+    async def _look(self, entries: list[LogEntry]) -> set[str]:
         async with self._one_at_a_time:
             self._next = None
             return await asyncio.get_running_loop().run_in_executor(

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from reliable_mq.client.connecting.routes import Route, RouteTable
+from reliable_mq.client.connecting.routes import Route, RouteCache
 from reliable_mq.client.flow import Flow, Instant, Post, Wait, call, now
-from reliable_mq.client.sending.queue_choice import Turns, queue_of_key
+from reliable_mq.client.sending.queue_choice import RoundRobin, queue_of_key
 from reliable_mq.client.sending.slow_brokers import BUSY_SECONDS, FAILED_SECONDS, SlowBrokers
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import BrokerBusy, ReliableMQError, RequestTimeout, Unavailable
@@ -44,7 +44,7 @@ Check = Callable[[str], Flow[None]]
 """Refuses a broker, by its address, that cannot do what is asked of it."""
 
 
-class Aim(msgspec.Struct, frozen=True, gc=False):
+class SendTarget(msgspec.Struct, frozen=True, gc=False):
     """Where a try goes: the queue, the address of its broker, and how long it may take."""
 
     queue: MessageQueue
@@ -55,7 +55,7 @@ class Aim(msgspec.Struct, frozen=True, gc=False):
 class FirstTry(msgspec.Struct, frozen=True, gc=False):
     """Where the first try goes, chosen at an instant; and what it came to, if it was made."""
 
-    aim: Aim
+    aim: SendTarget
     begun: Instant
     outcome: Command | ReliableMQError | None = None
 
@@ -69,7 +69,7 @@ class FirstTry(msgspec.Struct, frozen=True, gc=False):
         return (yield from call(aim.address, bind(aim.queue, self.begun.epoch_ms), aim.seconds))
 
 
-class Answer(NamedTuple):
+class BrokerAnswer(NamedTuple):
     """A broker's last word, for which queue it is, and after how many requests it came."""
 
     reply: Command
@@ -77,7 +77,7 @@ class Answer(NamedTuple):
     tries: int
 
 
-class Tries:
+class SendRetries:
     """Offers the requests of one client to brokers.
 
     Args:
@@ -89,14 +89,14 @@ class Tries:
     def __init__(
         self,
         settings: ClientSettings,
-        routes: RouteTable,
+        routes: RouteCache,
         random_bytes: Callable[[int], bytes],
     ) -> None:
         self._settings = settings
         self._routes = routes
         self._random_bytes = random_bytes
         self._slow = SlowBrokers()
-        self._turns = Turns(int.from_bytes(random_bytes(2)))
+        self._turns = RoundRobin(int.from_bytes(random_bytes(2)))
 
     def call(
         self,
@@ -108,7 +108,7 @@ class Tries:
         check: Check | None = None,
         begun: Instant | None = None,
         first: FirstTry | None = None,
-    ) -> Flow[Answer]:
+    ) -> Flow[BrokerAnswer]:
         """Send what `bind` makes for a queue until a broker gives its last word; return that.
 
         `begun` is the time, for a caller who has just asked for it; `first` is the first try, for
@@ -150,7 +150,7 @@ class Tries:
                     reply = yield from call(address, bind(chosen, instant.epoch_ms), left)
                 sent, instant = instant.seconds, (yield from now())
                 if self.is_answer(reply, tried, instant.seconds - sent, instant.seconds):
-                    return Answer(reply, chosen, requests)
+                    return BrokerAnswer(reply, chosen, requests)
                 failure = remote_error(reply.code, reply.remark)
                 self._note_refusal(tried, failure, instant.seconds - sent, instant.seconds)
                 if self._is_about_account(reply):
@@ -175,7 +175,7 @@ class Tries:
         queue: MessageQueue | None,
         timeout: float,
         instant: Instant,
-    ) -> Aim | None:
+    ) -> SendTarget | None:
         """Return where the first try goes; None when somebody has to be asked for the route.
 
         What comes of it is given to `is_answer`, and to `call` when that says no.
@@ -189,7 +189,7 @@ class Tries:
         except Unavailable:
             return None
         bound = queue is not None or bool(ordering_key)
-        return Aim(chosen, address, self._share(route, chosen, timeout, 0, bound=bound))
+        return SendTarget(chosen, address, self._share(route, chosen, timeout, 0, bound=bound))
 
     def is_answer(self, reply: Command, broker_name: str, took: float, seconds: float) -> bool:
         """Say whether a reply is the broker's last word, and not to be tried again.

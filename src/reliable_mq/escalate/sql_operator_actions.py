@@ -20,7 +20,7 @@ from reliable_mq.outbox.stub import StubEvent
 VERBS = (StubEvent.RETRY, StubEvent.VOID)
 
 
-class ByHand:
+class OperatorActions:
     """Retries stubs, or voids them, for one person.
 
     Args:
@@ -47,7 +47,7 @@ class ByHand:
         for at in range(0, len(message_ids), PAGE_ROWS):
             yield self._do(message_ids[at : at + PAGE_ROWS])
 
-    def chosen(self, wanted: StubFilter) -> "Chosen":
+    def chosen(self, wanted: StubFilter) -> "SelectedStubs":
         """Return the stubs that a filter means: those that wait for a person, or in its status.
 
         Raises:
@@ -57,9 +57,9 @@ class ByHand:
             raise UsageError("what is confirmed is neither sent again nor voided")
         if wanted.status is None:
             wanted = msgspec.structs.replace(wanted, escalated=True)
-        return Chosen(self._database, wanted)
+        return SelectedStubs(self._database, wanted)
 
-    def each_of(self, chosen: "Chosen") -> Iterator[dict[str, bool]]:
+    def each_of(self, chosen: "SelectedStubs") -> Iterator[dict[str, bool]]:
         """Do it to what was chosen; see `these`."""
         for ids in chosen.pages():
             yield self._do(ids)
@@ -70,7 +70,7 @@ class ByHand:
             return self._step(connection, message_ids, self._actor, self._why, now)
 
 
-class Chosen:
+class SelectedStubs:
     """The stubs of a database that fit a filter, as they are at the moment of asking."""
 
     def __init__(self, database: Database, wanted: StubFilter) -> None:

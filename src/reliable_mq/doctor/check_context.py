@@ -29,7 +29,7 @@ class RedisFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patient:
+class CheckContext:
     """One application at one of its databases.
 
     Attributes:
