@@ -45,8 +45,9 @@ FUTURES = {"send_async", "commit_async"}
 """Verbs that hand a future to a thread: on a loop any verb becomes one by `create_task`."""
 
 OF_A_MEMBER = {
-    *("broker_lost", "came", "consumer_data", "fetched", "group_name", "leave", "may_pull"),
-    *("moved", "rebalance_soon", "reset_offsets", "start", "status"),
+    *("broker_lost", "consumer_data", "fetched", "group_name", "may_pull"),
+    *("on_assigned", "on_reset", "on_revoked"),
+    *("rebalance_soon", "reset_offsets", "start", "status"),
 }
 """What the client and its queue reader call of a consumer."""
 
