@@ -3,7 +3,7 @@
 import ast
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +39,16 @@ BANNED = {
 TWINS: dict[str, str] = {}
 # What only applications import.
 FACES = {"reliable_mq.client.thread_client"}
+# Where tests may sleep, how often, and why: all else waits for a condition, by `tests.waiting`.
+SLEEPS = {
+    "app/jumping_loop.py": (1, "lets a made clock go on, which takes no time"),
+    "client/cluster.py": (1, "a handler that takes a while: two of one key would be seen at once"),
+    "conformance/test_half_messages.py": (1, "an answer that takes longer than the broker waits"),
+    "conformance/test_lost_master.py": (1, "the pace of the load"),
+    "conformance/test_shared_group.py": (2, "the pace of the load, and a handler that takes time"),
+    "crash_matrix/roles.py": (1, "the broker asks for halves by a clock of its own"),
+    "waiting.py": (4, "the pauses between two looks at a condition"),
+}
 # Written in two halves so that this file passes its own test.
 UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME")))
 # A word to a checker stands where the checker wants it, however wide the line gets.
@@ -232,6 +242,92 @@ def test_every_module_of_the_package_says_what_it_is() -> None:
     ]
 
     assert silent == []
+
+
+def sleeps(source: str) -> list[int]:
+    """Return the lines that let time pass: `sleep` of anything but 0, an event that nobody sets."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and (
+            (called(node) == "sleep" and not is_zero(node.args))
+            or (called(node) == "wait" and node.args and called(receiver(node)) == "Event")
+        )
+    ]
+
+
+def called(node: ast.AST | None) -> str:
+    """Return the last name of what a call calls."""
+    function = node.func if isinstance(node, ast.Call) else None
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def receiver(node: ast.Call) -> ast.AST | None:
+    return node.func.value if isinstance(node.func, ast.Attribute) else None
+
+
+def is_zero(arguments: Sequence[ast.AST]) -> bool:
+    return any(isinstance(each, ast.Constant) and each.value == 0 for each in arguments[:1])
+
+
+def unbounded_waits(source: str) -> list[int]:
+    """Return the lines of loops that do nothing but let the event loop go on: `eventually` ends."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.While)
+        and len(node.body) == 1
+        and isinstance(node.body[0], ast.Expr)
+        and any(called(each) == "sleep" for each in ast.walk(node.body[0]))
+    ]
+
+
+def test_no_test_sleeps_to_wait() -> None:
+    tests = ROOT / "tests"
+    found = {
+        path.relative_to(tests).as_posix(): sleeps(path.read_text()) for path in tests.rglob("*.py")
+    }
+
+    counts = {path: len(lines) for path, lines in found.items() if lines}
+    assert counts == {path: count for path, (count, _) in SLEEPS.items()}
+
+
+def test_no_test_waits_in_a_loop_without_a_limit() -> None:
+    files = (path for path in (ROOT / "tests").rglob("*.py") if path.name != "waiting.py")
+    found = {path: unbounded_waits(path.read_text()) for path in files}
+
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "time.sleep(0.1)",
+        "sleep(seconds)",
+        "await asyncio.sleep(PAUSE)",
+        "threading.Event().wait(0.1)",
+        "asyncio.sleep(delay=1)",
+    ],
+)
+def test_a_planted_sleep_is_found(line: str) -> None:
+    assert sleeps(f"async def wait():\n    {line}") == [2]
+
+
+@pytest.mark.parametrize(
+    "line", ["await asyncio.sleep(0)", "is_over.wait(60)", "await asyncio.Event().wait()"]
+)
+def test_what_lets_others_go_on_or_hangs_is_no_sleep(line: str) -> None:
+    assert sleeps(f"async def wait():\n    {line}") == []
+
+
+def test_a_planted_spin_is_found() -> None:
+    spin = "async def wait():\n    while not seen:\n        await asyncio.sleep(0)"
+
+    assert unbounded_waits(spin) == [2]
+    assert unbounded_waits(f"{spin}\n        count += 1") == []
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_an_empty_file_says_nothing() -> None:
     for path in APACHES:
         disk.write_text(path, "")
 
-    BrokerWorld(disk)
+    BrokerWorld(disk).send(b"it serves")
 
 
 @pytest.mark.parametrize("text", ["", "{", "\0\0\0\0", None])

@@ -253,12 +253,16 @@ def test_a_broker_that_stalls_holds_nobody_beyond_their_time_out_and_is_connecte
         broker = Deaf()
         settings = msgspec.structs.replace(QUICK, request_timeout=0.1)
         async with client_of(broker, settings) as client:
-            while not broker.connections:  # the name server may be too late, too
+
+            async def is_connected() -> bool:  # the name server may be too late, too
                 outcomes = await asyncio.gather(
                     *(client.send(message(), timeout=0.3) for _ in range(20)),
                     return_exceptions=True,
                 )
                 assert {isinstance(each, Unavailable) for each in outcomes} == {True}
+                return bool(broker.connections)
+
+            await eventually(is_connected)
             broker.hears.set()
             await eventually(lambda: is_sent(client))
             assert broker.connections > 1

@@ -90,14 +90,15 @@ def test_a_queue_that_was_full_is_pulled_again_when_another_owner_has_finished_w
         await handler.running.wait()
         world.answers[RequestCode.QUERY_CONSUMER_OFFSET] = says(ext={"offset": "2"})
         consumer.broker_lost({"a"})
-        asked: set[int] = set()
-        while 2 not in asked:
-            await asyncio.sleep(0)
-            asked = {
+
+        def asked() -> set[int]:
+            return {
                 int(call.command.ext_fields["queueOffset"])
                 for call in world.calls_of(RequestCode.PULL_MESSAGE)
                 if call.command.ext_fields["topic"] == "t"
             }
+
+        await eventually(lambda: 2 in asked(), asked)
         handler.may_end.set()
         await consumer.close()
 

@@ -122,7 +122,10 @@ def test_a_consumer_tells_how_far_it_has_come(
             seen = Seen()
             await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
             await eventually(lambda: len(seen.bodies) == 10)
-            while await asyncio.to_thread(status, broker, topic, group) != [[10]]:
-                await asyncio.sleep(0)  # the last one may still be under way; `play` has a deadline
+
+            async def is_done() -> bool:
+                return await asyncio.to_thread(status, broker, topic, group) == [[10]]
+
+            await eventually(is_done)  # the last one may still be under way
 
     play(scene())

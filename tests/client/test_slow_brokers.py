@@ -12,6 +12,7 @@ from reliable_mq.client.sending.queue_choice import TOPICS_MAX, RoundRobin
 from reliable_mq.client.sending.slow_brokers import FAILED_SECONDS, SlowBrokers
 from reliable_mq.client.settings import BODY_SIZE_LIMIT, ClientSettings
 from reliable_mq.errors import BrokerBusy, ConnectionLost, MessageRefused, RequestTimeout
+from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.message import Message, MessageQueue
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command
@@ -147,7 +148,7 @@ def test_what_is_allowed_always_fits_a_frame(value: str) -> None:
     message = Message(topic="t" * 127, body=bytes(BODY_SIZE_LIMIT), properties=properties)
     world.play(producer.send(message))
     (call,) = world.calls_of(SEND)
-    encode_command(call.command)
+    assert BODY_SIZE_LIMIT < len(encode_command(call.command)) <= FRAME_SIZE_MAX
 
 
 def test_a_broker_whose_time_is_over_is_forgotten_when_another_one_is_slow() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.client.cluster import QUICK, numbered, play
 from tests.conformance.clusters import Cluster
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_pull_consumer import AsyncPullConsumer
@@ -302,8 +302,7 @@ def test_threads_poll_seek_and_commit_with_the_same_verbs(
         with client.pull_consumer(group) as pull:
             pull.subscribe({topic: "*"}, on_assigned=told.append)
             seen: list[ReceivedMessage] = []
-            while len(seen) < 5:
-                seen += pull.poll(POLL_SECONDS)
+            until(lambda: seen.extend(pull.poll(POLL_SECONDS)) or len(seen) >= 5)  # type: ignore[func-returns-value]
             assert numbers(seen) == [0, 1, 2, 3, 4]
             assert queue in told[0]
             assert pull.commit_async({queue: 3}).result(POLL_SECONDS) is None

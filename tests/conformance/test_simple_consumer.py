@@ -3,7 +3,7 @@
 import pytest
 from tests.client.cluster import QUICK, numbered, play
 from tests.conformance.clusters import Cluster
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -203,10 +203,14 @@ def test_threads_receive_and_acknowledge_with_the_same_verbs(
             simple.extend(first, 60)
             simple.retry(first, after=0.01)
             seen: list[int] = []
-            while len(seen) < 3:
+
+            def have_come() -> bool:
                 for message in simple.receive(timeout=RECEIVE_SECONDS):
                     seen.append(int(message.body))
                     simple.ack(message)
+                return len(seen) >= 3
+
+            until(have_come)
             assert seen == [0, 1, 2]
         broadcast = Subscription(group=group, topics={topic: "*"}, broadcasting=True)
         with pytest.raises(ConfigurationError, match="cannot broadcast"):

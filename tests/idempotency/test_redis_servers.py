@@ -260,10 +260,10 @@ def test_one_host_may_be_an_ipv6_address() -> None:
 
 
 def test_the_path_of_a_socket_may_have_any_sign() -> None:
-    async def close() -> None:
-        await servers_of("unix:///run/redis@shop.sock?db=1", timeout=0.5).close()
-
-    asyncio.run(close())
+    one: Any = servers_of("unix:///run/redis@shop.sock?db=1", timeout=0.5)
+    options = one._redis.connection_pool.connection_kwargs
+    assert (options["path"], options["db"]) == ("/run/redis@shop.sock", 1)
+    asyncio.run(one.close())
 
 
 def test_only_the_password_and_the_options_are_hidden() -> None:

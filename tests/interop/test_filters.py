@@ -5,6 +5,7 @@ from pathlib import Path
 from bench.apache_rocketmq import ApacheRocketMQ, broker_port
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
+from tests.waiting import SCENE_SECONDS_MAX, until
 from tests.with_java import INTEROP, Broker
 
 from reliable_mq.testing.local_servers import free_port
@@ -40,5 +41,7 @@ def test_a_consumer_that_stays_gets_what_it_wants_whichever_broker_opens_the_sto
 
 def produce(shell: AdminShell, servers: str) -> None:
     """Send six messages as soon as the producer finds the broker again."""
-    while "SEND_OK 0" not in shell.run("@produce", servers, "producers", "filtered", 1, 6):
-        pass
+    until(
+        lambda: "SEND_OK 0" in shell.run("@produce", servers, "producers", "filtered", 1, 6),
+        seconds=SCENE_SECONDS_MAX,
+    )

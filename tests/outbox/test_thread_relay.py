@@ -4,6 +4,7 @@ import threading
 from collections.abc import Collection, Sequence
 
 import pytest
+from tests.waiting import until
 
 from reliable_mq.errors import ConnectionLost
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
@@ -66,8 +67,7 @@ def test_a_stub_handed_over_during_the_last_send_is_sent_before_the_thread_ends(
     thread.hand([stub("second")], written=1e12)
     closer = threading.Thread(target=thread.close, args=(60,))
     closer.start()
-    while thread._closing_by is None:  # the thread is asked to end while it still sends
-        closer.join(0.001)
+    until(lambda: thread._closing_by is not None)  # it is asked to end while it still sends
     sender.let_go.set()
     closer.join(60)
 

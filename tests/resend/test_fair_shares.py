@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 from tests.app.kill_switch import Killed
 from tests.resend.worlds import MAX, World
+from tests.waiting import until
 
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost, RemoteError
@@ -175,8 +176,7 @@ class TestPoison:
             batches.append(names)
 
         world.broker.on_send = on_send
-        while world.scheduler.run_once(105.0).is_full:
-            pass
+        until(lambda: not world.scheduler.run_once(105.0).is_full)
 
         assert batches == [["s0x"], ["new"], ["s1x"], ["s2x"], ["s3x"], ["s4x"]]
 

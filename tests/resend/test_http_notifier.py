@@ -99,6 +99,7 @@ def test_every_answer_of_the_two_hundreds_is_yes(status: int) -> None:
     hook.status = status
     with serving(hook) as url:
         WebhookNotifier(url, secret=SECRET).tell(DIGEST)
+    assert len(hook.posts) == 1
 
 
 @pytest.mark.parametrize("status", [302, 307, 400, 410, 500, 503])

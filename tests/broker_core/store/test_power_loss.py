@@ -110,6 +110,7 @@ def test_a_recovery_that_is_stopped_itself_is_done_again(seed: int) -> None:
                 disk.lose_power(Random(number + stop_after))
                 go_on(life)
             else:
+                assert stop_after, "no recovery was stopped"
                 break
 
 

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.client.cluster import QUICK, Seen, play
 from tests.client.observing.seen import Noted, broker_here
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 from reliable_mq import (
     AsyncClient,
@@ -147,8 +147,7 @@ def test_the_other_face_calls_the_same_hooks_in_the_context_of_the_thread_that_s
             client.end_half(client.send_half(message(), "halves"), Decision.COMMIT)
             subscription = Subscription(group="payments", topics={"orders": "*"}, ordered=False)
             client.consume(subscription, consumes)
-            while len(noted.deliveries) < 3:
-                client.send(message(), timeout=10)
+            until(lambda: client.send(message(), timeout=10) and len(noted.deliveries) >= 3)
         placed = placing.get_span_context()
         sends = [each for each in exporter.get_finished_spans() if each.name == "send orders"]
         assert [each.parent for each in sends[:2]] == [placed, placed]
