@@ -31,8 +31,8 @@ LIBRARIES = (
     *("pyarrow", "tenacity", "isal", "alembic", "hypothesis.strategies", "pyspark.sql", "lz4"),
     *("redis.asyncio", "aiosqlite", "pytest_timeout", "xdist", "hypothesis.stateful", "jinja2"),
 )
-FILES_MAX = 6
-"""Of so many test modules the quickest tests are asked: each must be imported anew."""
+FILES_MAX = 10
+"""Of so many test modules the tests are asked: each must be imported anew."""
 
 
 class _Loader(SourceFileLoader):
@@ -71,13 +71,18 @@ def chosen(known: Map, trial: Trial) -> list[str]:
     """
     file = Path(trial.file)
     running = {name for names in known.lines.get(trial.file, {}).values() for name in names}
+    seconds: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for name in known.tests:
+    for name, took in known.tests.items():
         module = name.partition("::")[0]
-        if module not in counts:
-            counts[module] = 1000 * _closeness(file, ROOT / module)
-        counts[module] += name in running
-    modules = sorted(counts, key=lambda module: (-counts[module], module))[:FILES_MAX]
+        seconds[module] = seconds.get(module, 0.0) + took.cpu
+        counts[module] = counts.get(module, 0) + (name in running)
+    near = {module: _closeness(file, ROOT / module) for module in seconds}
+
+    def rank(module: str) -> tuple[float, ...]:
+        return -near[module], seconds[module] if near[module] else -counts[module]
+
+    modules = sorted(seconds, key=rank)[:FILES_MAX]
     return known.within_budget({name for name in known.tests if name.partition("::")[0] in modules})
 
 

@@ -157,6 +157,34 @@ EQUIVALENT: dict[Equivalent, str] = {
             "rest or count < 2 or (not 0 <= body_length <= size - _FIXED_SIZE)",
             "rest or count < 3 or (not 0 <= body_length <= size - _FIXED_SIZE)",
         ),
+        (
+            "lengths = (columns[0], columns[4], columns[6])",
+            "lengths = (columns[1], columns[4], columns[6])",
+        ),
+    ),
+    **_in(
+        "wire/record_scan.py",
+        "holds_records_of",
+        "records of one size are looked at again as any others are",
+        (
+            "is_usual and first * count == len(buffer)",
+            "is_usual and first // count == len(buffer)",
+        ),
+    ),
+    **_in(
+        "wire/record.py",
+        "_topic_length_at",
+        "any negative length is refused",
+        (
+            "return (length if length <= TOPIC_V1_LENGTH_MAX else -1, at + 1)",
+            "return (length if length <= TOPIC_V1_LENGTH_MAX else -2, at + 1)",
+        ),
+    ),
+    **_in(
+        "wire/java_hash.py",
+        "tags_code",
+        "the hash of a long tag is only remembered, too",
+        ("len(tag) <= _REMEMBERED_LENGTH_MAX", "True"),
     ),
     **_in(
         "client/consuming/assigned_queue.py",
