@@ -1,5 +1,6 @@
 """What a registration may cost: large ones are done in steps, too large ones are refused."""
 
+import json
 import zlib
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ from tests.name_server.test_routes import ONE, TWO, World, broker, compressed
 from reliable_mq.errors import ProtocolError
 from reliable_mq.limits import REGISTERED_TOPICS_MAX, REQUEST_BODY_SIZE_MAX
 from reliable_mq.name_server import routes
-from reliable_mq.name_server.registration import decode_registration
+from reliable_mq.name_server.registration import decode_in_steps, decode_registration
 from reliable_mq.name_server.steps import Steps, finish
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -45,6 +46,72 @@ def test_a_large_registration_is_done_in_steps_between_which_others_are_answered
         world.core.routes.invariants()
     assert count >= 20
     assert world.addresses("topic-009999") == {"b": {"0": ONE}}
+
+
+def plain(rows: dict[str, dict[str, object]], *, indent: int | None = None) -> bytes:
+    wrapper = {"topicConfigTable": rows, "dataVersion": {"counter": 7}}
+    return json.dumps({"topicConfigSerializeWrapper": wrapper}, indent=indent).encode()
+
+
+def row(number: int, **more: object) -> dict[str, object]:
+    """Return a row as a broker writes it: its attributes stand before its name."""
+    return {"attributes": {"a": {"b": "c"}}, "topicName": f"topic-{number}", "perm": 4, **more}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("note", ["", '"},"', "}, " * 3, "x" * 200_000])
+def test_a_long_plain_registration_is_read_in_steps_as_it_would_be_at_once(
+    note: str, indent: int | None
+) -> None:
+    rows = {
+        f"topic-{number}": row(number, note=note if number % 997 == 0 else "")
+        for number in range(9_000)
+    }
+    steps = decode_in_steps(plain(rows, indent=indent), compressed=False)
+    count = 0
+    try:
+        while True:
+            next(steps)
+            count += 1
+    except StopIteration as end:
+        found = end.value
+
+    assert count >= 8
+    assert found.data_version.counter == 7
+    assert list(found.topic_config_table) == list(rows)
+    assert {(each.topic_name, each.perm) for each in found.topic_config_table.values()} == {
+        (name, 4) for name in rows
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"perm": "much"}, {"topicName": None}, {"perm": 2**31}, {"note": {"a": [1, {}]}}]
+)
+@pytest.mark.parametrize("at", [0, 4_500, 8_999])
+def test_a_row_that_does_not_read_refuses_a_long_registration(
+    wrong: dict[str, object], at: int
+) -> None:
+    rows = {f"topic-{number}": row(number) for number in range(9_000)}
+    rows[f"topic-{at}"] |= wrong
+    if "note" in wrong:
+        assert len(decode_registration(plain(rows), compressed=False).topic_config_table) == 9_000
+    else:
+        with pytest.raises(ProtocolError, match="the body is no registration: Expected"):
+            decode_registration(plain(rows), compressed=False)
+
+
+@pytest.mark.parametrize("table", ["null", "[]", "7", "{", '{"a":{}'])
+def test_a_long_registration_without_a_table_is_refused(table: str) -> None:
+    body = (
+        f'{{"note":"{"x" * 300_000}","topicConfigSerializeWrapper":{{"topicConfigTable":{table}}}}}'
+    )
+    with pytest.raises(ProtocolError):
+        decode_registration(body.encode(), compressed=False)
+
+
+def test_a_long_registration_with_an_empty_table_names_no_topic() -> None:
+    body = f'{{"note":"{"x" * 300_000}","topicConfigSerializeWrapper":{{"topicConfigTable":{{}}}}}}'
+    assert decode_registration(body.encode(), compressed=False).topic_config_table == {}
 
 
 @pytest.mark.parametrize("end", ["it goes", "its connection ends", "it registers again"])

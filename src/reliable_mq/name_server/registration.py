@@ -3,19 +3,28 @@
 Source: Apache RocketMQ `RegisterBrokerBody`, `TopicConfigSerializeWrapper`.
 """
 
+import re
 import zlib
+from collections.abc import Iterator
 
 import msgspec
 
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
-from reliable_mq.limits import REGISTERED_TOPICS_MAX, REGISTRATION_SIZE_MAX
+from reliable_mq.limits import (
+    REGISTERED_TOPICS_MAX,
+    REGISTRATION_SIZE_MAX,
+    SLOW_TEXT_SIZE_MAX,
+)
 from reliable_mq.name_server.steps import Steps, finish
 from reliable_mq.wire.java_int import I32, I64
 from reliable_mq.wire.peer_texts import read_json, read_json_as
 
 _UNPACKED_AT_ONCE = 1024 * 1024
 _LINES_AT_ONCE = 1_000
+_PART_SIZE = 64 * 1024  # of JSON that is read in one step
+_CUTS_TRIED = 8
+_between_rows = re.compile(rb"\}\s*,\s*(?=\")").search
 
 
 class RegisteredTopic(msgspec.Struct, kw_only=True, rename="camel"):
@@ -50,6 +59,20 @@ class _Body(msgspec.Struct, frozen=True, rename="camel"):
     topic_config_serialize_wrapper: Registration
 
 
+@decodable
+class _UnreadRegistration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    data_version: RegisteredVersion = msgspec.field(default_factory=RegisteredVersion)
+    topic_config_table: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
+
+
+@decodable
+class _UnreadBody(msgspec.Struct, frozen=True, rename="camel"):
+    topic_config_serialize_wrapper: _UnreadRegistration
+
+
+_TOPICS = msgspec.json.Decoder(dict[str, RegisteredTopic])
+
+
 def decode_registration(body: bytes, *, compressed: bool) -> Registration:
     """Return the registration in the body of REGISTER_BROKER; see `decode_in_steps`."""
     return finish(decode_in_steps(body, compressed=compressed))
@@ -68,9 +91,51 @@ def decode_in_steps(body: bytes, *, compressed: bool) -> Steps[Registration]:
             data = yield from _decompressed(body)
             return (yield from _decode_compressed(data))
         _refuse_many(body.count(b'"topicName"'))
+        if len(body) > SLOW_TEXT_SIZE_MAX:  # it is plain JSON, or it does not read
+            return (yield from _decode_long(body))
         return read_json_as(body, _Body).topic_config_serialize_wrapper
     except (ValueError, TypeError, zlib.error, msgspec.MsgspecError) as error:
         raise ProtocolError(f"the body is no registration: {error}") from error
+
+
+def _decode_long(body: bytes) -> Steps[Registration]:
+    """Decode JSON of many topics part by part: 290,000 topics at once took 0.3 s."""
+    unread = read_json_as(body, _UnreadBody).topic_config_serialize_wrapper
+    topics: dict[str, RegisteredTopic] = {}
+    for part in _parts(bytes(unread.topic_config_table)):
+        topics |= part
+        yield
+    return Registration(data_version=unread.data_version, topic_config_table=topics)
+
+
+def _parts(table: bytes) -> Iterator[dict[str, RegisteredTopic]]:
+    """Yield the rows of a table in JSON, some at a time."""
+    if not table.startswith(b"{"):
+        yield _TOPICS.decode(table)  # it says what is there instead
+        return
+    at, end = 1, len(table) - 1
+    while at < end:
+        part, at = _part(table, at, end)
+        yield part
+
+
+def _part(table: bytes, at: int, end: int) -> tuple[dict[str, RegisteredTopic], int]:
+    """Return the rows from `at` on, about `_PART_SIZE` of them, and where the next one begins.
+
+    The end of a row may look like something within a row or a text. What stands before such a wrong
+    end does not read, so a later end is tried. The part grows fast when that happens often.
+    """
+    size, tries = _PART_SIZE, 0
+    while True:
+        cut = _between_rows(table, at + size, end)
+        until = cut.start() + 1 if cut else end
+        try:
+            return _TOPICS.decode(b"{%b}" % table[at:until]), cut.end() if cut else end
+        except msgspec.DecodeError:
+            if cut is None:
+                raise
+        tries += 1
+        size = until - at if tries < _CUTS_TRIED else 2 * (until - at)
 
 
 def _decompressed(body: bytes) -> Steps[bytes]:
