@@ -103,7 +103,8 @@ def test_seeks_in_a_queue_that_never_had_a_message_go_to_its_begin(
             async with client.pull_consumer(group) as pull:
                 await pull.assign(queues)
                 await pull.seek_to_begin()
-                assert [await pull.position(queue) for queue in queues] == [0, 0]
+                assert len(queues) >= 2  # two at each master
+                assert [await pull.position(queue) for queue in queues] == [0] * len(queues)
                 assert await pull.begin_offsets() == dict.fromkeys(queues, 0)
                 await pull.seek_to_end()
                 await pull.seek_to_time(datetime.now(UTC))
