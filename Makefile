@@ -99,8 +99,8 @@ sim: ready ## a broker through simulated faults; SEEDS=1000, or SEED=17 to repla
 fuzz: ready ## odd and huge requests at real servers, odd records and store files; MINUTES=60, CASE=broker:17 or FLAWS=1
 	@$(BIN)/python -m tests.fuzz $(if $(FLAWS),--flaws,$(if $(CASE),--case $(CASE),--minutes $(MINUTES)))
 
-crash: ready ## kill a process at each of its steps in every mode, and write docs/crash_matrix.md (two hours)
-	@$(BIN)/python -m tests.crash_matrix --page docs/crash_matrix.md
+crash: ready ## kill a process at each of its steps in every mode, and write docs/evidence/crash_matrix.md (two hours)
+	@$(BIN)/python -m tests.crash_matrix --page docs/evidence/crash_matrix.md
 	RELIABLE_MQ_EVERY_STEP=1 $(BIN)/pytest -k "step or dies" $(PYTEST)
 
 chaos: ready ## kill and stop everything at random under load, then count; MINUTES=120 SEED=17 BROKER=apache DATABASES=2

@@ -1,4 +1,4 @@
-"""Make the tables of docs/performance.md from the newest raw results; prose is left alone.
+"""Make the tables of docs/evidence/performance.md from the newest raw results; prose is left alone.
 
 A table stands between `<!-- table NAME -->` and `<!-- end NAME -->`.
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from bench import raw_results
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+PAGE = Path(__file__).parent.parent / "docs" / "evidence" / "performance.md"
 OURS = "reliable_mq"
 OFFICIAL, AT_APACHES = "rocketmq-python-client", "ours, Apache's broker"
 NATS, SYNCED, UNSYNCED = "nats-py", "ours, fsync", "ours, ASYNC_FLUSH"
@@ -301,7 +301,7 @@ def render(page: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Make the tables of docs/performance.md.")
+    parser = argparse.ArgumentParser(description="Make the tables of docs/evidence/performance.md.")
     parser.add_argument("--check", action="store_true", help="change nothing; 1 when out of date")
     options = parser.parse_args()
     before = PAGE.read_text()

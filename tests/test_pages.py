@@ -1,0 +1,48 @@
+"""Links between the pages of the project lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *ROOT.glob("examples/**/*.md")]
+_LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]+)\)")
+_CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+
+
+def _prose(page: Path) -> str:
+    return _CODE_BLOCK.sub("", page.read_text())
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, by GitHub's rule."""
+    headings = (re.sub(r"[^\w\- ]", "", each).lower() for each in _HEADING.findall(_prose(page)))
+    return {each.strip().replace(" ", "-") for each in headings}
+
+
+def _fault(page: Path, link: str) -> str | None:
+    """Return why a link leads nowhere, None when it leads to a file or to a heading of a page."""
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.exists():
+        return f"{link}: no such file"
+    if anchor and anchor not in _anchors(target):
+        return f"{link}: no such heading"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+    faults = (_fault(page, link) for link in _LINK.findall(_prose(page)))
+
+    assert [fault for fault in faults if fault] == []
+
+
+def test_a_link_to_no_file_and_a_link_to_no_heading_are_found() -> None:
+    page = ROOT / "README.md"
+
+    assert _fault(page, "docs/none.md") == "docs/none.md: no such file"
+    assert _fault(page, "docs/outbox.md#none") == "docs/outbox.md#none: no such heading"
+    assert _fault(page, "docs/outbox.md#many-at-once") is None
