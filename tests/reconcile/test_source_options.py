@@ -15,7 +15,7 @@ from reliable_mq.reconcile.brokers.spark_topic_source import TopicSource
 from reliable_mq.reconcile.databases import spark_table_source
 from reliable_mq.reconcile.databases.spark_table_source import TableSource
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reconciliation.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "spark_sources.md").read_text()
 SOURCES = {
     LogSource: ({"PATH": "store"}, spark_log_source.OPTIONS),
     TopicSource: ({"namesrv": "127.0.0.1:9876", "part": "offsets"}, spark_topic_source.OPTIONS),
@@ -43,7 +43,7 @@ def test_an_option_that_a_source_does_not_have_is_one_error_that_names_those_it_
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_page_names_every_option_of_a_source_and_no_other(source: type[DataSource]) -> None:
-    section = PAGE.partition(f": `{source.name()}`\n")[2].partition("\n### ")[0]
+    section = PAGE.partition(f": `{source.name()}`\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+) \|", section.partition("| column |")[0], re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", " ".join(rows)))
     streams = set(re.findall(r"`(startingOffsets|failOnDataLoss)`\s\(", section))

@@ -139,7 +139,7 @@ def test_every_verdict_says_what_it_means() -> None:
 
 
 def test_the_documentation_has_the_same_list_of_verdicts() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reconciliation.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reconciliation_verdicts.md").read_text()
 
     for verdict, meaning in MEANINGS.items():
         kind = "yes" if verdict in FINDINGS else ""
@@ -158,7 +158,7 @@ def told_rules() -> str:
 
 
 def test_the_documentation_prints_the_decision_table_and_the_facts() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reconciliation.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reconciliation_verdicts.md").read_text()
 
     assert told_rules() in page
     for name, values in FACTS.items():
