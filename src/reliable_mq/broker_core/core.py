@@ -95,7 +95,7 @@ class BrokerCore:
         """Recover the store and read the configuration files.
 
         Raises:
-            StoreCorrupt: when a file is broken and has no readable copy.
+            StoreCorrupt: when a file has impossible content.
         """
         state, config = self.state, self.state.config
         loaders = {

@@ -64,7 +64,7 @@ class OffsetTable:
         """O1 to O3; see the class."""
         sizes = [sum(map(_size_of, table.values())) for table in (self._offsets, self._pulled)]
         if sizes != [self._size, self._pulled_size]:
-            raise InvariantBroken(f"O2: {self._size} and {self._pulled_size}, it is {sizes}")
+            raise InvariantBroken(f"O2: {self._size}, {self._pulled_size} are counted, not {sizes}")
         by_group = {(topic, group) for group, names in self._topics.items() for topic in names}
         by_topic = {(topic, group) for topic, names in self._groups.items() for group in names}
         if not by_group == by_topic == self._offsets.keys():

@@ -96,7 +96,8 @@ class Turn(msgspec.Struct):
 class BrokerState:
     """Tables, store and replies of one broker.
 
-    The reply to a request that creates a topic also waits until the topic's file is saved.
+    The reply to a request that creates a topic, or sends to a new one, also waits until the file of
+    the topics is saved.
     """
 
     def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
@@ -172,7 +173,7 @@ class BrokerState:
     def _topics_saved(self, names: Collection[str]) -> None:
         """Release the replies that waited for new topics; some still wait for the log."""
         for end, connection, frame in chain.from_iterable(map(self.new_topics.pop, names)):
-            self.answers.waiting -= 1  # `when_stored` counts it again
+            self.answers.waiting -= 1  # the log may hold the reply back again
             if end <= self.answers.released:
                 self.answers.now(connection, frame)
             else:
@@ -222,7 +223,7 @@ class BrokerState:
                 self.count_half(half.property_map(), 1, now_ms)
 
     def count_half(self, properties: Mapping[str, str], change: int, now_ms: int) -> None:
-        """Note that a half message with these properties became pending (1) or was settled (-1)."""
+        """Note that a half message with these properties is pending (1), or no longer (-1)."""
         self.half_counts.add(properties.get(REAL_TOPIC, ""), change, now_ms)
 
     def record_settled(self) -> None:

@@ -95,7 +95,7 @@ def decode_in_steps(body: bytes, *, compressed: bool) -> Steps[Registration]:
             return (yield from _decode_long(body))
         return read_json_as(body, _Body).topic_config_serialize_wrapper
     except (ValueError, TypeError, zlib.error, msgspec.MsgspecError) as error:
-        raise ProtocolError(f"the body is no registration: {error}") from error
+        raise ProtocolError(f"the body is not a registration: {error}") from error
 
 
 def _decode_long(body: bytes) -> Steps[Registration]:

@@ -255,7 +255,7 @@ def _check_field_count(header: bytes) -> None:
     """
     quotes = header.count(b'"') - header.count(b'\\"')
     if quotes > 4 * (FIELDS_MAX + len(_NAMES)):
-        raise FrameError(f"the header is no command: it has more than {FIELDS_MAX} fields")
+        raise FrameError(f"the header is not a command: it has more than {FIELDS_MAX} fields")
 
 
 def encode_command(command: Command) -> bytes:
@@ -313,7 +313,7 @@ def _decode_json_of_any_shape(header: bytes) -> Command:
         known["extFields"] = {key: _as_text(ext[key]) for key in ext if ext[key] is not None}
         return msgspec.convert(known, Command, strict=False)
     except _UNREADABLE as error:
-        raise FrameError(f"the header is no command: {header[:80]!r}") from error
+        raise FrameError(f"the header is not a command: {header[:80]!r}") from error
 
 
 # One escape; a surrogate pair counts as one. The group matches half a pair: not a character.
@@ -376,9 +376,9 @@ def _decode_compact(header: bytes) -> Command:
             key, at = _sized_text(header, at, _I16)
             ext[key], at = _sized_text(header, at, _I32)
         if at < end:
-            raise FrameError(f"the header is no command: it has more than {FIELDS_MAX} fields")
+            raise FrameError(f"the header is not a command: it has more than {FIELDS_MAX} fields")
     except (struct.error, UnicodeDecodeError) as error:
-        raise FrameError(f"the header is no command: {header[:80]!r}") from error
+        raise FrameError(f"the header is not a command: {header[:80]!r}") from error
     return Command(
         code=code,
         opaque=opaque,

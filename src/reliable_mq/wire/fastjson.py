@@ -123,7 +123,7 @@ class _Reader:
     def whole(self) -> Any:
         value = self._value()
         if self._peek():
-            raise self._error("more after the value")
+            raise self._error("unexpected text after the value")
         return value
 
     def _peek(self) -> str:
@@ -183,7 +183,7 @@ class _Reader:
     def _string(self, quote: str) -> str:
         match = _STRINGS[quote].match(self._text, self._at)
         if not match:
-            raise self._error("a text does not end")
+            raise self._error("a string is not closed")
         inner = match[1]
         if "\\" in inner:
             inner = _ESCAPE.sub(self._unescaped, inner)
@@ -197,7 +197,7 @@ class _Reader:
         if code:
             return chr(int(code, 16))
         if match[3] not in _ESCAPED:
-            raise self._error(f"no escape is written {match[0]}")
+            raise self._error(f"unknown escape {match[0]}")
         return _ESCAPED[match[3]]
 
     def _bare(self) -> Any:

@@ -56,8 +56,8 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Return the encoded form; each pair ends with 0x02.
 
     Raises:
-        MessageRefused: when a name or value contains one of the two separators, when the text is
-            not valid Unicode, or when the whole is longer than a record can hold.
+        MessageRefused: when a name or value contains a separator, when the text is not valid
+            Unicode, or when the whole is too long for a record.
     """
     if not properties:
         return b""

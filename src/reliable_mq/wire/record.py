@@ -253,7 +253,7 @@ def properties_behind_body(head: bytes, tail: bytes) -> dict[str, str]:
         raise RecordError("a record ends before its properties") from error
     begin = topic_at + topic_length + _I16.size
     if topic_length < 0 or length < 0 or begin + length != len(tail):
-        raise RecordError("the lengths behind the body of a record do not add up")
+        raise RecordError("the lengths after the body of a record do not add up")
     return decode_properties(tail[begin:])
 
 

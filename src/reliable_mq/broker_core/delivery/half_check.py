@@ -87,11 +87,13 @@ def _check_safely(state: BrokerState, offset: int, half: Record, now_ms: int) ->
     try:
         return _check(state, offset, half, now_ms)
     except MessageRefused as error:
-        log.warning("the half at offset %d is given up: %s", half.commit_log_offset, error)
+        log.warning(
+            "the half message at log offset %d is given up: %s", half.commit_log_offset, error
+        )
     try:
         _give_up(state, offset, half, now_ms)
     except MessageRefused as error:
-        log.warning("it cannot be stored for people to inspect, either: %s", error)
+        log.warning("the half message cannot be stored for inspection, either: %s", error)
         state.halves.drop(offset)
         state.count_half(half.property_map(), -1, now_ms)
     return True
@@ -124,7 +126,9 @@ def _check(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
     try:
         _ask(state, half, properties, place)
     except (MessageRefused, ValueError) as error:  # its copy is pending anyway
-        log.warning("cannot check the half at offset %d: %s", place.commit_log_offset, error)
+        log.warning(
+            "cannot check the half message at log offset %d: %s", place.commit_log_offset, error
+        )
     return True
 
 

@@ -1,8 +1,8 @@
 """Queue locks: only one client of a group at a time consumes a queue in order.
 
 A lock belongs to a client id and expires some time after its last renewal, so that a crashed client
-frees its queues. A client may ask for locks that end with its connection, if it stops to trust them
-at that moment; then its queues are free at once. (Apache's clients trust a lock until it expires,
+frees its queues. A client may ask for locks that end with its connection, if it no longer trusts
+them then; so its queues are free at once. (Apache's clients trust a lock until it expires,
 so for them only the time counts.) Source: Apache RocketMQ `RebalanceLockManager`.
 """
 

@@ -149,7 +149,9 @@ class Timers:
             if record is None:
                 pass  # damaged, and already logged
             elif timed is None:
-                log.warning("message %d of %s is no timed message", files.queue_offset, TIMER_TOPIC)
+                log.warning(
+                    "message %d of %s is not a timed message", files.queue_offset, TIMER_TOPIC
+                )
             elif not self._put(timed, now_ms):
                 has_room = False  # until some messages are delivered
                 break

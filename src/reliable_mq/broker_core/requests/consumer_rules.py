@@ -69,7 +69,7 @@ def set_message_request_mode(state: BrokerState, request: Request) -> Command:
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
         )
     if not state.request_modes.has(mode) and len(state.request_modes) >= RULES_MAX:
-        raise _too_many_rules("modes", "delete topics or groups that nobody needs")
+        raise _too_many_rules("modes", "delete unused topics or groups")
     state.request_modes.put(mode)
     state.files.change(MODES_PATH, state.request_modes.dump)
     return reply(request.command)

@@ -1,4 +1,4 @@
-"""A pull that meets damage: unreadable records are skipped and logged, all others are served.
+"""A pull of damaged records: unreadable records are skipped and logged, all others are served.
 
 A client finds the records of a pull by their size fields, so it would find none after a damaged
 one. Records that no start has checked are checked completely, with their bodies; sound ones cost

@@ -75,7 +75,8 @@ def get_all_consumer_offset(state: BrokerState, request: Request) -> Command:
         body = offsets.dump_encoded().encode()
     else:
         raise RequestRefused(
-            ResponseCode.SYSTEM_BUSY, "very many offsets are new here; retry in some seconds"
+            ResponseCode.SYSTEM_BUSY,
+            "too many offsets changed since the last save; retry in some seconds",
         )
     instead = "group by group with GET_CONSUME_STATS"
     _refuse_too_long(len(body), "the offsets of all groups", instead)

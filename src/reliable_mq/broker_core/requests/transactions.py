@@ -70,9 +70,9 @@ def append_half(
     """Store a message as a half. Its properties must have its id; its real place is added.
 
     Raises:
-        RequestRefused: when the broker accepts no half messages, when the message also has a delay
-            (Apache's broker accepts this and loses the real place), or when its properties leave no
-            room for the notes of check-backs (Apache's broker accepts this and can never check it).
+        RequestRefused: when the broker accepts no half messages. When the message also has a delay:
+            Apache's broker accepts this and loses the real place. When its properties leave no
+            room for the notes of check-backs: Apache's broker accepts this and can never check it.
     """
     if state.config.reject_transaction_message:
         raise half_refused(state.config.broker_ip)
