@@ -1,7 +1,7 @@
 """Java's `String.hashCode`; tag filters and index files use it.
 
 The hash runs over UTF-16 code units with 32-bit overflow (Java Language Specification,
-`java.lang.String.hashCode`): a polynomial in 31, the first unit before the highest power.
+`java.lang.String.hashCode`): a polynomial in 31; the first unit has the highest power.
 """
 
 import sys

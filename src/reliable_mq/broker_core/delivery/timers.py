@@ -2,8 +2,8 @@
 
 A timed message waits in the queue of `rmq_sys_wheel_timer`. `_take_up` gives it an entry of the
 timer log, and a slot of the wheel; a slot is one second, as in Apache's broker. One slot ahead of
-time a slot is loaded into buckets: one bucket per millisecond, eight bytes per message. So the
-delivery has milliseconds precision although the files have not.
+time a slot is loaded into buckets: one bucket per millisecond, eight bytes per message. So delivery
+is precise to the millisecond, although the files are not.
 
 A slot counts as delivered when the records of all its messages are durable. After a crash the
 deliveries of an unfinished slot are found in the log by their properties, so none comes twice.
