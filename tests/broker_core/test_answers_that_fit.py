@@ -77,9 +77,9 @@ def test_an_answer_that_fits_no_frame_says_so() -> None:
     [
         (
             {"k" * 70_000: "v"},
-            "a name or a number in its header is too large for the ROCKETMQ form",
+            "a name or a number of the header is too large for the ROCKETMQ format",
         ),
-        ({"k": "\ud800"}, "its header holds half a character"),
+        ({"k": "\ud800"}, "the header contains half a surrogate pair"),
     ],
 )
 def test_an_answer_whose_field_does_not_fit_its_header_says_so(

@@ -345,13 +345,13 @@ def test_files_that_go_before_their_time_for_want_of_space_are_warned_of_and_oth
     gone, size = kept - len(log_files(world)), world.state.store.log.start - start
     assert gone > 0
     told = (
-        f"the disk is 91 % full: {gone} files of the log go ({size} bytes), {gone} of them before "
-        "their fileReservedTime of 72 h; whoever has not read their messages misses them"
+        f"the disk is 91 % full: {gone} log files are removed ({size} bytes), {gone} of them "
+        "before their fileReservedTime of 72 h; consumers that have not read them lose messages"
     )
     assert caplog.messages == [
         "the disk is 91 % full, sends are refused until there is room",
         told,
-        "the disk is 50 % full, sends go on",
+        "the disk is 50 % full, sends resume",
     ]
 
 

@@ -275,7 +275,7 @@ def test_a_taken_port_is_told_in_one_line_before_the_store_is_touched(
             ("--namesrv", "a:1,b:0"),
             "name server 'b:0' is no host:port: a port is a number from 1 to 65535",
         ),
-        (("--set", "flushDiskType=x"), "flushDiskType=x: it is SYNC_FLUSH or ASYNC_FLUSH"),
+        (("--set", "flushDiskType=x"), "flushDiskType=x: use SYNC_FLUSH or ASYNC_FLUSH"),
         (("--set", "traceOn=perhaps"), "traceOn=perhaps: Expected `bool`, got `str`"),
         (("--config", "/no/such.conf"), "--config /no/such.conf: No such file or directory"),
         (("--namesrv", "localhost"), "name server 'localhost' is no host:port: it has no port"),

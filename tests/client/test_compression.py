@@ -57,7 +57,7 @@ def test_what_is_damaged_cut_short_or_too_large_is_never_a_body(kind: str) -> No
 
 
 def test_a_kind_that_nobody_knows_is_no_body() -> None:
-    with pytest.raises(RecordError, match="something unknown"):
+    with pytest.raises(RecordError, match="unknown compression type"):
         decompress(b"x", 0x701, LIMIT)
 
 

@@ -96,7 +96,7 @@ def test_a_row_that_does_not_read_refuses_a_long_registration(
     if "note" in wrong:
         assert len(decode_registration(plain(rows), compressed=False).topic_config_table) == 9_000
     else:
-        with pytest.raises(ProtocolError, match="the body is no registration: Expected"):
+        with pytest.raises(ProtocolError, match="the body is not a registration: Expected"):
             decode_registration(plain(rows), compressed=False)
 
 

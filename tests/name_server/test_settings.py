@@ -95,7 +95,7 @@ def test_settings_have_room_for_so_much_and_no_more(world: World) -> None:
     assert world.ask(Ask.PUT_KV_CONFIG, large).code == Code.SUCCESS, "it replaces the other"
     refused = world.ask(Ask.PUT_KV_CONFIG, {**large, "key": "others"})
     assert refused.code == Code.SYSTEM_ERROR
-    assert "remove some first" in str(refused.remark)
+    assert "remove some settings first" in str(refused.remark)
     world.ask(Ask.DELETE_KV_CONFIG, ORDER)
     assert world.ask(Ask.PUT_KV_CONFIG, {**large, "key": "others"}).code == Code.SUCCESS
 

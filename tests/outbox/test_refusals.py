@@ -22,7 +22,7 @@ from reliable_mq.errors import MessageRefused, UsageError
         ({"properties": {"a": "\x01"}}, "separators"),
         ({"properties": {"a": "x" * 40_000}}, "at most|are allowed"),
         ({"properties": {"a": "x" * 32_000}}, "bytes, 31743 are allowed"),
-        ({"properties": {"a": "\ud800"}}, "no Unicode"),
+        ({"properties": {"a": "\ud800"}}, "not valid Unicode"),
         ({"properties": {"a": 1}}, "property 'a'=1: both must be str"),
         ({"properties": {1: "a"}}, "property 1='a': both must be str"),
     ],

@@ -149,12 +149,12 @@ def test_no_path_leads_out_of_the_store(tmp_path: Path, path: str) -> None:
     """Names of topics are parts of paths."""
     disk = FileDisk(tmp_path / "store")
     for store in (disk, MemoryDisk()):
-        with pytest.raises(StoreError, match="no path inside of a store"):
+        with pytest.raises(StoreError, match="not a path inside the store"):
             store.open(path, 100)
-        with pytest.raises(StoreError, match="no path inside of a store"):
+        with pytest.raises(StoreError, match="not a path inside the store"):
             store.write_text(path, "text")
     for use in (disk.read_text, disk.names, disk.size_of, disk.modified_ms, disk.remove):
-        with pytest.raises(StoreError, match="no path inside of a store"):
+        with pytest.raises(StoreError, match="not a path inside the store"):
             use(path)
     disk.close()
 

@@ -138,7 +138,7 @@ def test_requests_of_the_peer_are_heard_and_those_that_want_a_reply_get_one() ->
     ("too_much", "why"),
     [
         ({"body": bytes(LENGTH_MAX)}, "frame length 16777"),
-        ({"remark": "the file \udcff is not there"}, "half a character"),
+        ({"remark": "the file \udcff is not there"}, "half a surrogate pair"),
     ],
 )
 def test_a_reply_of_ours_that_cannot_be_sent_is_no_fault_of_the_peer_which_is_told(

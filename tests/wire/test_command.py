@@ -262,7 +262,7 @@ def test_bytes_behind_the_ext_fields_of_the_compact_form_are_left_alone() -> Non
     ],
 )
 def test_a_header_that_is_no_command_is_a_frame_error(header: bytes) -> None:
-    with pytest.raises(FrameError, match="no command"):
+    with pytest.raises(FrameError, match="not a command"):
         of_json(header)
 
 

@@ -35,7 +35,7 @@ def test_ids_are_those_of_apache() -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "G" * 32, "7F" * 15, "7F" * 17, "7F " * 16, "é" * 32])
 def test_what_is_no_id_is_a_record_error(text: str) -> None:
-    with pytest.raises(RecordError, match="no offset message id"):
+    with pytest.raises(RecordError, match="not an offset message id"):
         decode_offset_message_id(text)
 
 

@@ -1,5 +1,5 @@
-"""The bundled broker's decisions: commands in, turns out.
+"""The decisions of the bundled broker: commands in, turns out.
 
-Receives commands and the time; hands on what to append and what to answer once it is durable;
-refuses to know sockets, threads and the clock.
+Receives commands and the time. Returns batches to append, and replies that wait until the batches
+are durable. Does not know sockets, threads or the clock.
 """

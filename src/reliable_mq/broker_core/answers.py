@@ -1,7 +1,7 @@
-"""What the broker answers, and when it may leave.
+"""The replies of a broker, and when each may leave.
 
-Receives frames for connections; hands on those that may leave with a turn. Whatever waits for one
-turn's records waits together: they are written, and become durable, in one.
+Receives frames for connections. Returns the frames that may leave at the end of a turn. All replies
+that wait for the records of one turn wait together: these records become durable together.
 """
 
 from collections import deque
@@ -13,34 +13,34 @@ Answer = tuple[int, bytes]
 
 
 class Answers:
-    """The answers of a broker.
+    """The replies of a broker.
 
-    Invariant B2: an answer that waits for the log leaves only when the log has come to its offset,
-    and answers that wait leave in the order of their offsets.
+    Invariant B2: a reply that waits for the log leaves only when the log is stored up to its
+    offset. Waiting replies leave in the order of their offsets.
     """
 
     def __init__(self) -> None:
         self._ready: list[Answer] = []
-        self._held: list[Answer] = []  # they wait for what this turn appends
+        self._held: list[Answer] = []  # replies that wait for the records of this turn
         self._held_end = 0
-        # Those of earlier turns, by the log offset for which they wait.
+        # Replies of earlier turns, by the log offset that they wait for.
         self._withheld: deque[tuple[int, list[Answer]]] = deque()
-        self.waiting = 0  # how many wait for turns that were taken, or a new topic's file
-        self.released = 0  # the log offset up to which answers have left
+        self.waiting = 0  # replies that wait for earlier turns, or for the file of a new topic
+        self.released = 0  # the log offset up to which replies have left
 
     def now(self, connection: int, frame: bytes) -> None:
-        """Answer at the end of this turn."""
+        """Send a reply at the end of this turn."""
         self._ready.append((connection, frame))
 
     def when_stored(self, connection: int, end: int, frame: bytes) -> None:
-        """Answer when everything before log offset `end` is as safe as the flush type promises."""
+        """Send a reply when the log before `end` is stored as the flush type promises."""
         self._held.append((connection, frame))
         self._held_end = max(self._held_end, end)
 
     def release(self, end: int) -> int:
-        """Let the answers go that waited for log offsets up to `end`; return how many.
+        """Release the replies that wait for log offsets up to `end`; return their number.
 
-        With ASYNC_FLUSH an older end comes again, when it is durable: it lets nobody go anew.
+        With ASYNC_FLUSH an older `end` is reported again when it is durable. It releases nothing.
         """
         withheld, count = self._withheld, 0
         self.released = max(self.released, end)
@@ -52,19 +52,19 @@ class Answers:
         return count
 
     def take(self, log_end: int) -> list[Answer]:
-        """End a turn, after which the log ends at `log_end`; return the answers that may leave."""
+        """End a turn, after which the log ends at `log_end`; return the replies that may leave."""
         if self._held:
             self._withhold(log_end)
         return self.take_ready()
 
     def take_ready(self) -> list[Answer]:
-        """Return the answers that may leave now."""
+        """Return the replies that may leave now."""
         ready, self._ready = self._ready, []
         return ready
 
     @property
     def is_held(self) -> bool:
-        """Whether an answer waits for a turn to end."""
+        """Whether a reply waits for the end of the turn."""
         return bool(self._held)
 
     def _withhold(self, log_end: int) -> None:

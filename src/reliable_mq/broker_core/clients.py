@@ -1,7 +1,7 @@
-"""Who is connected: producers and consumers by group, known from their heartbeats.
+"""Connected producers and consumers by group, known from their heartbeats.
 
-Members are keyed by connection; a client id is listed once. A member that sends no heartbeat for
-120 s, or whose connection closes, is gone.
+Members are keyed by connection; a list of client ids has no duplicates. A member is removed when it
+sends no heartbeat for 120 s, or when its connection closes.
 Source: Apache RocketMQ `ConsumerManager`, `ConsumerGroupInfo`, `ProducerManager`.
 """
 
@@ -15,7 +15,7 @@ from reliable_mq.errors import InvariantBroken
 EXPIRY_MS = 120_000
 BROADCASTING = "BROADCASTING"
 
-# What the table keeps, in bytes of memory: measured, and rounded up.
+# Memory per entry of the table, in bytes: measured, rounded up.
 _SUBSCRIPTION_SIZE = 700
 _TAG_SIZE = 85  # without its characters
 _GROUP_SIZE = 1_100
@@ -23,14 +23,14 @@ _MEMBER_SIZE = 700
 
 
 class ClientLimits(msgspec.Struct, frozen=True):
-    """How many bytes heartbeats may leave in memory: those of one connection, and all."""
+    """Limits of memory used by heartbeats, in bytes: for one connection, and for all."""
 
     size_of_one: int = 32 * 1024 * 1024
     size_of_all: int = 256 * 1024 * 1024
 
 
 class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a group wants of one topic."""
+    """A group's subscription to one topic."""
 
     topic: str
     sub_string: str = "*"
@@ -41,7 +41,7 @@ class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
     class_filter_mode: bool = False
 
     def measure(self) -> int:
-        """Return how many bytes of memory it takes, or some more."""
+        """Return an upper bound of its memory, in bytes."""
         size = _SUBSCRIPTION_SIZE + _size_of(self.topic, self.sub_string, self.expression_type)
         if self.tags_set:
             size += _TAG_SIZE * len(self.tags_set) + getsizeof("".join(self.tags_set))
@@ -52,7 +52,7 @@ class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a consumer's heartbeat says of its group; what it leaves out stays as it was."""
+    """The group of a consumer's heartbeat. A field that the heartbeat omits keeps its value."""
 
     group_name: str
     consume_type: str | None = None
@@ -73,14 +73,14 @@ class RegisteredMember(msgspec.Struct):
     address: str = ""
 
     def measure(self, group: str) -> int:
-        """Return how many bytes of memory it takes in a group, or some more."""
+        """Return an upper bound of its memory in a group, in bytes."""
         return _MEMBER_SIZE + _size_of(self.client_id, self.language, group)
 
 
 class RegisteredGroup(msgspec.Struct, kw_only=True):
-    """The members of a group and what it subscribes to.
+    """The members of a group, and its subscriptions.
 
-    `size` is how many bytes of memory it takes, without its members.
+    `size` is the memory of the group without its members, in bytes.
     """
 
     name: str
@@ -92,11 +92,11 @@ class RegisteredGroup(msgspec.Struct, kw_only=True):
     size: int = 0
 
     def client_ids(self) -> list[str]:
-        """Return the client ids, each once, in the order of their arrival."""
+        """Return the client ids without duplicates, in order of arrival."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
     def update(self, beat: ConsumerData, *, keeps_subscriptions: bool) -> bool:
-        """Take what a heartbeat says; return whether a topic came or went."""
+        """Apply a heartbeat; return whether the set of subscribed topics changed."""
         self.consume_type = beat.consume_type or self.consume_type
         self.message_model = beat.message_model or self.message_model
         self.consume_from_where = beat.consume_from_where or self.consume_from_where
@@ -107,9 +107,9 @@ class RegisteredGroup(msgspec.Struct, kw_only=True):
         return is_changed
 
     def updated(self, beat: ConsumerData) -> dict[str, SubscriptionData]:
-        """Return the subscriptions behind a heartbeat.
+        """Return the subscriptions after a heartbeat.
 
-        A newer version of a known topic replaces the older silently.
+        For a known topic a newer version replaces the older one.
         """
         offered: dict[str, SubscriptionData] = {}
         for item in beat.subscription_data_set or ():
@@ -119,7 +119,7 @@ class RegisteredGroup(msgspec.Struct, kw_only=True):
         return offered
 
     def measure(self, subscriptions: Iterable[SubscriptionData], beat: ConsumerData) -> int:
-        """Return how many bytes of memory it takes behind a heartbeat, or some more."""
+        """Return an upper bound of the group's memory after a heartbeat, in bytes."""
         texts = (
             beat.consume_type or self.consume_type,
             beat.message_model or self.message_model,
@@ -132,23 +132,23 @@ class RegisteredGroup(msgspec.Struct, kw_only=True):
 class ClientTable:
     """All groups.
 
-    Invariant C2: a connection is in a group only as long as it is open, and no group is empty.
+    Invariant C2: a connection is in a group only while it is open, and no group is empty.
 
     Args:
-        limits: how much memory the groups may take.
+        limits: how much memory the groups may use.
     """
 
     def __init__(self, limits: ClientLimits | None = None) -> None:
         self._limits = limits or ClientLimits()
-        self._size = 0  # of groups and members, in bytes
+        self._size = 0  # memory of groups and members, in bytes
         self._consumers: dict[str, RegisteredGroup] = {}
         self._producers: dict[str, dict[int, RegisteredMember]] = {}
         self._producer_connections: dict[str, int] = {}  # by client id
-        self._groups_of: dict[int, set[str]] = {}  # by connection; consumer and producer groups
+        self._groups_of: dict[int, set[str]] = {}  # consumer and producer groups by connection
         self._fingerprints: dict[str, int] = {}
 
     def invariants(self) -> None:
-        """C2, as far as it can be seen here; see the class."""
+        """Check C2 as far as this table shows it; see the class."""
         groups = {name: set(group.members) for name, group in self._consumers.items()}
         for name, members in self._producers.items():
             groups[name] = groups.get(name, set()) | members.keys()
@@ -162,13 +162,13 @@ class ClientTable:
             member.client_id for members in self._producers.values() for member in members.values()
         }
         if not self._producer_connections.keys() <= known:
-            raise InvariantBroken("C2: a client is found that is no producer")
+            raise InvariantBroken("C2: a connection is kept for a client that is not a producer")
         if not self._fingerprints.keys() <= self._consumers.keys():
             raise InvariantBroken("C2: the fingerprint of a group without members is kept")
         if self._size != self._measured():
-            raise InvariantBroken(f"C2: {self._size} bytes counted, {self._measured()} are kept")
+            raise InvariantBroken(f"C2: {self._size} bytes counted, {self._measured()} are used")
         if seen != self._groups_of:
-            raise InvariantBroken(f"C2: {self._groups_of} are the groups of connections in {seen}")
+            raise InvariantBroken(f"C2: groups by connection {self._groups_of}, members in {seen}")
 
     def _measured(self) -> int:
         members = [
@@ -189,10 +189,10 @@ class ClientTable:
         *,
         keeps_subscriptions: bool = False,
     ) -> bool:
-        """Whether a heartbeat can be noted within the limits.
+        """Whether a heartbeat fits within the memory limits.
 
-        One that makes nothing larger always can. A connection is charged with its groups, however
-        many others are in them.
+        A heartbeat that needs no more memory always fits. The whole memory of a group is charged to
+        each connection in it.
         """
         connection, limits = member.connection, self._limits
         grown = 0
@@ -213,7 +213,7 @@ class ClientTable:
         )
 
     def _size_behind(self, connection: int) -> int:
-        """Return how many bytes a connection's groups take, and its own places in them."""
+        """Return the memory of a connection's groups and of its memberships, in bytes."""
         size = 0
         for name in self._groups_of.get(connection, ()):
             group = self._consumers.get(name)
@@ -225,7 +225,7 @@ class ClientTable:
         return size
 
     def consumer_group(self, name: str) -> RegisteredGroup | None:
-        """Return a group that has members, or None."""
+        """Return a group with its members, or None."""
         return self._consumers.get(name)
 
     def producers(self) -> dict[str, list[RegisteredMember]]:
@@ -248,11 +248,11 @@ class ClientTable:
             self._forget_producer(former)
 
     def groups_of(self, connection: int) -> Set[str]:
-        """Return the groups whose producers or consumers are behind a connection."""
+        """Return the groups of the producers and consumers of a connection."""
         return self._groups_of.get(connection, frozenset())
 
     def _forget_producer(self, former: RegisteredMember) -> None:
-        """Forget where a client's producer is, unless another group of the connection has it."""
+        """Forget a producer's connection, unless it is in another group of that connection."""
         connection, client_id = former.connection, former.client_id
         if self._producer_connections.get(client_id) != connection:
             return
@@ -268,9 +268,9 @@ class ClientTable:
         """Note a consumer's heartbeat; return whether the group's members must rebalance.
 
         Args:
-            group: what the heartbeat says of the group.
-            member: who sent it.
-            keeps_subscriptions: whether the heartbeat says nothing of subscriptions.
+            group: the group in the heartbeat.
+            member: the sender.
+            keeps_subscriptions: whether the heartbeat omits the subscriptions. Default False.
         """
         name = group.group_name
         known = self._consumers.get(name)
@@ -286,16 +286,16 @@ class ClientTable:
         return is_new or is_changed
 
     def note_fingerprint(self, group: str, fingerprint: int) -> bool:
-        """Note the fingerprint of a group's heartbeat; return whether it differs from the last.
+        """Note the fingerprint of a group's heartbeat; return whether the fingerprint changed.
 
-        Clients that send one leave their subscriptions out as long as nothing changes.
+        A client that sends fingerprints omits its subscriptions while they do not change.
         """
         last = self._fingerprints.get(group)
         self._fingerprints[group] = fingerprint
         return last is not None and last != fingerprint
 
     def next_producer(self, group: str) -> int | None:
-        """Return the connection of a producer of the group, of each in turn; None without one."""
+        """Return the connection of a producer of the group, round robin; None without producers."""
         members = self._producers.get(group)
         if not members:
             return None
@@ -304,11 +304,11 @@ class ClientTable:
         return connection
 
     def find_producer(self, client_id: str) -> int | None:
-        """Return the connection over which a client registered as a producer, or None."""
+        """Return the connection on which a client is a producer, or None."""
         return self._producer_connections.get(client_id)
 
     def unregister_consumer(self, name: str, connection: int) -> bool:
-        """Remove a member; return whether it was one."""
+        """Remove a member; return whether it was a member."""
         group = self._consumers.get(name)
         member = group.members.pop(connection, None) if group else None
         if group is None or member is None:
@@ -334,7 +334,7 @@ class ClientTable:
         self._left(name, connection)
 
     def _left(self, name: str, connection: int) -> None:
-        """Note that a connection left a group, unless it is in another of that name."""
+        """Note that a connection left a group, unless it is still in it as the other kind."""
         group = self._consumers.get(name)
         is_consumer = group is not None and connection in group.members
         if is_consumer or connection in self._producers.get(name, {}):
@@ -352,7 +352,7 @@ class ClientTable:
         return [name for name in names if self.unregister_consumer(name, connection)]
 
     def expire(self, now_ms: int) -> list[str]:
-        """Remove the members that fell silent; return the consumer groups that lost one."""
+        """Remove members without heartbeats; return the consumer groups that lost a member."""
         deadline = now_ms - EXPIRY_MS
         for name, members in list(self._producers.items()):
             for member in [m for m in members.values() if m.last_seen_ms < deadline]:
@@ -372,6 +372,6 @@ def _size_of(*texts: str | None) -> int:
 
 
 def _size_in(members: Mapping[int, RegisteredMember] | None, group: str, connection: int) -> int:
-    """Return how many bytes a connection's place in a group takes."""
+    """Return the memory of a connection's membership in a group, in bytes."""
     member = members.get(connection) if members else None
     return member.measure(group) if member else 0

@@ -1,8 +1,8 @@
-"""The broker's settings, under Apache RocketMQ's property names and with its defaults.
+"""The broker's settings, with Apache RocketMQ's property names and defaults.
 
-Two defaults differ, because of what is promised of an acknowledged message. flushDiskType is
-SYNC_FLUSH (promise P3). cleanFileForciblyEnable is false: a disk that fills removes no message
-before its fileReservedTime.
+Two defaults differ, to protect acknowledged messages. flushDiskType is SYNC_FLUSH (promise P3).
+cleanFileForciblyEnable is false: a full disk removes no message before its fileReservedTime.
+
 Source: Apache RocketMQ `BrokerConfig`, `MessageStoreConfig`.
 """
 
@@ -40,15 +40,15 @@ ASYNC_FLUSH = "ASYNC_FLUSH"
 _ROLL_MAX = 7 * 24 * 3600 - 60  # half of the timer wheel, less a minute
 _TIMER_SLOTS_MS = (100, 200, 500, 1_000)
 _DELAY = re.compile(r"[0-9]{1,9}[smhd]")
-_SHOWN_MAX = 80  # characters of a name or a value that an error or a warning shows
-_UNSUPPORTED_SHOWN_MAX = 50  # properties that are warned of by their names
+_SHOWN_MAX = 80  # characters of a name or a value in an error or a warning
+_UNSUPPORTED_SHOWN_MAX = 50  # unsupported properties that have a warning each
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-# Every number has bounds, those of Java's int at least: a time that no clock and no sleep can take
-# would be found out long after it was accepted.
+# Every number has bounds, at least those of Java's int: a time beyond the range of clocks and
+# sleeps would fail long after it was accepted.
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=I32_MAX)]
-_PullSize = Annotated[int, msgspec.Meta(ge=1, le=FRAME_SIZE_MAX - 64 * 1024)]  # fits an answer
+_PullSize = Annotated[int, msgspec.Meta(ge=1, le=FRAME_SIZE_MAX - 64 * 1024)]  # fits into a reply
 _BodySize = Annotated[int, msgspec.Meta(ge=1, le=MESSAGE_BODY_SIZE_MAX)]
 _QueueCount = Annotated[int, msgspec.Meta(ge=1, le=QUEUES_MAX)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
@@ -58,7 +58,7 @@ _Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]*$")]  # fits into a 
 
 @decodable
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Every property that this broker supports. Times are in milliseconds, sizes in bytes."""
+    """Every property that this broker supports. Times in milliseconds, sizes in bytes."""
 
     broker_cluster_name: _Name = msgspec.field(default="DefaultCluster", name="brokerClusterName")
     broker_name: _Name = msgspec.field(default="broker-a", name="brokerName")
@@ -152,12 +152,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """Where clients find this broker, "host:port"."""
+        """The address of this broker for clients, "host:port"."""
         return address_of(self.broker_ip, self.listen_port)
 
     @property
     def timer_precision_ms(self) -> int:
-        """How long a slot of the timer wheel lasts: the longest that is no longer than asked for.
+        """Duration of a timer-wheel slot: the longest supported one up to the configured value.
 
         Source: Apache RocketMQ `MessageStoreConfig`.
         """
@@ -166,7 +166,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def timer_roll_window(self) -> int:
-        """Slots after which a timed message goes round; out of range it is the most there can be.
+        """Slots after which a timed message is stored again; if out of range, the maximum.
 
         Source: Apache RocketMQ `TimerMessageStore`.
         """
@@ -174,7 +174,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retention(self) -> RetentionRules:
-        """When files of the log go; Apache keeps two of the ratios within bounds of its own."""
+        """The rules for removing log files; two ratios are clamped to Apache's bounds."""
         return RetentionRules(
             hours=parse_hours(self.delete_when),
             reserved_ms=hours_ms(self.reserved_hours),
@@ -195,14 +195,14 @@ def parse_delay_levels(text: str) -> dict[int, int]:
     """Return the delay of each level in milliseconds.
 
     Raises:
-        ConfigurationError: when a level is no number followed by s, m, h or d.
+        ConfigurationError: when a level is not a number followed by s, m, h or d.
     """
     delays: dict[int, int] = {}
     for level, word in enumerate(text.split(), start=1):
         if not _DELAY.fullmatch(word):
             raise ConfigurationError(
-                f"messageDelayLevel: {cut(word, _SHOWN_MAX)!r} is no delay; write a number of at "
-                "most nine digits and s, m, h or d"
+                f"messageDelayLevel: {cut(word, _SHOWN_MAX)!r} is not a delay; write a number of "
+                "at most nine digits, then s, m, h or d"
             )
         delays[level] = int(word[:-1]) * _UNITS_MS[word[-1]]
     if not delays:
@@ -211,13 +211,13 @@ def parse_delay_levels(text: str) -> dict[int, int]:
 
 
 def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
-    """Return the settings and warnings of the properties that are not supported.
+    """Return the settings, and a warning for each unsupported property.
 
-    A peer may send many such properties. Each of the first 50 has a warning with the nearest name
-    that is supported; the search takes about 60 us for each. One warning counts the others.
+    A peer may send many such properties. Each of the first 50 has a warning that suggests the
+    nearest supported name; the search takes about 60 us each. One warning counts the rest.
 
     Raises:
-        ConfigurationError: when a value does not read or is out of range.
+        ConfigurationError: when a value does not parse or is out of range.
     """
     known = {field.encode_name: field.name for field in msgspec.structs.fields(BrokerConfig)}
     unknown = [name for name in properties if name not in known]
@@ -234,7 +234,7 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
     return config, warnings
 
 
-# What is built from these when the broker starts does not follow them later.
+# Objects that are built from these at the start do not follow later changes.
 _READ_AT_START = frozenset(
     {
         *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "listenPort", "namesrvAddr"),
@@ -251,8 +251,8 @@ def changed_config(
     """Return the settings after a change at run time, and warnings; see `broker_config`.
 
     Raises:
-        ConfigurationError: when a value does not read or is out of range, or is one that the broker
-            reads only when it starts.
+        ConfigurationError: when a value does not parse or is out of range, or when the broker reads
+            the property only at its start.
     """
     current = msgspec.to_builtins(config)
     for name in sorted(_READ_AT_START & changes.keys()):
@@ -296,18 +296,18 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigurationError(f"deleteWhen={shown}: {cut(str(error), 200)}") from error
     if config.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):
         raise ConfigurationError(
-            f"flushDiskType={config.flush_disk_type}: it is {SYNC_FLUSH} or {ASYNC_FLUSH}"
+            f"flushDiskType={config.flush_disk_type}: use {SYNC_FLUSH} or {ASYNC_FLUSH}"
         )
     try:
         ipaddress.ip_address(config.broker_ip)
     except ValueError as error:
-        raise ConfigurationError(f"brokerIP1={config.broker_ip}: it is no IP address") from error
+        raise ConfigurationError(f"brokerIP1={config.broker_ip}: not an IP address") from error
     if config.broker_id != 0:
         raise ConfigurationError(f"brokerId={config.broker_id}: only masters (0) are supported")
     if config.message_size_max > MESSAGE_BODY_SIZE_MAX:
         raise ConfigurationError(
-            f"maxMessageSize={config.message_size_max}: {MESSAGE_BODY_SIZE_MAX} is the most that a "
-            "record can hold"
+            f"maxMessageSize={config.message_size_max}: a record can hold at most "
+            f"{MESSAGE_BODY_SIZE_MAX}"
         )
     if config.segment_size < 4096 or config.message_size_max + 65_536 > config.segment_size:
         raise ConfigurationError(
@@ -317,7 +317,7 @@ def _check(config: BrokerConfig) -> None:
     if config.transaction_op_size_max + 65_536 > config.segment_size:
         raise ConfigurationError(
             f"transactionOpMsgMaxSize={config.transaction_op_size_max}: a segment of "
-            f"mappedFileSizeCommitLog={config.segment_size} must hold a body of so many bytes and "
+            f"mappedFileSizeCommitLog={config.segment_size} must hold a body of this size and "
             "64 KiB"
         )
     if config.timer_file_size < 4096:

@@ -1,8 +1,8 @@
-"""The configuration files that are to be written, and who waits until they are.
+"""Configuration files with unsaved changes, and the callbacks that wait for a save.
 
-Receives which table changed; hands on texts, and says when they are on the medium; refuses to know
-what stands in them. A text is made when it leaves, not when its table changes, and one write is
-under way at a time: the slower the disk, the more changes share the next.
+Receives the paths of changed tables. Returns texts to write. Does not know their content. A text is
+made when the write begins, not when its table changes. One write is under way at a time, so on a
+slow disk more changes share one write.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ _Act = Callable[[], None]
 
 
 class ConfigFiles:
-    """Files by path, with what makes their text.
+    """Changed files by path, each with the function that makes its text.
 
-    Invariant F2: whoever waits is let go by a write whose text was made after the change. The text
-    of the offsets may have been made before; nobody waits for it.
+    Invariant F2: a waiting callback is called after a write whose text was made after the change.
+    Exception: the text of the offsets may be made earlier, because nothing waits for it.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class ConfigFiles:
 
     @property
     def is_changed(self) -> bool:
-        """Whether a table changed that is not being written."""
+        """Whether a table has a change that is not being written."""
         return bool(self._changed)
 
     @property
@@ -35,7 +35,7 @@ class ConfigFiles:
         return bool(self._under_way)
 
     def change(self, path: str, dump: _Dump, *, is_first: bool = False) -> None:
-        """Note that a table changed; its file is written soon, before the others if `is_first`."""
+        """Note a change of a table; its file is written soon, and first if `is_first`."""
         if is_first:
             self._changed.pop(path, None)
             self._changed = {path: dump, **self._changed}
@@ -43,7 +43,7 @@ class ConfigFiles:
             self._changed[path] = dump
 
     def when_saved(self, act: _Act) -> None:
-        """Call `act` when all that changed up to now is on the medium; now, if it is."""
+        """Call `act` when all changes up to now are on the medium; at once if there are none."""
         if self._changed:
             self._waiting.append(act)
         elif self._under_way:
@@ -52,7 +52,7 @@ class ConfigFiles:
             act()
 
     def take(self) -> dict[str, str]:
-        """Return the texts to write now, by path; none while others are being written."""
+        """Return the texts to write now, by path; empty while a write is under way."""
         if not self._changed or self._under_way:
             return {}
         self._under_way, self._changed = self._changed, {}
@@ -60,14 +60,14 @@ class ConfigFiles:
         return {path: dump() for path, dump in self._under_way.items()}
 
     def saved(self) -> None:
-        """Note that what was taken last is on the medium."""
+        """Note that the texts of the last `take` are on the medium."""
         self._under_way = {}
         acts, self._waiting_under_way = self._waiting_under_way, []
         for act in acts:
             act()
 
     def take_rest(self) -> dict[str, str]:
-        """Return all texts that are not known to be on the medium; nobody waits any more."""
+        """Return all texts that may not be on the medium; no callback is called any more."""
         rest = {**self._under_way, **self._changed}
         self._under_way, self._changed = {}, {}
         return {path: dump() for path, dump in rest.items()}

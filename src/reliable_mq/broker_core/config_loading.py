@@ -1,10 +1,10 @@
-"""Reading the configuration files at a start, those that a crash left empty or broken included.
+"""Loading of the configuration files at a start, including files that a crash left broken.
 
-Receives who takes which file's text; hands on nothing; refuses to guess: a file that says what it
-cannot say stops the start, unless the copy beside it can be read.
-Source: Apache RocketMQ `ConfigManager`, `MixAll.string2File`: what a file said before its last
-change stands in `X.bak`, and is taken when X is missing, empty or broken. Apache's broker then goes
-on without a table where no copy is; here a broken file without a copy is refused.
+Receives a loader for each path. Never guesses: an invalid file stops the start, unless the backup
+copy beside it is readable.
+Source: Apache RocketMQ `ConfigManager`, `MixAll.string2File`. The copy `X.bak` has the content
+before the last change. It is loaded when X is missing, empty or broken. Without a copy Apache's
+broker starts with an empty table; this broker refuses a broken file without a copy.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,21 +22,21 @@ Load = Callable[[str], None]
 
 
 def load_tables(disk: Disk, loaders: Mapping[str, Load]) -> None:
-    """Let each loader take the text of its file, if there is one.
+    """Pass the content of each file that exists to its loader.
 
     Raises:
-        StoreCorrupt: when a file is broken and has no copy that can be read. Nothing was changed.
+        StoreCorrupt: when a file is broken and has no readable copy. No file was changed.
     """
     for path, load in loaders.items():
         _load(disk, path, load)
 
 
 def warn_of_missing(disk: Disk, path: str) -> None:
-    """Say that a file which every broker writes is missing beside a log: something lost it."""
+    """Warn if a file that every broker writes is missing beside a log: it was lost."""
     if disk.names(LOG_FOLDER) and disk.size_of(path) < 0 and disk.size_of(f"{path}.bak") < 0:
         log.warning(
-            "%s is missing beside a log: topics, and whatever else config/ held (settings of "
-            "groups, how far they have come), begin anew; restore the folder from a copy",
+            "%s is missing beside a log: topics, and all else that config/ had (settings of "
+            "groups, offsets of groups), start empty; restore the folder from a copy",
             path,
         )
 
@@ -56,13 +56,13 @@ def _load(disk: Disk, path: str, load: Load) -> None:
     else:
         if not _load_copy(disk, copy, load):
             if fault == "empty":
-                log.warning("%s is empty and has no copy that can be read: it says nothing", path)
+                log.warning("%s is empty and has no readable copy: the table starts empty", path)
             return
-    log.warning("%s is %s, what it said before was taken from %s", path, fault, copy)
+    log.warning("%s is %s; its earlier content was loaded from %s", path, fault, copy)
 
 
 def _load_copy(disk: Disk, copy: str, load: Load) -> bool:
-    """Load a copy; return whether there is one that can be read."""
+    """Load a copy; return whether a readable copy exists."""
     try:
         text = disk.read_text(copy)
         if text:

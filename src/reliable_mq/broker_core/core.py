@@ -1,9 +1,9 @@
 """The broker's core: commands and time in, turns out.
 
 The shell calls `receive` for each command of a loop turn, then `take_turn`. It writes and syncs the
-turn's batch and reports with `stored`, at once or later; `tick` does what is due by the clock.
-B1: a request that is refused changes nothing. S2: a reply leaves only when its record is stored as
-the flush type promises.
+turn's batch, and reports this with `stored`, at once or later. `tick` does time-based work.
+B1: a refused request changes nothing. S2: a reply leaves only when its record is stored as the
+flush type promises.
 """
 
 from collections.abc import Callable
@@ -40,9 +40,9 @@ from reliable_mq.wire.record import pack_host
 log = limited_log(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
-_INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log: messages of 1 KiB are listed in 3 s
-# Answers to waiting pulls that are made in one turn, in microseconds of work: many may wait for one
-# message or for one moment, and others wait for their turn.
+_INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log; at 1 KiB each, indexing takes 3 s
+# Budget for replies to waiting pulls in one turn, in microseconds of work. Many pulls may wait for
+# one message or one time, and other requests must not wait for all of them.
 _WAITING_COST_MAX = 20_000
 _SAMPLE_INTERVAL_MS = 1_000
 
@@ -71,7 +71,7 @@ class BrokerCore:
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
         self._arrived: dict[tuple[str, int], set[int]] = {}
-        self._room = _WAITING_COST_MAX  # for answers to waiting pulls, until the turn ends
+        self._room = _WAITING_COST_MAX  # the rest of the budget until the turn ends
         self._is_encoding_offsets = False
         self._due_ms = dict.fromkeys(
             ("statistics", "delays", "offsets", "delay offsets", "clients", "halves"), 0
@@ -95,7 +95,7 @@ class BrokerCore:
         """Recover the store and read the configuration files.
 
         Raises:
-            StoreCorrupt: when a file says what it cannot say.
+            StoreCorrupt: when a file has impossible content.
         """
         state, config = self.state, self.state.config
         loaders = {
@@ -137,21 +137,21 @@ class BrokerCore:
         state.settled(0, None, now_ms)
         state.halves.recover(state.store, state.offsets, progress.log_end if progress else 0)
         state.count_halves(now_ms)
-        # Producers come back first, then they are asked.
+        # Producers need time to reconnect before the first check-back.
         self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
         state.store.on_dispatch = self._note_arrival
 
     def _save_now(self, path: str, text: str) -> None:
-        """Write a file before anything else happens, if there is room."""
+        """Write a file at once, if there is room."""
         try:
             self._disk.write_text(path, text)
         except OSError as error:
             if not is_out_of_room(error):
                 raise
-            log.warning("%s: no room for it, the next start finds out the same again", path)
+            log.warning("no room to write %s; the next start computes its content again", path)
 
     def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
-        """Handle one command; what it wants done leaves with the next turn."""
+        """Handle one command; its actions leave with the next turn."""
         flag = command.flag
         if flag & REPLY_FLAG:
             self._take_answer(connection, command)
@@ -166,10 +166,10 @@ class BrokerCore:
         except InvariantBroken:
             raise
         except Exception:
-            log.exception("what %s answers cannot be used", connection.address)
+            log.exception("cannot use the answer of client %s", connection.address)
 
     def disconnected(self, connection_id: int) -> None:
-        """Forget a connection that closed."""
+        """Remove a closed connection."""
         self.state.pulls.forget(connection_id)
         self.state.calls.forget(connection_id)
         self.state.locks.disconnect(connection_id)
@@ -177,14 +177,14 @@ class BrokerCore:
             self.state.notify_group(group)
 
     def begin_timer_checkpoint(self, now_ms: int) -> Callable[[], None] | None:
-        """Return the work of noting how far the timers have come; None when it is no news.
+        """Return the job that saves the progress of the timers; None without progress.
 
-        It may run in another thread, between two writes of batches.
+        The job may run in another thread, between two writes of batches.
         """
         return self.state.timers.begin_checkpoint(now_ms)
 
     def take_turn(self, began_ms: int = 0, now_ms: int = 0) -> Turn:
-        """Return what this turn wants done; `began_ms` is when its first command came."""
+        """Return the actions of this turn. `began_ms` is the arrival time of its first command."""
         if self.state.pulls.is_ready:
             self._answer_woken()
         self._room = _WAITING_COST_MAX
@@ -204,20 +204,20 @@ class BrokerCore:
     ) -> None:
         """Note that the log was written (and synced, if `durable`) up to `end`.
 
-        Answers who waited for it, then dispatches what became visible: no other command comes in
-        between, so whoever has an answer finds the message.
+        Releases the replies that waited for this, then dispatches the visible records. No command
+        is handled in between, so a client with a reply finds its message.
 
         Args:
             end: the log offset.
             durable: whether everything before it survives a crash.
             now_ms: the time.
-            answer: sends what may leave at once, so that nobody waits for the rest; by default it
-                leaves with what is taken next.
+            answer: sends the replies before the dispatch, so that they do not wait for it. Default
+                None: the replies leave with the next ones.
 
         Raises:
-            OSError, StoreError: when a queue cannot be written, other than for want of room. What
-                was stored is visible and its answers are released by then; the store is of no
-                further use.
+            OSError, StoreError: when a queue cannot be written for a reason other than lack of
+                room. Replies are released and the stored records are visible by then. The store
+                must not be used any more.
         """
         store = self.state.store
         if durable:
@@ -238,7 +238,7 @@ class BrokerCore:
             store.upkeep.flush_due()
 
     def saved(self) -> None:
-        """Note that the files of the last turn that had some are on the medium."""
+        """Note that the files of the last turn with files are on the medium."""
         self.state.files.saved()
 
     def _note_arrival(self, arrivals: Arrivals) -> None:
@@ -258,7 +258,7 @@ class BrokerCore:
         self._answer_woken()
 
     def _answer_woken(self) -> None:
-        """Answer pulls whose messages have come; of very many the rest comes with the next turn."""
+        """Answer pulls whose messages arrived; beyond the budget the next turn continues."""
         state = self.state
         while self._room > 0:
             pull = state.pulls.take_ready()
@@ -273,7 +273,7 @@ class BrokerCore:
                 state.pulls.hold(pull)
 
     def _answer_due(self, now_ms: int) -> None:
-        """Answer pulls whose time is over; of very many the rest comes with the next tick."""
+        """Answer pulls whose timeout is over; beyond the budget the next tick continues."""
         state = self.state
         while self._room > 0:
             pull = state.pulls.take_due(now_ms)
@@ -285,7 +285,7 @@ class BrokerCore:
         self.state.reply(connection_id, encode_answer(answer))
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due: delays, held pulls, silent clients, files."""
+        """Do the work that is due: delays, long polls, expired clients, files."""
         state, config = self.state, self.state.config
         state.note_pressure(now_ms)
         statistics = state.statistics
@@ -308,7 +308,7 @@ class BrokerCore:
                 state.notify_group(group)
 
     def _save_offsets(self, now_ms: int) -> None:
-        """Save the offsets when it is due; very many are encoded over several ticks."""
+        """Save the offsets when it is due; a large table is encoded over several ticks."""
         offsets = self.state.offsets
         is_due = self._is_due("offsets", now_ms, self.state.config.offset_interval_ms)
         if is_due and offsets.is_dirty and not self._is_encoding_offsets:
@@ -319,7 +319,7 @@ class BrokerCore:
             self.state.files.change(OFFSETS_PATH, offsets.dump_encoded)
 
     def _store_what_is_due(self, now_ms: int) -> None:
-        """Store what the broker stores by itself; without room for it nothing is done."""
+        """Store the messages that the broker itself stores; skipped while the disk is full."""
         state = self.state
         is_due = self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS)
         if self._is_due("halves", now_ms, state.config.transaction_check_interval_ms):
@@ -335,18 +335,18 @@ class BrokerCore:
         except StoreError as error:
             if not is_out_of_room(error):
                 raise
-            log.warning("no room for the log's next file, it is tried again: %s", error)
+            log.warning("no room for the log's next file; the broker will retry: %s", error)
             state.pressure.note_no_file(now_ms)
 
     @property
     def is_index_wanted(self) -> bool:
-        """Whether the index must follow now: somebody waits for it, or it is far behind."""
+        """Whether indexing must run now: a query waits for it, or it is too far behind."""
         return bool(self.state.waiting_queries) or self.state.store.index_lag > _INDEX_LAG_MAX
 
     def index_some(self, now_ms: int) -> bool:
-        """List some more records in the index; return whether there are others behind them.
+        """Add some more records to the index; return whether more records are left.
 
-        Queries that waited for it are answered when it has come to the end of the log.
+        Waiting queries are answered when the index has reached the end of the log.
         """
         state = self.state
         was_stuck, state.is_index_stuck = state.is_index_stuck, False
@@ -355,7 +355,7 @@ class BrokerCore:
         except (OSError, StoreError) as error:
             state.is_index_stuck = True
             if not was_stuck:
-                log.warning("the index cannot be written, it waits: %s", error)
+                log.warning("cannot write the index, indexing pauses: %s", error)
         is_behind = not (state.store.is_indexed or state.is_index_stuck)
         if state.waiting_queries and not is_behind:
             for request in state.waiting_queries:
@@ -375,13 +375,13 @@ class BrokerCore:
                 state.files.change(path, counts.dump)
 
     def _is_due(self, what: str, now_ms: int, interval_ms: int) -> bool:
-        if now_ms < self._due_ms[what] <= now_ms + interval_ms:  # later says: the clock went back
+        if now_ms < self._due_ms[what] <= now_ms + interval_ms:  # a later time: the clock went back
             return False
         self._due_ms[what] = now_ms + interval_ms
         return True
 
     def close(self, now_ms: int = 0) -> None:
-        """Save everything and let go of the store. All batches must be synced before."""
+        """Save everything and close the store. All batches must be synced before."""
         state = self.state
         while self.index_some(now_ms):
             pass

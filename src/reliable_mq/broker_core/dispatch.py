@@ -1,8 +1,8 @@
-"""Station 7: from the log to the queues. Replaying the log gives what the live run gave.
+"""Station 7, dispatch: from log records to consume-queue units. A replay equals the live run.
 
-Receives durable records in log order; hands on consume-queue units; refuses to know who waits for
-them. D1: nothing is dispatched before it is durable. D2: a rebuild equals the live run, because
-both take what a unit holds from the stored fields, through `queue_tags_code`.
+Receives durable records in log order. Returns consume-queue units. Does not know waiting pulls.
+D1: nothing is dispatched before it is durable. D2: a rebuild equals the live run, because both
+compute a unit only from stored fields, through `queue_tags_code`.
 Source: Apache RocketMQ `DefaultMessageStore.ReputMessageService`.
 """
 
@@ -28,12 +28,12 @@ def is_queued(sys_flag: int) -> bool:
 def queue_tags_code(
     topic: str, properties: bytes, store_time_ms: int, delays_ms: Mapping[int, int]
 ) -> int:
-    """Return what a unit keeps as tags code: the tag's hash, or when a delayed message is due.
+    """Return the tags code of a unit: the tag's hash, or the due time of a delayed message.
 
     Args:
-        topic: where the record is stored.
-        properties: as stored.
-        store_time_ms: as stored; the delay counts from it.
+        topic: the topic under which the record is stored.
+        properties: the stored properties.
+        store_time_ms: the store time; a delay counts from here.
         delays_ms: the delay of each level, in milliseconds.
     """
     if topic == SCHEDULE_TOPIC:
@@ -48,14 +48,14 @@ def queue_tags_code(
         begin = len(_TAGS)
     end = properties.find(_SEPARATOR, begin)
     tag = properties[begin : end if end >= 0 else None]
-    # One without a value is none; an earlier one may have some.
+    # An empty last value does not count; an earlier TAGS property may have one.
     return _code_of(tag) if tag else tags_code(decode_properties(properties).get(TAGS, ""))
 
 
 def queue_tags_codes(
     topic: str, properties: Sequence[bytes], store_time_ms: int, delays_ms: Mapping[int, int]
 ) -> list[int]:
-    """Return `queue_tags_code` of each message of a batch; often none has a tag."""
+    """Return `queue_tags_code` of each message of a batch. Fast if no message has a tag."""
     if topic != SCHEDULE_TOPIC and _TAGS not in b"".join(properties):
         return [0] * len(properties)
     return [queue_tags_code(topic, own, store_time_ms, delays_ms) for own in properties]

@@ -1,4 +1,4 @@
-"""The consumer groups' settings, and their file `config/subscriptionGroup.json`.
+"""The settings of consumer groups, and their file `config/subscriptionGroup.json`.
 
 Source: Apache RocketMQ `SubscriptionGroupManager`, `SubscriptionGroupConfig`.
 """
@@ -50,7 +50,7 @@ class GroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GroupTable:
-    """The groups by name. `version` moves with every change, `is_dirty` until it was dumped.
+    """Groups by name. `version` advances with each change; `is_dirty` is True until the next dump.
 
     Invariant G1: a group is kept under its own name.
     """
@@ -73,15 +73,15 @@ class GroupTable:
                 raise InvariantBroken(f"G1: group {group.group_name!r} is kept as {name!r}")
 
     def find(self, name: str, now_ms: int, *, may_create: bool = True) -> GroupConfig | None:
-        """Return the group's settings; a group that is new is created when that is allowed.
+        """Return the group's settings; a new group is created if that is allowed.
 
-        None is made when there is no room for it.
+        None: creation is not allowed, the name is not legal, or the table is full.
         """
         group = self._groups.get(name)
         if group is None and may_create and self._may_be_created(name):
             group = GroupConfig(group_name=name)
             if not self.has_room(group):
-                log.warning("group %s is not made: the table of groups is full", name)
+                log.warning("group %s is not created: the table of groups is full", name)
                 return None
             self.put(group, now_ms)
         return group
@@ -91,7 +91,7 @@ class GroupTable:
 
     @property
     def size(self) -> int:
-        """How many characters of JSON all groups have together."""
+        """Characters of JSON of all groups together."""
         return self._rows.size
 
     def has_room(self, group: GroupConfig) -> bool:
@@ -109,7 +109,7 @@ class GroupTable:
         self.is_dirty = True
 
     def _set(self, group: GroupConfig) -> None:
-        self._rows.set(group.group_name, group)  # first: it refuses what JSON cannot say
+        self._rows.set(group.group_name, group)  # first: it raises for text that JSON cannot hold
         self._groups[group.group_name] = group
 
     def names(self) -> list[str]:
@@ -117,7 +117,7 @@ class GroupTable:
         return sorted(self._groups)
 
     def remove(self, name: str, now_ms: int) -> bool:
-        """Forget a group's settings; return whether it was there."""
+        """Remove a group's settings; return whether the group existed."""
         removed = self._groups.pop(name, None)
         self._rows.remove(name)
         is_forbidden = self._forbidden.pop(name, None) is not None
@@ -127,20 +127,20 @@ class GroupTable:
         return removed is not None
 
     def allow_creation(self, *, auto_create: bool) -> None:
-        """Change whether a group that is new is created when it is first used."""
+        """Set whether a new group is created at first use."""
         self._auto_create = auto_create
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
-        """Whether the group may not read this topic, though it may read others."""
+        """Whether the group may not read this topic."""
         return bool(max(0, self._forbidden.get(group, {}).get(topic, 0)) & READ)
 
     @property
     def forbidden_count(self) -> int:
-        """How many topics are forbidden to groups."""
+        """The number of (group, topic) pairs that are forbidden."""
         return sum(map(len, self._forbidden.values()))
 
     def forbid_reading(self, group: str, topic: str, now_ms: int, *, is_forbidden: bool) -> None:
-        """Forbid a group a topic, or allow it again."""
+        """Forbid a group to read a topic, or allow it again."""
         if is_forbidden == self.is_read_forbidden(group, topic):
             return
         topics = self._forbidden.setdefault(group, {})
@@ -153,7 +153,7 @@ class GroupTable:
         self.is_dirty = True
 
     def dump(self) -> str:
-        """Return the text of the file."""
+        """Return the content of the file, and clear `is_dirty`."""
         self.is_dirty = False
         return self.text()
 
@@ -161,7 +161,7 @@ class GroupTable:
         return len(self._groups)
 
     def page(self, begin: int, count: int) -> str:
-        """Return `count` groups from the `begin`th on, in the order of their names, as `text`."""
+        """Return `count` groups from index `begin` on, sorted by name, in the format of `text`."""
         names = self._rows.names()[begin : begin + count]
         forbidden = {name: self._forbidden[name] for name in names if name in self._forbidden}
         return (
@@ -171,7 +171,7 @@ class GroupTable:
         )
 
     def text(self) -> str:
-        """Return the table as the file has it, and tools want it."""
+        """Return the table in the format of the file and of tools."""
         return (
             f'{{\n\t"dataVersion":{plain_json(self.version)},'
             f'\n\t"forbiddenTable":{plain_json(self._forbidden)},'
@@ -179,10 +179,10 @@ class GroupTable:
         )
 
     def load(self, text: str) -> None:
-        """Take the groups from the text of the file.
+        """Load the groups from the content of the file.
 
         Raises:
-            ValueError: when the text is no such file.
+            ValueError: when the text is not in the format of this file.
         """
         file = fastjson.decode(text, _File)
         for name, group in file.subscription_group_table.items():

@@ -1,9 +1,9 @@
-"""Keeping house: the log's old files go, then queues and index follow, a few at a time.
+"""Housekeeping: remove old log files, then trim queues and index, a few files at a time.
 
-Receives what a look at the disk found; hands on the work that removes files, for another thread;
-refuses to block: nothing here takes longer than a few queues take. Files are forgotten first, then
-the medium learns that the log begins later, then they are removed: a crash in between leaves files
-too many, never too few.
+Receives the result of a disk survey. Returns jobs that remove files, to run in another thread.
+Never blocks: a call takes no longer than a few queues need. The order is: forget the files in
+memory, write the new start of the log to the medium, remove the files. A crash in between leaves
+too many files, never too few.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ _QUEUES_AT_ONCE = 64
 
 
 class Housekeeping:
-    """Removes what is too old, and says when the disk is too full to write."""
+    """Removes expired files, and decides when the disk is too full for messages."""
 
     def __init__(self, state: BrokerState, disk: Disk) -> None:
         self._state = state
@@ -38,16 +38,16 @@ class Housekeeping:
         self._gone: list[tuple[Closeable, str]] = []
 
     def look(self) -> Callable[[], DiskSurvey]:
-        """Return the look at the disk that `begin` wants; it may run in another thread."""
+        """Return the disk survey that `begin` needs; it may run in another thread."""
         oldest = self._state.store.log.segment_starts[:-1][: self._state.config.delete_batch_max]
         return lambda: survey(self._disk, oldest)
 
     def begin(self, found: DiskSurvey, reading: ClockReading) -> Callable[[], None] | None:
-        """Forget what is too old; return the work that removes it, None when there is nothing.
+        """Forget expired files; return the job that removes them, or None without such files.
 
         Args:
-            found: what the look at the disk found.
-            reading: the clock that dates files, and one that nobody sets.
+            found: result of the disk survey.
+            reading: the wall clock, which dates files, and a monotonic clock.
         """
         state, retention = self._state, self._state.retention
         was_full, now_ms = retention.is_full, round(reading.wall * 1000)
@@ -59,7 +59,7 @@ class Housekeeping:
         _all, free_size = found.capacity
         state.pressure.note_disk(found.used, is_full=retention.is_full, free_size=free_size)
         if retention.is_full != was_full:
-            told = "sends are refused until there is room" if not was_full else "sends go on"
+            told = "sends are refused until there is room" if not was_full else "sends resume"
             log.warning("the disk is %.0f %% full, %s", found.used * 100, told)
         if count:
             self._expire(count, found.used)
@@ -78,15 +78,15 @@ class Housekeeping:
             checkpoint()
             if state.store.is_start_noted:
                 remove()
-            else:  # no room for the note: without the files the next start would miss them
+            else:  # no room to write the new start: the next open would miss removed files
                 self._gone[:0] = gone
 
         return work
 
     def finish(self) -> None:
-        """Remove what was forgotten, when the store is closed and its note is written.
+        """Remove the forgotten files after the store is closed and the log's start is written.
 
-        The next to open the store may be Apache's broker, which would read files that are left.
+        Apache's broker may open the store next, and would read the files that are left.
         """
         self._forget(self._state.store.upkeep.take_gone())
         if self._state.store.is_start_noted:
@@ -103,8 +103,8 @@ class Housekeeping:
         young = files - retention.old_count
         if young > 0:
             log.warning(
-                "the disk is %.0f %% full: %d files of the log go (%d bytes), %d of them before "
-                "their fileReservedTime of %d h; whoever has not read their messages misses them",
+                "the disk is %.0f %% full: %d log files are removed (%d bytes), %d of them before "
+                "their fileReservedTime of %d h; consumers that have not read them lose messages",
                 used * 100,
                 files,
                 size,
@@ -114,12 +114,12 @@ class Housekeeping:
         log.info("the log now begins at %d", store.log.start)
 
     def run_some(self) -> None:
-        """Let a few queues follow the log."""
+        """Trim a few queues to the start of the log."""
         store = self._state.store
         self._forget(store.upkeep.trim_some(store.log.start, _QUEUES_AT_ONCE))
 
     def _drop_unused(self) -> None:
-        """Forget the queues of topics that are no more, when their messages are gone, too."""
+        """Remove the queues of deleted topics, once the log has none of their messages."""
         topics, store = self._state.topics, self._state.store
 
         def is_used(name: str) -> bool:

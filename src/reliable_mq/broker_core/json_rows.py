@@ -1,7 +1,7 @@
-"""The JSON of a table, row by row: each is encoded when it changes, and the whole is only joined.
+"""The JSON of a table, row by row: a row is encoded when it changes; the whole is only joined.
 
-A table of ten thousand topics is written whole whenever one of them changes, as Apache's broker
-expects to find it; what has not changed must cost next to nothing there.
+Each change of one topic writes the whole file, as Apache's broker expects. With ten thousand topics
+the unchanged rows must cost almost nothing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -24,16 +24,16 @@ def _row(name: str, value: object) -> str:
 
 
 class JsonRows:
-    """The rows by name, in the order in which they came.
+    """Encoded rows by name, in order of insertion.
 
-    Invariant J1: there is a row for each entry of the table that it is kept beside.
+    Invariant J1: there is one row for each entry of the owner's table.
     Invariant J2: all rows together have `_size` characters.
     """
 
     def __init__(self) -> None:
         self._rows: dict[str, str] = {}
         self._size = 0
-        self._sorted: list[str] | None = None  # the names; None: they have changed
+        self._sorted: list[str] | None = None  # the names; None after a change of names
 
     def check(self, table: Sized) -> None:
         """J1 and J2; see the class."""
@@ -44,11 +44,11 @@ class JsonRows:
 
     @property
     def size(self) -> int:
-        """How many characters all rows have together."""
+        """Characters of all rows together."""
         return self._size
 
     def has_room(self, name: str, value: object) -> bool:
-        """Whether a peer may set this row: the table is not full, or its row gets no longer."""
+        """Whether a peer may set this row: the table is not full, or the row gets no longer."""
         if self._size < TABLE_SIZE_MAX:
             return True
         known = self._rows.get(name)
@@ -64,23 +64,25 @@ class JsonRows:
         self._rows[name] = row
 
     def remove(self, name: str) -> None:
-        """Remove a row, if it is there."""
+        """Remove a row, if it exists."""
         row = self._rows.pop(name, None)
         if row is not None:
             self._size -= len(row)
             self._sorted = None
 
     def names(self) -> Sequence[str]:
-        """Return the names of all rows, sorted. The caller does not change them."""
+        """Return the names of all rows, sorted. The caller must not change the list."""
         if self._sorted is None:
             self._sorted = sorted(self._rows)
         return self._sorted
 
     def parts(self, names: Iterable[str] | None, size_max: int) -> Iterator[list[str]]:
-        """Yield names whose rows have `size_max` characters together, or one that has more.
+        """Yield lists of names. The rows of a list have at most `size_max` characters together.
+
+        A longer row has a list of its own.
 
         Args:
-            names: which; None for all. Those that are gone by the time of their part are left out.
+            names: the rows; None for all. Rows that are removed meanwhile are skipped.
             size_max: characters of JSON in one part.
         """
         part: list[str] = []
@@ -98,11 +100,11 @@ class JsonRows:
             yield part
 
     def table(self, names: Iterable[str] | None = None, *, indent: bool = False) -> str:
-        """Return the rows as one object, or those of `names` that there are.
+        """Return the rows as one JSON object.
 
         Args:
-            names: None for all.
-            indent: whether each row has a line of its own, two tabs deep.
+            names: the rows, None, the default, for all. Unknown names are skipped.
+            indent: whether each row has its own line, two tabs deep. Default False.
         """
         if names is None:
             rows: Iterable[str] = self._rows.values()

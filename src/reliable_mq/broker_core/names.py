@@ -1,4 +1,4 @@
-"""Topic and group names: what is legal, what is the system's own, what is derived.
+"""Topic and group names: legal names, system names, derived names.
 
 Source: Apache RocketMQ `TopicValidator`, `MixAll`.
 """
@@ -10,15 +10,15 @@ from reliable_mq.wire.java_int import I32_MAX
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
-DEFAULT_TOPIC = "TBW102"  # the template of topics that are created when first sent to
+DEFAULT_TOPIC = "TBW102"  # the template for topics that a first send creates
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages whose transaction is not settled
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of them are settled
-GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # those that nobody settled
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # half messages
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which half messages are settled
+GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that reached the check limit
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-EVENT_TOPIC = "OFFSET_MOVED_EVENT"  # what brokers write of what happened to queues
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # what clients write of what happened to messages
+EVENT_TOPIC = "OFFSET_MOVED_EVENT"  # events of queues, written by brokers
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # trace records of messages, written by clients
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ILLEGAL = "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
@@ -42,7 +42,7 @@ _NO_SEND_TOPICS = frozenset(
         HALF_TOPIC,
         OP_TOPIC,
         GIVEN_UP_TOPIC,
-        TIMER_TOPIC,  # Apache takes what is sent there, and believes where it says it goes
+        TIMER_TOPIC,  # Apache accepts sends to it, and trusts the place that the message names
         "SELF_TEST_TOPIC",
         EVENT_TOPIC,
     }
@@ -50,17 +50,17 @@ _NO_SEND_TOPICS = frozenset(
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic in which a group's failed messages wait for their next attempt."""
+    """Return the retry topic of a group: failed messages wait there for the next attempt."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Return the topic of the messages that a group gave up."""
+    """Return the dead-letter topic of a group."""
     return DEAD_LETTER_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """Return the topic to which the cluster's clients send their answers to requests."""
+    """Return the topic for replies to requests of the cluster's clients."""
     return f"{cluster}_REPLY_TOPIC"
 
 
@@ -70,12 +70,12 @@ def is_retry_topic(topic: str) -> bool:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether every broker has this topic for itself, so that nobody may create or delete it."""
+    """Whether this is a topic of every broker. Clients may not create or delete such topics."""
     return topic in _SYSTEM_TOPICS or topic.startswith("rmq_sys_")
 
 
 def system_topics() -> frozenset[str]:
-    """Return the topics that every broker counts as its own."""
+    """Return the topics that every broker has for itself."""
     return _SYSTEM_TOPICS
 
 
@@ -85,21 +85,21 @@ def is_send_forbidden(topic: str) -> bool:
 
 
 def can_wait(topic: str, queue_id: int) -> bool:
-    """Whether a message that waits for its time may name this place as its own.
+    """Whether a delayed message may name this topic and queue as its real place.
 
-    The broker stores it there by itself later: what no client could have sent to directly, or what
-    is no name of a folder, must not be reached on that way.
+    The broker itself stores the message there later. So the topic must be one that a client may
+    send to, and its name must be legal as the name of a folder.
     """
     return 0 <= queue_id <= I32_MAX and not is_send_forbidden(topic) and not topic_fault(topic)
 
 
 def is_system_group(group: str) -> bool:
-    """Whether the group is a broker's own, so that it is created when it is first used."""
+    """Whether this is a broker's own group, which is created at first use."""
     return group.startswith("CID_RMQ_SYS_")
 
 
 def topic_fault(topic: str) -> str:
-    """Return what is wrong with a topic's name in Apache's words; empty when it is legal."""
+    """Return the fault of a topic name, in Apache's words; empty when the name is legal."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _LEGAL.fullmatch(topic):
@@ -116,7 +116,7 @@ def topic_fault(topic: str) -> str:
 
 
 def group_fault(group: str) -> str:
-    """Return what is wrong with a group's name in Apache's words; empty when it is legal."""
+    """Return the fault of a group name, in Apache's words; empty when the name is legal."""
     if not group.strip():
         return "The specified group is blank."
     if not _LEGAL.fullmatch(group):

@@ -1,4 +1,4 @@
-"""How far each consumer group has come in each queue, and `config/consumerOffset.json`.
+"""Consumer offsets: the progress of each group in each queue; file `config/consumerOffset.json`.
 
 An offset is the queue offset of the next message to consume.
 Source: Apache RocketMQ `ConsumerOffsetManager`.
@@ -22,21 +22,22 @@ from reliable_mq.wire import fastjson
 PATH = "config/consumerOffset.json"
 _SEPARATOR = "@"
 _BARE_NUMBER = re.compile(r"([{,\s])([0-9]+):")
-_ENCODED_AT_ONCE = 20_000  # the size of rows, in some 4 ms; a topic has 65,535 queues at most
-# Which halves are settled is read from one to the other; see `delivery.half`.
+_ENCODED_AT_ONCE = 20_000  # size of rows, about 4 ms; a topic has at most 65,535 queues
+# The op queue is read from the half queue's offset on, so both offsets must be of one moment; see
+# `delivery.half`.
 _AT_ONCE = ((HALF_TOPIC, TRANSACTION_GROUP), (OP_TOPIC, TRANSACTION_GROUP))
 
 
 class OffsetTable:
-    """Offsets by (topic, group) and queue. `is_dirty` until it was dumped.
+    """Offsets by (topic, group) and queue. `is_dirty` is True from a change until the next dump.
 
-    Only what changed since is encoded for the file again, some milliseconds at a time: there may be
-    millions of offsets. So the rows of the file are not of one moment. Those of `_AT_ONCE` are.
+    Only changed rows are encoded for the file again, some milliseconds at a time, because there may
+    be millions of offsets. So the rows of a file are of different moments, except `_AT_ONCE`.
 
-    A reset holds until the group's next pull of the queue takes it: it is the group's offset, and
-    commits are dropped. Invariant O1: no offset is negative. Invariant O2: `_size` is what the
-    committed offsets take, and `_pulled_size` those of pulls: each counts 1, and each pair of a
-    topic and a group 8 more. Invariant O3: `_topics` and `_groups` list the pairs that have
+    A reset is the group's offset until the group's next pull of the queue takes it. Until then
+    commits are dropped. Invariant O1: no offset is negative. Invariant O2: `_size` is the cost of
+    the committed offsets and `_pulled_size` that of pulls. An offset costs 1, and each pair of
+    topic and group costs 8 more. Invariant O3: `_topics` and `_groups` list the pairs that have
     committed offsets.
     """
 
@@ -51,33 +52,33 @@ class OffsetTable:
         self.version = DataVersion()
         self._rows: dict[tuple[str, str], str] = {}
         self._changed: set[tuple[str, str]] = set()  # since the last `begin_dump`
-        self._unencoded: list[tuple[str, str]] = []  # what had changed before it
-        self._is_changed = False  # also by what was removed
+        self._unencoded: list[tuple[str, str]] = []  # changed before the last `begin_dump`
+        self._is_changed = False  # also set by removals
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something changed since the last `dump`."""
+        """Whether there is a change since the last dump."""
         return self._is_changed
 
     def invariants(self) -> None:
         """O1 to O3; see the class."""
         sizes = [sum(map(_size_of, table.values())) for table in (self._offsets, self._pulled)]
         if sizes != [self._size, self._pulled_size]:
-            raise InvariantBroken(f"O2: {self._size} and {self._pulled_size}, it is {sizes}")
+            raise InvariantBroken(f"O2: {self._size}, {self._pulled_size} are counted, not {sizes}")
         by_group = {(topic, group) for group, names in self._topics.items() for topic in names}
         by_topic = {(topic, group) for topic, names in self._groups.items() for group in names}
         if not by_group == by_topic == self._offsets.keys():
-            raise InvariantBroken("O3: other pairs are listed than have offsets")
+            raise InvariantBroken("O3: the listed pairs differ from the pairs with offsets")
         for (topic, group), queues in self._offsets.items():
             if any(offset < 0 for offset in queues.values()):
                 raise InvariantBroken(f"O1: group {group} has a negative offset in {topic}")
 
     def has_room(self, size: int) -> bool:
-        """Whether offsets of this size may be added; peers multiply groups and queues."""
+        """Whether offsets of this size may be added; a limit, because peers can add many."""
         return self._size + size <= OFFSETS_SIZE_MAX
 
     def may_commit(self, group: str, topic: str, queue_ids: Collection[int]) -> bool:
-        """Whether these offsets are there already, or there is room for those that are not."""
+        """Whether these offsets exist, or there is room for the missing ones."""
         if self.has_room(TOPIC_OFFSETS_COST + len(queue_ids)):
             return True
         queues = self._offsets.get((topic, group))
@@ -87,13 +88,13 @@ class OffsetTable:
         return not added or self.has_room(added)
 
     def may_clone(self, source: str, group: str, topics: Iterable[str]) -> bool:
-        """Whether a group may have the offsets of another in these topics."""
+        """Whether there is room to copy a group's offsets in these topics to another group."""
         return self.has_room(
             sum(self.size_of(source, topic) - self.size_of(group, topic) for topic in topics)
         )
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the group's offset, or None when it never committed one."""
+        """Return the group's offset, or None when the group never committed one."""
         reset = self.pending_reset(group, topic, queue_id)
         if reset is not None:
             return reset
@@ -101,7 +102,7 @@ class OffsetTable:
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the group's offset. It may go back: a reset does that. A negative one is dropped."""
+        """Set the group's offset; a reset may move it back. A negative offset is dropped."""
         if offset >= 0:
             key = (topic, group)
             queues = self._offsets.get(key)
@@ -117,7 +118,7 @@ class OffsetTable:
         self._is_changed = True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the group's offset, and let it hold until `take_reset`."""
+        """Set the group's offset, and keep it until `take_reset`."""
         if queue_id >= 0 and offset >= 0:
             self._resets.setdefault((topic, group), {})[queue_id] = offset
             self.commit(group, topic, queue_id, offset)
@@ -127,7 +128,7 @@ class OffsetTable:
         return self._resets.get((topic, group), {}).get(queue_id) if self._resets else None
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of a reset for the pull that is told of it, or None; it ends here."""
+        """Return the offset of a pending reset for a pull, or None; the reset ends."""
         queues = self._resets.get((topic, group)) if self._resets else None
         offset = queues.pop(queue_id, None) if queues else None
         if queues is not None and not queues:
@@ -135,16 +136,16 @@ class OffsetTable:
         return offset
 
     def size_of(self, group: str, topic: str) -> int:
-        """Return what the group's offsets in a topic take, 0 when it has none; see the class."""
+        """Return the cost of the group's offsets in a topic, 0 without offsets; see the class."""
         queues = self._offsets.get((topic, group))
         return 0 if queues is None else _size_of(queues)
 
     def all_of(self, group: str, topic: str) -> dict[int, int]:
-        """Return what the group committed in a topic, by queue."""
+        """Return the group's committed offsets in a topic, by queue."""
         return dict(self._offsets.get((topic, group), {}))
 
     def clone(self, source: str, group: str, topic: str) -> None:
-        """Give a group the offsets of another in a topic, if that has any."""
+        """Copy a group's offsets in a topic to another group, if there are any."""
         offsets = self._offsets.get((topic, source))
         if offsets:
             self._put((topic, group), dict(offsets))
@@ -159,9 +160,9 @@ class OffsetTable:
         return offsets
 
     def settle(self, store: MessageStore) -> None:
-        """Take back the offsets behind the ends of queues that lost messages.
+        """Reduce offsets beyond the end of a queue, after the queue lost messages.
 
-        Otherwise the groups would step over the messages that come in their place.
+        Otherwise the groups would skip the messages that get these queue offsets next.
         """
         for (topic, group), queues in self._offsets.items():
             for queue_id, offset in queues.items():
@@ -172,11 +173,11 @@ class OffsetTable:
                     self._change((topic, group))
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
-        """Return up to where the group was handed messages; 0 when it never pulled."""
+        """Return the queue offset after the last pulled message; 0 when the group never pulled."""
         return self._pulled.get((topic, group), {}).get(queue_id, 0)
 
     def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """Note where a group's next pull begins, if there is room. This is not saved."""
+        """Note the queue offset of the group's next pull, if there is room. This is not saved."""
         queues = self._pulled.get((topic, group))
         if queues is None:
             if self._pulled_size >= PULLED_SIZE_MAX:
@@ -198,12 +199,12 @@ class OffsetTable:
         return sorted(self._groups.get(topic, ()))
 
     def remove_group(self, group: str) -> None:
-        """Forget a group's offsets of all topics."""
+        """Remove a group's offsets in all topics."""
         self._remove([(topic, group) for topic in self._topics.get(group, ())])
         self._forget_unsaved(lambda key: key[1] == group)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget all groups' offsets of a topic."""
+        """Remove the offsets of all groups in a topic."""
         self._remove([(topic, group) for group in self._groups.get(topic, ())])
         self._forget_unsaved(lambda key: key[0] == topic)
 
@@ -226,20 +227,20 @@ class OffsetTable:
             del self._resets[key]
 
     def begin_dump(self) -> None:
-        """Begin to encode what has changed; call `encode_some` until nothing is left."""
+        """Begin to encode the changed rows; call `encode_some` until it returns False."""
         self._is_changed = False
         self._unencoded = [*self._unencoded, *self._changed]
         self._changed = set()
 
     def encode_some(self) -> bool:
-        """Encode some of what changed before `begin_dump`; return whether more is left."""
+        """Encode some rows that changed before `begin_dump`; return whether more are left."""
         room = _ENCODED_AT_ONCE
         while self._unencoded and room > 0:
             room -= self._encode(self._unencoded.pop())
         return bool(self._unencoded)
 
     def _encode(self, key: tuple[str, str]) -> int:
-        """Encode what a group has in a topic, if it was not removed; return its size."""
+        """Encode the row of a pair, unless it was removed; return its size."""
         if key not in self._offsets:
             return 1
         queues = sorted(self._offsets[key].items())
@@ -249,7 +250,7 @@ class OffsetTable:
         return _size_of(self._offsets[key])
 
     def is_text_cheap(self, size_max: int) -> bool:
-        """Whether offsets of this size at most have to be encoded for `text`."""
+        """Whether the unencoded offsets have at most this size, so that `text` is cheap."""
         size = 0
         for topic, group in chain(self._changed, self._unencoded):
             size += self.size_of(group, topic)
@@ -259,23 +260,23 @@ class OffsetTable:
 
     @property
     def has_all_rows(self) -> bool:
-        """Whether `dump_encoded` has a row for each pair of a topic and a group."""
+        """Whether each pair of topic and group has an encoded row."""
         return len(self._rows) == len(self._offsets)
 
     def dump(self) -> str:
-        """Return the text of the file, with all that there is."""
+        """Return the content of the file with all offsets, and clear `is_dirty`."""
         self._is_changed = False
         return self.text()
 
     def text(self) -> str:
-        """Return the table as the file has it, and tools want it, with all that there is."""
+        """Return the table with all offsets, in the format of the file and of tools."""
         for key in chain(self._changed, self._unencoded):
             self._encode(key)
         self._changed, self._unencoded = set(), []
         return self.dump_encoded()
 
     def dump_encoded(self) -> str:
-        """Return the text of the file; each row is as of `begin_dump`, or somewhat later."""
+        """Return the content of the file; each row is as of `begin_dump`, or somewhat later."""
         for key in _AT_ONCE:
             self._encode(key)
         return (
@@ -284,17 +285,17 @@ class OffsetTable:
         )
 
     def load(self, text: str) -> None:
-        """Take the offsets from the text of the file.
+        """Load the offsets from the content of the file.
 
         Raises:
-            ValueError: when the text is no such file.
+            ValueError: when the text is not in the format of this file.
         """
         file = _read(text)
         for name, queues in file.offset_table.items():
             topic, _, group = name.partition(_SEPARATOR)
             self._put((topic, group), {q: offset for q, offset in queues.items() if offset >= 0})
             self._changed.add((topic, group))
-        self._is_changed = bool(self._changed)  # so that all rows are encoded soon
+        self._is_changed = bool(self._changed)  # so that the next save encodes all rows
         self.version = file.data_version
 
 
@@ -305,11 +306,11 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 def _read(text: str) -> _File:
-    """Read the file, a million offsets a second where only the numbers of queues are bare."""
+    """Read the file; about a million offsets per second if only queue ids are bare keys."""
     try:
         plain = _BARE_NUMBER.sub(r'\1"\2":', text)
         return msgspec.json.decode(plain, type=_File, strict=False)
-    except (msgspec.MsgspecError, RecursionError):  # also when a text held what looks like a key
+    except (msgspec.MsgspecError, RecursionError):  # also if a text contains a bare number key
         return msgspec.convert(fastjson.loads(text), _File, strict=False)
 
 

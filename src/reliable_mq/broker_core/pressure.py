@@ -1,7 +1,7 @@
-"""Whether sends are refused now, and in which words: a full disk, or a log that does not keep up.
+"""Backpressure: whether sends are refused now, and why: a full disk, or a log that is too slow.
 
-Receives what the disk and the sends that wait say, a few times a second; hands on a refusal that a
-send looks at once. Reads are never refused here.
+Receives the state of the disk and the number of waiting sends, several times per second. Keeps the
+refusal ready, so that a check of a send is cheap. Reads are never refused here.
 Source: Apache RocketMQ `SendMessageProcessor`, `BrokerFastFailure`, `NettyRemotingAbstract`.
 """
 
@@ -15,14 +15,14 @@ _DISK_FULL = (
     "disk is full [{}], messages are put to the slave, message store has been shut down, etc."
 )
 _BUSY = "[{}]broker busy, start flow control for a while, period in queue: {}ms, size of queue: {}"
-_RETRY_MS = 500  # between two tries to give the log its next file
-_TABLES_SIZE = 1024 * 1024  # bytes: with less left, a configuration file may find no room
-# So many sends go into the log together, however slow it is: they are no queue.
+_RETRY_MS = 500  # between two attempts to create the log's next file
+_TABLES_SIZE = 1024 * 1024  # free bytes; with less, a configuration file may not fit
+# So many sends are appended together even if the log is slow; they do not count as a backlog.
 _TOGETHER = 64
 
 
 class PressureLimits(NamedTuple):
-    """Under Apache's names: waitTimeMillsInSendQueue, osPageCacheBusyTimeOutMills,
+    """Limits under Apache's names: waitTimeMillsInSendQueue, osPageCacheBusyTimeOutMills,
     sendThreadPoolQueueCapacity. Times in milliseconds."""
 
     wait_ms: int
@@ -31,7 +31,7 @@ class PressureLimits(NamedTuple):
 
 
 class Pressure:
-    """Why sends are refused: `refusal` is None, or the code and remark of the answer."""
+    """Decides whether sends are refused: `refusal` is None, or the code and remark of the reply."""
 
     def __init__(self, limits: PressureLimits) -> None:
         self.limits = limits
@@ -40,47 +40,47 @@ class Pressure:
         self._is_full = False
         self._has_bytes = True
         self._has_room = True
-        self._retry_ms = 0  # until when the log is without its next file; 0: it is not
-        self.refused = 0  # how many sends, since the start
-        self.waiting = 0  # how many sends wait for the log
+        self._retry_ms = 0  # when to retry the log's next file; 0: the log has its file
+        self.refused = 0  # sends refused since the start
+        self.waiting = 0  # sends that wait for the log
         self._released = 0
         self._since_ms = 0
-        self.wait_ms = 0  # how long the log has not moved while sends wait
+        self.wait_ms = 0  # how long the log has made no progress while sends wait
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether nothing is to be written for want of room."""
+        """Whether there is no room to write messages."""
         return self._is_full or not self._has_room or self._retry_ms > 0
 
     def note_disk(self, used: float, *, is_full: bool, free_size: int = _TABLES_SIZE) -> None:
-        """Note how full the disk is, whether that is too full for messages, and the bytes left."""
+        """Note the used share of the disk, whether it is too full for messages, and free bytes."""
         self._used = used
         self._is_full = is_full
         self._has_bytes = free_size >= _TABLES_SIZE
         self._judge()
 
     def change_limits(self, limits: PressureLimits, *, is_full: bool) -> None:
-        """Go on with other limits, and with whether the disk is too full by the rules of now."""
+        """Set new limits, and whether the disk is too full under the new retention rules."""
         self.limits = limits
         self._is_full = is_full
         self._judge()
 
     def note_room(self, *, has_room: bool) -> None:
-        """Note whether the system had room for the last write."""
+        """Note whether the last write had room."""
         self._has_room = has_room
         self._judge()
 
     def note_no_file(self, now_ms: int) -> None:
-        """Note that there was no room for the log's next file; a little later it is tried again."""
+        """Note that there was no room for the log's next file; retry after a short time."""
         self._retry_ms = now_ms + _RETRY_MS
         self._judge()
 
     def note_sends(self, waiting: int, released: int, now_ms: int) -> None:
-        """Note how many sends wait for the log, and up to where it has let sends go."""
+        """Note how many sends wait, and the log offset up to which sends are answered."""
         is_new = not waiting or not self.waiting or released != self._released
         if is_new or now_ms < self._since_ms:
             self._since_ms = now_ms
-        if not now_ms < self._retry_ms <= now_ms + _RETRY_MS:  # later says: the clock went back
+        if not now_ms < self._retry_ms <= now_ms + _RETRY_MS:  # a later time: the clock went back
             self._retry_ms = 0
         self._released = released
         self.waiting = waiting
@@ -91,24 +91,24 @@ class Pressure:
         """Refuse a send that cannot be stored now.
 
         Raises:
-            Refused: when it cannot.
+            RequestRefused: when sends are refused now.
         """
         if self.refusal is not None:
             self.refused += 1
             raise RequestRefused(*self.refusal)
 
     def check_tables(self) -> None:
-        """Refuse what changes a table whose file would find no room: it would wait for its answer.
+        """Refuse a table change if its file may not fit on the disk: its reply would never leave.
 
-        Above a mark of the retention messages are refused, and tables still have room.
+        When only the retention limit refuses messages, tables still have room.
 
         Raises:
-            Refused: when there is none.
+            RequestRefused: when there is no room for tables.
         """
         if not self._has_room or self._retry_ms > 0 or not self._has_bytes:
             raise RequestRefused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                "the broker's disk is full, nothing was changed: make room and ask again",
+                "the broker's disk is full and nothing was changed: free some space and retry",
             )
 
     def _judge(self) -> None:

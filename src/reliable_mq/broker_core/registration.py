@@ -1,4 +1,4 @@
-"""What a broker tells name servers of itself, and takes from their answers.
+"""Registration of a broker at its name servers, and what it reads from their answers.
 
 Source: Apache RocketMQ `RegisterBrokerRequestHeader`, `RegisterBrokerBody`, `TopicRouteData`.
 """
@@ -20,26 +20,26 @@ log = limited_log(__name__)
 
 
 PART_SIZE_MAX = 256 * 1024
-"""Characters of JSON in one registration: some 1,500 topics, a few milliseconds of both sides."""
+"""Characters of JSON in one registration: about 1,500 topics, a few ms of work on both sides."""
 _WHOLE_SIZE_MAX = FRAME_SIZE_MAX - 1024 * 1024
-"""Of one that is not to be split; the frame has room for its header and for text beyond ASCII."""
+"""The limit without split. The rest of the frame is for the header and for non-ASCII text."""
 
 
 def registrations(state: BrokerState, names: Collection[str] | None = None) -> Iterator[Command]:
-    """Yield what registers the broker, in one part or in several behind each other.
+    """Yield the requests that register the broker, in one or several parts.
 
-    With `enableSingleTopicRegister` all topics are told in one registration, as many as fit a
-    frame, and each of the others alone: a name server with `deleteTopicWithBrokerRegistration`
-    forgets the topics that a registration lacks.
+    With `enableSingleTopicRegister` the first registration has as many topics as fit into a frame.
+    Each further topic has its own request. A name server with `deleteTopicWithBrokerRegistration`
+    forgets the topics that are not in a registration.
 
-    A name server takes a topic that it knows already only from a registration whose version is not
-    the last one's. So each part has a version of its own.
+    A name server ignores changes to a known topic unless the registration has a new version. So
+    each part has its own version.
     Source: Apache RocketMQ `BrokerController.registerBrokerAll` (enableSplitRegistration),
     `RouteInfoManager.registerBroker`.
 
     Args:
         state: the broker.
-        names: the topics that it tells; None for all. Those that are gone are left out.
+        names: the topics to register; None, the default, for all. Deleted topics are skipped.
     """
     is_whole = names is None and state.config.single_topic_register
     size_max = _WHOLE_SIZE_MAX if is_whole else PART_SIZE_MAX
@@ -53,7 +53,7 @@ def registrations(state: BrokerState, names: Collection[str] | None = None) -> I
 
 
 def farewell(state: BrokerState) -> Command:
-    """Return what ends the broker's registration."""
+    """Return the request that ends the broker's registration."""
     return request(RequestCode.UNREGISTER_BROKER, _header(state))
 
 
@@ -71,7 +71,7 @@ def _header(state: BrokerState) -> dict[str, str]:
 
 
 def topic_registration(state: BrokerState, name: str) -> Command | None:
-    """Return what tells one topic without a word about the others; None when it is gone."""
+    """Return the request that registers only this topic; None when the topic does not exist."""
     topic = state.topics.get(name)
     if topic is None:
         return None
@@ -87,11 +87,11 @@ def topic_registration(state: BrokerState, name: str) -> Command | None:
 
 
 def take_order_topics(state: BrokerState, body: bytes, now_ms: int) -> None:
-    """Mark the topics as ordered that a name server's answer to a registration names."""
+    """Mark as ordered the topics that are in a name server's reply to a registration."""
     try:
         table = read_json_as(body, _NamedTopics).table if body else {}
     except (ValueError, msgspec.MsgspecError) as error:
-        log.warning("a name server names ordered topics in a way that does not read: %s", error)
+        log.warning("cannot read the ordered topics in the reply of a name server: %s", error)
         return
     for topic in map(state.topics.get, table):
         if topic is not None and not topic.order:
@@ -100,6 +100,6 @@ def take_order_topics(state: BrokerState, body: bytes, now_ms: int) -> None:
 
 @decodable
 class _NamedTopics(msgspec.Struct):
-    """What a name server keeps of ordered topics (`KVTable`)."""
+    """The ordered topics of a name server (`KVTable`)."""
 
     table: dict[str, str] = msgspec.field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Whether a group is to pull or to pop a topic, and the file `config/messageRequestMode.json`.
+"""The request mode, pull or pop, of each group and topic; file `config/messageRequestMode.json`.
 
-Tools set it and clients ask for it; this broker keeps it for them and for Apache's, which may open
-the store next, and serves pulls whatever it says.
+Tools set it and clients read it. This broker only stores it, also for an Apache broker that may
+open the store next. It serves pulls in either mode.
 Source: Apache RocketMQ `MessageRequestModeManager`, `SetMessageRequestModeRequestBody`.
 """
 
@@ -18,7 +18,7 @@ PATH = "config/messageRequestMode.json"
 
 @decodable
 class RequestMode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What was set for one group and topic; in the mode POP so many queues are shared."""
+    """The mode of one group and topic. In POP mode `pop_share_queue_num` queues are shared."""
 
     topic: str
     consumer_group: str
@@ -34,7 +34,7 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 class RequestModes:
-    """What was set, by topic and group."""
+    """Modes by topic and group."""
 
     def __init__(self) -> None:
         self._file = _File()
@@ -43,7 +43,7 @@ class RequestModes:
         return sum(map(len, self._file.message_request_mode_map.values()))
 
     def has(self, mode: RequestMode) -> bool:
-        """Whether a mode of this group and topic was set."""
+        """Whether this group and topic have a mode."""
         return mode.consumer_group in self._file.message_request_mode_map.get(mode.topic, {})
 
     def put(self, mode: RequestMode) -> None:
@@ -52,7 +52,7 @@ class RequestModes:
         modes[mode.consumer_group] = mode
 
     def forget(self, *, topic: str = "", group: str = "") -> bool:
-        """Forget what was set for a topic, or for a group; return whether that was something."""
+        """Remove the modes of a topic or of a group; return whether there were any."""
         table = self._file.message_request_mode_map
         is_changed = table.pop(topic, None) is not None
         for name in [name for name, modes in table.items() if group in modes]:
@@ -63,18 +63,18 @@ class RequestModes:
         return is_changed
 
     def to_json(self) -> dict[str, object]:
-        """Return the table as the file has it."""
+        """Return the table in the format of the file."""
         table: dict[str, object] = msgspec.to_builtins(self._file)
         return table
 
     def dump(self) -> str:
-        """Return the text of the file."""
+        """Return the content of the file."""
         return fastjson.dumps(self.to_json(), indent=True).decode()
 
     def load(self, text: str) -> None:
-        """Take the modes from the text of the file.
+        """Load the modes from the content of the file.
 
         Raises:
-            ValueError: when the text is no such file.
+            ValueError: when the text is not in the format of this file.
         """
         self._file = msgspec.convert(fastjson.loads(text), _File)

@@ -1,6 +1,6 @@
-"""What a broker knows, and the outbox of what it wants done at the end of a turn.
+"""The state of a broker, and the actions that it collects for the end of a turn.
 
-Receives changes from the request families; hands on a `Turn`; refuses to do anything itself.
+Receives changes from the request handlers. Returns a `Turn`. Performs no I/O itself.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -57,13 +57,13 @@ from reliable_mq.wire.properties import (
 )
 from reliable_mq.wire.record import pack_host
 
-_OP_PROPERTIES = encode_properties({WAIT: "true", TAGS: SETTLED_TAG})  # as Apache's broker has it
+_OP_PROPERTIES = encode_properties({WAIT: "true", TAGS: SETTLED_TAG})  # as Apache's broker writes
 
 log = limited_log(__name__)
 
 
 class PeerConnection(msgspec.Struct, frozen=True):
-    """One peer: `host` is packed as in records, `address` is "ip:port"."""
+    """One peer. `host` is packed as in records; `address` is "ip:port"."""
 
     id: int
     host: bytes
@@ -71,7 +71,7 @@ class PeerConnection(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, gc=False):
-    """A command, who sent it and when it came."""
+    """A command, its connection, and its time of arrival."""
 
     connection: PeerConnection
     command: Command
@@ -79,12 +79,12 @@ class Request(msgspec.Struct, gc=False):
 
 
 class Turn(msgspec.Struct):
-    """What one turn of the event loop wants done.
+    """The actions of one turn of the event loop.
 
-    `batch` is written (and synced) first; afterwards the core is told, and further replies leave.
-    `replies` may leave at once. `files` are configuration texts by path; the core is told when they
-    are written, and hands out no others before. `registered_replies` leave when the name servers
-    know the topics as they are now, or cannot be told.
+    `batch` is written (and synced) first. Then the caller reports it to the core, and more replies
+    may leave. `replies` may leave at once. `files` are configuration texts by path. The caller
+    reports when they are written; the core returns no other files before.
+    `registered_replies` leave when the name servers know the current topics, or cannot be reached.
     """
 
     batch: LogBatch | None
@@ -94,9 +94,10 @@ class Turn(msgspec.Struct):
 
 
 class BrokerState:
-    """Tables, store and answers of one broker.
+    """Tables, store and replies of one broker.
 
-    Whoever made a topic, or sent to one that is new, waits for its file, too.
+    The reply to a request that creates a topic, or sends to a new one, also waits until the file of
+    the topics is saved.
     """
 
     def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
@@ -127,19 +128,19 @@ class BrokerState:
         self.half_counts = TopicCounts(OF_HALVES)
         self.config_version = DataVersion()
         self.timers = timers
-        # Topics that a crash would still take, and answers that wait for them: end, to whom, what
+        # Topics that are not saved yet, with the replies that wait: (log end, connection, frame)
         self.new_topics: dict[str, list[tuple[int, int, bytes]]] = {}
-        self._unregistered: dict[str, None] = {}  # topics that name servers know otherwise
-        self._ends: list[tuple[int, bytes]] = []  # answers to those who ended a transaction
+        self._unregistered: dict[str, None] = {}  # topics whose change name servers do not know
+        self._ends: list[tuple[int, bytes]] = []  # replies to requests that ended a transaction
         self._ends_ms = 0
         self.pressure = Pressure(_pressure_limits(config))
         self.retention = LogRetention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
         self.processors = 1  # of the machine
-        self.wants_unused_dropped = False  # queues of topics that are no more
-        self.waiting_queries: list[Request] = []  # for the index, which is behind the log
-        self.is_index_stuck = False  # whether it cannot be written
+        self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
+        self.waiting_queries: list[Request] = []  # queries that wait for the index
+        self.is_index_stuck = False  # whether the index cannot be written
         self.answers = Answers()
         self._registered_replies: list[tuple[int, bytes]] = []
         self.files = ConfigFiles()
@@ -147,64 +148,65 @@ class BrokerState:
 
     @property
     def is_sync_flush(self) -> bool:
-        """Whether an acknowledgement waits for the medium."""
+        """Whether an acknowledgement waits until the record is durable."""
         return self.config.flush_disk_type == SYNC_FLUSH
 
     def new_message_ids(self, now_ms: int) -> Iterator[bytes]:
-        """Yield ids for messages whose producer gave none: by time and address, then a counter."""
+        """Yield ids for messages without an id: time and address, then a counter."""
         shared = new_message_id(now_ms, self.host[-8:-4] + self.host[-2:] + bytes(4))[:-8].encode()
         while True:
             self._message_count += 1
             yield b"%b%08X" % (shared, self._message_count & 0xFFFFFFFF)
 
     def append(self, message: StoredMessage, now_ms: int) -> AppendResult:
-        """Store a message; it becomes visible when it is durable."""
+        """Store a message. It becomes visible when it is durable."""
         return self.store.append(message, now_ms)
 
     def reply(self, connection: int, frame: bytes) -> None:
-        """Answer at the end of this turn."""
+        """Send a reply at the end of this turn."""
         self.answers.now(connection, frame)
 
     def reply_when_stored(self, connection: int, end: int, frame: bytes) -> None:
-        """Answer when everything before log offset `end` is as safe as the flush type promises."""
+        """Send a reply when the log before `end` is stored as the flush type promises."""
         self.answers.when_stored(connection, end, frame)
 
     def _topics_saved(self, names: Collection[str]) -> None:
-        """Let the replies go, or wait for the log only, that waited for new topics."""
+        """Release the replies that waited for new topics; some still wait for the log."""
         for end, connection, frame in chain.from_iterable(map(self.new_topics.pop, names)):
-            self.answers.waiting -= 1  # here; the log may hold it on
+            self.answers.waiting -= 1  # the log may hold the reply back again
             if end <= self.answers.released:
                 self.answers.now(connection, frame)
             else:
                 self.answers.when_stored(connection, end, frame)
 
     def reply_when_saved(self, request: Request, answer: Command) -> None:
-        """Answer when the configuration as it is now is on the medium."""
+        """Send a reply when the current configuration is on the medium."""
         if not request.command.is_oneway:
             connection, frame = request.connection.id, encode_answer(answer)
             self.files.when_saved(lambda: self.answers.now(connection, frame))
 
     def reply_when_registered(self, request: Request, answer: Command) -> None:
-        """Answer when the topics as they are now are saved and known at the name servers.
+        """Send a reply when the current topics are saved and known at the name servers.
 
-        Whoever made a topic asks a name server for it next. One that cannot be told is passed over.
+        The client that created a topic asks a name server next. A name server that cannot be
+        reached is skipped.
         """
         if not request.command.is_oneway:
             connection, frame = request.connection.id, encode_answer(answer)
             self.files.when_saved(lambda: self._registered_replies.append((connection, frame)))
 
     def release(self, end: int, now_ms: int) -> None:
-        """Let the replies go that waited for log offsets up to `end`."""
+        """Release the replies that wait for log offsets up to `end`."""
         self.statistics.stored(end, self.answers.release(end), now_ms)
 
     def settled(self, connection: int, frame: bytes | None, now_ms: int) -> None:
-        """Note that a half was settled; `frame` leaves when that is stored."""
+        """Note that a half message was settled; `frame` leaves when this is stored."""
         self._ends_ms = now_ms
         if frame:
             self._ends.append((connection, frame))
 
     def settled_before(self, connection: int, frame: bytes) -> None:
-        """Let `frame` leave when a half that was settled earlier is so on the medium, too."""
+        """Send `frame` when the earlier settlement of a half message is on the medium."""
         log = self.store.log
         if self.halves.is_op_due:
             self._ends.append((connection, frame))
@@ -214,18 +216,18 @@ class BrokerState:
             self.reply(connection, frame)
 
     def count_halves(self, now_ms: int) -> None:
-        """Count the halves that are pending, by the topic to which they are to go."""
+        """Count the pending half messages by their real topic."""
         for _, log_offset in self.halves.oldest(len(self.halves)):
             half = self.store.read_record(log_offset)
             if half is not None:
                 self.count_half(half.property_map(), 1, now_ms)
 
     def count_half(self, properties: Mapping[str, str], change: int, now_ms: int) -> None:
-        """Note that a half with these properties is pending (1), or is no more (-1)."""
+        """Note that a half message with these properties is pending (1), or no longer (-1)."""
         self.half_counts.add(properties.get(REAL_TOPIC, ""), change, now_ms)
 
     def record_settled(self) -> None:
-        """Name the halves that were settled in the op topic, many in one record."""
+        """Write the settled half messages to the op topic, many in one record."""
         halves = self.halves
         while unrecorded := halves.next_unrecorded(self.config.transaction_op_size_max):
             queue_id, body = unrecorded
@@ -246,7 +248,7 @@ class BrokerState:
             self.reply_when_stored(connection, self.store.log.end, frame)
 
     def _try_to_record_settled(self) -> None:
-        """Do so; without room for it it is done later, and who waits for it waits."""
+        """Call `record_settled`. Without room on the disk, retry later; replies wait until then."""
         try:
             self.record_settled()
         except StoreError as error:
@@ -255,18 +257,18 @@ class BrokerState:
             self.pressure.note_no_file(self._ends_ms)
 
     def collect_statistics(self, now_ms: int) -> None:
-        """Count what was put and pulled up to now."""
+        """Count messages put and pulled up to now."""
         self.statistics.collect(self.store.upkeep.take_grown(), now_ms)
 
     def note_pressure(self, now_ms: int) -> None:
-        """Judge whether sends have to be refused: see `Pressure`."""
+        """Decide whether sends are refused; see `Pressure`."""
         self.pressure.note_sends(self.answers.waiting, self.answers.released, now_ms)
         waited_ms = self.pressure.wait_ms
         self.statistics.wait_ms_max = max(self.statistics.wait_ms_max, waited_ms)
 
     @property
     def is_turn_due(self) -> bool:
-        """Whether there is more to be done than to send the answers that may leave."""
+        """Whether a turn has more to do than to send replies."""
         return (
             self.store.log.is_pending
             or self.answers.is_held
@@ -277,7 +279,7 @@ class BrokerState:
         )
 
     def take_turn(self) -> Turn:
-        """Return what this turn wants done, and begin the next."""
+        """Return the actions of this turn, and begin the next turn."""
         if self.halves.is_op_due:
             self._try_to_record_settled()
         files = self.files.take()
@@ -288,14 +290,14 @@ class BrokerState:
         return turn
 
     def put_topic(self, topic: TopicConfig, now_ms: int) -> None:
-        """Add or replace a topic, save the table and tell the name servers."""
+        """Add or replace a topic, save the table and inform the name servers."""
         self.topics.put(topic, now_ms)
         self.topics_changed([topic.topic_name])
 
     def topics_changed(self, names: Collection[str] = ()) -> None:
-        """Save the topics, and tell the name servers those of these names.
+        """Save the topics, and inform the name servers about these topics.
 
-        A topic that went is nothing to tell: whoever deletes it does that.
+        A deleted topic has no name here; the caller that deletes it informs the name servers.
         """
         self.files.change(TOPICS_PATH, self.topics.dump)
         if names:
@@ -306,16 +308,16 @@ class BrokerState:
 
     @property
     def needs_registration(self) -> bool:
-        """Whether the name servers are to be told of a topic."""
+        """Whether a topic must be registered at the name servers."""
         return bool(self._unregistered)
 
     def take_unregistered(self) -> list[str]:
-        """Return the topics of which the name servers are to be told."""
+        """Return the topics that must be registered at the name servers."""
         names, self._unregistered = list(self._unregistered), {}
         return names
 
     def find_group(self, name: str, now_ms: int) -> GroupConfig | None:
-        """Return a consumer group; one that is new is created and saved when that is allowed."""
+        """Return a consumer group; a new group is created and saved if that is allowed."""
         group = self.groups.find(name, now_ms, may_create=not self.topics.is_overfull)
         if self.groups.is_dirty:
             self.groups_changed()
@@ -329,17 +331,17 @@ class BrokerState:
     def ensure_retry_topic(
         self, group: str, queues: int, now_ms: int, *, order: bool = False, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return the group's retry topic; it is created when it is not there."""
+        """Return the group's retry topic; create it if it does not exist."""
         return self._ensure_topic(
             retry_topic(group), queues, now_ms, order=order, sys_flag=sys_flag
         )
 
     def ensure_dead_letter_topic(self, group: str, now_ms: int) -> TopicConfig:
-        """Return the group's dead-letter topic; it is created when it is not there."""
+        """Return the group's dead-letter topic; create it if it does not exist."""
         return self._ensure_topic(dead_letter_topic(group), 1, now_ms)
 
     def ensure_given_up_topic(self, now_ms: int) -> TopicConfig:
-        """Return the topic of halves that nobody settled; it is created when it is not there."""
+        """Return the topic of half messages that were given up; create it if necessary."""
         return self._ensure_topic(GIVEN_UP_TOPIC, 1, now_ms)
 
     def _ensure_topic(
@@ -374,7 +376,7 @@ class BrokerState:
                 self.reply(connection, frame)
 
     def change_config(self, config: BrokerConfig, now_ms: int) -> None:
-        """Go on with other settings: those that are looked at when needed, and these."""
+        """Apply other settings, also where an object was built from the former ones."""
         if config.auto_create_topic != self.config.auto_create_topic:
             self.topics.allow_creation(
                 auto_create=config.auto_create_topic,

@@ -1,8 +1,8 @@
-"""How much is put and got: totals, rates, and sums over a minute, an hour and a day.
+"""Statistics of messages put and got: totals, rates, and sums per minute, hour and day.
 
-Receives counts, a few for each batch and each pull, never one for a message; hands on what tools
-ask for, under Apache's names. What was put is counted by how far queues have grown. How long sends
-and pulls took is known of a turn; the queues of one second share it by their messages and pulls.
+Receives counts, a few per batch and per pull, never one per message. Returns the figures that tools
+ask for, under Apache's names. Messages put are counted from the growth of the queues. Latencies are
+measured per turn; the queues of one second share them in proportion to their messages and pulls.
 Source: Apache RocketMQ `BrokerStatsManager`, `StatsItem`, `BrokerStats`, `StoreStatsService`.
 """
 
@@ -27,15 +27,15 @@ BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS = "BROKER_GET_NUMS"
 _OF_BROKER = "BROKER_"
 _WITHOUT_SYSTEM = "_WITHOUT_SYSTEM_TOPIC"
-# What the broker writes there for itself Apache does not count; nor what goes to dead letters.
+# Apache does not count the broker's own messages in these topics, nor dead letters.
 _UNCOUNTED = frozenset({OP_TOPIC, GIVEN_UP_TOPIC})
 
-# How often a window is sampled, in ms, and how many samples it holds: minute, hour, day.
+# Sampling interval in ms, and number of samples per window: minute, hour, day.
 WINDOWS = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 MINUTE = 0
 _RATE_SECONDS = (10, 60, 600)
 _SECOND_MS = 1_000
-# What one slice takes on, of queues or pulls, and of counters: a millisecond or two of the loop.
+# Work of one slice, in queues or pulls, and in counters: one or two ms of the event loop.
 _QUEUES_AT_ONCE = 256
 _ITEMS_AT_ONCE = 2_048
 _NOTHING = object()
@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 
 class WindowSum(NamedTuple):
-    """What came in a window: how much, how much a second, and how much at a time."""
+    """The sum of a window: the total, the total per second, and the average per addition."""
 
     sum: int
     tps: float
@@ -51,7 +51,7 @@ class WindowSum(NamedTuple):
 
 
 class StatsItem:
-    """One counter: a value, how often it was added to, and how both were at sample times."""
+    """One counter: its value, the number of additions, and samples of both."""
 
     __slots__ = ("_created_ms", "_samples", "times", "value")
 
@@ -62,14 +62,14 @@ class StatsItem:
         self._samples: tuple[list[tuple[int, int, int]], ...] = ([], [], [])  # by window
 
     def sample(self, window: int, now_ms: int) -> None:
-        """Keep how it is now."""
+        """Store a sample of the current values."""
         samples = self._samples[window]
         samples.append((now_ms, self.times, self.value))
         if len(samples) > WINDOWS[window][1] + 2:
             del samples[0]
 
     def over(self, window: int, now_ms: int) -> WindowSum:
-        """Return what came in the last minute (0), hour (1) or day (2)."""
+        """Return the sum of the last minute (0), hour (1) or day (2)."""
         interval_ms, count = WINDOWS[window]
         begin_ms = max(now_ms - interval_ms * count, self._created_ms - interval_ms)
         times = value = 0
@@ -84,7 +84,7 @@ class StatsItem:
 
 
 class Totals(NamedTuple):
-    """What came since the start: messages stored, pulls with and without any, messages given."""
+    """Totals since the start: messages put, pulls with and without messages, messages got."""
 
     put: int = 0
     found: int = 0
@@ -93,7 +93,7 @@ class Totals(NamedTuple):
 
 
 class _Time:
-    """How long so many sends, or pulls, took together, in ms."""
+    """Total duration of a number of sends or pulls, in ms."""
 
     __slots__ = ("_count", "_spent_ms")
 
@@ -102,19 +102,19 @@ class _Time:
         self._spent_ms = 0
 
     def add(self, count: int, each_ms: int) -> None:
-        """Add so many; a clock that went back tells nothing."""
+        """Add `count` operations; a negative time, after the clock went back, counts as 0."""
         self._count += count
         self._spent_ms += count * max(each_ms, 0)
 
     def of(self, count: int) -> int:
-        """Return the share of so many of them."""
+        """Return the share of `count` of the operations."""
         return round(count * self._spent_ms / self._count) if self._count else 0
 
 
 class Statistics:
     """The counters of a broker. Invariant T1: no total ever decreases.
 
-    What topics, groups and queues beyond COUNTERS_MAX do is counted in the broker's totals only.
+    Beyond COUNTERS_MAX counters, new topics, groups and queues count only in the broker's totals.
 
     Args:
         cluster: the broker's cluster.
@@ -128,26 +128,26 @@ class Statistics:
         self._touched: list[set[StatsItem]] = [set() for _ in WINDOWS]
         self._sampled_ms = [0] * len(WINDOWS)
         self._pulls: dict[tuple[str, str, int], list[int]] = {}
-        self._batched: dict[str, int] = {}  # messages that came with another one, by topic
-        self._handed: deque[tuple[int, int]] = deque()  # log end and begin of turns not stored yet
+        self._batched: dict[str, int] = {}  # by topic: messages of batches, less one per batch
+        self._handed: deque[tuple[int, int]] = deque()  # (log end, begin) of turns not stored yet
         self._put_time = _Time()
         self._get_time = _Time()
-        self._shared_put, self._shared_get = self._put_time, self._get_time  # what is counted now
+        self._shared_put, self._shared_get = self._put_time, self._get_time  # being counted now
         self._under_way: Iterator[None] = iter(())
         self.is_under_way = False
-        self.turn_pulls = 0  # those that found messages since the last turn
+        self.turn_pulls = 0  # pulls with messages since the last turn
         self._seconds: deque[tuple[int, Totals]] = deque(maxlen=max(_RATE_SECONDS) + 1)
         self._day: date | None = None
         self._missed = 0
         self.totals = Totals()
         self.put_size = 0
         self.wait_ms_max = 0
-        # Messages put and given without system topics, until last midnight and the one before it
+        # Messages put and got, without system topics, at the last midnight and at the one before
         self.this_morning = (0, 0)
         self.yesterday_morning = (0, 0)
 
     def pulled(self, group: str, topic: str, queue_id: int, count: int, size: int) -> None:
-        """Count a pull that gave `count` messages of `size` bytes together; none is a miss."""
+        """Count a pull with `count` messages of `size` bytes in total; no messages is a miss."""
         if not count:
             self._missed += 1
             return
@@ -160,15 +160,15 @@ class Statistics:
         self.turn_pulls += 1
 
     def batched(self, topic: str, count: int) -> None:
-        """Note that so many messages came in one send."""
+        """Note that one send had `count` messages."""
         self._batched[topic] = self._batched.get(topic, 0) + count - 1
 
     def turned(self, end: int | None, began_ms: int, now_ms: int) -> None:
-        """Note that a turn ends which began with a command at a time.
+        """Note the end of a turn.
 
         Args:
-            end: the log's end with what the turn appended, None when that is nothing.
-            began_ms: when its first command came; `now_ms` without one.
+            end: the log's end after the turn; None when the turn appended nothing.
+            began_ms: arrival time of its first command; `now_ms` without commands.
             now_ms: the time.
         """
         if end is not None:
@@ -178,7 +178,7 @@ class Statistics:
             self.turn_pulls = 0
 
     def stored(self, end: int, released: int, now_ms: int) -> None:
-        """Note that what was appended before log offset `end` is stored, and so many answered."""
+        """Note that the log is stored up to `end`, and that `released` sends were answered."""
         handed = self._handed
         oldest_ms = newest_ms = -1
         while handed and handed[0][0] <= end:
@@ -192,25 +192,25 @@ class Statistics:
         self._add(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1, 1, now_ms)
 
     def collect(self, grown: Iterable[ConsumeQueue], now_ms: int) -> None:
-        """Count what was put and pulled since the last call.
+        """Count messages put and pulled since the last call.
 
         Args:
-            grown: the queues that have grown since.
+            grown: the queues that have grown since then.
             now_ms: the time.
         """
         self._finish(self._under_way)
         self._finish(self._counting(grown, now_ms))
 
     def begin_second(self, grown: Iterable[ConsumeQueue], now_ms: int) -> None:
-        """Begin to `collect` and then to `sample`, in slices: `run_some` does the next one.
+        """Begin `collect` and then `sample`, in slices; each `run_some` runs the next slice.
 
-        Call it when none is under way.
+        Call this only when no such work is under way.
         """
         self._under_way = chain(self._counting(grown, now_ms), self._sampling(now_ms))
         self.is_under_way = True
 
     def run_some(self) -> None:
-        """Do a slice of what is under way."""
+        """Run one slice of the work that is under way."""
         self.is_under_way = next(self._under_way, _NOTHING) is not _NOTHING
 
     def _finish(self, work: Iterator[None]) -> None:
@@ -218,7 +218,7 @@ class Statistics:
             pass
 
     def _counting(self, grown: Iterable[ConsumeQueue], now_ms: int) -> Iterator[None]:
-        """Count what was put and pulled, and rest after each slice."""
+        """Count messages put and pulled; yield after each slice."""
         pulls, self._pulls = self._pulls, {}
         missed, self._missed = self._missed, 0
         self._shared_put, self._put_time = self._put_time, _Time()
@@ -242,7 +242,7 @@ class Statistics:
         self.totals = Totals(*(a + b for a, b in zip(self.totals, more, strict=True)))
 
     def _count_growth(self, queue: ConsumeQueue, now_ms: int) -> int:
-        """Count what came into a queue; return how many messages that is."""
+        """Count the growth of a queue; return the number of new messages."""
         topic = queue.topic
         count, size = queue.take_growth()
         self.put_size += size
@@ -252,7 +252,7 @@ class Statistics:
         if self._batched:
             batched = self._batched.pop(topic, 0)
             together = min(batched, count - 1)
-            if batched > together:  # the others are not dispatched yet, or in other queues
+            if batched > together:  # the rest is not dispatched yet, or is in other queues
                 self._batched[topic] = batched - together
         times = count - together
         self._add(TOPIC_PUT_NUMS, topic, count, times, now_ms)
@@ -274,7 +274,7 @@ class Statistics:
         self._add_of_broker(BROKER_GET_NUMS, topic, count, now_ms)
 
     def _add_of_broker(self, name: str, topic: str, value: int, now_ms: int) -> None:
-        """Count for the whole broker; Apache does not count how often."""
+        """Count for the whole broker. Apache does not count the number of additions here."""
         self._add(name, self._cluster, value, 0, now_ms)
         if not self._is_system(topic):
             self._add(f"{name}{_WITHOUT_SYSTEM}", self._cluster, value, 0, now_ms)
@@ -290,15 +290,15 @@ class Statistics:
         self._touched[0].add(item)
 
     def sample(self, now_ms: int) -> None:
-        """Keep how the counters are. Call it once a second, after `collect`."""
+        """Store samples of the counters. Call this once a second, after `collect`."""
         self._finish(self._sampling(now_ms))
 
     def _sampling(self, now_ms: int) -> Iterator[None]:
-        """Keep how the counters are, and rest after each slice."""
+        """Store samples of the counters; yield after each slice."""
         self._seconds.append((now_ms, self.totals))
         for window, (interval_ms, _count) in enumerate(WINDOWS):
             if self._sampled_ms[window] <= now_ms < self._sampled_ms[window] + interval_ms:
-                break  # the longer ones are not due either
+                break  # longer windows are not due either
             self._sampled_ms[window] = now_ms
             touched, self._touched[window] = self._touched[window], set()
             for items in _slices(touched, _ITEMS_AT_ONCE):
@@ -315,36 +315,36 @@ class Statistics:
             self._day = today
 
     def today(self) -> tuple[int, int]:
-        """Return how many messages were put and given since the start, without system topics."""
+        """Return the messages put and got since the start, without system topics."""
         put = self.item(f"{BROKER_PUT_NUMS}{_WITHOUT_SYSTEM}", self._cluster)
         got = self.item(f"{BROKER_GET_NUMS}{_WITHOUT_SYSTEM}", self._cluster)
         return put.value if put else 0, got.value if got else 0
 
     def item(self, name: str, key: str) -> StatsItem | None:
-        """Return a counter, None when nothing was counted under that name and key."""
+        """Return a counter; None when nothing was counted under this name and key."""
         return self._items.get((name, key))
 
     def forget_topic(self, topic: str) -> None:
-        """Forget the counters of a topic."""
+        """Remove the counters of a topic."""
         self._forget(lambda words: words[0] == topic)
 
     def forget_group(self, group: str) -> None:
-        """Forget the counters of a group."""
+        """Remove the counters of a group."""
         self._forget(lambda words: words[1:] == [group])
 
     def _forget(self, is_gone: Callable[[list[str]], bool]) -> None:
-        """Forget the counters for which this holds of the topic and, if there is one, the group."""
+        """Remove the counters for which `is_gone` accepts [topic] or [topic, group]."""
         for name, key in list(self._items):
             words = key.split("@")
-            if name in (TOPIC_PUT_LATENCY, GROUP_GET_LATENCY):  # there a queue's number comes first
+            if name in (TOPIC_PUT_LATENCY, GROUP_GET_LATENCY):  # their keys begin with a queue id
                 words = words[1:]
             if not name.startswith(_OF_BROKER) and is_gone(words):
                 del self._items[name, key]
 
     def rates(self) -> list[Totals | None]:
-        """Return what a second brought over the last 10, 60 and 600 seconds, each in thousandths.
+        """Return the rates of the last 10, 60 and 600 seconds, in thousandths per second.
 
-        None stands for a time that the broker does not run yet.
+        None: the broker has not run that long yet.
         """
         samples = self._seconds
         rates: list[Totals | None] = []
@@ -362,7 +362,7 @@ class Statistics:
 
 
 def _slices(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    """Yield the items, so many at a time."""
+    """Yield the items in lists of `size`."""
     rest = iter(items)
     while some := list(islice(rest, size)):
         yield some

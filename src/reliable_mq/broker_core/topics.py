@@ -1,4 +1,4 @@
-"""The topics a broker has, and their file `config/topics.json`.
+"""The topics of a broker, and their file `config/topics.json`.
 
 Source: Apache RocketMQ `TopicConfigManager`, `TopicConfig`.
 """
@@ -27,8 +27,8 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.java_int import I32, I64
 
 PATH = "config/topics.json"
-_WRITER = "reliable_mq"  # Apache's broker leaves that out when it writes the file
-# Our releases before the writer began the file so. Apache's broker breaks the line in the version.
+_WRITER = "reliable_mq"  # Apache's broker drops this field when it writes the file
+# How our releases before the writer field began the file. Apache's broker breaks that line.
 _LAYOUT = '{\n\t"dataVersion":{"'
 
 INHERIT = 1
@@ -37,7 +37,7 @@ READ = 4
 
 
 class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
-    """One topic: how many queues, and what is allowed (`perm`: READ | WRITE | INHERIT)."""
+    """One topic: queue counts and permissions (`perm`: READ | WRITE | INHERIT)."""
 
     topic_name: str
     read_queue_nums: I32 = 8
@@ -50,11 +50,11 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def queue_count(self) -> int:
-        """How many queues exist: the larger of the two counts."""
+        """The number of queues: the larger of the two counts."""
         return max(self.read_queue_nums, self.write_queue_nums)
 
     def __str__(self) -> str:
-        """Return the topic as Apache's remarks spell it (`TopicConfig.toString`)."""
+        """Return the topic as Apache's remarks write it (`TopicConfig.toString`)."""
         perm = "".join(
             letter if self.perm & bit else "-"
             for letter, bit in (("R", READ), ("W", WRITE), ("X", INHERIT))
@@ -70,7 +70,7 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
 @decodable
 class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
-    """Tells a name server whether a table changed."""
+    """The version of a table; a name server sees from it whether the table changed."""
 
     counter: I64 = 0
     state_version: I64 = 0
@@ -83,7 +83,7 @@ class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TopicTable:
-    """The topics by name. `version` moves with every change.
+    """Topics by name. `version` advances with each change.
 
     Invariant T1: a topic is kept under its own name, and has no negative number of queues.
     """
@@ -94,8 +94,8 @@ class TopicTable:
         self._own: frozenset[str] = frozenset()
         self.version = DataVersion()
         self.is_ours = False  # whether this broker wrote the file last
-        # Queues by topic and number to which whatever is plain may be sent; anew with each change
-        # of a topic that was there.
+        # Queues, by topic and number, that accept any plain message without further checks. Empty
+        # after each change of an existing topic.
         self.plain_lanes: dict[tuple[str, int], Lane] = {}
 
     def invariants(self) -> None:
@@ -117,15 +117,15 @@ class TopicTable:
         levels: int,
         trace_topic: str = "",
     ) -> None:
-        """Add the topics that every broker has; those that are there stay as they are.
+        """Add the topics that every broker has; existing topics are not changed.
 
         Args:
             cluster: its name.
             broker: its name.
-            auto_create: whether there is a template of topics that are sent to first.
-            queues: of the template.
-            levels: how many delay levels there are.
-            trace_topic: the topic of message traces; empty: none is made.
+            auto_create: whether to add the template from which a first send creates a topic.
+            queues: number of queues of the template.
+            levels: number of delay levels.
+            trace_topic: topic of message traces. Default empty: none is added.
         """
         system = [
             TopicConfig(topic_name="SELF_TEST_TOPIC", read_queue_nums=1, write_queue_nums=1),
@@ -141,7 +141,7 @@ class TopicTable:
             TopicConfig(topic_name=SCHEDULE_TOPIC, read_queue_nums=levels, write_queue_nums=levels),
             TopicConfig(topic_name=TIMER_TOPIC, read_queue_nums=1, write_queue_nums=1),
         ]
-        # Nothing here reads or writes these; tools and other brokers expect them in the list.
+        # This broker does not use these topics; tools and other brokers expect them in the list.
         system += [
             TopicConfig(
                 topic_name=f"RMQ_SYS_ROCKSDB_TRANS_{kind}HALF_TOPIC",
@@ -179,7 +179,7 @@ class TopicTable:
         self._own = frozenset(topic.topic_name for topic in system)
 
     def allow_creation(self, *, auto_create: bool, queues: int, now_ms: int) -> None:
-        """Change whether topics are created when they are first sent to, from the template."""
+        """Set whether a first send creates a topic from the template."""
         template = self._topics.get(DEFAULT_TOPIC)
         if template is None:
             template = TopicConfig(
@@ -189,7 +189,7 @@ class TopicTable:
         self.put(msgspec.structs.replace(template, perm=perm), now_ms)
 
     def is_system(self, name: str) -> bool:
-        """Whether the topic is this broker's own, so that nobody may create or delete it."""
+        """Whether this is the broker's own topic, which clients may not create or delete."""
         return name in self._own or is_system_topic(name)
 
     def __len__(self) -> int:
@@ -197,14 +197,14 @@ class TopicTable:
 
     @property
     def size(self) -> int:
-        """How many characters of JSON all topics have together."""
+        """Characters of JSON of all topics together."""
         return self._rows.size
 
     @property
     def is_overfull(self) -> bool:
-        """Whether retry topics, which are always made, have doubled what the table may have.
+        """Whether retry topics, which are created without limit, have doubled the allowed size.
 
-        Then no new group is made, whose retry topics would follow.
+        Then no new group is created, because its retry topic would follow.
         """
         return self._rows.size >= 2 * TABLE_SIZE_MAX
 
@@ -213,7 +213,7 @@ class TopicTable:
         return self._rows.has_room(topic.topic_name, topic)
 
     def own(self) -> frozenset[str]:
-        """Return the topics that the broker made for itself."""
+        """Return the topics that the broker created for itself."""
         return self._own
 
     def get(self, name: str) -> TopicConfig | None:
@@ -227,13 +227,13 @@ class TopicTable:
 
     def _set(self, topic: TopicConfig) -> None:
         name = topic.topic_name
-        self._rows.set(name, topic)  # first: it refuses what JSON cannot say
+        self._rows.set(name, topic)  # first: it raises for text that JSON cannot hold
         if name in self._topics:
             self.plain_lanes.clear()
         self._topics[name] = topic
 
     def remove(self, name: str, now_ms: int) -> bool:
-        """Remove a topic; return whether it was there."""
+        """Remove a topic; return whether it existed."""
         removed = self._topics.pop(name, None)
         self.plain_lanes.clear()
         if removed:
@@ -248,13 +248,12 @@ class TopicTable:
     def create_from_default(
         self, name: str, default_name: str, queues: int, now_ms: int
     ) -> TopicConfig | None:
-        """Create a topic as a copy of a template that allows it.
+        """Create a topic as a copy of a template. None: the template does not allow it.
 
-        The new topic has the queues that were asked for, but no more than the template. It is None
-        when the template does not allow it.
+        The new topic has the requested number of queues, but at most that of the template.
 
         Raises:
-            Refused: when there is no room for it.
+            RequestRefused: when the table has no room for it.
         """
         default = self._topics.get(default_name)
         if default is None or not default.perm & INHERIT:
@@ -274,11 +273,11 @@ class TopicTable:
         return topic
 
     def wrapped(self, names: Iterable[str] | None = None, part: int = 0) -> bytes:
-        """Return the topics as other servers take them, or those of `names` that there are.
+        """Return the topics in the format for other servers.
 
         Args:
-            names: None for all.
-            part: of a registration in parts; each has a version that differs from the others'.
+            names: the topics; None, the default, for all. Unknown names are skipped.
+            part: number of the part of a split registration; each part has its own version.
         """
         version = msgspec.structs.replace(self.version, timestamp=self.version.timestamp + part)
         return (
@@ -289,15 +288,15 @@ class TopicTable:
         ).encode()
 
     def parts(self, names: Iterable[str] | None, size_max: int) -> Iterator[list[str]]:
-        """Yield the names of all topics, or of these, a part at a time; see `JsonRows.parts`."""
+        """Yield the names of all topics, or of `names`, in parts; see `JsonRows.parts`."""
         return self._rows.parts(names, size_max)
 
     def page(self, begin: int, count: int) -> Sequence[str]:
-        """Return the names of `count` topics from the `begin`th on, in their order."""
+        """Return the names of `count` topics from index `begin` on, sorted."""
         return self._rows.names()[begin : begin + count]
 
     def dump(self) -> str:
-        """Return the text of the file."""
+        """Return the content of the file."""
         return (
             f'{{\n\t"dataVersion":{plain_json(self.version)},'
             f'\n\t"writer":"{_WRITER}",'
@@ -305,10 +304,10 @@ class TopicTable:
         )
 
     def load(self, text: str) -> None:
-        """Take the topics from the text of the file.
+        """Load the topics from the content of the file.
 
         Raises:
-            ValueError: when the text is no such file.
+            ValueError: when the text is not in the format of this file.
         """
         file = fastjson.decode(text, _File)
         for name, topic in file.topic_config_table.items():

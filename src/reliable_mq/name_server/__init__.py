@@ -1,4 +1,4 @@
-"""Station 4: which broker has which topic.
+"""Station 4, the name server: which broker has which topic.
 
-Receives registrations; hands on routes; refuses to know the messages.
+Receives registrations of brokers. Returns routes. Does not know messages.
 """

@@ -1,4 +1,4 @@
-"""The name server's settings, under Apache RocketMQ's property names and with its defaults.
+"""The name server's settings, with Apache RocketMQ's property names and defaults.
 
 Source: Apache RocketMQ `NamesrvConfig`.
 """
@@ -12,12 +12,13 @@ from reliable_mq.decodable import decodable
 
 @decodable
 class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Every property that this name server supports; all of them can change while it runs.
+    """All properties that this name server supports. Each can change at run time.
 
-    `enable_all_topic_list`: whether the list of all topics is given out. `enable_topic_list`: the
-    same of the lists of a cluster's topics and of unit topics. `order_message_enable`: whether a
-    route says how many queues an ordered topic has. `return_order_topic_config_to_broker`: whether
-    brokers are told which topics are ordered.
+    `enable_all_topic_list`: whether clients may list all topics. Default True.
+    `enable_topic_list`: whether clients may list the topics of a cluster, and unit topics. Default
+    True. `order_message_enable`: whether a route has the queue counts of an ordered topic. Default
+    False. `return_order_topic_config_to_broker`: whether the reply to a registration has the
+    ordered topics. Default True.
     """
 
     enable_all_topic_list: bool = True
@@ -27,10 +28,10 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 def changed_config(config: NameServerConfig, changes: Mapping[str, str]) -> NameServerConfig:
-    """Return the settings after a change; names that are not known are passed over.
+    """Return the settings after a change; unknown names are ignored.
 
     Raises:
-        msgspec.ValidationError: when a value does not read.
+        msgspec.ValidationError: when a value does not parse.
     """
     known = msgspec.to_builtins(config)
     supported = {name: value for name, value in changes.items() if name in known}

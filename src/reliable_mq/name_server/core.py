@@ -27,7 +27,7 @@ from reliable_mq.wire.peer_texts import read_json, read_properties
 
 log = limited_log(__name__)
 
-_STANDARD_JSON_VERSION = 401  # MQVersion.V4_9_4: clients from here on read standard JSON
+_STANDARD_JSON_VERSION = 401  # MQVersion.V4_9_4: clients since this version read standard JSON
 _UNIT = 1  # topicSysFlag: the topic belongs to a unit, or a unit subscribes to it
 _UNIT_SUB = 2
 _BLACK_LIST = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -36,13 +36,13 @@ _CRC_MASK = 0x7FFFFFFF
 
 
 class NameServerCore:
-    """Answers routes from what brokers registered."""
+    """Stores the registrations of brokers and answers route requests from them."""
 
     def __init__(self) -> None:
         self.routes = RouteTable()
         self.settings = SettingsTable()
         self.config = NameServerConfig()
-        self.listen_port = 0  # shown among the settings; whoever listens sets it
+        self.listen_port = 0  # shown among the settings; the owner of the listening socket sets it
         self._handlers: dict[int, Callable[[int, Command, int], Command | Steps[Command]]] = {
             RequestCode.PUT_KV_CONFIG: self._put_setting,
             RequestCode.GET_KV_CONFIG: self._get_setting,
@@ -71,7 +71,7 @@ class NameServerCore:
 
     @property
     def codes(self) -> Collection[int]:
-        """The codes of the requests that it answers."""
+        """The request codes that the name server supports."""
         return self._handlers.keys()
 
     def receive(self, connection: int, command: Command, now_ms: int) -> Command:
@@ -79,9 +79,9 @@ class NameServerCore:
         return finish(self.begin(connection, command, now_ms))
 
     def begin(self, connection: int, command: Command, now_ms: int) -> Steps[Command]:
-        """Return the answer to a command, a large one's in steps.
+        """Return the answer to a command, in several steps for a large command.
 
-        What goes wrong with it is answered, whatever it is.
+        Every error, also an unexpected one, becomes an error reply.
         """
         handler = self._handlers.get(command.code)
         if handler is None:
@@ -118,7 +118,7 @@ class NameServerCore:
         )
 
     def _order_topics(self) -> bytes:
-        """Return what a broker is told of ordered topics."""
+        """Return the ordered topics, as the body of the reply to a registration."""
         topics = self.settings.all_of(ORDER_TOPICS)
         if topics is None or not self.config.return_order_topic_config_to_broker:
             return b""
@@ -276,7 +276,7 @@ class _Route(msgspec.Struct, rename="camel"):
 def _refuse_long_body(command: Command) -> None:
     if len(command.body) > REQUEST_BODY_SIZE_MAX:
         raise ProtocolError(
-            f"a body of {len(command.body)} bytes, at most {REQUEST_BODY_SIZE_MAX} are allowed"
+            f"a body of {len(command.body)} bytes; at most {REQUEST_BODY_SIZE_MAX} are allowed"
         )
 
 
@@ -289,5 +289,5 @@ def _topics(command: Command, names: list[str]) -> Command:
 
 
 def _standard_json(value: dict[str, Any]) -> bytes:
-    """Return JSON that every reader takes: number keys quoted, names sorted."""
+    """Return JSON that every client can read: number keys in quotes, names sorted."""
     return msgspec.json.encode(msgspec.to_builtins(value, str_keys=True), order="sorted")

@@ -1,4 +1,4 @@
-"""What a broker says when it registers: who it is and which topics it has.
+"""Decoding of a broker's registration: its topics and their version.
 
 Source: Apache RocketMQ `RegisterBrokerBody`, `TopicConfigSerializeWrapper`.
 """
@@ -22,13 +22,13 @@ from reliable_mq.wire.peer_texts import read_json, read_json_as
 
 _UNPACKED_AT_ONCE = 1024 * 1024
 _LINES_AT_ONCE = 1_000
-_PART_SIZE = 64 * 1024  # of JSON that is read in one step
+_PART_SIZE = 64 * 1024  # bytes of JSON that one step decodes
 _CUTS_TRIED = 8
 _between_rows = re.compile(rb"\}\s*,\s*(?=\")").search
 
 
 class RegisteredTopic(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a route needs to know of a topic."""
+    """The fields of a topic that a route needs."""
 
     topic_name: str
     read_queue_nums: I32 = 16
@@ -39,7 +39,7 @@ class RegisteredTopic(msgspec.Struct, kw_only=True, rename="camel"):
 
 @decodable
 class RegisteredVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Which state of its topics a broker speaks of. Two that are equal mean the same topics."""
+    """The version of a broker's topics. Equal versions mean equal topics."""
 
     counter: I64 = 0
     state_version: I64 = 0
@@ -79,10 +79,10 @@ def decode_registration(body: bytes, *, compressed: bool) -> Registration:
 
 
 def decode_in_steps(body: bytes, *, compressed: bool) -> Steps[Registration]:
-    """Return the registration in the body of REGISTER_BROKER; an empty body names no topic.
+    """Return the registration in the body of REGISTER_BROKER; an empty body has no topics.
 
     Raises:
-        ProtocolError: when the body does not read, or holds more than `limits` says.
+        ProtocolError: when the body does not parse, or exceeds a limit of `limits`.
     """
     try:
         if not body:
@@ -91,11 +91,11 @@ def decode_in_steps(body: bytes, *, compressed: bool) -> Steps[Registration]:
             data = yield from _decompressed(body)
             return (yield from _decode_compressed(data))
         _refuse_many(body.count(b'"topicName"'))
-        if len(body) > SLOW_TEXT_SIZE_MAX:  # it is plain JSON, or it does not read
+        if len(body) > SLOW_TEXT_SIZE_MAX:  # a longer body must be standard JSON
             return (yield from _decode_long(body))
         return read_json_as(body, _Body).topic_config_serialize_wrapper
     except (ValueError, TypeError, zlib.error, msgspec.MsgspecError) as error:
-        raise ProtocolError(f"the body is no registration: {error}") from error
+        raise ProtocolError(f"the body is not a registration: {error}") from error
 
 
 def _decode_long(body: bytes) -> Steps[Registration]:
@@ -109,9 +109,9 @@ def _decode_long(body: bytes) -> Steps[Registration]:
 
 
 def _parts(table: bytes) -> Iterator[dict[str, RegisteredTopic]]:
-    """Yield the rows of a table in JSON, some at a time."""
+    """Yield the rows of a JSON table, some at a time."""
     if not table.startswith(b"{"):
-        yield _TOPICS.decode(table)  # it says what is there instead
+        yield _TOPICS.decode(table)  # raises, and the error names the wrong type
         return
     at, end = 1, len(table) - 1
     while at < end:
@@ -120,10 +120,10 @@ def _parts(table: bytes) -> Iterator[dict[str, RegisteredTopic]]:
 
 
 def _part(table: bytes, at: int, end: int) -> tuple[dict[str, RegisteredTopic], int]:
-    """Return the rows from `at` on, about `_PART_SIZE` of them, and where the next one begins.
+    """Return the rows from `at` on, about `_PART_SIZE` bytes, and where the next row begins.
 
-    The end of a row may look like something within a row or a text. What stands before such a wrong
-    end does not read, so a later end is tried. The part grows fast when that happens often.
+    The pattern for the end of a row may also match inside a row or a text. Then the part does not
+    parse, and a later end is tried. After `_CUTS_TRIED` failures the part doubles each time.
     """
     size, tries = _PART_SIZE, 0
     while True:
@@ -139,7 +139,7 @@ def _part(table: bytes, at: int, end: int) -> tuple[dict[str, RegisteredTopic], 
 
 
 def _decompressed(body: bytes) -> Steps[bytes]:
-    """Return what a body holds; one that grows beyond all reason is none."""
+    """Return the decompressed body; refuse a body that grows beyond REGISTRATION_SIZE_MAX."""
     unpacking = zlib.decompressobj()
     data = bytearray()
     while not unpacking.eof:
@@ -147,16 +147,16 @@ def _decompressed(body: bytes) -> Steps[bytes]:
         data += unpacking.decompress(body, _UNPACKED_AT_ONCE)
         body = unpacking.unconsumed_tail
         if len(data) > REGISTRATION_SIZE_MAX:
-            raise ValueError(f"it holds more than {REGISTRATION_SIZE_MAX} bytes")
+            raise ValueError(f"the decompressed body has more than {REGISTRATION_SIZE_MAX} bytes")
         if len(data) == size and not body and not unpacking.eof:
-            raise ValueError("it is cut short")
+            raise ValueError("the compressed body is cut short")
         yield
     return bytes(data)
 
 
 def _decode_compressed(data: bytes) -> Steps[Registration]:
     """Decode `i32 length, data version JSON | i32 count | count * (i32 length, "name readQueues
-    writeQueues perm filterType [attributes JSON]")`; what follows is of no use to a route.
+    writeQueues perm filterType [attributes JSON]")`. A route does not need the bytes after that.
     """
     version, at = _sized(data, 0)
     count = int.from_bytes(data[at : at + 4])
@@ -176,11 +176,11 @@ def _decode_compressed(data: bytes) -> Steps[Registration]:
 
 def _refuse_many(count: int) -> None:
     if count > REGISTERED_TOPICS_MAX:
-        raise ValueError(f"it names {count} topics, at most {REGISTERED_TOPICS_MAX} are allowed")
+        raise ValueError(f"it has {count} topics; at most {REGISTERED_TOPICS_MAX} are allowed")
 
 
 def _sized(data: bytes, at: int) -> tuple[bytes, int]:
     end = at + 4 + int.from_bytes(data[at : at + 4])
     if end > len(data) or end < at + 4:
-        raise ValueError(f"a part of {end - at - 4} bytes at {at} of {len(data)}")
+        raise ValueError(f"a part claims {end - at - 4} bytes at {at} of {len(data)}")
     return data[at + 4 : end], end

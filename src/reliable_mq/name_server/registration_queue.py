@@ -1,8 +1,8 @@
-"""Registrations that came and are not done: one queue for all connections.
+"""Registrations that wait for their turn: one queue for all connections.
 
-Receives registrations and slices of time; hands on answers. A small one costs some milliseconds and
-is done in one go. Of the others one is under way at a time, in steps: unpacked it may take hundreds
-of times the memory of its body.
+Receives registrations and time slices. Returns answers. A small registration takes some
+milliseconds and runs in one step. Only one large registration is under way at a time, in steps,
+because its decompressed body may take hundreds of times the memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,20 +17,20 @@ Answered = tuple[int, Command, Command]
 
 
 class RegistrationQueue:
-    """Registrations in the order in which they came; small and large ones take turns.
+    """Registrations in order of arrival; small and large ones alternate.
 
-    Invariant N3: each connection has at most one registration here, and their bodies together have
+    Invariant N3: each connection has at most one waiting registration. Their bodies together have
     at most REGISTRATIONS_SIZE_MAX bytes.
 
     Args:
-        begin: begins a registration of a connection; the result is its answer.
+        begin: starts the registration of a connection. Its result is the answer.
     """
 
     def __init__(self, begin: Callable[[int, Command], Steps[Command]]) -> None:
         self._begin = begin
         self._small: dict[int, Command] = {}  # by connection
         self._large: dict[int, Command] = {}
-        self._under_way: tuple[int, Steps[Command]] | None = None  # the first of the large ones
+        self._under_way: tuple[int, Steps[Command]] | None = None  # the oldest large one
         self._size = 0  # of all bodies
         self._is_large_next = False
 
@@ -51,7 +51,7 @@ class RegistrationQueue:
         return bool(self._small or self._large)
 
     def add(self, connection: int, command: Command) -> bool:
-        """Take a registration of a connection that has none here; False when there is no room."""
+        """Add the registration of a connection that has none here; False when there is no room."""
         size = len(command.body)
         if self._size + size > REGISTRATIONS_SIZE_MAX:
             return False
@@ -62,7 +62,7 @@ class RegistrationQueue:
         return True
 
     def drop(self, connection: int) -> None:
-        """Forget the registration of a connection that is gone."""
+        """Remove the registration of a closed connection."""
         if self._under_way is not None and self._under_way[0] == connection:
             self._under_way = None
         for commands in (self._small, self._large):
@@ -71,7 +71,7 @@ class RegistrationQueue:
                 self._size -= len(command.body)
 
     def work(self, is_over: Callable[[], bool]) -> Iterator[Answered]:
-        """Work until all is done, or a slice of time is over; yield what is answered."""
+        """Work until the queue is empty or the time slice is over; yield the answers."""
         while self:
             self._is_large_next = bool(self._large) and (self._is_large_next or not self._small)
             answered = self._step() if self._is_large_next else self._do_small()

@@ -1,7 +1,8 @@
 """The route table of a name server.
 
-A broker registers its topics every 30 s; one that is silent for 120 s, or whose connection closes,
-is forgotten, and with the last broker of a name its topics. Only a master's topics count.
+A broker registers its topics every 30 s. It is removed when it is silent for 120 s or its
+connection closes. With the last broker of a name, the topics of the name are removed. Only the
+topics of a master count.
 Source: Apache RocketMQ `RouteInfoManager`.
 """
 
@@ -33,7 +34,7 @@ READ = 4
 
 
 class BrokerData(msgspec.Struct, kw_only=True, rename="camel"):
-    """The brokers of one name: their addresses by id, 0 the master's."""
+    """The brokers of one name: addresses by broker id. Id 0 is the master."""
 
     broker_addrs: dict[int, str] = msgspec.field(default_factory=dict)
     broker_name: str
@@ -42,7 +43,7 @@ class BrokerData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
-    """The queues that the brokers of one name have of a topic."""
+    """The queues of one topic on the brokers of one name."""
 
     broker_name: str
     perm: I32 = 0
@@ -52,7 +53,7 @@ class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class _Live(msgspec.Struct):
-    """One broker process that was heard of."""
+    """One broker process that registered and has not expired."""
 
     header: RegisterBrokerHeader
     connection: int
@@ -62,27 +63,27 @@ class _Live(msgspec.Struct):
 
 
 class RegistrationReply(msgspec.Struct, frozen=True):
-    """What a slave learns when it registers: its master's addresses."""
+    """What a slave receives when it registers: the addresses of its master."""
 
     master_address: str = ""
     ha_address: str = ""
 
 
 class RouteTable:
-    """Brokers by (cluster, address) and by name, queues by broker name and topic.
+    """Brokers by (cluster, address) and by name; queues by broker name and topic.
 
-    A broker name goes with all its topics in one step, however many they are. So a route looks at
-    each broker name; these are few.
+    Topics are grouped by broker name, so one step removes a broker name with all its topics. A
+    route looks at each broker name; there are only a few.
 
-    Invariant N1: an address that a route names belongs to a broker that is alive, and a topic is
-    known only of broker names that have an address.
+    Invariant N1: each address in a route belongs to a live broker. Topics are known only for
+    broker names that have an address.
     """
 
     def __init__(self) -> None:
         self._live: dict[tuple[str, str], _Live] = {}
         self._names: dict[str, BrokerData] = {}
-        self._topics: dict[str, dict[str, QueueData]] = {}  # of each broker name, by topic
-        self._count = 0  # of topics, each counted once for a broker name
+        self._topics: dict[str, dict[str, QueueData]] = {}  # by broker name, then by topic
+        self._count = 0  # of (broker name, topic) pairs
 
     def invariants(self) -> None:
         """N1; see the class."""
@@ -108,14 +109,14 @@ class RouteTable:
         connection: int,
         now_ms: int,
     ) -> Steps[RegistrationReply | None]:
-        """Add or renew a broker; None when it names a single topic and is not known yet.
+        """Add or renew a broker. The result is None for a new broker with exactly one topic.
 
-        An address that comes back under another id leaves the old one. An address that takes over
-        an id is ignored while the other's state is the newer one. The topics are taken in steps, as
-        long as no other registration of the broker comes, and the broker does not go.
+        An address that registers with another id loses the old id. A second address for a taken id
+        is ignored while the first one has a newer state version. Topics are added in steps. The
+        steps stop when the broker registers again or is removed.
 
         Raises:
-            ProtocolError: when the table has no room for the broker or for so many topics.
+            ProtocolError: when the table has no room for the broker or for its topics.
         """
         _refuse_long_texts(header)
         name, address, number = header.broker_name, header.broker_addr, header.broker_id
@@ -133,7 +134,7 @@ class RouteTable:
         known = self._live.get(key)
         self._refuse_many_brokers(known, connection)
         if known is not None and known.header.broker_name != name:
-            self._forget(key)  # the broker at this address has a new name
+            self._forget(key)  # the broker at this address changed its name
             known = None
         self._names[name] = data
         self._topics.setdefault(name, {})
@@ -163,7 +164,7 @@ class RouteTable:
         return self._master_of(data) if number != MASTER else RegistrationReply()
 
     def _refuse_many_brokers(self, known: _Live | None, connection: int) -> None:
-        """Refuse a broker that is new, or comes over another connection, if there is no room."""
+        """Raise when there is no room for a new broker, or for one more on this connection."""
         if known is None and len(self._live) >= BROKERS_MAX:
             raise ProtocolError(f"the name server has no room for more than {BROKERS_MAX} brokers")
         if known is not None and known.connection == connection:
@@ -201,7 +202,7 @@ class RouteTable:
         if topic not in queues:
             if len(topic) > REGISTERED_NAME_LENGTH_MAX:
                 raise ProtocolError(
-                    f"a topic's name of {len(topic)} characters, "
+                    f"a topic name of {len(topic)} characters; "
                     f"at most {REGISTERED_NAME_LENGTH_MAX} are allowed"
                 )
             if self._count >= REGISTERED_TOPICS_MAX:
@@ -221,28 +222,28 @@ class RouteTable:
         )
 
     def is_changed(self, cluster: str, address: str, version: RegisteredVersion) -> bool:
-        """Whether a broker's topics are not known as of this version."""
+        """Whether the stored version of a broker's topics differs from `version`."""
         return self.version_of(cluster, address) != version
 
     def version_of(self, cluster: str, address: str) -> RegisteredVersion | None:
-        """Return the version of a broker's topics, None when it is not known."""
+        """Return the version of a broker's topics; None when the broker is unknown."""
         live = self._live.get((cluster, address))
         return live.version if live else None
 
     def renew(self, cluster: str, address: str, now_ms: int) -> None:
-        """Note that a broker is alive, if it is known."""
+        """Extend the lifetime of a broker; an unknown broker is ignored."""
         live = self._live.get((cluster, address))
         if live is not None:
             live.expires_ms = now_ms + live.lifetime_ms
 
     def unregister(self, cluster: str, name: str, address: str) -> None:
-        """Forget a broker, if it has this name; without brokers of its name its topics go too."""
+        """Remove a broker that has this name; the last broker of a name takes its topics along."""
         live = self._live.get((cluster, address))
         if live is not None and live.header.broker_name == name:
             self._forget((cluster, address))
 
     def _forget(self, key: tuple[str, str]) -> None:
-        """Forget the broker of a cluster and an address, if it is known."""
+        """Remove the broker of this cluster and address, if it is known."""
         live = self._live.pop(key, None)
         if live is None:
             return
@@ -260,30 +261,30 @@ class RouteTable:
         self._count -= len(self._topics.pop(name))
 
     def disconnected(self, connection: int) -> None:
-        """Forget the brokers whose newest registration came over this connection."""
+        """Remove the brokers whose latest registration came over this connection."""
         for key in [key for key, live in self._live.items() if live.connection == connection]:
             self._forget(key)
 
     def expire(self, now_ms: int) -> list[int]:
-        """Forget the brokers that fell silent; return their connections, to be closed."""
+        """Remove the expired brokers; return their connections, which the caller closes."""
         silent = [(key, live) for key, live in self._live.items() if live.expires_ms < now_ms]
         for key, _live in silent:
             self._forget(key)
         return [live.connection for _key, live in silent]
 
     def drop_topic(self, topic: str, cluster: str = "") -> None:
-        """Forget a topic, in one cluster if that is named; a broker that has it brings it back."""
+        """Remove a topic from all clusters or one; brokers that have it will register it again."""
         for name, queues in self._topics.items():
             is_meant = not cluster or self._names[name].cluster == cluster
             if is_meant and queues.pop(topic, None) is not None:
                 self._count -= 1
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Let clients send nothing more to the brokers of a name; return how many topics it has."""
+        """Remove the write permission of all topics of a broker name; return the topic count."""
         return self._change_permissions(broker_name, lambda perm: perm & ~WRITE)
 
     def add_write_permission(self, broker_name: str) -> int:
-        """Let clients send to the brokers of a name again; return how many topics it has."""
+        """Restore the write permission of all topics of a broker name; return the topic count."""
         return self._change_permissions(broker_name, lambda _perm: READ | WRITE)
 
     def _change_permissions(self, broker_name: str, change: Callable[[int], int]) -> int:
@@ -293,7 +294,7 @@ class RouteTable:
         return len(changed)
 
     def route(self, topic: str) -> dict[str, Any] | None:
-        """Return the topic's route as clients expect it, or None when no broker has it."""
+        """Return the topic's route in the format of clients, or None when no broker has it."""
         names = sorted(name for name, queues in self._topics.items() if topic in queues)
         if not names:
             return None
@@ -314,25 +315,25 @@ class RouteTable:
         }
 
     def members(self, cluster: str, name: str) -> dict[int, str]:
-        """Return the addresses of the brokers of one name in one cluster by their ids."""
+        """Return the addresses of one broker name in one cluster, by broker id."""
         data = self._names.get(name)
         return dict(data.broker_addrs) if data and data.cluster == cluster else {}
 
     def topics_in(self, cluster: str) -> list[str]:
-        """Return the topics that brokers of a cluster have, sorted."""
+        """Return the topics of a cluster's brokers, sorted."""
         return _sorted_topics(
             queues for name, queues in self._topics.items() if self._names[name].cluster == cluster
         )
 
     def topics_by_flag(self, wanted: Callable[[int], bool]) -> list[str]:
-        """Return the topics whose system flag, as any broker has it, is wanted; sorted."""
+        """Return the topics for which `wanted` accepts the system flag of any broker; sorted."""
         return _sorted_topics(
             [topic for topic, row in queues.items() if wanted(row.topic_sys_flag)]
             for queues in self._topics.values()
         )
 
     def add_topic(self, topic: str, queues: list[QueueData]) -> None:
-        """Add what somebody else than its brokers says of a topic; unknown brokers are left out."""
+        """Add queues of a topic without a registration; queues of unknown brokers are ignored."""
         for queue_data in queues:
             if queue_data.broker_name in self._names:
                 self._put_queues(topic, queue_data)
@@ -343,19 +344,19 @@ class RouteTable:
 
 
 def _sorted_topics(tables: Iterable[Iterable[str]]) -> list[str]:
-    """Return the topics of some broker names, each once."""
-    return sorted(dict.fromkeys(chain.from_iterable(tables)))  # in the order of the tables: quick
+    """Return the topics of several tables, without duplicates, sorted."""
+    return sorted(dict.fromkeys(chain.from_iterable(tables)))  # nearly sorted input is fast
 
 
 def _refuse_long_texts(header: RegisterBrokerHeader) -> None:
-    """Refuse names and addresses that would take much memory: they are kept."""
+    """Refuse long names and addresses: they stay in memory."""
     texts = (
         *(header.broker_name, header.broker_addr, header.cluster_name),
         header.ha_server_addr or "",
     )
     if max(map(len, texts)) > BROKER_TEXT_LENGTH_MAX:
         raise ProtocolError(
-            f"a name or an address of a broker is longer than {BROKER_TEXT_LENGTH_MAX} characters"
+            f"a broker's name or address is longer than {BROKER_TEXT_LENGTH_MAX} characters"
         )
 
 

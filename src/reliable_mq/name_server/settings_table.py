@@ -1,7 +1,7 @@
-"""Values that brokers and tools keep at the name server, by namespace and key (`kvConfig.json`).
+"""Settings that brokers and tools keep at the name server, by namespace and key (`kvConfig.json`).
 
-One namespace has a meaning here: ORDER_TOPIC_CONFIG, how many queues of each broker an ordered
-topic has ("broker-a:4;broker-b:4"). Source: Apache RocketMQ `KVConfigManager`.
+The name server itself reads one namespace, ORDER_TOPIC_CONFIG: the number of queues that an ordered
+topic has on each broker ("broker-a:4;broker-b:4"). Source: Apache RocketMQ `KVConfigManager`.
 """
 
 import msgspec
@@ -14,11 +14,11 @@ ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 
 
 class SettingsTable:
-    """Text values by namespace and key. `is_dirty` from a change until it was dumped."""
+    """Text values by namespace and key. `is_dirty` is True from a change until the next dump."""
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, str]] = {}
-        self._size = 0  # characters of all texts, and a cost for each value and namespace
+        self._size = 0  # characters of all texts, plus a fixed cost per value and per namespace
         self.is_dirty = False
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -26,7 +26,7 @@ class SettingsTable:
         return self._values.get(namespace, {}).get(key)
 
     def all_of(self, namespace: str) -> dict[str, str] | None:
-        """Return a namespace's values by key; None when it never had one."""
+        """Return a namespace's values by key; None when the namespace does not exist."""
         values = self._values.get(namespace)
         return None if values is None else dict(values)
 
@@ -34,32 +34,32 @@ class SettingsTable:
         """Add or replace a value.
 
         Raises:
-            ValueError: when there is no room for it.
+            ValueError: when the table has no room for the value, or a text is not valid Unicode.
         """
         for text in (namespace, key, value):
-            text.encode()  # what is no text could not be saved, nor could anything else then
+            text.encode()  # text that is not valid Unicode would make every later save fail
         added = self._added(namespace, key, value)
         if added > 0 and self._size + added > SETTINGS_SIZE_MAX:
             self._drop_empty_namespaces()
             added = self._added(namespace, key, value)
         if added > 0 and self._size + added > SETTINGS_SIZE_MAX:
             raise ValueError(
-                f"the name server keeps at most {SETTINGS_SIZE_MAX} characters of settings, "
-                f"each value counts {SETTING_COST} more and each namespace {NAMESPACE_COST}; "
-                "remove some first"
+                f"the name server keeps at most {SETTINGS_SIZE_MAX} characters of settings; "
+                f"each value costs {SETTING_COST} more and each namespace {NAMESPACE_COST}; "
+                "remove some settings first"
             )
         self._values.setdefault(namespace, {})[key] = value
         self._size += added
         self.is_dirty = True
 
     def _added(self, namespace: str, key: str, value: str) -> int:
-        """Return how much a value adds to the size."""
+        """Return the number of characters that a value would add to the size."""
         known = self.get(namespace, key)
         added = _cost(key, value) - (0 if known is None else _cost(key, known))
         return added + (0 if namespace in self._values else NAMESPACE_COST + len(namespace))
 
     def remove(self, namespace: str, key: str) -> None:
-        """Forget a value, if it is there."""
+        """Remove a value, if it exists."""
         value = self._values.get(namespace, {}).pop(key, None)
         if value is not None:
             self._size -= _cost(key, value)
@@ -71,15 +71,15 @@ class SettingsTable:
             self._size -= NAMESPACE_COST + len(namespace)
 
     def dump(self) -> str:
-        """Return the text of the file."""
+        """Return the content of the file, and clear `is_dirty`."""
         self.is_dirty = False
         return msgspec.json.encode({"configTable": self._values}, order="sorted").decode()
 
     def load(self, text: str) -> None:
-        """Take the values from the text of the file.
+        """Replace the values by the content of the file.
 
         Raises:
-            ValueError: when the text is no such file.
+            ValueError: when the text is not in the format of this file.
         """
         self._values = msgspec.convert(fastjson.loads(text), _File).config_table
         self._size = sum(

@@ -1,6 +1,6 @@
-"""Work that is done in steps, so that others are served in between.
+"""Long work in steps, so that the event loop can serve other connections in between.
 
-A function of steps yields after each of some milliseconds, and returns its result at the end.
+A step function yields every few milliseconds and returns its result at the end.
 """
 
 from collections.abc import Generator
@@ -9,11 +9,11 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 Steps = Generator[None, None, _T]
-"""Work under way: each `next` does a step, and the end has the result."""
+"""Work under way: each `next` runs one step; the result comes with `StopIteration`."""
 
 
 def finish(steps: Steps[_T]) -> _T:
-    """Do all steps at once and return the result."""
+    """Run all steps at once and return the result."""
     while True:
         try:
             next(steps)

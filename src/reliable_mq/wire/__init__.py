@@ -1,5 +1,5 @@
-"""Station 3: bytes of a connection or of a file become values, and back.
+"""Station 3, wire formats: decode the bytes of a connection or a file to values, and encode them.
 
-Receives bytes; hands on frames, commands and records; refuses to know who sent them or what they
-are for. W1: decode after encode is the identity. W2: any split of the bytes gives the same frames.
+Receives bytes. Returns frames, commands and records. Does not know the peer or the purpose.
+W1: decode after encode is the identity. W2: any split of the bytes gives the same frames.
 """

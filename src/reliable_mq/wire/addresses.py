@@ -1,4 +1,4 @@
-"""Addresses as people write them: "host:port", several joined by ";" or ","."""
+"""Addresses in the form that people write: "host:port", joined by ";" or ","."""
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import NotAPlace, host_and_port_of
@@ -7,10 +7,10 @@ from reliable_mq.host_and_port import NotAPlace, host_and_port_of
 def split_addresses(text: str) -> tuple[str, ...]:
     """Return the addresses of name servers in "host:port;host:port".
 
-    An IPv6 address stands in brackets: "[::1]:9876".
+    An IPv6 address has brackets: "[::1]:9876".
 
     Raises:
-        ConfigurationError: when there is none, or one is no host:port.
+        ConfigurationError: when the text has no address, or when one is not "host:port".
     """
     addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
     if not addresses:

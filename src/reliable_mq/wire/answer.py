@@ -1,7 +1,7 @@
-"""Answers as frames: one that cannot be sent becomes an error answer to the same request.
+"""Answers as frames. If an answer cannot be encoded, the frame has an error answer instead.
 
-Receives an answer of any size; hands on the frame that leaves; refuses to raise. What a request
-echoes is in the hands of who sent it, so a long name must not cost more than an error answer.
+Receives an answer of any size. Returns the frame to send. Never raises. An answer may echo fields
+of its request, so a long name from a peer must not cost more than an error answer.
 """
 
 from reliable_mq.errors import FrameError
@@ -18,8 +18,8 @@ REMARK_LENGTH_MAX = 4_096  # characters; Apache's own remarks stay below 1,000
 def encode_answer(answer: Command) -> bytes:
     """Return the frame of an answer.
 
-    A remark that is too long is cut. An answer that fits no frame, or whose fields do not fit its
-    header, is replaced by SYSTEM_ERROR with the reason.
+    A remark that is too long is cut. If the answer does not fit into a frame, or its fields do not
+    fit into the header, SYSTEM_ERROR with the reason replaces it.
     """
     remark = answer.remark
     if remark is not None and len(remark) > REMARK_LENGTH_MAX:
@@ -27,6 +27,6 @@ def encode_answer(answer: Command) -> bytes:
     try:
         return encode_command(answer)
     except FrameError as error:
-        log.warning("an answer cannot be sent, an error is sent: %s", error)
+        log.warning("cannot encode an answer, send SYSTEM_ERROR instead: %s", error)
         reason = f"the answer to this request cannot be sent: {error}"
         return encode_command(reply(answer, ResponseCode.SYSTEM_ERROR, reason))

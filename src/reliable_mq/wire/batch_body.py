@@ -3,7 +3,7 @@
     repeated: TOTALSIZE i32 | MAGIC i32 = 0 | BODYCRC i32 = 0 | FLAG i32 | BODYLENGTH i32, body
               | PROPERTIESLENGTH i16, properties
 
-The broker stores each as a record of its own. Source: Apache RocketMQ `MessageDecoder`.
+The broker stores each message as its own record. Source: Apache RocketMQ `MessageDecoder`.
 """
 
 import struct
@@ -51,7 +51,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 
 
 class BatchColumns(NamedTuple):
-    """The messages of a batch, field by field, each at the same place in all three."""
+    """The messages of a batch, field by field. Item n of each sequence belongs to message n."""
 
     flags: Sequence[int]
     bodies: Sequence[bytes]
@@ -62,24 +62,24 @@ def decode_batch(buffer: bytes) -> list[BatchItem]:
     """Return the messages of a batch.
 
     Raises:
-        RecordError: when the bytes are no batch.
+        RecordError: when the bytes are not a batch.
     """
     return list(map(BatchItem, *decode_columns(buffer)))
 
 
 def decode_columns(buffer: bytes) -> BatchColumns:
-    """Return the messages of a batch, as they are stored together (a broker's hot path).
+    """Return the messages of a batch as columns, for storing together (a broker's hot path).
 
     Raises:
-        RecordError: when the bytes are no batch.
+        RecordError: when the bytes are not a batch.
     """
     return _decode_uniform(buffer) or _decode_any(buffer)
 
 
 def _decode_uniform(buffer: bytes) -> BatchColumns | None:
-    """Return the messages of a batch whose items have the same lengths; None for any other.
+    """Return the messages of a batch whose items have equal lengths; None for any other batch.
 
-    Many programs send what has one form; such a batch is taken apart in one go.
+    Many programs send messages of equal lengths. One `struct` call decodes such a batch.
     """
     if len(buffer) < _FIXED_SIZE:
         return None

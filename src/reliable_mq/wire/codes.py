@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """Codes of requests."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -112,7 +112,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """What became of a request."""
+    """Codes of replies."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

@@ -1,6 +1,6 @@
-"""Commands: what one side of a connection asks or answers.
+"""Commands: the requests and replies of a connection.
 
-Two header forms carry the same fields, and a reply uses the form of its request:
+Two header formats carry the same fields. A reply uses the format of its request:
 
     JSON       {"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":7,
                 "serializeTypeCurrentRPC":"JSON","version":493}
@@ -8,8 +8,8 @@ Two header forms carry the same fields, and a reply uses the form of its request
                | remark length i32, remark | ext length i32, repeated (key length i16, key,
                value length i32, value)
 
-Flag bit 0 marks a reply, bit 1 a request that wants none. `opaque` ties a reply to its request and
-is the sender's counter. Source: Apache RocketMQ `RemotingCommand`, `RocketMQSerializable`.
+Flag bit 0 marks a reply, bit 1 a request without a reply. `opaque` links a reply to its request; it
+is a counter of the sender. Source: Apache RocketMQ `RemotingCommand`, `RocketMQSerializable`.
 """
 
 import re
@@ -44,10 +44,10 @@ _OTHER = _LANGUAGE_BYTES["OTHER"]
 class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
     """One request or reply.
 
-    All values of `ext_fields` are text ("true", "42"), as the protocol has it. A field that a JSON
-    header lacks takes the default here; `body` and `serialize_type` come from the frame, whatever
-    a header says. A send or a pull that `decode_request` read bears its fields in `send_header` or
-    `pull_header` instead of `ext_fields`; what `decode_reply` read may do so in `send_result`.
+    All values of `ext_fields` are text ("true", "42"), as the protocol says. A field that is not in
+    a JSON header has its default. `body` and `serialize_type` come from the frame, never from the
+    header. `decode_request` may put the fields of a send or a pull into `send_header` or
+    `pull_header` instead of `ext_fields`; `decode_reply` may put them into `send_result`.
     """
 
     code: I32
@@ -65,7 +65,7 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
 
     @property
     def is_reply(self) -> bool:
-        """Whether this answers a request of ours."""
+        """Whether this is a reply to a request of this side."""
         return bool(self.flag & REPLY_FLAG)
 
     @property
@@ -77,7 +77,7 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
 def request(
     code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, oneway: bool = False
 ) -> Command:
-    """Return a request of ours; `opaque` is set by the session that sends it."""
+    """Return a new request; the session that sends it sets `opaque`."""
     return Command(
         code=code,
         flag=ONE_WAY_FLAG if oneway else 0,
@@ -95,7 +95,7 @@ def reply(
     ext: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> Command:
-    """Return the answer to `to`, in the header form that `to` came in."""
+    """Return a reply to `to`, in the header format of `to`."""
     return Command(
         code=code,
         opaque=to.opaque,
@@ -110,7 +110,7 @@ def reply(
 
 
 class _JsonHeader(msgspec.Struct):
-    """The JSON form, its names in the order in which Apache's fastjson writes them."""
+    """The JSON format; the names are in the order of Apache's fastjson."""
 
     code: int
     extFields: dict[str, str] | msgspec.UnsetType  # noqa: N815 - the name on the wire
@@ -132,7 +132,7 @@ def decode_command(frame: Frame) -> Command:
     """Return the command in `frame`.
 
     Raises:
-        FrameError: when the header is not of the form that the frame claims.
+        FrameError: when the header is not in the format that the frame names.
     """
     if frame.serialize_type == JSON:
         if len(frame.header) > SHORT_HEADER_SIZE:
@@ -152,13 +152,13 @@ def decode_command(frame: Frame) -> Command:
 
 
 def _hidden(name: str, **default: Any) -> Any:
-    """Keep a field from the names on the wire: what a header says under this one is harmless."""
+    """Rename a field on the wire, so that a header cannot set it."""
     return msgspec.field(name=f"({name})", **default)
 
 
 @decodable
 class _Send(Command, gc=False, kw_only=True):
-    """A send whose JSON header is read in one go."""
+    """A send whose JSON header is decoded in one pass."""
 
     ext_fields: dict[str, str] = _hidden("ext_fields", default_factory=dict)
     body: bytes = _hidden("body", default=b"")
@@ -170,7 +170,7 @@ class _Send(Command, gc=False, kw_only=True):
 
 @decodable
 class _Pull(Command, gc=False, kw_only=True):
-    """A pull whose JSON header is read in one go."""
+    """A pull whose JSON header is decoded in one pass."""
 
     ext_fields: dict[str, str] = _hidden("ext_fields", default_factory=dict)
     body: bytes = _hidden("body", default=b"")
@@ -182,7 +182,7 @@ class _Pull(Command, gc=False, kw_only=True):
 
 @decodable
 class _SendResult(Command, gc=False, kw_only=True):
-    """The reply to a send whose JSON header is read in one go."""
+    """The reply to a send whose JSON header is decoded in one pass."""
 
     ext_fields: dict[str, str] = _hidden("ext_fields", default_factory=dict)
     body: bytes = _hidden("body", default=b"")
@@ -192,19 +192,19 @@ class _SendResult(Command, gc=False, kw_only=True):
     send_result: SendResultHeader | None = msgspec.field(name="extFields")
 
 
-_SENDS = (b'{"code":310,', b'{"code":320,')  # SEND_MESSAGE_V2 and batches, as fastjson begins them
+_SENDS = (b'{"code":310,', b'{"code":320,')  # SEND_MESSAGE_V2 and batches, as fastjson writes them
 _PULLS = (b'{"code":11,', b'{"code":361,')  # PULL_MESSAGE, LITE_PULL_MESSAGE
 _decode_json_send = msgspec.json.Decoder(_Send, strict=False).decode
 _decode_json_pull = msgspec.json.Decoder(_Pull, strict=False).decode
 
 
 def decode_request(frame: Frame) -> Command:
-    """Return the command in `frame`; sends and pulls bear typed headers (a broker's hot path).
+    """Return the command in `frame`; sends and pulls have typed headers (a broker's hot path).
 
-    What does not read as typed is read in general, so that its fault is told in general words.
+    If a typed header does not parse, the general decoder reads it and reports the fault.
 
     Raises:
-        FrameError: when the header is not of the form that the frame claims.
+        FrameError: when the header is not in the format that the frame names.
     """
     header = frame.header
     if frame.serialize_type == JSON:
@@ -215,18 +215,18 @@ def decode_request(frame: Frame) -> Command:
     return decode_command(frame)
 
 
-_STORED = b'{"code":0,"extFields":{'  # as fastjson begins a reply that says more than "yes"
+_STORED = b'{"code":0,"extFields":{'  # how fastjson begins a successful reply with fields
 _OF_A_SEND = b'"queueOffset":'
 _decode_json_send_result = msgspec.json.Decoder(_SendResult, strict=False).decode
 
 
 def decode_reply(frame: Frame) -> Command:
-    """Return the command in `frame`; a reply to a send bears a typed header (a client's hot path).
+    """Return the command in `frame`; replies to sends have typed headers (a client's hot path).
 
-    What does not read as typed is read in general, so that its fault is told in general words.
+    If a typed header does not parse, the general decoder reads it and reports the fault.
 
     Raises:
-        FrameError: when the header is not of the form that the frame claims.
+        FrameError: when the header is not in the format that the frame names.
     """
     header = frame.header
     if frame.serialize_type == JSON and header.startswith(_STORED) and _OF_A_SEND in header:
@@ -235,7 +235,7 @@ def decode_reply(frame: Frame) -> Command:
 
 
 def _decode_typed(decode: Callable[[bytes], Command], frame: Frame) -> Command:
-    """Return what `decode` reads of a JSON header, or what is read of it in general."""
+    """Return the command that `decode` reads; if `decode` fails, use the general decoder."""
     if len(frame.header) > SHORT_HEADER_SIZE:
         _check_field_count(frame.header)
     try:
@@ -248,23 +248,24 @@ def _decode_typed(decode: Callable[[bytes], Command], frame: Frame) -> Command:
 
 
 def _check_field_count(header: bytes) -> None:
-    """Raise `FrameError` for a JSON header of too many fields, before the fields are read.
+    """Raise `FrameError` when a JSON header has too many fields, before the fields are decoded.
 
-    A field has four quotes that are not escaped. Whoever ends names and values with a backslash
-    gets twice as many fields through.
+    A field has four unescaped quotes. A name or value that ends with a backslash hides a quote, so
+    a peer can get at most twice the number of fields accepted.
     """
     quotes = header.count(b'"') - header.count(b'\\"')
     if quotes > 4 * (FIELDS_MAX + len(_NAMES)):
-        raise FrameError(f"the header is no command: it has more than {FIELDS_MAX} fields")
+        raise FrameError(f"the header is not a command: it has more than {FIELDS_MAX} fields")
 
 
 def encode_command(command: Command) -> bytes:
     """Return the whole frame of `command`.
 
-    The ROCKETMQ form has 16 bits for the code and cuts off the others, as Apache's does.
+    The ROCKETMQ format has 16 bits for the code. Higher bits are dropped, as Apache does.
 
     Raises:
-        FrameError: when the frame would be longer than 16 MiB, or a field does not fit the form.
+        FrameError: when the frame would be longer than 16 MiB, or when a field does not fit into
+            the format.
     """
     try:
         if command.serialize_type == JSON:
@@ -274,10 +275,10 @@ def encode_command(command: Command) -> bytes:
         else:
             raise FrameError(f"unknown serialize type {command.serialize_type}")
     except UnicodeEncodeError as error:
-        raise FrameError("its header holds half a character") from error
+        raise FrameError("the header contains half a surrogate pair") from error
     except struct.error as error:
         raise FrameError(
-            "a name or a number in its header is too large for the ROCKETMQ form"
+            "a name or a number of the header is too large for the ROCKETMQ format"
         ) from error
     return encode_frame(command.serialize_type, header, command.body)
 
@@ -298,11 +299,11 @@ def _encode_json_header(command: Command) -> bytes:
 
 
 def _decode_json_of_any_shape(header: bytes) -> Command:
-    """Decode what other clients send: null or numeric ext values, null fields, half characters."""
+    """Decode unusual headers: null or numeric ext values, null fields, half surrogate pairs."""
     if len(header) > SLOW_TEXT_SIZE_MAX:
         raise FrameError(
-            f"the header is no command, or of a form that is read up to {SLOW_TEXT_SIZE_MAX} "
-            f"bytes: {header[:80]!r}"
+            f"the header is not a command, or is in a form that is read only up to "
+            f"{SLOW_TEXT_SIZE_MAX} bytes: {header[:80]!r}"
         )
     try:
         readable = _ESCAPE.sub(_without_half, header)
@@ -312,10 +313,10 @@ def _decode_json_of_any_shape(header: bytes) -> Command:
         known["extFields"] = {key: _as_text(ext[key]) for key in ext if ext[key] is not None}
         return msgspec.convert(known, Command, strict=False)
     except _UNREADABLE as error:
-        raise FrameError(f"the header is no command: {header[:80]!r}") from error
+        raise FrameError(f"the header is not a command: {header[:80]!r}") from error
 
 
-# An escape, a pair of surrogates as one; the group is half a pair, which is no character.
+# One escape; a surrogate pair counts as one. The group matches half a pair: not a character.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
@@ -324,7 +325,7 @@ _ESCAPE = re.compile(
 
 
 def _without_half(escape: re.Match[bytes]) -> bytes:
-    """Return an escape, `?` for half a pair: Java writes that when it makes bytes of the text."""
+    """Return the escape, or `?` for half a surrogate pair, as Java does when it encodes text."""
     return b"?" if escape[1] else escape[0]
 
 
@@ -348,7 +349,7 @@ def _encode_compact(command: Command) -> bytes:
         value_bytes = value.encode()
         parts += (_I16.pack(len(key_bytes)), key_bytes, _I32.pack(len(value_bytes)), value_bytes)
     ext = b"".join(parts)
-    code = (command.code + 0x8000 & 0xFFFF) - 0x8000  # 16 bits is all that this form has
+    code = (command.code + 0x8000 & 0xFFFF) - 0x8000  # this format has only 16 bits
     fixed = _COMPACT_FIXED.pack(
         code,
         _LANGUAGE_BYTES.get(command.language, _OTHER),
@@ -375,9 +376,9 @@ def _decode_compact(header: bytes) -> Command:
             key, at = _sized_text(header, at, _I16)
             ext[key], at = _sized_text(header, at, _I32)
         if at < end:
-            raise FrameError(f"the header is no command: it has more than {FIELDS_MAX} fields")
+            raise FrameError(f"the header is not a command: it has more than {FIELDS_MAX} fields")
     except (struct.error, UnicodeDecodeError) as error:
-        raise FrameError(f"the header is no command: {header[:80]!r}") from error
+        raise FrameError(f"the header is not a command: {header[:80]!r}") from error
     return Command(
         code=code,
         opaque=opaque,

@@ -1,7 +1,7 @@
-"""Bodies that their producer compressed: by what, and back again.
+"""Compressed bodies: which algorithm a record names, compression and decompression.
 
-Three bits of a record's flags say by what: 1 is LZ4 (one frame), 2 ZSTD (one frame), 3 ZLIB (one
-stream); 0 is ZLIB too, of clients from before there was a choice. LZ4 and ZSTD are extras of this
+Three bits of a record's flags name the algorithm: 1 is LZ4 (one frame), 2 ZSTD (one frame), 3 ZLIB
+(one stream). 0 is also ZLIB, because older clients had no choice. LZ4 and ZSTD are extras of this
 package. Source: Apache RocketMQ `MessageSysFlag`, `CompressorFactory`.
 """
 
@@ -18,7 +18,7 @@ _NAMES: Mapping[int, str] = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: 
 _FLAGS: Mapping[str, int] = {name: COMPRESSED | bits for bits, name in _NAMES.items()}
 
 KINDS = tuple(_FLAGS)
-"""What bodies can be compressed by, by name."""
+"""Names of the supported algorithms."""
 
 
 class _Codec(NamedTuple):
@@ -28,46 +28,47 @@ class _Codec(NamedTuple):
 
 
 def is_installed(name: str) -> bool:
-    """Whether what compresses by this name is here; it may be an extra that is not."""
+    """Whether the library of this algorithm is installed; it may be an optional extra."""
     return _codec(name) is not None
 
 
 def how_to_install(name: str) -> str:
-    """Return the command that brings an extra."""
+    """Return the command that installs the extra of this algorithm."""
     return f"pip install 'reliable-mq[{name}]'"
 
 
 def flags_of(name: str) -> int:
-    """Return the flags of a record whose body is compressed so."""
+    """Return the flags of a record whose body is compressed with this algorithm."""
     return _FLAGS[name]
 
 
 def compress(body: bytes, name: str) -> bytes:
-    """Return `body` compressed by what is so called.
+    """Return `body`, compressed with the algorithm `name`.
 
     Raises:
-        ConfigurationError: when it is not installed.
+        ConfigurationError: when its library is not installed.
     """
     codec = _codec(name)
     if codec is None:
-        raise ConfigurationError(f"nothing here compresses by {name}: {how_to_install(name)}")
+        raise ConfigurationError(f"{name} is not installed; run: {how_to_install(name)}")
     return codec.compress(body)
 
 
 def decompress(body: bytes, flags: int, size_max: int) -> bytes:
-    """Return a body as it was before it was compressed.
+    """Return the decompressed body.
 
     Args:
-        body: as it is stored.
-        flags: of its record.
-        size_max: the most that it may become, in bytes; nothing larger is ever made of it.
+        body: the stored body.
+        flags: the flags of its record.
+        size_max: size limit of the decompressed body, in bytes. Decompression stops there.
 
     Raises:
-        RecordError: when it is damaged, becomes too large, or what unpacks it is not installed.
+        RecordError: when the body is damaged or too large, or when the library of its algorithm is
+            not installed.
     """
     name = _NAMES.get(flags & _KIND_MASK)
     if name is None:
-        raise RecordError(f"a body is compressed by something unknown (flags {flags:#x})")
+        raise RecordError(f"the body has an unknown compression type (flags {flags:#x})")
     codec = _codec(name)
     if codec is None:
         raise RecordError(
@@ -86,9 +87,10 @@ def decompress(body: bytes, flags: int, size_max: int) -> bytes:
 
 
 def unpacker(flags: int) -> tuple[Any, tuple[type[Exception], ...]] | None:
-    """Return what unpacks a body of these flags, and what that raises of a damaged one.
+    """Return a decompressor for these flags, and the exceptions that it raises for a damaged body.
 
-    It has `decompress(data, max_length)` and `eof`. None: nothing here does.
+    The decompressor has `decompress(data, max_length)` and `eof`. None: the algorithm is unknown,
+    or its library is not installed.
     """
     codec = _codec(_NAMES.get(flags & _KIND_MASK, ""))
     return None if codec is None else (codec.decompressor(), codec.errors)

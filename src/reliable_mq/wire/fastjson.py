@@ -1,10 +1,10 @@
-"""JSON as fastjson 1.x writes it and Apache's tools expect it: almost JSON.
+"""JSON in the dialect of fastjson 1.x, which Apache's tools read and write.
 
-Map keys may be bare numbers (`{0:"1.2.3.4:10911"}`) or objects (`{{"topic":"T"}:{}}`); readers also
-meet single quotes, bare names, spare commas and more escapes than JSON has. An object key is a
-tuple of its sorted (name, value) pairs here, so that it can be a dictionary key. A reference
-(`{"$ref":"$.x"}`) is read as the object it is written as.
-Source: fastjson 1.2.83, by what its `JSON.parse` takes and its `JSON.toJSONString` writes.
+Map keys may be bare numbers (`{0:"1.2.3.4:10911"}`) or objects (`{{"topic":"T"}:{}}`). The reader
+also accepts single quotes, bare names, extra commas and more escapes than JSON has. An object that
+is a key becomes a tuple of its sorted (name, value) pairs, because a dictionary key must be
+hashable. A reference (`{"$ref":"$.x"}`) is not resolved: it is read as a plain object.
+Source: fastjson 1.2.83, tested against its `JSON.parse` and `JSON.toJSONString`.
 """
 
 import re
@@ -28,14 +28,15 @@ _WORDS = {"true": True, "false": False, "null": None, "undefined": None, "NaN": 
 
 
 def loads(text: bytes | str, *, slow_size_max: int | None = None) -> Any:  # JSON is any value
-    """Return the value that `text` spells.
+    """Return the value of a JSON text.
 
     Args:
         text: the text.
-        slow_size_max: how long it may be when it is no plain JSON; None for any length.
+        slow_size_max: longest text, in bytes, that is read if it is not standard JSON. None, the
+            default: no limit.
 
     Raises:
-        ValueError: when it spells none, or one so deeply nested that only an attack can mean it.
+        ValueError: when the text is not JSON, is too long, or is nested too deeply.
     """
     try:
         return msgspec.json.decode(text)
@@ -45,8 +46,8 @@ def loads(text: bytes | str, *, slow_size_max: int | None = None) -> Any:  # JSO
         raise ValueError("the value is nested too deeply") from None
     if slow_size_max is not None and len(text) > slow_size_max:
         raise ValueError(
-            f"it is no plain JSON, and of {len(text)} bytes; such a text has at most "
-            f"{slow_size_max}"
+            f"the text is not standard JSON and has {len(text)} bytes; such a text may have at "
+            f"most {slow_size_max}"
         )
     try:
         return _Reader(text.decode() if isinstance(text, bytes) else text).whole()
@@ -57,17 +58,17 @@ def loads(text: bytes | str, *, slow_size_max: int | None = None) -> Any:  # JSO
 def decode(
     text: bytes | str, kind: type[_T], *, strict: bool = True, slow_size_max: int | None = None
 ) -> _T:
-    """Return the value that `text` spells, as a `kind`; what is plain JSON is read in one go.
+    """Return the value of a JSON text as a `kind`. Standard JSON is decoded in one pass.
 
     Args:
         text: the text.
-        kind: what the value has to be.
-        strict: whether a number that is written as text is refused.
+        kind: the type that the value must have.
+        strict: whether a number in quotes is refused. Default True.
         slow_size_max: see `loads`.
 
     Raises:
-        ValueError: when it spells none.
-        msgspec.ValidationError: when it spells another one.
+        ValueError: when the text is not JSON; see `loads`.
+        msgspec.ValidationError: when the value is not a `kind`.
     """
     try:
         return msgspec.json.decode(text, type=kind, strict=strict)
@@ -77,12 +78,13 @@ def decode(
 
 
 def dumps(value: object, *, indent: bool = False) -> bytes:
-    """Return `value` in fastjson's form: names sorted, numbers and objects as keys bare.
+    """Return `value` as fastjson writes it: names sorted, numbers and objects as bare keys.
 
     Args:
-        value: dictionaries, lists, text, numbers, booleans, None. fastjson itself leaves None out
-            of a map; whoever wants that leaves it out before.
-        indent: whether to spread it over lines with tabs, as the files of a store are written.
+        value: dictionaries, lists, text, numbers, booleans, None. fastjson omits None values of a
+            map; this function does not, so the caller removes them first.
+        indent: whether to write one entry per line, indented with tabs, as the files of a store
+            do. Default False.
     """
     return _write(value, "\n" if indent else "").encode()
 
@@ -112,7 +114,7 @@ def _key_order(key: object) -> tuple[int, int, str]:
 
 
 class _Reader:
-    """Reads one value; `_at` is where the next token begins."""
+    """Reads one value. `_at` is the position of the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -121,7 +123,7 @@ class _Reader:
     def whole(self) -> Any:
         value = self._value()
         if self._peek():
-            raise self._error("more after the value")
+            raise self._error("unexpected text after the value")
         return value
 
     def _peek(self) -> str:
@@ -181,11 +183,11 @@ class _Reader:
     def _string(self, quote: str) -> str:
         match = _STRINGS[quote].match(self._text, self._at)
         if not match:
-            raise self._error("a text does not end")
+            raise self._error("a string is not closed")
         inner = match[1]
         if "\\" in inner:
             inner = _ESCAPE.sub(self._unescaped, inner)
-            # Two escaped halves of a character become one; a half alone is no text.
+            # An escaped surrogate pair becomes one character; half a pair raises.
             inner = inner.encode("utf-16", "surrogatepass").decode("utf-16")
         self._at = match.end()
         return inner
@@ -195,7 +197,7 @@ class _Reader:
         if code:
             return chr(int(code, 16))
         if match[3] not in _ESCAPED:
-            raise self._error(f"no escape is written {match[0]}")
+            raise self._error(f"unknown escape {match[0]}")
         return _ESCAPED[match[3]]
 
     def _bare(self) -> Any:

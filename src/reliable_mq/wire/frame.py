@@ -4,8 +4,8 @@
     header info: top byte serialize type (0 JSON, 1 ROCKETMQ), low 24 bits len(header)
 
 All integers are big-endian. The length does not count itself.
-Rule 1: everything about the border between commands lives here.
-Rule 2: this file does not know what a header means.
+Rule 1: all knowledge of frame boundaries is in this module.
+Rule 2: this module does not know the meaning of a header.
 Source: Apache RocketMQ `RemotingCommand`, `NettyDecoder`.
 """
 
@@ -39,24 +39,23 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 class FrameReader:
     """Cuts frames from a stream that arrives in arbitrary pieces.
 
-    Invariant F1: what is kept is shorter than one frame, and what was returned plus what is kept
-    is what was fed. A length that no frame can have is refused when its last byte comes, so that a
-    peer can make a reader keep 16 MiB and no more.
+    Invariant F1: the kept bytes are shorter than one frame, and returned frames plus kept bytes
+    are the fed bytes. An impossible length is refused as soon as its last byte arrives. So a peer
+    can make a reader keep at most 16 MiB.
     """
 
     __slots__ = ("_kept", "_wanted")
 
     def __init__(self) -> None:
-        self._kept = bytearray()  # one buffer: many tiny pieces must not cost an object each
-        self._wanted = 0  # no frame can be cut before this many bytes are kept
+        self._kept = bytearray()  # one buffer: a tiny piece must not cost an object
+        self._wanted = 0  # no frame is complete before this many bytes are kept
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that are complete now, oldest first.
 
         Raises:
-            FrameError: when the stream cannot be a sequence of frames. Frames that the same bytes
-                completed are lost with it: the stream is of no further use, and the reader must
-                not be fed again.
+            FrameError: when the stream is not a sequence of frames. Frames that the same bytes
+                completed are lost. The caller must discard the stream and this reader.
         """
         if self._kept:
             if len(self._kept) + len(data) < self._wanted:
@@ -76,7 +75,7 @@ class FrameReader:
             header_end = header_at + (header_info & _HEADER_LENGTH_MASK)
             if header_end > end:
                 raise FrameError(
-                    f"header of {header_end - header_at} bytes in a frame of {length} bytes"
+                    f"a header of {header_end - header_at} bytes in a frame of {length} bytes"
                 )
             if end > available:
                 self._wanted = end - at
@@ -96,7 +95,7 @@ class FrameReader:
 
     @property
     def kept_size(self) -> int:
-        """How many bytes wait for the rest of their frame."""
+        """How many bytes of an incomplete frame are kept."""
         return len(self._kept)
 
 
@@ -110,7 +109,7 @@ def _length_refused(length: int) -> FrameError:
 
 
 def encode_head(serialize_type: int, header_length: int) -> bytes:
-    """Return what stands before the header in a frame without a body, of less than 16 MiB."""
+    """Return the bytes before the header, for a frame of less than 16 MiB without a body."""
     return _LENGTH_AND_HEADER_INFO.pack(4 + header_length, serialize_type << 24 | header_length)
 
 
@@ -118,7 +117,7 @@ def encode_frame(serialize_type: int, header: bytes, body: bytes = b"") -> bytes
     """Return the bytes of one frame.
 
     Raises:
-        FrameError: when it would be longer than 16 MiB.
+        FrameError: when the frame would be longer than 16 MiB.
     """
     length = 4 + len(header) + len(body)
     if length > LENGTH_MAX:

@@ -1,8 +1,8 @@
-"""Typed headers of the requests that carry more than a name or two.
+"""Typed headers of the requests with more than one or two fields.
 
-Each class knows its field names on the wire. Values travel as text; a missing required field, a
-value that does not read and a number that Java's int or long cannot hold raise `HeaderInvalid` with
-the field's name: a number that got past here fits the bytes that a record has for it.
+Each class knows its field names on the wire. Values travel as text. Decoding raises `HeaderInvalid`
+with the field's name in three cases: a required field is missing, a value does not parse, or a
+number does not fit into Java's int or long. So each decoded number fits into its field of a record.
 Source: Apache RocketMQ `remoting.protocol.header`.
 """
 
@@ -17,25 +17,25 @@ from reliable_mq.wire.java_int import I32, I64
 
 
 class HeaderInvalid(ProtocolError):
-    """A header lacks a required field, or a value does not read."""
+    """A required field of a header is missing, or a value does not parse."""
 
 
 def fault_of(error: Exception) -> str:
-    """Return what a remark says of a request that does not read; `KeyError` is a missing field."""
+    """Return the remark for a request that does not parse; `KeyError` means a missing field."""
     if isinstance(error, KeyError) and isinstance(error.args[0], str):
         return f"{HeaderInvalid.__name__}: missing required field `{error.args[0]}`"
     return f"{type(error).__name__}: {error}"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Encodes itself to, and decodes itself from, the ext fields of a command."""
+    """A header that is encoded to, and decoded from, the ext fields of a command."""
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> Self:
-        """Return the header in `ext`; fields that it does not know are ignored.
+        """Return the header in `ext`; unknown fields are ignored.
 
         Raises:
-            HeaderInvalid: when a required field is missing or a value does not read.
+            HeaderInvalid: when a required field is missing or a value does not parse.
         """
         try:
             return msgspec.convert(ext, cls, strict=False)
@@ -43,7 +43,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise HeaderInvalid(str(error)) from error
 
     def to_ext(self) -> dict[str, str]:
-        """Return the ext fields; a field that is None is left out."""
+        """Return the ext fields; fields that are None are omitted."""
         return {
             name: value if isinstance(value, str) else _as_text(value)
             for name, value in msgspec.to_builtins(self).items()
@@ -74,7 +74,7 @@ class SendMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
 
 
 class SendMessageHeaderV2(SendMessageHeader, frozen=True, kw_only=True):
-    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): the same fields under one letter each."""
+    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): the same fields with one-letter names."""
 
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
@@ -92,7 +92,7 @@ class SendMessageHeaderV2(SendMessageHeader, frozen=True, kw_only=True):
 
 
 class SendResultHeader(Header, frozen=True, kw_only=True, rename="camel"):
-    """The reply to a send; all result codes that mean "stored" carry it."""
+    """The reply to a send, for every result code that means "stored"."""
 
     msg_id: str
     queue_id: I32
@@ -104,7 +104,7 @@ class SendResultHeader(Header, frozen=True, kw_only=True, rename="camel"):
 
 
 class PullMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
-    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361). `suspend_timeout_millis` holds a long poll."""
+    """PULL_MESSAGE (11), LITE_PULL_MESSAGE (361). `suspend_timeout_millis`: long-poll timeout."""
 
     consumer_group: str
     topic: str
@@ -184,7 +184,7 @@ class SendBackHeader(Header, frozen=True, kw_only=True, rename="camel"):
 
 
 class EndTransactionHeader(Header, frozen=True, kw_only=True, rename="camel"):
-    """END_TRANSACTION (37); both offsets are the half message's."""
+    """END_TRANSACTION (37); both offsets are offsets of the half message."""
 
     producer_group: str
     tran_state_table_offset: I64
@@ -196,7 +196,7 @@ class EndTransactionHeader(Header, frozen=True, kw_only=True, rename="camel"):
 
 
 class CheckTransactionHeader(Header, frozen=True, kw_only=True, rename="camel"):
-    """CHECK_TRANSACTION_STATE (39); both offsets are the half message's."""
+    """CHECK_TRANSACTION_STATE (39); both offsets are offsets of the half message."""
 
     topic: str
     tran_state_table_offset: I64
@@ -334,7 +334,7 @@ class QueryMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
 
 
 class TopicPageHeader(Header, frozen=True, kw_only=True):
-    """GET_ALL_TOPIC_CONFIG (21) since 5.3.3; older clients say nothing and want all topics."""
+    """GET_ALL_TOPIC_CONFIG (21) since 5.3.3. Older clients send no field and expect all topics."""
 
     data_version: str | None = msgspec.field(name="dataVersion", default=None)
     begin: I32 | None = msgspec.field(name="topicSeq", default=None)
@@ -342,12 +342,12 @@ class TopicPageHeader(Header, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether no page is asked for."""
+        """Whether the request has no paging fields."""
         return self.data_version is None and self.begin is None and self.count_max is None
 
 
 class GroupPageHeader(TopicPageHeader, frozen=True, kw_only=True):
-    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), in the same way."""
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), paged in the same way."""
 
     begin: I32 | None = msgspec.field(name="groupSeq", default=None)
     count_max: I32 | None = msgspec.field(name="maxGroupNum", default=None)

@@ -1,7 +1,7 @@
-"""Java's `String.hashCode`, on which tag filters and index files rest.
+"""Java's `String.hashCode`; tag filters and index files use it.
 
 The hash runs over UTF-16 code units with 32-bit overflow (Java Language Specification,
-`java.lang.String.hashCode`): a polynomial in 31, the first unit before the highest power.
+`java.lang.String.hashCode`): a polynomial in 31; the first unit has the highest power.
 """
 
 import sys
@@ -23,23 +23,23 @@ def java_string_hash(text: str) -> int:
     return value - (1 << 32) if value & _SIGN_BIT else value
 
 
-# A topic has few tags and many messages. What is longer than any real tag is not worth the memory.
+# A topic has few tags and many messages. A text longer than any real tag is not worth the memory.
 _known_tags_hash = lru_cache(maxsize=4096)(java_string_hash)
 _REMEMBERED_LENGTH_MAX = 255
 
 
 def tags_code(tag: str) -> int:
-    """Return the tag hash stored in consume-queue units; 0 without a tag."""
+    """Return the tag hash in consume-queue units; 0 without a tag."""
     return _known_tags_hash(tag) if len(tag) <= _REMEMBERED_LENGTH_MAX else java_string_hash(tag)
 
 
 def index_hash(topic: str, key: str) -> int:
-    """Return the hash under which index files list `key`: never negative."""
+    """Return the hash of `key` in index files; never negative."""
     return _listed(java_string_hash(f"{topic}#{key}"))
 
 
 def _listed(value: int) -> int:
-    """Return the absolute value of a hash; Java has none for the smallest, Apache says 0."""
+    """Return the absolute value. The smallest int has none in Java; Apache stores 0 for it."""
     return 0 if value == -_SIGN_BIT else abs(value)
 
 
@@ -51,13 +51,13 @@ _HEADS_MAX = 512
 
 
 class KeyHashes:
-    """The hashes of many keys of one topic, from their UTF-8 form; as `index_hash` has them.
+    """Computes `index_hash` for many keys of one topic, from their UTF-8 form.
 
-    Of the ids that one client makes only the last characters differ. So a key is cut into its head,
-    whose share of the hash is remembered, and a tail of 8 bytes; `index_hashes` computes the shares
-    of all tails at once.
+    The ids of one client differ only in the last characters. So a key is cut into a head and a tail
+    of 8 bytes. The head's share of the hash is cached; `index_hashes` adds the shares of all tails
+    at once.
 
-    Invariant: `shares` holds the shares of ASCII heads, as keys have had them.
+    Invariant: `shares` holds the shares of ASCII heads of keys that were cut.
     """
 
     __slots__ = ("_prefix", "_prefix_hash", "_short", "shares")
@@ -66,7 +66,7 @@ class KeyHashes:
         """Begin with no head.
 
         Args:
-            prefix: what stands before each key, "topic#" for keys.
+            prefix: the text before each key; "topic#" for message keys.
         """
         self.shares: dict[bytes, bytes] = {}
         self._prefix = prefix
@@ -74,7 +74,7 @@ class KeyHashes:
         self._short = [_share(self._prefix_hash * _POWERS[length]) for length in range(TAIL + 1)]
 
     def cut(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the share of a key's head, and its tail; None where `whole` must be asked."""
+        """Return the share of a key's head, and its tail; None when the caller must use `whole`."""
         if not key.isascii() or len(key) > _CUT_LENGTH_MAX:
             return None
         if len(key) <= TAIL:
@@ -91,7 +91,7 @@ class KeyHashes:
         return share, key[-TAIL:]
 
     def whole(self, key: bytes) -> int:
-        """Return the hash of a key, whatever it is."""
+        """Return the hash of any key, computed character by character."""
         return _listed(java_string_hash(self._prefix + key.decode("utf-8", "replace")))
 
 
@@ -106,7 +106,7 @@ _FOURS = int.from_bytes(b"\x00\x00\x00\x00\xff\xff\xff\xff" * _GROUP)
 
 
 def index_hashes(shares: Sequence[bytes], tails: Sequence[bytes]) -> list[int]:
-    """Return the hashes of keys that `KeyHashes` has cut; as `index_hash` has them."""
+    """Return `index_hash` of keys that `KeyHashes.cut` has cut."""
     hashes: list[int] = []
     for begin in range(0, len(tails), _GROUP):
         group = slice(begin, begin + _GROUP)
@@ -115,11 +115,11 @@ def index_hashes(shares: Sequence[bytes], tails: Sequence[bytes]) -> list[int]:
 
 
 def _group_hashes(shares: Sequence[bytes], tails: Sequence[bytes]) -> list[int]:
-    """Compute with all tails as one large number: first byte * 31 + second in every 16 bits of it,
-    then first pair * 31**2 + second in every 32 bits, then the same with 31**4 in every 64.
+    """Compute with all tails as one large number: first byte * 31 + second in each 16-bit lane,
+    then first pair * 31**2 + second in each 32-bit lane, then the same with 31**4 in 64 bits.
 
-    A lane holds first * 2**n + second, and never borrows from the next when less of the first is
-    taken away.
+    A lane holds first * 2**n + second. A smaller multiple of the first is subtracted, so a lane
+    never borrows from the next one.
     """
     lanes = int.from_bytes(b"".join(tails))
     lanes -= (lanes >> 8 & _BYTES) * (2**8 - 31)

@@ -1,4 +1,4 @@
-"""Properties as text: what a broker.conf holds, and what tools send and get.
+"""Properties as text: the format of broker.conf, and of the settings that tools send and get.
 
 Source: `java.util.Properties`, Apache RocketMQ `MixAll`.
 """
@@ -8,10 +8,11 @@ from collections.abc import Mapping
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the properties of a broker.conf, written as `java.util.Properties` reads them.
+    """Return the properties of a broker.conf, read by the rules of `java.util.Properties`.
 
-    A line is `name=value`, `name:value` or `name value`; # and ! begin comments, a backslash at
-    its end lets a line go on in the next, and before any other letter it stands for that letter.
+    A line is `name=value`, `name:value` or `name value`. `#` and `!` begin a comment line. A
+    backslash at the end of a line continues the line. A backslash before any other character is
+    removed, and the character stays.
     """
     pairs: dict[str, str] = {}
     lines = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*", r"\1", text.replace("\r\n", "\n"))
@@ -31,11 +32,11 @@ def _unescape(text: str) -> str:
 
 
 def format_properties(values: Mapping[str, object]) -> str:
-    """Return properties as `java.util.Properties` reads them, one a line."""
+    """Return properties in the format of `java.util.Properties`, one per line."""
     lines = (f"{name}={as_property(value)}" for name, value in values.items())
     return "".join(line.replace("\\", "\\\\") + "\n" for line in lines)
 
 
 def as_property(value: object) -> str:
-    """Return a value as properties spell it."""
+    """Return a value as text: `true` and `false` for booleans."""
     return str(value).lower() if isinstance(value, bool) else str(value)

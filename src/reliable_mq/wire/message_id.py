@@ -1,8 +1,8 @@
-"""What a message is called: offset message ids, and names that ledgers can hold.
+"""Message ids: offset message ids, and ids that fit into the tables of ledgers.
 
 An offset message id is the broker's name for a stored message: upper-case hex of
-`ip (4 or 16 bytes) | port i32 | commit-log offset i64`. A client that has such an
-id knows which broker to ask for the message. Source: Apache RocketMQ `MessageDecoder`.
+`ip (4 or 16 bytes) | port i32 | commit-log offset i64`. From such an id a client knows
+the broker that has the message. Source: Apache RocketMQ `MessageDecoder`.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from reliable_mq.errors import RecordError
 
 LEDGER_ID_LENGTH_MAX = 64
-"""Characters of the longest message id that the tables of consumers hold."""
+"""Length in characters of the longest message id that fits into the tables of consumers."""
 
 _PORT_AND_OFFSET = struct.Struct(">iq")
 _ID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")
@@ -36,10 +36,10 @@ def decode_offset_message_id(text: str) -> OffsetMessageId:
     """Return the parts of an offset message id.
 
     Raises:
-        RecordError: when the text is none.
+        RecordError: when the text is not an offset message id.
     """
     if not _ID.fullmatch(text):
-        raise RecordError(f"{text[:80]!r} is no offset message id")
+        raise RecordError(f"{text[:80]!r} is not an offset message id")
     packed = bytes.fromhex(text)
     ip_size = len(packed) - _PORT_AND_OFFSET.size
     port, commit_log_offset = _PORT_AND_OFFSET.unpack_from(packed, ip_size)
@@ -47,10 +47,10 @@ def decode_offset_message_id(text: str) -> OffsetMessageId:
 
 
 def ledger_id(message_id: str) -> str:
-    """Return what consumers and their ledgers call a message that its producer called so.
+    """Return the id under which consumers and ledgers know a message with this message id.
 
-    A foreign producer may have chosen what no table can hold; then it is the SHA-256 of that, in 64
-    hex digits: too long, or with characters that databases refuse (PostgreSQL a NUL).
+    An id of a foreign producer may be too long for a table, or contain characters that databases
+    refuse (PostgreSQL refuses NUL). Then the result is its SHA-256 in 64 hex digits.
     """
     if len(message_id) <= LEDGER_ID_LENGTH_MAX and message_id.isprintable():
         return message_id

@@ -1,7 +1,7 @@
-"""Texts that a peer sends to a server: JSON and properties, read within a budget.
+"""Texts from a peer, JSON and properties, decoded on a server within a size limit.
 
-What is plain JSON is read at some 100 MB/s. The forms that only fastjson reads, and properties,
-are read here a hundred times slower, and whoever reads keeps all other peers waiting.
+Standard JSON is decoded at about 100 MB/s. Properties, and JSON that only fastjson accepts, take a
+hundred times longer, and meanwhile all other peers wait. So these forms have a size limit.
 """
 
 from typing import Any, TypeVar
@@ -14,29 +14,30 @@ _T = TypeVar("_T")
 
 
 def read_json(text: bytes | str) -> Any:  # JSON is any value
-    """Return the value that a text spells; see `fastjson.loads`.
+    """Return the value of a JSON text; see `fastjson.loads`.
 
     Raises:
-        ValueError: when it spells none, or is no plain JSON and longer than `limits` says.
+        ValueError: when the text is not JSON, or is not standard JSON and longer than
+            SLOW_TEXT_SIZE_MAX.
     """
     return fastjson.loads(text, slow_size_max=SLOW_TEXT_SIZE_MAX)
 
 
 def read_json_as(text: bytes | str, kind: type[_T]) -> _T:
-    """Return the value that a text spells, as a `kind`; see `fastjson.decode`.
+    """Return the value of a JSON text as a `kind`; see `fastjson.decode`.
 
     Raises:
         ValueError: as in `read_json`.
-        msgspec.ValidationError: when it spells another one.
+        msgspec.ValidationError: when the value is not a `kind`.
     """
     return fastjson.decode(text, kind, slow_size_max=SLOW_TEXT_SIZE_MAX)
 
 
 def read_properties(text: bytes) -> dict[str, str]:
-    """Return the properties that a text holds; see `parse_properties`.
+    """Return the properties in a text; see `parse_properties`.
 
     Raises:
-        ValueError: when it is no UTF-8, or longer than `limits` says.
+        ValueError: when the text is not UTF-8, or longer than SLOW_TEXT_SIZE_MAX.
     """
     if len(text) > SLOW_TEXT_SIZE_MAX:
         raise ValueError(

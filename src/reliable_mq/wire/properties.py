@@ -1,7 +1,7 @@
 """The properties of a message: `name 0x01 value 0x02`, repeated, as UTF-8.
 
-Older writers leave out the last 0x02, so the reader asks for none. Of two values for one name the
-last counts. Source: Apache RocketMQ `MessageDecoder`, `MessageConst`.
+Older writers omit the last 0x02, so the reader does not require it. If a name occurs twice, the
+last value counts. Source: Apache RocketMQ `MessageDecoder`, `MessageConst`.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ TRANSACTION_PREPARED = "TRAN_MSG"
 PRODUCER_GROUP = "PGROUP"
 TRANSACTION_ID = "__transactionId__"
 TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-TRANSACTION_FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"  # of a half that was put back
+TRANSACTION_FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"  # of a half that was stored again
 CHECK_IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 MESSAGE_TYPE = "MSG_TYPE"
-TTL = "TTL"  # how many milliseconds the asker waits for a reply
+TTL = "TTL"  # how many milliseconds the requester waits for a reply
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 MIN_OFFSET = "MIN_OFFSET"
 MAX_OFFSET = "MAX_OFFSET"
@@ -42,33 +42,33 @@ CLUSTER = "CLUSTER"
 SHARDING_KEY = "__SHARDINGKEY"
 POP_CK = "POP_CK"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
-TIMER_DELIVER_MS = "TIMER_DELIVER_MS"  # asked for: the instant, or else one of the two delays
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"  # a producer sets this instant or one of the two delays
 TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
-TIMER_DELETED_KEY = "TIMER_DEL_UNIQKEY"  # which timed message this one takes back
-TIMER_OUT_MS = "TIMER_OUT_MS"  # the slot of the wheel
+TIMER_DELETED_KEY = "TIMER_DEL_UNIQKEY"  # UNIQ_KEY of the timed message that this one recalls
+TIMER_OUT_MS = "TIMER_OUT_MS"  # the message's slot of the timer wheel
 TIMER_TAKEN_MS = "TIMER_ENQUEUE_MS"
 TIMER_DELIVERED_MS = "TIMER_DEQUEUE_MS"
 TIMER_ROLLS = "TIMER_ROLL_TIMES"
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Return the stored form; each pair ends with 0x02.
+    """Return the encoded form; each pair ends with 0x02.
 
     Raises:
-        MessageRefused: when a name or value holds one of the two separators, when the text is no
-            Unicode, or when the whole is longer than a record can hold.
+        MessageRefused: when a name or value contains a separator, when the text is not valid
+            Unicode, or when the whole is too long for a record.
     """
     if not properties:
         return b""
     text = PROPERTY_SEPARATOR.join(map(NAME_VALUE_SEPARATOR.join, properties.items()))
     count = len(properties)
     if text.count(NAME_VALUE_SEPARATOR) != count or text.count(PROPERTY_SEPARATOR) != count - 1:
-        raise MessageRefused("a property holds one of the separators 0x01 and 0x02")
+        raise MessageRefused("a property contains one of the separators 0x01 and 0x02")
     try:
         stored = (text + PROPERTY_SEPARATOR).encode()
     except UnicodeEncodeError as error:
-        raise MessageRefused(f"a property is no Unicode text: {error}") from error
+        raise MessageRefused(f"a property is not valid Unicode text: {error}") from error
     if len(stored) > PROPERTIES_SIZE_MAX:
         raise MessageRefused(
             f"properties of {len(stored)} bytes; at most {PROPERTIES_SIZE_MAX} can be stored"
@@ -77,9 +77,9 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(stored: bytes | str) -> dict[str, str]:
-    """Return the pairs of the stored form, or of the text in which a send header carries it.
+    """Return the properties of the stored form, or of the text in a send header.
 
-    Pairs without name or value are dropped, as Apache does.
+    Pairs without a name or a value are dropped, as Apache does.
     """
     text = stored if isinstance(stored, str) else str(stored, "utf-8", "replace")
     properties: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Recall handles: how a timed message is named by whoever wants it back.
+"""Recall handles: a producer names a timed message by its handle to take the message back.
 
     base64url of `v1 TOPIC BROKER TIME UNIQ_KEY`
 
@@ -14,7 +14,7 @@ _VERSION = "v1"
 
 
 class RecallHandle(NamedTuple):
-    """Which timed message is meant: `time` is an instant in its slot, in milliseconds, as text."""
+    """Names one timed message. `time` is an instant in its slot, in milliseconds, as text."""
 
     topic: str
     broker: str
@@ -23,12 +23,12 @@ class RecallHandle(NamedTuple):
 
 
 def encode_recall_handle(handle: RecallHandle) -> str:
-    """Return the handle as brokers give it to producers."""
+    """Return the handle as text, in the form that brokers return to producers."""
     return base64.urlsafe_b64encode(" ".join((_VERSION, *handle)).encode()).decode()
 
 
 def decode_recall_handle(text: str) -> RecallHandle | None:
-    """Return what a handle says, or None when it is none."""
+    """Return the parts of a handle; None when the text is not a recall handle."""
     try:
         padding = "" if text.endswith("=") else "=" * (-len(text) % 4)
         raw = base64.b64decode(text + padding, altchars=b"-_", validate=True)

@@ -1,4 +1,4 @@
-"""The stored record: one form for the disk, for pull bodies and for Spark.
+"""The stored record: one format for the disk, for pull bodies and for Spark.
 
      0 TOTALSIZE i32        20 QUEUEOFFSET i64       56 STORETIMESTAMP i64, ms
      4 MAGIC u32            28 PHYSICALOFFSET i64    64 STOREHOST ip 4, port i32
@@ -7,10 +7,10 @@
     16 FLAG i32             48 BORNHOST ip 4, port   84 BODYLENGTH i32, body
     then TOPICLENGTH i8 (v1) or i16 (v2), topic; PROPERTIESLENGTH i16, properties
 
-Big-endian, lengths never negative. An IPv6 host takes 20 bytes instead of 8 and sets a bit of
-SYSFLAG. A v2 record is written only for topics of more than 127 bytes. What is left at the end of
-a segment is a blank: its size, then BLANK_MAGIC.
-Rule 1: every reader of stored bytes comes here. Rule 2: nothing here knows a file or a socket.
+Big-endian; lengths are never negative. An IPv6 host takes 20 bytes instead of 8 and sets a bit of
+SYSFLAG. A v2 record is written only for topics of more than 127 bytes. A blank fills the rest of a
+segment: its size, then BLANK_MAGIC.
+Rule 1: every reader of stored bytes uses this module. Rule 2: it knows no file and no socket.
 Source: Apache RocketMQ `MessageDecoder`, `MessageExtEncoder`, `MessageVersion`, `CommitLog`.
 """
 
@@ -52,7 +52,7 @@ def _fixed_part(born_host_size: int, store_host_size: int) -> struct.Struct:
     return struct.Struct(f">iIIiiqqiq{born_host_size}sq{store_host_size}siqi")
 
 
-# All up to the body. By the sizes of the two hosts for a writer, by their flags for a reader.
+# The fields before the body: by the sizes of the two hosts to write, by the host flags to read.
 FIXED_BY_HOSTS = {
     (_HOST_V4_SIZE, _HOST_V4_SIZE): (_fixed_part(_HOST_V4_SIZE, _HOST_V4_SIZE), 0),
     (_HOST_V6_SIZE, _HOST_V4_SIZE): (_fixed_part(_HOST_V6_SIZE, _HOST_V4_SIZE), BORN_HOST_V6),
@@ -64,16 +64,16 @@ _SYS_FLAG_AT = 36
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
-HOSTLESS_SIZE = _FIXED_BY_FLAGS[0].size - 2 * _HOST_V4_SIZE + 2  # the length of the properties
+HOSTLESS_SIZE = _FIXED_BY_FLAGS[0].size - 2 * _HOST_V4_SIZE + 2  # + PROPERTIESLENGTH
 RECORD_SIZE_MIN = _FIXED_BY_FLAGS[0].size + 3  # no body, no topic, no properties
-RECORD_HEAD_SIZE_MAX = _FIXED_BY_FLAGS[HOST_V6_FLAGS].size  # what stands before the body
+RECORD_HEAD_SIZE_MAX = _FIXED_BY_FLAGS[HOST_V6_FLAGS].size  # all fields before the body
 
 
 class Record(msgspec.Struct):
-    """A message as it is stored.
+    """A stored message.
 
-    Hosts are packed: the address' 4 or 16 bytes and the port as i32. `properties` is the stored
-    text. `queue_offset` counts messages of the queue, `commit_log_offset` bytes of the log.
+    Hosts are packed: the 4 or 16 bytes of the address, then the port as i32. `properties` is the
+    encoded text. `queue_offset` counts messages of the queue. `commit_log_offset` counts bytes.
     """
 
     topic: str
@@ -99,34 +99,34 @@ class Record(msgspec.Struct):
 
 
 def body_checksum(body: bytes | memoryview) -> int:
-    """Return the checksum that a record keeps of its body: CRC-32 without the sign bit."""
+    """Return the checksum of a body in its record: CRC-32 without the sign bit."""
     return crc32(body) & CRC_MASK
 
 
 def pack_host(ip: str, port: int) -> bytes:
-    """Return a host as records hold it.
+    """Return a host in the packed form of records.
 
     Raises:
-        ValueError: when `ip` is no IPv4 or IPv6 address.
+        ValueError: when `ip` is not an IPv4 or IPv6 address.
     """
     return ipaddress.ip_address(ip).packed + struct.pack(">i", port)
 
 
 def unpack_host(packed: bytes) -> tuple[str, int]:
-    """Return (ip, port) of a host as records hold it."""
+    """Return (ip, port) of a packed host."""
     return str(ipaddress.ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big", signed=True)
 
 
 def address_of(host: str, port: int) -> str:
-    """Return "host:port", an IPv6 address in brackets, as Apache's clients read it."""
+    """Return "host:port", with an IPv6 address in brackets, as Apache's clients expect."""
     is_bare = ":" in host and not host.startswith("[")
     return f"[{host}]:{port}" if is_bare else f"{host}:{port}"
 
 
 def record_size_at(buffer: bytes | memoryview, at: int) -> int:
-    """Return the size of the record that begins at `at`, or 0 when none begins there.
+    """Return the size of the record that begins at `at`, or 0 when no record begins there.
 
-    Only size and magic are looked at; a size that no record can have is none.
+    Only the size and the magic are checked. A size outside the limits of a record gives 0.
     """
     if len(buffer) - at < RECORD_SIZE_MIN:
         return 0
@@ -136,7 +136,7 @@ def record_size_at(buffer: bytes | memoryview, at: int) -> int:
 
 
 def blank_size_at(buffer: bytes | memoryview, at: int) -> int:
-    """Return the size of the end-of-segment blank that begins at `at`, or 0 when none does."""
+    """Return the size of the end-of-segment blank at `at`, or 0 when no blank begins there."""
     if len(buffer) - at < BLANK_SIZE:
         return 0
     size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
@@ -153,16 +153,17 @@ def decode_record(buffer: bytes | memoryview, at: int = 0, *, check_body: bool =
 
     Args:
         buffer: the bytes.
-        at: where the record begins.
-        check_body: whether to compare the body with its checksum (recovery and audits do).
+        at: where the record begins. Default 0.
+        check_body: whether to check the checksum of the body. Recovery and audits do. Default
+            False.
 
     Raises:
-        RecordError: when the bytes are no record, are cut short, or fail the check.
+        RecordError: when the bytes are not a record, are cut short, or fail the check.
     """
     try:
         return _decode(buffer, at, check_body)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise RecordError(f"a record at {at} is cut short or garbled: {error}") from error
+        raise RecordError(f"the record at {at} is cut short or damaged: {error}") from error
 
 
 def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
@@ -175,7 +176,7 @@ def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
     ) = fixed.unpack_from(buffer, start)
     # fmt: on
     if magic not in _RECORD_MAGICS:
-        raise RecordError(f"magic {magic:#010x} at {start} is not a record's")
+        raise RecordError(f"magic {magic:#010x} at {start} is not the magic of a record")
     end = start + size
     if not RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX or end > len(buffer):
         raise RecordError(f"a record at {start} claims {size} bytes of {len(buffer) - start}")
@@ -213,22 +214,22 @@ def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
 
 
 def body_end_in(head: bytes) -> int:
-    """Return how far from its beginning a record's body ends, given its first bytes.
+    """Return the end of a record's body, in bytes from the start of the record.
 
-    With `properties_behind_body` this reads properties without the body.
+    With `properties_behind_body` a caller reads the properties without the body.
 
     Args:
-        head: `RECORD_HEAD_SIZE_MAX` bytes.
+        head: the first `RECORD_HEAD_SIZE_MAX` bytes of the record.
 
     Raises:
-        RecordError: when no record begins there.
+        RecordError: when the bytes are not the head of a record.
     """
     try:
         (host_flags,) = _I32.unpack_from(head, _SYS_FLAG_AT)
         fixed = _FIXED_BY_FLAGS[host_flags & HOST_V6_FLAGS]
         (body_length,) = _I32.unpack_from(head, fixed.size - _I32.size)
     except struct.error as error:
-        raise RecordError(f"{len(head)} bytes are no head of a record") from error
+        raise RecordError(f"{len(head)} bytes are not the head of a record") from error
     if record_magic(head) not in _RECORD_MAGICS or body_length < 0:
         raise RecordError("no record begins here")
     return fixed.size + int(body_length)
@@ -240,7 +241,7 @@ def record_magic(head: bytes) -> int:
 
 
 def properties_behind_body(head: bytes, tail: bytes) -> dict[str, str]:
-    """Return the properties of a record by its first bytes and all that stands behind its body.
+    """Return the properties of a record from its first bytes and from all bytes after its body.
 
     Raises:
         RecordError: when the lengths do not add up.
@@ -252,7 +253,7 @@ def properties_behind_body(head: bytes, tail: bytes) -> dict[str, str]:
         raise RecordError("a record ends before its properties") from error
     begin = topic_at + topic_length + _I16.size
     if topic_length < 0 or length < 0 or begin + length != len(tail):
-        raise RecordError("the lengths behind the body of a record do not add up")
+        raise RecordError("the lengths after the body of a record do not add up")
     return decode_properties(tail[begin:])
 
 
@@ -264,10 +265,10 @@ def _topic_length_at(buffer: bytes | memoryview, at: int, magic: int) -> tuple[i
 
 
 def iter_records(buffer: bytes | memoryview) -> Iterator[Record]:
-    """Yield the records that lie one after another in `buffer`, such as the body of a pull.
+    """Yield the records of `buffer`, which lie one after another, as in the body of a pull.
 
     Raises:
-        RecordError: at the first bytes that are no whole record.
+        RecordError: at the first bytes that are not a whole record.
     """
     at = 0
     while at < len(buffer):

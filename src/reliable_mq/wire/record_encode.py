@@ -1,7 +1,7 @@
-"""Encoding stored records: one of them, and the many of a batch in one pass.
+"""Encoding of stored records: a single record, or a whole batch in one pass.
 
-The format is told in `record`. A broker knows a topic's part of its records, and their sizes,
-before it encodes one: a record holds its own place.
+`record` documents the format. A record contains its own log offset. So the broker computes the
+topic part and the sizes before it encodes a record.
 """
 
 import struct
@@ -28,11 +28,11 @@ _I32_I64 = struct.Struct(">iq")
 
 
 def encode_record(record: Record) -> bytes:
-    """Return the stored bytes; size, checksum and address bits are computed, not taken.
+    """Return the stored bytes. Size, checksum and host bits are computed; given values are ignored.
 
     Raises:
-        MessageRefused: when the record would break a limit of the format, so that no reader
-            could take it back.
+        MessageRefused: when the record breaks a limit of the format, so that no reader could decode
+            it.
         UsageError: when a host is not packed.
     """
     magic, topic = topic_part(record.topic.encode())
@@ -57,10 +57,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def topic_part(topic: bytes) -> tuple[int, bytes]:
-    """Return the magic of a topic's records, and its length and name as they hold them.
+    """Return the magic of a topic's records, and the topic's length and name as encoded there.
 
     Raises:
-        MessageRefused: when no record can hold a name as long.
+        MessageRefused: when the name is too long for a record.
     """
     length = len(topic)
     if length <= TOPIC_V1_LENGTH_MAX:
@@ -73,10 +73,10 @@ def topic_part(topic: bytes) -> tuple[int, bytes]:
 def record_size(
     topic: bytes, body: bytes, properties: bytes, born_host: bytes, store_host: bytes
 ) -> int:
-    """Return the size of the record that `encode_stored` makes; `topic` as `topic_part` has it.
+    """Return the size of the record that `encode_stored` makes; `topic` comes from `topic_part`.
 
     Raises:
-        MessageRefused: when properties or record are too long.
+        MessageRefused: when the properties or the record are too long.
     """
     properties_size = len(properties)
     if properties_size > PROPERTIES_SIZE_MAX:
@@ -100,7 +100,7 @@ def record_sizes(
     """Return `record_size` of each message of a batch.
 
     Raises:
-        MessageRefused: when properties or a record are too long.
+        MessageRefused: when the properties of a message, or a record, are too long.
     """
     shared = record_size(topic, b"", b"", born_host, store_host)
     sizes = [shared + len(body) + len(own) for body, own in zip(bodies, properties, strict=True)]
@@ -128,7 +128,7 @@ def encode_stored(
     reconsume_times: int,
     prepared_transaction_offset: int,
 ) -> bytes:
-    """`encode_record` for who knows `topic_part` and `record_size` (the broker's hot path).
+    """`encode_record` for a caller with `topic_part` and `record_size` (a broker's hot path).
 
     Raises:
         MessageRefused: when a number does not fit into its bytes.
@@ -155,7 +155,7 @@ def encode_stored(
         )
     except struct.error as error:
         raise MessageRefused(
-            f"a field does not fit into its bytes of the record: {error}"
+            f"a number does not fit into its field of the record: {error}"
         ) from error
     return b"".join((head, body, topic, _I16.pack(len(properties)), properties))
 
@@ -168,7 +168,7 @@ def _shared_fields(
     store_host: bytes,
     reconsume_times: int,
 ) -> bytes:
-    """Return the bytes from SYSFLAG up to BODYLENGTH of a message that is no half.
+    """Return the bytes from SYSFLAG up to BODYLENGTH, for a message that is not a half message.
 
     Raises:
         MessageRefused: when a number does not fit into its bytes.
@@ -186,7 +186,7 @@ def _shared_fields(
             )
         )
     except struct.error as error:
-        raise MessageRefused(f"a field of the batch does not fit into a record: {error}") from error
+        raise MessageRefused(f"a number of the batch does not fit in a record: {error}") from error
 
 
 def _fixed_for(born_host: bytes, store_host: bytes) -> tuple[struct.Struct, int]:
@@ -197,18 +197,18 @@ def _fixed_for(born_host: bytes, store_host: bytes) -> tuple[struct.Struct, int]
 
 
 class RecordRun:
-    """Encodes records of one queue that differ in place, flag, body and properties alone.
+    """Encodes records of one queue that differ only in log offset, flag, body and properties.
 
     Args:
-        magic: of the topic's records.
-        topic: length and name, as `topic_part` has them.
+        magic: the magic of the topic's records.
+        topic: length and name, from `topic_part`.
         queue_id: the queue.
         sys_flag: see `record`.
         born_time_ms: when the producer made the messages.
         born_host: the producer, packed.
-        store_time_ms: when they are stored.
+        store_time_ms: when the messages are stored.
         store_host: this broker, packed.
-        reconsume_times: how often the messages were given before.
+        reconsume_times: how often the messages were delivered before.
     """
 
     def __init__(
@@ -240,15 +240,15 @@ class RecordRun:
         bodies: Iterable[bytes],
         properties: Iterable[bytes],
     ) -> bytes:
-        """Return the records, one behind the other.
+        """Return the encoded records, one after another.
 
         Args:
-            sizes: of each record, as `record_sizes` has them.
-            offsets: where in the log each begins.
-            queue_offset: of the first; the others follow.
-            flags: of each message.
-            bodies: of each message.
-            properties: of each message, as stored.
+            sizes: size of each record, from `record_sizes`.
+            offsets: log offset of each record.
+            queue_offset: queue offset of the first record; the others follow.
+            flags: flag of each message.
+            bodies: body of each message.
+            properties: encoded properties of each message.
         """
         pack, pack_length = self._head.pack, _I16.pack
         magic, queue_id, shared, topic = self._magic, self._queue_id, self._shared, self._topic

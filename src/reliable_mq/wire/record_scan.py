@@ -1,8 +1,8 @@
-"""Walking over stored records without building them: what recovery does a million times.
+"""Scanning stored records without building `Record` objects; recovery scans millions of them.
 
-Receives a piece of a segment and where it lies in the log; hands on sizes and the few fields that
-consume queues are built from. The format itself is told in `record`; a record that is valid here
-decodes there.
+Receives a piece of a segment and its offset in the log. Returns sizes, and the few fields that
+consume queues need. `record` documents the format. A record that is valid here can be decoded
+there.
 """
 
 import struct
@@ -24,10 +24,10 @@ from reliable_mq.wire.record import (
     decode_record,
 )
 
-MAGIC_PREFIX = (MAGIC_V1 >> 8).to_bytes(3)  # what the magics of all versions begin with
-MAGIC_PLACE = 4  # where in a record the magic is
+MAGIC_PREFIX = (MAGIC_V1 >> 8).to_bytes(3)  # the first three bytes of the magic of every version
+MAGIC_PLACE = 4  # position of the magic in a record
 
-# The fixed part when both hosts are IPv4, skipping (x) what is not needed:
+# The fixed part when both hosts are IPv4; x skips a byte:
 _CHECKED = struct.Struct(">iII16xqi44xi")  # size, magic, checksum, own offset, flags, body length
 _DISPATCHED = struct.Struct(">iI4xi4xq8xi16xq20xi")  # see `head_at`
 _FIXED_SIZE = _CHECKED.size
@@ -38,7 +38,7 @@ _CRC_MASK = 0x7FFFFFFF
 
 
 class RecordHead(NamedTuple):
-    """What a consume queue needs to know of a stored record."""
+    """The fields of a stored record that a consume queue needs."""
 
     topic: str
     queue_id: int
@@ -50,7 +50,7 @@ class RecordHead(NamedTuple):
 
 @lru_cache(maxsize=65_536)
 def _topic_text(topic: bytes) -> str | None:
-    """Return the topic's name, or None for bytes that are none: a lost sector reads as zeros."""
+    """Return the topic's name; None when the bytes are not a name. A lost sector reads as zeros."""
     try:
         return topic.decode() if b"\0" not in topic else None
     except UnicodeDecodeError:
@@ -58,9 +58,9 @@ def _topic_text(topic: bytes) -> str | None:
 
 
 def claimed_size_at(buffer: memoryview, at: int, commit_log_offset: int) -> int:
-    """Return the size that a record at `at` claims, or 0 when it claims another place, or none.
+    """Return the size that a record at `at` claims; 0 when there is no record of this log offset.
 
-    The buffer need not hold more than the record's first 36 bytes.
+    The first 36 bytes of the record are enough.
     """
     if len(buffer) - at < _OWN_OFFSET_END:
         return 0
@@ -73,8 +73,8 @@ def claimed_size_at(buffer: memoryview, at: int, commit_log_offset: int) -> int:
 def valid_size_at(buffer: memoryview, at: int, commit_log_offset: int) -> int:
     """Return the size of the record at `at`, or 0 when no whole and valid record begins there.
 
-    Valid is a record whose lengths add up, whose body fits its checksum, and which says itself that
-    it belongs at `commit_log_offset`. Its properties have no checksum.
+    A record is valid when its lengths add up, its body matches its checksum, and its own offset
+    field equals `commit_log_offset`. Properties have no checksum.
     """
     if len(buffer) - at < RECORD_SIZE_MIN:
         return 0
@@ -114,7 +114,7 @@ def _valid_size_by_decoding(buffer: memoryview, at: int) -> int:
 
 
 def holds_records(buffer: bytes, count: int) -> bool:
-    """Whether a buffer holds `count` records one after another, by the sizes that they tell."""
+    """Whether a buffer holds exactly `count` records, according to their size fields."""
     at, end = 0, len(buffer)
     unpack = _SIZE_AND_MAGIC.unpack_from
     for _ in range(count):
@@ -132,7 +132,7 @@ _MAGICS = frozenset((MAGIC_V1, MAGIC_V2))
 
 @lru_cache(maxsize=256)
 def _heads_of(size: int, count: int) -> struct.Struct:
-    """Return what reads size and magic, as eight bytes, of so many records of this size."""
+    """Return a struct that reads the first eight bytes (size, magic) of `count` equal records."""
     return struct.Struct(">" + f"8s{size - 8}x" * count)
 
 
@@ -142,9 +142,9 @@ def _sizes_and_magics(count: int) -> struct.Struct:
 
 
 def holds_records_of(buffer: bytes, sizes: tuple[int, ...]) -> bool:
-    """Whether a buffer holds records of these sizes, and nothing else, as they say themselves.
+    """Whether a buffer holds records of exactly these sizes, according to their size fields.
 
-    Records of one size are the usual case, and looked at without a step for each.
+    Usually all sizes are equal; then there is no loop over the records.
     """
     first, count = sizes[0], len(sizes)
     is_usual = first >= RECORD_SIZE_MIN and sizes.count(first) == count
@@ -160,19 +160,19 @@ def holds_records_of(buffer: bytes, sizes: tuple[int, ...]) -> bool:
 
 
 def is_record_size(size: int) -> bool:
-    """Whether a record may have this size, which something else names."""
+    """Whether `size`, which is read from another file, is possible for a record."""
     return RECORD_SIZE_MIN <= size <= FRAME_SIZE_MAX
 
 
 def is_message(record: bytes, queue_id: int, number: int) -> bool:
-    """Whether a record says that it is message `number` of a queue of this id."""
+    """Whether a record's own fields say that it is message `number` of this queue."""
     return record[12:16] == queue_id.to_bytes(4) and record[20:28] == number.to_bytes(8)
 
 
 def are_valid(buffer: bytes, begins: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether a buffer begins with the valid records of these log offsets and sizes.
+    """Whether a buffer begins with valid records of these log offsets and sizes.
 
-    What valid is, see `valid_size_at`.
+    `valid_size_at` defines "valid".
     """
     view, at = memoryview(buffer), 0
     for begin, size in zip(begins, sizes, strict=True):
@@ -215,10 +215,10 @@ def head_at(buffer: memoryview, at: int) -> RecordHead:
 
 
 def is_of_newer_version(buffer: memoryview, at: int, commit_log_offset: int) -> bool:
-    """Whether the bytes at `at` look like a record of a version that this code does not know.
+    """Whether the bytes at `at` look like a record of an unknown, newer version.
 
-    Such a record has a magic of the same family and knows its own place. A last byte of 0 is what a
-    torn write leaves of a magic, so it is none.
+    Such a record has a magic of the same family and its own offset. A torn write may leave a last
+    magic byte of 0, so a magic with 0 does not count.
     """
     if len(buffer) - at < RECORD_SIZE_MIN:
         return False

@@ -1,6 +1,6 @@
-"""What a peer's code says of whose fault it is, and whether to ask again.
+"""Error replies of a peer as exceptions: whose fault it is, and whether to retry.
 
-Receives the code and the remark of a reply that is an error; hands on the error to raise.
+Receives the code and the remark of an error reply. Returns the exception to raise.
 Source: Apache RocketMQ `ResponseCode`, `BrokerFastFailure`, `AclException`.
 """
 
@@ -24,13 +24,13 @@ _CLASSES: dict[int, type[RemoteError]] = {
     ResponseCode.INVALID_PARAMETER: Refused,
     ResponseCode.ILLEGAL_OPERATION: Refused,
 }
-# Code 1 may be anything; what a broker sheds or its access control refuses, it says in words.
+# Code 1 may mean anything. The remark says whether a broker shed load or denied access.
 _BUSY_WORDS = ("BUSY", "[OVERLOAD]", "[REJECTREQUEST]", "_CLEAN_QUEUE]")
 _ACCESS_WORDS = ("AclException", "AuthenticationException", "AuthorizationException")
 
 
 def remote_error(code: int, remark: str | None) -> RemoteError:
-    """Return the error that a reply stands for, of the class that says most."""
+    """Return the most specific error for a reply with this code and remark."""
     text = remark or ""
     kind = _CLASSES.get(code, RemoteError)
     if code == ResponseCode.SYSTEM_ERROR:

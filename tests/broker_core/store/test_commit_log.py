@@ -250,8 +250,8 @@ def test_nothing_is_dispatched_before_it_is_safe(sync: bool) -> None:
     [
         ([512, 200], "the file is cut short; restore it from a copy"),
         ([100], "the file is cut short; restore it from a copy"),
-        ([4096], "set mappedFileSizeCommitLog as it was"),
-        ([1024, 1024], "set mappedFileSizeCommitLog as it was"),
+        ([4096], "set mappedFileSizeCommitLog to its value"),
+        ([1024, 1024], "set mappedFileSizeCommitLog to its value"),
     ],
 )
 def test_a_file_of_another_size_is_told_apart_from_another_setting(

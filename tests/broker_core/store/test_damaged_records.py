@@ -297,5 +297,5 @@ def test_a_queue_offset_that_damage_cannot_explain_is_refused(is_closed: bool) -
         if path.startswith("consumequeue/orders/0"):
             life.disk.remove(path)
 
-    with pytest.raises(StoreCorrupt, match="says it is message 1001 of orders queue 0"):
+    with pytest.raises(StoreCorrupt, match="claims to be message 1001 of orders queue 0"):
         life.open()

@@ -1,1 +1,1 @@
-"""Station 8: messages that wait: for a consumer, for their next attempt, for their time."""
+"""Station 8, delivery: messages that wait for a consumer, for a retry, or for their due time."""

@@ -1,7 +1,7 @@
-"""Requests that the broker puts to its clients, and who waits for their answers.
+"""Requests of the broker to its clients, and the callbacks that wait for the answers.
 
-Receives an answer by connection and opaque; hands it to whoever asked. A client that leaves, or
-says nothing in time, answers None.
+Receives an answer by connection and opaque. Passes it to the callback. If a client disconnects or
+the timeout passes, the callback gets None.
 Source: Apache RocketMQ `Broker2Client.callClient`.
 """
 
@@ -18,7 +18,7 @@ log = limited_log(__name__)
 TIMEOUT_MS = 10_000
 
 Answered = Callable[[Command | None], None]
-"""Takes the client's answer, or None when there will be none."""
+"""Called with the client's answer, or with None when there will be no answer."""
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class ClientCalls:
         return sum(len(calls) for calls in self._calls.values())
 
     def invariants(self) -> None:
-        """C3, as far as it can be seen here."""
+        """Check C3 as far as this table shows it."""
         if not all(self._calls.values()):
             raise InvariantBroken("C3: a connection without calls is kept")
 
@@ -61,7 +61,7 @@ class ClientCalls:
         return frame
 
     def answer(self, connection: int, command: Command) -> None:
-        """Hand on a client's answer; one that nobody waits for is dropped."""
+        """Pass a client's answer to its callback; an answer without a call is dropped."""
         calls = self._calls.get(connection)
         call = calls.pop(command.opaque, None) if calls else None
         if call is None:
@@ -71,12 +71,12 @@ class ClientCalls:
         call.answered(command)
 
     def forget(self, connection: int) -> None:
-        """Answer None to the calls of a connection that is gone."""
+        """Answer None to the calls of a closed connection."""
         for call in self._calls.pop(connection, {}).values():
             _give_up(call)
 
     def expire(self, now_ms: int) -> None:
-        """Answer None to the calls whose time has passed."""
+        """Answer None to the calls whose timeout has passed."""
         late = [
             (connection, opaque)
             for connection, calls in self._calls.items()
@@ -92,13 +92,13 @@ class ClientCalls:
 
 
 def _give_up(call: _Call) -> None:
-    """Answer None. What goes wrong with that is logged: it is one asker's matter, not the broker's.
+    """Answer None. An error of the callback is only logged: it must not stop the broker.
 
-    Nobody is there who could be told: a connection has ended, or a time has passed.
+    No caller could handle the error: a connection has closed, or a timeout has passed.
     """
     try:
         call.answered(None)
     except InvariantBroken:
         raise
     except Exception:
-        log.exception("nobody is told that a client did not answer")
+        log.exception("the callback for a client call without an answer failed")

@@ -1,15 +1,15 @@
-"""Half messages: stored, but unseen until their transaction is committed or rolled back.
+"""Half messages: stored, but invisible until their transaction is committed or rolled back.
 
-A half lies in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC with its real place in its properties. What is
-settled is named by a record of RMQ_SYS_TRANS_OP_HALF_TOPIC (tag d, body `offset,offset,`), written
-right behind the message that a commit made. A half that nobody settles is put back at the end of
-its queue with each check-back; the copy then stands for the transaction. The consumer offsets of
-CID_RMQ_SYS_TRANS say from where both queues still matter, so that any broker that opens the store
-finds what is pending: they move only over what is stored for good.
+A half is in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC, with its real place in its properties. A record of
+RMQ_SYS_TRANS_OP_HALF_TOPIC (tag d, body `offset,offset,`) names settled halves. It is written
+directly after the message of a commit. With each check-back an unsettled half is stored again at
+the end of its queue; the copy then represents the transaction. The consumer offsets of
+CID_RMQ_SYS_TRANS mark where the relevant part of both queues begins, so any broker that opens the
+store finds the pending halves. They advance only over durable records.
 
-Receives what was stored and settled; hands on what is pending; refuses to know who asked.
-Invariant H1: the pending halves are kept in the order of their queue, and each lies before its end;
-a known copy is pending.
+Receives stored and settled halves. Returns the pending halves. Does not know the producers.
+Invariant H1: pending halves are in the order of their queue, and each is before its end. A known
+copy is pending.
 Source: Apache RocketMQ `TransactionalMessageServiceImpl`, `TransactionalMessageBridge`.
 """
 
@@ -34,56 +34,56 @@ from reliable_mq.wire.record_scan import head_at
 
 SETTLED_TAG = "d"
 OFFSET_SEPARATOR = ","
-# Of the op topic: names what was settled after it was given up. Apache's broker reads queue 0 only,
-# and needs to hear of these no more.
+# Queue of the op topic for halves that were settled after they were given up. Apache's broker reads
+# only queue 0, and does not need these records.
 LATE_QUEUE = 1
-# A transaction may end long after the broker gave it up; so many of these are remembered.
+# A transaction may end long after the broker gave it up. So many of these are remembered.
 _GIVEN_UP_MAX = 10_000
 _READ_AT_ONCE = 1_000
-_DIGITS_MAX = 18  # of an offset
+_DIGITS_MAX = 18  # digits of an offset
 
 _Identity = tuple[str, int, bytes, int]
-_Latest = dict[_Identity, tuple[int, int]]  # where the last copy is in its queue and in the log
+_Latest = dict[_Identity, tuple[int, int]]  # queue offset and log offset of the latest copy
 
 
 class PendingHalves:
-    """The halves that are pending, by queue offset, and what is known of those before."""
+    """Pending halves by queue offset, and the halves that were given up."""
 
     def __init__(self) -> None:
-        self._pending: dict[int, int] = {}  # log offsets
-        self._copies: dict[_Identity, int] = {}  # pending ones that were put back
+        self._pending: dict[int, int] = {}  # log offset by queue offset
+        self._copies: dict[_Identity, int] = {}  # queue offsets of pending copies
         self._given_up: dict[_Identity, None] = {}
-        self._unrecorded: list[int] = []  # settled, and named by no record yet
-        self._late: list[int] = []  # the same, of those that were given up before
-        self._ops: deque[tuple[int, int]] = deque()  # queue offset, the highest half in the record
+        self._unrecorded: list[int] = []  # settled halves without an op record
+        self._late: list[int] = []  # the same, for halves that were given up before
+        self._ops: deque[tuple[int, int]] = deque()  # (queue offset of an op record, highest half)
         self._end = 0
         self._op_offset = 0
         self._saving: tuple[int, int, int] | None = None  # log end, half offset, op offset
 
     def invariants(self) -> None:
-        """H1; see the module's head."""
+        """H1; see the head of the module."""
         if any(first >= second for first, second in pairwise(self._pending)):
             raise InvariantBroken("H1: the pending halves are out of order")
         if any(offset >= self._end for offset in self._pending):
-            raise InvariantBroken(f"H1: a pending half lies behind {self._end}")
+            raise InvariantBroken(f"H1: a pending half is not before {self._end}")
         if any(offset not in self._pending for offset in self._copies.values()):
-            raise InvariantBroken("H1: a half that was put back is not pending")
+            raise InvariantBroken("H1: a copy of a half is not pending")
 
     def __len__(self) -> int:
         return len(self._pending)
 
     @property
     def end(self) -> int:
-        """The offset of the next half."""
+        """The queue offset of the next half."""
         return self._end
 
     @property
     def is_op_due(self) -> bool:
-        """Whether a settled half is named by no record yet."""
+        """Whether a settled half has no op record yet."""
         return bool(self._unrecorded or self._late)
 
     def oldest(self, count: int) -> list[tuple[int, int]]:
-        """Return queue offset and log offset of the first `count` that are pending."""
+        """Return (queue offset, log offset) of the first `count` pending halves."""
         return list(islice(self._pending.items(), count))
 
     def add(self, place: AppendResult) -> None:
@@ -92,13 +92,13 @@ class PendingHalves:
         self._end = place.queue_offset + 1
 
     def put_back(self, offset: int, half: Record, place: AppendResult) -> None:
-        """Note that a copy of a pending half, at `place`, stands for it from now on."""
+        """Replace a pending half by its copy at `place`."""
         del self._pending[offset]
         self.add(place)
         self._copies[_identity(half)] = place.queue_offset
 
     def resume(self, half: Record, place: AppendResult) -> None:
-        """Note that a copy of a half that can be resumed, at `place`, is pending from now on."""
+        """Note that the copy at `place` of a half that can be resumed is pending from now on."""
         pending = self._standing_for(half)
         if pending is not None:
             del self._pending[pending]
@@ -107,7 +107,7 @@ class PendingHalves:
         self._copies[_identity(half)] = place.queue_offset
 
     def can_be_resumed(self, half: Record) -> bool:
-        """Whether a half, or what was given up of it, stands for a transaction that goes on."""
+        """Whether a half, or a given-up one, belongs to a transaction that is not settled."""
         return self._standing_for(half) is not None or _identity(half) in self._given_up
 
     def give_up(self, offset: int, half: Record) -> None:
@@ -116,7 +116,7 @@ class PendingHalves:
         self._note_given_up(half)
 
     def drop(self, offset: int) -> None:
-        """Forget a pending half whose record is gone."""
+        """Remove a pending half whose record is lost."""
         del self._pending[offset]
         self._copies = {key: copy for key, copy in self._copies.items() if copy != offset}
 
@@ -126,15 +126,15 @@ class PendingHalves:
             del self._given_up[next(iter(self._given_up))]
 
     def is_settled(self, half: Record) -> bool:
-        """Whether a transaction has ended. Whoever decides late, once it was given up, is heard.
+        """Whether the transaction has ended. A half that was given up may still be settled.
 
         Args:
-            half: the half that its producer knows: the first one, or the copy of a check-back.
+            half: the half that the producer knows: the first one, or the copy of a check-back.
         """
         return self._standing_for(half) is None and _identity(half) not in self._given_up
 
     def settle(self, half: Record) -> None:
-        """Note that a transaction ended, which was not settled."""
+        """Note the end of a transaction that is not settled yet."""
         offset = self._standing_for(half)
         if offset is not None:
             self._forget(offset, half)
@@ -156,10 +156,10 @@ class PendingHalves:
                 del self._copies[identity]
 
     def next_unrecorded(self, size_max: int) -> tuple[int, bytes] | None:
-        """Return queue and body of the next record for the op topic; `recorded` must follow.
+        """Return (queue, body) of the next op record; the caller must call `recorded` next.
 
         Args:
-            size_max: what a body may have, in bytes, unless one offset is longer.
+            size_max: limit of a body, in bytes; a single longer offset is allowed.
         """
         queue_id, offsets = (0, self._unrecorded) if self._unrecorded else (LATE_QUEUE, self._late)
         body = ""
@@ -171,7 +171,7 @@ class PendingHalves:
         return (queue_id, body.encode()) if body else None
 
     def recorded(self, queue_id: int, op_offset: int, body: bytes) -> None:
-        """Note that a record of the op topic is stored."""
+        """Note that an op record is stored."""
         offsets = _named(body)
         if queue_id == LATE_QUEUE:
             del self._late[: len(offsets)]
@@ -180,7 +180,7 @@ class PendingHalves:
             self._ops.append((op_offset, max(offsets)))
 
     def save_when_stored(self, log_end: int) -> None:
-        """Let the consumer offsets move to what is pending now, once `log_end` is durable."""
+        """Move the consumer offsets to the first pending half, once `log_end` is durable."""
         half_offset = next(iter(self._pending), self._end)
         while self._ops and self._ops[0][1] < half_offset:
             self._op_offset = self._ops.popleft()[0] + 1
@@ -196,15 +196,15 @@ class PendingHalves:
                     offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
 
     def recover(self, store: MessageStore, offsets: OffsetTable, vouched_end: int = 0) -> None:
-        """Learn from the queues what is pending, whichever broker wrote them.
+        """Find the pending halves in the queues, which any broker may have written.
 
-        A crash may come between a committed message and the record that names its half; such a
-        half is found by the message, so that it is not committed again.
+        A crash may occur after a committed message is stored, but before its op record. The message
+        then shows that its half is settled, so that it is not committed again.
 
         Args:
-            store: opened.
-            offsets: as they were saved.
-            vouched_end: a log offset before which batches were stored whole.
+            store: the open store.
+            offsets: the saved offsets.
+            vouched_end: log offset up to which all batches are known to be complete. Default 0.
         """
         settled = self._recover_ops(store, offsets.get(TRANSACTION_GROUP, OP_TOPIC, 0) or 0)
         begin = offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) or 0
@@ -233,9 +233,10 @@ class PendingHalves:
         self.invariants()
 
     def _recover_half(self, half: Record, settled: set[int], latest: _Latest) -> None:
-        """Note a half of the queue; a copy takes the place of the one before it, settled or not.
+        """Note a half of the queue; a copy replaces the half before it, settled or not.
 
-        Consumer offsets are saved now and then, so both may lie behind them after a crash.
+        Consumer offsets are saved only from time to time. So after a crash the saved offset may be
+        before both.
         """
         properties = half.property_map()
         identity = _identity(half)
@@ -264,19 +265,19 @@ class PendingHalves:
 
 
 def _identity(half: Record) -> _Identity:
-    """Return what a half and its copies share, and no other send of the same message."""
+    """Return the fields that a half shares with its copies, but with no other send."""
     message_id = half.property_map().get(UNIQ_KEY, "")
     return message_id, half.born_time_ms, half.born_host, half.body_crc
 
 
 def _named(op: bytes) -> list[int]:
-    """Return the offsets that a record of the op topic names."""
+    """Return the queue offsets in the body of an op record."""
     words = op.decode("ascii", "replace").split(OFFSET_SEPARATOR)
     return [offset for offset in map(_offset, words) if offset >= 0]
 
 
 def _offset(word: str) -> int:
-    """Return the offset that a text is; -1 for any other. A client may write what it likes."""
+    """Return the offset in a text; -1 if the text is not an offset. Clients may write anything."""
     return int(word) if word.isdecimal() and len(word) <= _DIGITS_MAX else -1
 
 
@@ -294,7 +295,7 @@ def _settled_late(store: MessageStore) -> Iterator[Record]:
 
 
 def _records(store: MessageStore, topic: str, begin: int, queue_id: int = 0) -> Iterator[Record]:
-    """Yield the records of a queue from message `begin` on that can be read."""
+    """Yield the readable records of a queue from message `begin` on."""
     queue = store.queue(topic, queue_id)
     if queue is None:
         return
@@ -308,7 +309,7 @@ def _records(store: MessageStore, topic: str, begin: int, queue_id: int = 0) -> 
 
 
 def _committed(store: MessageStore, begin: int | None) -> Iterable[Record]:
-    """Yield the halves of the messages that were committed behind log offset `begin`."""
+    """Yield the halves of messages that were committed after log offset `begin`."""
     if begin is None:
         return
     for found in sound_records(store.log, begin):
@@ -318,6 +319,6 @@ def _committed(store: MessageStore, begin: int | None) -> Iterable[Record]:
         half = store.read_record(message.prepared_transaction_offset)
         if half is None or half.topic != HALF_TOPIC:
             continue
-        # A retry of a committed message keeps the flag, but names no half: its offset is 0.
+        # A retry of a committed message keeps the flag, but its prepared offset is 0: no half.
         if half.property_map().get(UNIQ_KEY) == message.property_map().get(UNIQ_KEY):
             yield half

@@ -1,9 +1,9 @@
-"""Check-back: whoever prepared a half and did not settle it in time is asked what became of it.
+"""Check-back: ask a producer for the state of a transaction that was not settled in time.
 
-Every `transactionCheckInterval` a round looks at the pending halves, oldest first, until one is
-too young. A half that is asked for is put back at the end of its queue, its checks counted; after
-`transactionCheckMax` of them it goes to TRANS_CHECK_MAX_TIME_TOPIC, where people look.
-Receives the state and the time; hands on records and CHECK_TRANSACTION_STATE for one producer.
+Every `transactionCheckInterval` a round looks at the pending half messages, oldest first, until one
+is too young. A checked half message is stored again at the end of its queue, with its check count.
+After `transactionCheckMax` checks it moves to TRANS_CHECK_MAX_TIME_TOPIC, for people to inspect.
+Receives the state and the time. Returns records, and CHECK_TRANSACTION_STATE for one producer.
 Source: Apache RocketMQ `TransactionalMessageServiceImpl.check`,
 `AbstractTransactionalMessageCheckListener`, `DefaultTransactionalMessageCheckListener`.
 """
@@ -35,37 +35,37 @@ from reliable_mq.wire.record_encode import encode_record
 log = limited_log(__name__)
 
 CHECK_NOTES_SIZE = 96
-"""What check-backs may add to a half's properties, in bytes: how often, and its first offset."""
+"""Bytes that check-backs may add to a half's properties: the check count and the first offset."""
 
-# Of one tick, so that many pending halves do not stop everything.
+# Limit of one tick, so that many pending half messages do not block the event loop.
 _CHECKS_MAX = 200
 
 
 class HalfCheck:
-    """The rounds. Nothing is done between them."""
+    """Runs the rounds. Between rounds it does nothing."""
 
     def __init__(self) -> None:
-        self._round_end = -1  # the round looks at the halves before this offset; -1 without one
+        self._round_end = -1  # the round checks halves before this queue offset; -1: no round
 
     def begin(self, state: BrokerState) -> None:
-        """Begin a round, unless one goes on."""
+        """Begin a round, unless one is running."""
         if self._round_end < 0:
             queue = state.store.queue(HALF_TOPIC, 0)
             self._round_end = queue.end if queue else 0
 
     @property
     def is_running(self) -> bool:
-        """Whether a round goes on."""
+        """Whether a round is running."""
         return self._round_end >= 0
 
     def run_once(self, state: BrokerState, now_ms: int) -> int:
-        """Go on with the round; return how many halves were put back or given up."""
+        """Continue the round; return how many halves were stored again or given up."""
         count = 0
         for offset, log_offset in state.halves.oldest(_CHECKS_MAX):
             if offset >= self._round_end:
                 break
             half = state.store.read_record(log_offset)
-            if half is None:  # the log begins behind it, or has a hole there
+            if half is None:  # the log begins after it, or its record is damaged
                 state.halves.drop(offset)
             elif not _check_safely(state, offset, half, now_ms):
                 self._end_round(state)
@@ -83,22 +83,24 @@ class HalfCheck:
 
 
 def _check_safely(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
-    """`_check`, but a half that cannot be put back is given up: the others are looked at, too."""
+    """`_check`, but give up a half that cannot be stored again, so that the round continues."""
     try:
         return _check(state, offset, half, now_ms)
     except MessageRefused as error:
-        log.warning("the half at offset %d is given up: %s", half.commit_log_offset, error)
+        log.warning(
+            "the half message at log offset %d is given up: %s", half.commit_log_offset, error
+        )
     try:
         _give_up(state, offset, half, now_ms)
     except MessageRefused as error:
-        log.warning("it cannot be kept for people to look at, either: %s", error)
+        log.warning("the half message cannot be stored for inspection, either: %s", error)
         state.halves.drop(offset)
         state.count_half(half.property_map(), -1, now_ms)
     return True
 
 
 def _check(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
-    """Do what is due with a pending half; return False when nothing is, nor with younger ones."""
+    """Check a pending half; return False if it is too young, and so are all later ones."""
     config = state.config
     properties = half.property_map()
     checks = _number(properties.get(TRANSACTION_CHECK_TIMES), 0)
@@ -107,7 +109,7 @@ def _check(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
     if checks >= config.transaction_check_max or is_over:
         _give_up(state, offset, half, now_ms)
         return True
-    # Apache counts even when it only puts the half back because it is immune.
+    # Apache also counts when it only stores the half again because of its immunity time.
     properties[TRANSACTION_CHECK_TIMES] = str(checks + 1)
     immunity = properties.get(CHECK_IMMUNITY_SECONDS)
     if immunity is None:
@@ -123,13 +125,15 @@ def _check(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
     place = _put_back(state, offset, half, properties, now_ms)
     try:
         _ask(state, half, properties, place)
-    except (MessageRefused, ValueError) as error:  # its copy is pending all the same
-        log.warning("the half at offset %d cannot be asked for: %s", place.commit_log_offset, error)
+    except (MessageRefused, ValueError) as error:  # its copy is pending anyway
+        log.warning(
+            "cannot check the half message at log offset %d: %s", place.commit_log_offset, error
+        )
     return True
 
 
 def _number(text: str | None, missing: int) -> int:
-    """Return a property's number, -1 when it is none (as Apache does)."""
+    """Return a property's number; -1 if the text is not a number, as Apache does."""
     if text is None:
         return missing
     try:
@@ -141,7 +145,9 @@ def _number(text: str | None, missing: int) -> int:
 def _put_back(
     state: BrokerState, offset: int, half: Record, properties: dict[str, str], now_ms: int
 ) -> AppendResult:
-    """Store a half again at the end of its queue. Apache's copy has no flag and no attempts."""
+    """Store a half again at the end of its queue. As in Apache, the copy has no flag and no
+    reconsume times.
+    """
     copy = StoredMessage(
         topic=HALF_TOPIC,
         queue_id=half.queue_id,
@@ -158,9 +164,9 @@ def _put_back(
 
 
 def _noted(half: Record, properties: dict[str, str]) -> bytes:
-    """Return a half's properties with the notes of check-backs; without them, if there is no room.
+    """Return a half's properties with the check-back notes; without them if there is no room.
 
-    Ours takes in no such half, Apache's does. It is asked for, and given up by its age.
+    This broker accepts no such half, but Apache's does. It is checked, and given up by its age.
     """
     try:
         return encode_properties(properties)
@@ -186,7 +192,7 @@ def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None
 
 
 def _ask(state: BrokerState, half: Record, properties: dict[str, str], place: AppendResult) -> None:
-    """Ask a producer of the group once the copy is stored, for its answer names the copy."""
+    """Send a check-back when the copy is stored, because the answer will name the copy."""
     producer = state.clients.next_producer(properties.get(PRODUCER_GROUP, ""))
     if producer is None:
         return

@@ -1,11 +1,11 @@
-"""Pulls that found nothing and wait for a message.
+"""Long polling: pulls that found no message and wait for one.
 
-A pull that is answered leaves nothing behind, and finding the ones to answer costs nothing for
-those that wait for something else. Those whose message has come are ready: they are answered one
-after another, and go on waiting until then. The heap of deadlines forgets lazily: it is rebuilt
-when more than half of it is over.
-Invariant L3: a waiting pull is answered exactly once: by a message, by its deadline, or never,
-when its connection is gone. Source: Apache RocketMQ `PullRequestHoldService`.
+An answered pull leaves nothing behind. Finding the pulls for a new message costs nothing for other
+pulls. When a message arrives for pulls, they become ready; they are answered one after another, and
+count as waiting until then. Entries of the deadline heap are removed lazily: the heap is rebuilt
+when more than half of its entries are stale.
+Invariant L3: a waiting pull is answered exactly once, by a message or by its deadline; never after
+its connection is closed. Source: Apache RocketMQ `PullRequestHoldService`.
 """
 
 import heapq
@@ -20,22 +20,22 @@ from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
 
 Wanted = frozenset[int] | Filter | None
-"""Which messages a pull wants: those with one of these tag hashes, by a filter, or all."""
+"""The messages that a pull accepts: with one of these tag hashes, by a filter, or all (None)."""
 
-_HEAP_SIZE_MIN = 64  # below, a rebuild is not worth it
-_FILTERED = "filtered"  # in the place of a tag hash: the filter is asked for every message
+_HEAP_SIZE_MIN = 64  # a smaller heap is not worth a rebuild
+_FILTERED = "filtered"  # the key of pulls with a filter, which must judge every message
 
-# What waiting pulls take of the memory, in bytes: measured, and rounded up.
+# Memory of waiting pulls, in bytes: measured, rounded up.
 _PULL_SIZE = 1_000
 _TAG_SIZE = 350
 _FILTER_PART_SIZE = 450
-# And of the processor, in microseconds, when it ends or goes on.
+# Processor time, in microseconds, to end a pull or to let it wait again.
 _PULL_COST = 30
 BYTES_FOR_COST = 1024
 
 
 class PullLimits(msgspec.Struct, frozen=True):
-    """How many pulls of one connection wait, and how many bytes of memory pulls may take."""
+    """Limits of waiting pulls: their number per connection, and their memory in bytes."""
 
     count_of_one: int = 10_000
     size_of_one: int = 32 * 1024 * 1024
@@ -43,11 +43,11 @@ class PullLimits(msgspec.Struct, frozen=True):
 
 
 class WaitingPull(msgspec.Struct, eq=False):
-    """One held request.
+    """One waiting pull request.
 
-    `deadline_ms` is when it is answered in any case. `wanted` says what may answer it: tag hashes,
-    a filter, None for every message. With a filter, `judged` is the first queue offset that it has
-    not seen. `number` is given when it begins to wait. `size` is how many bytes of memory it takes.
+    `deadline_ms` is its deadline. `wanted` says which messages may answer it: tag hashes, a filter,
+    or None for every message. With a filter, `judged` is the first queue offset that the filter has
+    not seen. `hold` sets `number`. `size` is its memory in bytes.
     """
 
     connection: int
@@ -74,22 +74,22 @@ class WaitingPull(msgspec.Struct, eq=False):
 
     @property
     def cost(self) -> int:
-        """Microseconds of work that its end takes, without its answer: each tag is taken out."""
+        """Microseconds of work to end the pull, without its reply: each tag entry is removed."""
         return _PULL_COST + self.size // BYTES_FOR_COST
 
 
 class WaitingPulls:
-    """The held pulls: by number, by queue and tag, by connection, by deadline.
+    """The waiting pulls: by number, by queue and tag, by connection, by deadline.
 
     Args:
-        limits: how much may wait.
+        limits: how many may wait, and their memory.
     """
 
     def __init__(self, limits: PullLimits | None = None) -> None:
         self._limits = limits or PullLimits()
         self._size = 0
         self._sizes: dict[int, int] = {}  # by connection
-        self._ready: deque[dict[int, None]] = deque()  # numbers, of some that wait no longer, too
+        self._ready: deque[dict[int, None]] = deque()  # numbers; some may not wait any more
         self._waiting: dict[int, WaitingPull] = {}
         self._by_queue: dict[tuple[str, int], dict[int | str | None, dict[int, None]]] = {}
         self._by_connection: dict[int, dict[int, None]] = {}
@@ -100,7 +100,7 @@ class WaitingPulls:
         return len(self._waiting)
 
     def invariants(self) -> None:
-        """L3, as far as it can be seen here: everybody who waits is found in each way."""
+        """Check L3 as far as this table shows it: each waiting pull is in each index."""
         found = {n for by_tag in self._by_queue.values() for some in by_tag.values() for n in some}
         found |= {n for some in self._ready for n in some if n in self._waiting}
         wanting = {number for number, pull in self._waiting.items() if _keys(pull)}
@@ -113,7 +113,7 @@ class WaitingPulls:
             raise InvariantBroken(f"L3: {size} bytes of pulls wait, {self._size} are counted")
 
     def has_room(self, pull: WaitingPull) -> bool:
-        """Whether one more pull may wait, within the limits."""
+        """Whether one more pull may wait within the limits."""
         limits, connection = self._limits, pull.connection
         return (
             len(self._by_connection.get(connection, ())) < limits.count_of_one
@@ -122,7 +122,7 @@ class WaitingPulls:
         )
 
     def hold(self, pull: WaitingPull) -> None:
-        """Let a pull wait."""
+        """Add a waiting pull."""
         number = pull.number = self._last_number = self._last_number + 1
         self._waiting[number] = pull
         by_tag = self._by_queue.setdefault((pull.header.topic, pull.header.queue_id), {})
@@ -141,7 +141,7 @@ class WaitingPulls:
             del self._sizes[connection]
 
     def arrived(self, topic: str, queue_id: int, tags_codes: Iterable[int]) -> None:
-        """Let the pulls be ready that messages with these tags may answer."""
+        """Make the pulls ready that may accept a message with one of these tag hashes."""
         key = (topic, queue_id)
         by_tag = self._by_queue.get(key)
         if by_tag is None:
@@ -155,13 +155,14 @@ class WaitingPulls:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take_ready` may have one."""
+        """Whether `take_ready` may return a pull."""
         return bool(self._ready)
 
     def take_ready(self) -> WaitingPull | None:
-        """Return the pull that is ready longest; it waits no longer. None when there is none.
+        """Remove and return the pull that has been ready longest; None without ready pulls.
 
-        One with a filter has to judge what came; if it wants nothing of that it is held again.
+        The caller lets the filter of a pull judge the new messages. If the filter accepts none, the
+        caller holds the pull again.
         """
         while self._ready:
             some = self._ready[0]
@@ -174,23 +175,23 @@ class WaitingPulls:
         return None
 
     def of_group(self, topic: str, queue_id: int, group: str) -> list[WaitingPull]:
-        """Return the waiting pulls of a group; they go on waiting."""
+        """Return the waiting pulls of a group; they continue to wait."""
         by_tag = self._by_queue.get((topic, queue_id), {})
         numbers = {number: None for some in by_tag.values() for number in some}
         pulls = [self._waiting[number] for number in numbers]
         return [pull for pull in pulls if pull.header.consumer_group == group]
 
     def release(self, pull: WaitingPull) -> None:
-        """Let a pull wait no longer; the caller answers it."""
+        """Remove a pull; the caller answers it."""
         self._remove(pull.number)
 
     def expire(self, pull: WaitingPull) -> None:
-        """Let a waiting pull be due at once."""
+        """Make a waiting pull due at once."""
         pull.deadline_ms = 0
         heapq.heappush(self._deadlines, (0, pull.number))
 
     def take_due(self, now_ms: int) -> WaitingPull | None:
-        """Return the pull that is due longest; it waits no longer. None when there is none."""
+        """Remove and return the pull with the oldest passed deadline; None without due pulls."""
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             number = heapq.heappop(self._deadlines)[1]
             if number in self._waiting:
@@ -198,7 +199,7 @@ class WaitingPulls:
         return None
 
     def forget(self, connection: int) -> None:
-        """Drop the pulls of a connection that closed."""
+        """Remove the pulls of a closed connection."""
         for number in list(self._by_connection.get(connection, ())):
             self._remove(number)
 
@@ -208,7 +209,7 @@ class WaitingPulls:
         by_tag = self._by_queue.get(key, {})
         for tag in _keys(pull):
             some = by_tag.get(tag, {})
-            some.pop(number, None)  # not there when it is ready
+            some.pop(number, None)  # absent if the pull is ready
             if not some:
                 by_tag.pop(tag, None)
         if not by_tag:

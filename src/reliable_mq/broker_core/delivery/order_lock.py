@@ -1,9 +1,9 @@
-"""Queue locks: one client of a group at a time handles a queue in order.
+"""Queue locks: only one client of a group at a time consumes a queue in order.
 
-A lock belongs to a client id and lives a while after its last renewal, so that the queue of a
-client that died is free again. A client that trusts its locks no longer than its connection may
-say so; then the queue is free at once when the connection ends. (Apache's clients go on trusting
-theirs, so for them only the time counts.) Source: Apache RocketMQ `RebalanceLockManager`.
+A lock belongs to a client id and expires some time after its last renewal, so that a crashed client
+frees its queues. A client may ask for locks that end with its connection, if it no longer trusts
+them then; so its queues are free at once. (Apache's clients trust a lock until it expires,
+so for them only the time counts.) Source: Apache RocketMQ `RebalanceLockManager`.
 """
 
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ from reliable_mq.message import MessageQueue
 class _Lock(msgspec.Struct):
     client_id: str
     expires_ms: int
-    connection: int | None  # the lock ends with it, when there is one
+    connection: int | None  # the lock ends with this connection; None: with its time only
 
 
 class OrderLocks:
-    """Who has locked which queue.
+    """The owners of queue locks.
 
     Invariant L2: a live lock has one owner, and ends with the connection that it is bound to.
     Invariant L9: there are `_count` locks, at most LOCKS_MAX.
@@ -49,7 +49,7 @@ class OrderLocks:
             raise InvariantBroken(f"L2: {bound} are bound to connections, {listed} are listed")
 
     def change_lifetime(self, lifetime_ms: int) -> None:
-        """Let locks live this long after their next renewal."""
+        """Set the lifetime of locks; it applies from the next renewal."""
         self._lifetime_ms = lifetime_ms
 
     def lock(
@@ -62,7 +62,7 @@ class OrderLocks:
     ) -> list[MessageQueue]:
         """Take or renew locks; return the queues that the client holds now.
 
-        With a `connection` they end with it. Nobody gets a new lock while there are LOCKS_MAX.
+        With a `connection` the locks end when it closes. At LOCKS_MAX no new lock is granted.
         """
         locks = self._locks.get(group, {})
         held: list[MessageQueue] = []
@@ -78,23 +78,23 @@ class OrderLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; those of others stay."""
+        """Release locks; locks of other clients are not affected."""
         for queue in queues:
             lock = self._locks.get(group, {}).get(queue)
             if lock is not None and lock.client_id == client_id:
                 self._free(group, queue)
 
     def is_any_live(self, group: str, now_ms: int) -> bool:
-        """Whether a client of the group holds a queue, so that the group consumes in order."""
+        """Whether any client of the group holds a lock, so that the group consumes in order."""
         return any(lock.expires_ms > now_ms for lock in self._locks.get(group, {}).values())
 
     def disconnect(self, connection: int) -> None:
-        """Free the queues that were locked until this connection ends."""
+        """Release the locks that are bound to this connection."""
         for group, queue in list(self._bound.get(connection, ())):
             self._free(group, queue)
 
     def expire(self, now_ms: int) -> None:
-        """Forget the locks whose time is over."""
+        """Remove expired locks."""
         for group, locks in list(self._locks.items()):
             for queue in [queue for queue, lock in locks.items() if lock.expires_ms <= now_ms]:
                 self._free(group, queue)

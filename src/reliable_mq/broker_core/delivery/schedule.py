@@ -1,8 +1,8 @@
 """Delayed messages: each delay level is a queue of SCHEDULE_TOPIC_XXXX, in order of due time.
 
-A delayed message keeps its real topic and queue in its properties. When it is due it is stored
-again, there. The offset of a level is saved only as far as those second records are durable, so
-that a crash delivers again rather than never.
+A delayed message has its real topic and queue in its properties. When it is due, it is stored again
+in that queue. The saved offset of a level advances only when these second records are durable. So
+after a crash a message may be delivered twice, but is never lost.
 Invariant L4: saved offset <= next offset of each level.
 Source: Apache RocketMQ `ScheduleMessageService`; file `config/delayOffset.json`.
 """
@@ -29,13 +29,13 @@ log = limited_log(__name__)
 
 PATH = "config/delayOffset.json"
 CHECK_INTERVAL_MS = 100
-# Of one level in one check, so that a burst does not stop everything.
+# Limits of one level in one check, so that a burst does not block the event loop.
 _DELIVERIES_MAX = 1_000
 _SIZE_MAX = 8 * 1024 * 1024
 
 
 class DelaySchedule:
-    """How far each delay level was delivered. `is_dirty` until it was dumped."""
+    """Delivery progress of each delay level. `is_dirty` is True after a change until a dump."""
 
     def __init__(self, delays_ms: Mapping[int, int]) -> None:
         self.delays_ms = dict(delays_ms)
@@ -43,31 +43,30 @@ class DelaySchedule:
         self._next: dict[int, int] = {}
         self._saved: dict[int, int] = {}
         self._in_flight: deque[tuple[int, int, int]] = deque()  # log end, level, next offset
-        self._due_ms: dict[int, int] = {}  # when a level's head is due; missing when unknown
-        # By level, when messages before a queue offset come that are due later than their delay.
+        self._due_ms: dict[int, int] = {}  # due time of a level's first message, if it is known
+        # After the clock was set back, by level: the new due time of all messages before an offset.
         self._set_back: dict[int, tuple[int, int]] = {}
         self.version = DataVersion()
         self.is_dirty = False
 
     def invariants(self) -> None:
-        """L4; see the module's head."""
+        """L4; see the head of the module."""
         for level, offset in self._saved.items():
             if not 0 <= offset <= self._next.get(level, offset):
                 raise InvariantBroken(f"L4: level {level} saved {offset}, next {self._next[level]}")
 
     def level(self, wanted: int) -> int:
-        """Return the level that is used for a wanted one: the highest when it is above."""
+        """Return the delay level to use for a requested one: at most the highest level."""
         return min(wanted, self._level_max)
 
     def saved(self) -> Mapping[int, int]:
-        """Return the offset of each level that is delivered for good."""
+        """Return the durable offset of each level."""
         return self._saved
 
     def settle(self, store: MessageStore) -> None:
-        """Let every level go on inside of what its queue holds, now that the queues are known.
+        """Move the offset of each level into the range of its queue, once the queues are known.
 
-        After a crash a queue's tail may be gone: an offset beyond its end would skip the messages
-        that come there next.
+        A crash may cut a queue. An offset beyond its end would skip the next messages.
         """
         for level in self.delays_ms:
             queue = store.queue(SCHEDULE_TOPIC, level - 1)
@@ -78,7 +77,7 @@ class DelaySchedule:
                 self._saved.pop(level, None)
 
     def deliver_due(self, store: MessageStore, now_ms: int) -> int:
-        """Store the messages that are due at their real place; return how many."""
+        """Store the due messages in their real queues; return the number of messages."""
         count = 0
         for level in self.delays_ms:
             due_ms = self._due_ms.get(level)
@@ -87,14 +86,14 @@ class DelaySchedule:
         return count
 
     def _is_early(self, level: int, due_ms: int, now_ms: int) -> bool:
-        """Whether a message must wait. One due later than its delay says the clock was set back."""
+        """Whether a message must wait. If its due time is too far ahead, the clock was set back."""
         return now_ms < due_ms <= now_ms + self.delays_ms[level]
 
     def _due_again(self, level: int, offset: int, end: int, now_ms: int) -> int:
-        """Return when the message at `offset` comes, which is due later than its delay.
+        """Return a new due time for the message at `offset`: its due time is too far ahead.
 
-        The clock was set back. The message may be new, so it waits its delay once, and with it all
-        that the queue holds up to `end`. (Apache delivers at once, new ones also.)
+        The clock was set back, and the message may be new. So all messages that the queue has now,
+        up to `end`, wait one delay from now. (Apache delivers them at once, new ones too.)
         """
         again_ms, until = self._set_back.get(level, (0, 0))
         if offset >= until or again_ms > now_ms + self.delays_ms[level]:
@@ -113,12 +112,12 @@ class DelaySchedule:
             if due_ms > now_ms + self.delays_ms[level]:
                 due_ms = self._due_again(level, offset, queue.end, now_ms)
             if self._is_early(level, due_ms, now_ms):
-                self._due_ms[level] = due_ms  # those behind it are due no earlier
+                self._due_ms[level] = due_ms  # later messages of the queue are due no earlier
                 break
             if size > _SIZE_MAX:
                 break
             record = store.reader.message(queue, offset)
-            place = self._deliver(store, record, now_ms) if record else None  # may find no room
+            place = self._deliver(store, record, now_ms) if record else None  # may raise: no room
             offset += 1
             self._next[level] = offset
             if place:
@@ -128,14 +127,14 @@ class DelaySchedule:
         return count
 
     def _position(self, queue: ConsumeQueue, level: int) -> int:
-        """Return where a level goes on; its queue's head may have been removed meanwhile."""
+        """Return the next offset of a level; retention may have removed the head of its queue."""
         offset = min(max(self._next.get(level, 0), queue.first), queue.end)
         self._next[level] = offset
         self._saved[level] = min(self._saved.get(level, offset), offset)
         return offset
 
     def _deliver(self, store: MessageStore, record: Record, now_ms: int) -> AppendResult | None:
-        """Store a message at its real place; one that cannot be there is named and passed over."""
+        """Store a message in its real queue; if that is not allowed, log and skip it."""
         try:
             return store.append(_due_message(record), now_ms)
         except MessageRefused as error:
@@ -154,19 +153,19 @@ class DelaySchedule:
             self.is_dirty = True
 
     def to_json(self) -> dict[str, Any]:
-        """Return the table as the file has it."""
+        """Return the table in the format of the file."""
         return {"dataVersion": msgspec.to_builtins(self.version), "offsetTable": self._saved}
 
     def dump(self) -> str:
-        """Return the text of the file: only what is stored for good."""
+        """Return the content of the file, with durable offsets only, and clear `is_dirty`."""
         self.is_dirty = False
         return fastjson.dumps(self.to_json(), indent=True).decode()
 
     def load(self, text: str) -> None:
-        """Take the offsets from the text of the file.
+        """Load the offsets from the content of the file.
 
         Raises:
-            ValueError: when the text is no such file.
+            ValueError: when the text is not in the format of this file.
         """
         file = msgspec.convert(fastjson.loads(text), _File, strict=False)
         self._saved = {level: max(0, offset) for level, offset in file.offset_table.items()}
@@ -181,15 +180,15 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 def _due_message(record: Record) -> StoredMessage:
-    """Return a waiting message as its consumers get it.
+    """Return a delayed message in the form for its consumers.
 
     Raises:
-        MessageRefused: when it does not say where it belongs, or may not be there.
+        MessageRefused: when its real place is missing or not allowed.
     """
     properties = record.property_map()
     topic, queue_id = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "0")
     if not (queue_id.isdecimal() and len(queue_id) < 11 and can_wait(topic, int(queue_id))):
-        raise MessageRefused(f"it names queue {queue_id[:20]!r} of {topic!r} as its own")
+        raise MessageRefused(f"queue {queue_id[:20]!r} of {topic!r} is not allowed as its target")
     return StoredMessage(
         topic=topic,
         queue_id=int(queue_id),
@@ -206,17 +205,17 @@ def _due_message(record: Record) -> StoredMessage:
 def delayed(
     message: StoredMessage, level: int, properties: Mapping[str, str]
 ) -> tuple[StoredMessage, dict[str, str]]:
-    """Return a message as it waits for its level, and its properties with the real place.
+    """Return the message as it waits in its level, and its properties with the real place.
 
-    Its unit in the level's queue keeps when it is due instead of a tag's hash.
+    The unit in the level's queue holds the due time instead of the tag's hash.
 
     Args:
-        message: as it is to be delivered.
-        level: 1 or more, in range.
-        properties: the message's own.
+        message: the message to deliver later.
+        level: delay level, from 1 to the highest.
+        properties: the message's properties.
 
     Raises:
-        MessageRefused: when its topic is one in which the broker may not store it later.
+        MessageRefused: when the broker may not store a message in this topic later.
     """
     if not can_wait(message.topic, message.queue_id):
         raise MessageRefused(f"a message of topic[{message.topic}] cannot be delayed")

@@ -1,8 +1,8 @@
-"""What the properties of a timed message say, and what it is when its time has come.
+"""Timed messages: their properties, their due time, and the record that is stored at that time.
 
-Receives stored records; hands on when they are due and what is to be stored then; refuses to keep
-anything. A message is due in the slot after TIMER_OUT_MS: at the earliest one millisecond behind
-it, at the latest when the next slot begins, which is where Apache's broker delivers it.
+Receives stored records. Returns due times, and messages to store then. Keeps no state. A message is
+due in the slot after TIMER_OUT_MS: at the earliest one millisecond after TIMER_OUT_MS, at the
+latest when the next slot begins. Apache's broker delivers it when the next slot begins.
 Source: Apache RocketMQ `TimerMessageStore`.
 """
 
@@ -31,12 +31,12 @@ from reliable_mq.wire.properties import (
 )
 from reliable_mq.wire.record import Record, decode_record
 
-_DIGITS_MAX = 18  # of a number that Java reads as a long
+_DIGITS_MAX = 18  # so that the number fits into a Java long
 _DELIVERED = f"{TIMER_DELIVERED_MS}\x01".encode()
 
 
 class TimedIdentity(NamedTuple):
-    """What one delivery of one timed message can be known by, in the log and before it."""
+    """Identifies one delivery of one timed message, both in the timers and in the log."""
 
     topic: str
     queue_id: int
@@ -47,7 +47,7 @@ class TimedIdentity(NamedTuple):
 
 
 class TimedMessage(NamedTuple):
-    """A message that waits: its record, where it goes, its slot and when exactly it is due."""
+    """A waiting message: its record, its real place, its slot, and its exact due time."""
 
     record: Record
     properties: dict[str, str]
@@ -58,32 +58,32 @@ class TimedMessage(NamedTuple):
 
     @property
     def deleted_key(self) -> str:
-        """Which message it takes back; "" for a message of its own."""
+        """The key of the message that this one recalls; "" for an ordinary message."""
         return self.properties.get(TIMER_DELETED_KEY, "")
 
     @property
     def own_keys(self) -> tuple[str, str]:
-        """By which keys it can be taken back."""
+        """The keys by which a recall may name this message."""
         unique_key = self.properties.get(UNIQ_KEY, "")
         return unique_key, delete_key(self.topic, unique_key, with_topic=True)
 
     def identity(self, *, is_roll: bool) -> TimedIdentity:
-        """Return what its delivery, or its way back into the wheel, is known by."""
+        """Return the identity of its delivery, or of its next round in the wheel."""
         rolls = _number(self.properties, TIMER_ROLLS)
         key = self.properties.get(UNIQ_KEY, "")
         return TimedIdentity(self.topic, self.queue_id, key, self.out_ms, rolls, is_roll)
 
 
 def delete_key(topic: str, unique_key: str, *, with_topic: bool) -> str:
-    """Return how a message is named that is to be taken back."""
+    """Return the key that names a message in a recall."""
     return f"{topic}+{unique_key}" if with_topic else unique_key
 
 
 def read_timed(record: Record | None, precision_ms: int) -> TimedMessage | None:
-    """Return what a record of the timers' topic says; None when it is no timed message.
+    """Return the timed message in a record of the timers' topic; None if it is not valid.
 
-    What stands there was put there by a broker, not always by ours: Apache's lets clients send to
-    that topic, and believes what they say. Such a message may name any place, or no name at all.
+    The record may come from Apache's broker. That broker lets clients send to this topic and trusts
+    their properties. So the message may name any place, even an illegal topic.
     """
     if record is None or record.topic != TIMER_TOPIC:
         return None
@@ -102,7 +102,7 @@ def read_timed(record: Record | None, precision_ms: int) -> TimedMessage | None:
 
 
 def _wanted_ms(properties: Mapping[str, str], stored_ms: int) -> int:
-    """Return when the producer wanted it; a delay counts from when it was stored first."""
+    """Return the requested time; a delay counts from the time of the first store."""
     if _number(properties, TIMER_ROLLS) and TIMER_DELIVER_MS in properties:
         return int(properties[TIMER_DELIVER_MS])
     if TIMER_DELAY_SEC in properties:
@@ -120,13 +120,13 @@ def _number(properties: Mapping[str, str], name: str) -> int:
 def message_when_due(
     timed: TimedMessage, taken_ms: int, now_ms: int, *, is_roll: bool
 ) -> StoredMessage:
-    """Return what is stored when the time has come: the message itself, or its next round.
+    """Return the message to store at the due time: the message itself, or its next round.
 
     Args:
         timed: the message.
-        taken_ms: when it was put into the wheel.
+        taken_ms: when it entered the wheel.
         now_ms: the time.
-        is_roll: its time lies beyond what the wheel was asked to hold: it goes round again.
+        is_roll: whether it is due beyond the roll window and so enters the wheel again.
     """
     record = timed.record
     properties = {**timed.properties, TIMER_TAKEN_MS: str(taken_ms)}
@@ -136,7 +136,7 @@ def message_when_due(
     properties[TIMER_DELIVERED_MS] = str(now_ms)
     try:
         stored_properties = encode_properties(properties)
-    except MessageRefused:  # no room for our notes; the message counts for more
+    except MessageRefused:  # no room for the extra properties; the message matters more
         stored_properties = record.properties
     return StoredMessage(
         topic=TIMER_TOPIC if is_roll else timed.topic,
@@ -152,9 +152,9 @@ def message_when_due(
 
 
 def deliveries_since(store: MessageStore, log_offset: int) -> tuple[Counter[TimedIdentity], int]:
-    """Return what the timers stored from a log offset on, and when they did it last.
+    """Return the deliveries of the timers from a log offset on, and the time of the last one.
 
-    A crash comes between a delivery and the note of it; the log knows what was delivered.
+    After a crash between a delivery and its checkpoint, only the log knows the delivery.
 
     Args:
         store: the log and its queues.

@@ -1,13 +1,13 @@
-"""Timed messages: each is stored again, at its real place, in the millisecond that was asked for.
+"""Timed messages: each is stored again in its real queue, in the requested millisecond.
 
-They wait in the queue of `rmq_sys_wheel_timer`. From there they are taken up into the timer log and
-a slot of the wheel, which is a second as at Apache's broker. A slot is loaded one slot ahead into
-buckets, one for each millisecond and eight bytes for each message; that is where the precision
-comes from that the files do not have.
+A timed message waits in the queue of `rmq_sys_wheel_timer`. `_take_up` gives it an entry of the
+timer log, and a slot of the wheel; a slot is one second, as in Apache's broker. One slot ahead of
+time a slot is loaded into buckets: one bucket per millisecond, eight bytes per message. So delivery
+is precise to the millisecond, although the files are not.
 
-A slot counts as delivered when the records of all its messages are durable. What a crash leaves in
-between is found in the log by what the deliveries say of themselves, so that nothing comes twice.
-Invariant L6: noted read time <= delivered time <= loaded time, and no bucket lies before it.
+A slot counts as delivered when the records of all its messages are durable. After a crash the
+deliveries of an unfinished slot are found in the log by their properties, so none comes twice.
+Invariant L6: noted read time <= delivered time <= loaded time; no bucket is older.
 Source: Apache RocketMQ `TimerMessageStore`.
 """
 
@@ -37,20 +37,20 @@ from reliable_mq.wire.java_hash import java_string_hash
 
 log = limited_log(__name__)
 
-# Of one turn, so that a burst does not stop everything.
+# Limits of one turn, so that a burst does not block the event loop.
 _MESSAGES_MAX = 1_000
 _ENTRIES_MAX = 5_000
 _SIZE_MAX = 8 * 1024 * 1024
 
 
 class Timers:
-    """The messages that wait for their time.
+    """The messages that wait for their due time.
 
     Args:
-        store: where they are stored, before and after.
-        files: what is kept of them.
-        precision_ms: how long a slot lasts.
-        roll_slots: a message that is due later than so many slots goes round in the wheel.
+        store: where the messages are stored, before and after.
+        files: the timer log and the wheel.
+        precision_ms: duration of a slot, in milliseconds.
+        roll_slots: a message that is due after more slots enters the wheel again later.
     """
 
     def __init__(
@@ -61,23 +61,23 @@ class Timers:
         self._precision_ms = precision_ms
         self._roll_slots = roll_slots
         self.counts = TopicCounts(OF_TIMERS)
-        self._buckets: dict[int, array[int]] = {}  # by due time: positions in the timer log
+        self._buckets: dict[int, array[int]] = {}  # positions in the timer log, by due time
         self._due: list[int] = []  # a heap of the keys of the buckets
-        self._loaded_ms = 0  # the slots before it are in the buckets
-        self._chain = -1  # how far the slot at `_loaded_ms` is loaded
+        self._loaded_ms = 0  # all slots before this time are in the buckets
+        self._chain = -1  # next position to load of the slot at `_loaded_ms`; -1: not begun
         self._delivered_ms = 0
         self._used_ms = 0  # the last slot from which something was delivered
-        # By slot: the keys, and where the message was to come ("" when it was there).
+        # Recalls by slot: the key, and the topic of the message ("" once the message was found).
         self._deleted: dict[int, dict[str, str]] = {}
-        # Log end, where the search for deliveries of later slots begins, slots before it.
+        # (log end, log offset from where to search deliveries of later slots, end of the slots)
         self._in_flight: deque[tuple[int, int, int]] = deque()
-        self._turn_begin = -1  # where the log ended before what is being delivered; -1: nothing
-        self._known: Counter[TimedIdentity] = Counter()  # what was delivered before a crash
+        self._turn_begin = -1  # log end before the current deliveries; -1: no deliveries
+        self._known: Counter[TimedIdentity] = Counter()  # deliveries before a crash
         self._known_until_ms = 0
-        self._caught_up_ms = 0  # when everything in the queue had been taken up
+        self._caught_up_ms = 0  # last time when the whole queue was taken up
 
     def invariants(self) -> None:
-        """L6; see the module's head."""
+        """L6; see the head of the module."""
         if not self._files.is_open:
             return
         if not self._files.read_ms <= self._delivered_ms <= self._loaded_ms:
@@ -88,19 +88,19 @@ class Timers:
 
     @property
     def not_taken_up(self) -> int:
-        """How many timed messages have no place in the wheel yet."""
+        """The number of timed messages that are not in the wheel yet."""
         queue = self._store.queue(TIMER_TOPIC, 0)
         return queue.end - self._files.queue_offset if queue is not None else 0
 
     def behind_ms(self, now_ms: int) -> int:
-        """Return how long ago what is due next should have come; 0 without timers."""
+        """Return how far delivery is behind the clock, in milliseconds; 0 without timers."""
         return max(0, now_ms - self._delivered_ms) if self._files.is_open else 0
 
     def settle(self, now_ms: int) -> None:
-        """Go on where the files say, now that the log is known; nothing to do without timers.
+        """Continue from the state of the files, once the log is open; no-op without timers.
 
         Raises:
-            StoreCorrupt: when a file cannot be what it claims.
+            StoreCorrupt: when a file has impossible content.
         """
         queue = self._store.queue(TIMER_TOPIC, 0)
         if queue is None or queue.end == 0:
@@ -112,7 +112,7 @@ class Timers:
         self._known_until_ms = max(now_ms, last_ms)
 
     def run(self, now_ms: int) -> int:
-        """Take up what came, and store what is due; return how many messages were due."""
+        """Take up new messages, and store the due ones; return how many messages were due."""
         queue = self._store.queue(TIMER_TOPIC, 0)
         if queue is None or queue.end == 0:
             return 0
@@ -123,7 +123,7 @@ class Timers:
         except (OSError, StoreError) as error:
             if not is_out_of_room(error):
                 raise
-            log.warning("no room for the timer log, it is tried again: %s", error)
+            log.warning("no room for the timer log; the broker will retry: %s", error)
             return 0
         self._load(now_ms)
         count = self._deliver(now_ms)
@@ -135,10 +135,10 @@ class Timers:
         return (due_ms - 1) // self._precision_ms * self._precision_ms
 
     def _take_up(self, queue: ConsumeQueue, now_ms: int) -> None:
-        """Give the messages that came an entry and a slot.
+        """Give each new message an entry and a slot.
 
-        While some are left, nothing is delivered that became due after the last time when none
-        were: one of them may take it back.
+        While messages are left in the queue, a message that became due later than `_caught_up_ms`
+        is not delivered: one of the messages left may recall it.
         """
         files = self._files
         files.queue_offset = max(files.queue_offset, queue.first)
@@ -147,11 +147,13 @@ class Timers:
             record = self._store.reader.message(queue, files.queue_offset)
             timed = read_timed(record, self._precision_ms)
             if record is None:
-                pass  # damaged, and named
+                pass  # damaged, and already logged
             elif timed is None:
-                log.warning("message %d of %s is no timed one", files.queue_offset, TIMER_TOPIC)
+                log.warning(
+                    "message %d of %s is not a timed message", files.queue_offset, TIMER_TOPIC
+                )
             elif not self._put(timed, now_ms):
-                has_room = False  # before something is delivered
+                has_room = False  # until some messages are delivered
                 break
             files.queue_offset += 1
         files.flush()
@@ -159,7 +161,7 @@ class Timers:
         self._caught_up_ms = now_ms if is_caught_up else min(self._caught_up_ms, now_ms)
 
     def _put(self, timed: TimedMessage, now_ms: int) -> bool:
-        """Put a message into its slot; return whether there was room."""
+        """Put a message into its slot; return whether the wheel had room."""
         due_ms = max(timed.due_ms, self._delivered_ms + 1)
         slot_ms, magic = self._slot_of(due_ms), DEFAULT
         taken_ms = now_ms // self._precision_ms * self._precision_ms
@@ -202,7 +204,7 @@ class Timers:
         bucket.append(position)
 
     def _load(self, now_ms: int) -> None:
-        """Load the slots up to the one behind the present, as far as one turn may take."""
+        """Load the slots up to the next one, within the limits of one turn."""
         files, budget = self._files, _ENTRIES_MAX
         until_ms = self._slot_of(now_ms) + 2 * self._precision_ms
         while budget > 0:
@@ -221,11 +223,11 @@ class Timers:
                 self._loaded_ms += self._precision_ms
 
     def _wait_for(self, position: int, entry: TimerEntry | None) -> None:
-        """Let an entry wait that was loaded."""
+        """Put a loaded entry into its bucket."""
         if entry is None:
             if self._files.is_expired(position):
                 return
-            log.error("timer log: no entry at %d; those before it in its slot are lost", position)
+            log.error("timer log: no entry at %d; earlier entries of its slot are lost", position)
             return
         if not entry.due_ms or entry.magic & DELETE:
             timed = self._read(entry)
@@ -239,17 +241,17 @@ class Timers:
         self._wait(position, max(entry.due_ms, self._delivered_ms + 1))
 
     def _read(self, entry: TimerEntry | None) -> TimedMessage | None:
-        """Return the message of an entry; None when it is gone, or was never a timed one."""
+        """Return the message of an entry; None when it is removed or is not a timed message."""
         if entry is None:
             return None
         record = read_unit(self._store.log, QueueUnit(entry.commit_log_offset, entry.size, 0))
         timed = read_timed(record, self._precision_ms)
         if timed is None:
-            log.warning("no timed message at offset %d of the log", entry.commit_log_offset)
+            log.warning("no timed message at log offset %d", entry.commit_log_offset)
         return timed
 
     def _deliver(self, now_ms: int) -> int:
-        """Store what is due; return how many messages that were."""
+        """Store the due messages; return how many messages were due."""
         limit_ms = min(now_ms, self._loaded_ms, self._caught_up_ms)
         if self._turn_begin < 0:
             self._turn_begin = self._store.log.end
@@ -273,7 +275,7 @@ class Timers:
         return count
 
     def _deliver_one(self, position: int, now_ms: int) -> int:
-        """Store the message of an entry, unless it was taken back; return its size."""
+        """Store the message of an entry, unless it was recalled; return its size."""
         entry = self._files.entry(position)
         timed = self._read(entry)
         if entry is None or timed is None:
@@ -300,16 +302,16 @@ class Timers:
         return entry.size
 
     def _finish(self, limit_ms: int, now_ms: int) -> None:
-        """Note that everything is delivered that is due up to a time."""
+        """Note that all messages that are due up to `limit_ms` are delivered."""
         self._delivered_ms = max(self._delivered_ms, limit_ms)
         read_ms = self._delivered_ms // self._precision_ms * self._precision_ms
-        # Some of what was delivered just now may be of the slot that is not over.
+        # Some of these deliveries may belong to the current slot, which is not over.
         begin, self._turn_begin = self._turn_begin, -1
         if read_ms <= (self._in_flight[-1][2] if self._in_flight else self._files.read_ms):
             return
         if read_ms > self._known_until_ms:
             self._known.clear()
-        else:  # what was found at the start may be of that slot, too
+        else:  # deliveries found at the start may belong to the current slot, too
             begin = self._files.delivered_end
         self._in_flight.append((self._store.log.end, begin, read_ms))
         for out_ms in [out_ms for out_ms in self._deleted if out_ms < read_ms]:
@@ -323,19 +325,19 @@ class Timers:
             self._files.advance(read_ms, begin)
 
     def begin_checkpoint(self, now_ms: int) -> Callable[[], None] | None:
-        """Return the work of noting how far this has come; None when that would be no news.
+        """Return the job that saves the progress; None when there is no progress.
 
-        It may run in another thread, between two writes of batches.
+        The job may run in another thread, between two writes of batches.
         """
         if not self._files.needs_checkpoint(self._store, self._used_ms):
             return None
         return self._files.begin_checkpoint(self._store, now_ms)
 
     def close(self) -> None:
-        """Note everything, and let go of the files. All batches must be durable.
+        """Save all progress and close the files. All batches must be durable.
 
-        What was delivered of a slot that is not over is taken out of it, because Apache's broker
-        would deliver the slot as a whole.
+        Delivered messages are removed from an unfinished slot, because Apache's broker would
+        deliver the whole slot.
         """
         files = self._files
         if not files.is_open:

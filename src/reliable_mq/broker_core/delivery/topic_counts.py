@@ -1,8 +1,8 @@
-"""How many messages of each topic wait, timed ones and halves: two files that operators look at.
+"""How many timed messages and half messages of each topic wait: two files for operators.
 
-Statistics: nothing is decided by them, and Apache's broker shows them among its metrics. After a
-crash those of timers may be a little off, as Apache's are; halves are counted when a broker opens.
-Source: Apache RocketMQ `TimerMetrics`, `TransactionMetrics`.
+The counts are statistics: no decision depends on them. Apache's broker shows them as metrics. After
+a crash the counts of timers may be slightly wrong, as in Apache. Half messages are counted again
+when the broker opens.
 """
 
 import msgspec
@@ -24,10 +24,10 @@ class _Count(msgspec.Struct, rename="camel"):
 
 
 class TopicCounts:
-    """The counts by topic. `is_dirty` until they were dumped.
+    """Counts by topic. `is_dirty` is True from a change until the next dump.
 
     Args:
-        name: what the file calls them: `OF_TIMERS` or `OF_HALVES`.
+        name: the name of the counts in the file: `OF_TIMERS` or `OF_HALVES`.
     """
 
     def __init__(self, name: str) -> None:
@@ -37,7 +37,7 @@ class TopicCounts:
         self.is_dirty = False
 
     def add(self, topic: str, change: int, now_ms: int) -> None:
-        """Note that `change` more messages of a topic wait, fewer when it is negative."""
+        """Add `change` to the number of waiting messages of a topic; it may be negative."""
         count = self._counts.get(topic)
         if count is None:
             count = self._counts[topic] = _Count()
@@ -47,26 +47,26 @@ class TopicCounts:
         self.is_dirty = True
 
     def of(self, topic: str) -> int:
-        """Return how many messages of a topic wait."""
+        """Return the number of waiting messages of a topic."""
         count = self._counts.get(topic)
         return count.count if count else 0
 
     @property
     def total(self) -> int:
-        """How many messages wait in all."""
+        """The number of waiting messages of all topics."""
         return sum(count.count for count in self._counts.values())
 
     def dump(self) -> str:
-        """Return the text of the file."""
+        """Return the content of the file, and clear `is_dirty`."""
         self.is_dirty = False
         table = {"dataVersion": self._version, self._name: self._counts}
         return fastjson.dumps(msgspec.to_builtins(table)).decode()
 
     def load(self, text: str) -> None:
-        """Take the counts from the text of the file.
+        """Load the counts from the content of the file.
 
         Raises:
-            ValueError: when the text is no such file.
+            ValueError: when the text is not in the format of this file.
         """
         table = msgspec.convert(fastjson.loads(text), dict[str, object])
         counts, version = table.get(self._name, {}), table.get("dataVersion", {})

@@ -1,1 +1,1 @@
-"""SQL92 filter expressions: which messages a subscription wants, by their properties."""
+"""SQL92 filter expressions: they select a subscription's messages by properties."""

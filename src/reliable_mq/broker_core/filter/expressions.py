@@ -1,7 +1,7 @@
-"""Expressions of a filter: what may stand where, and how each is evaluated.
+"""Expressions of a filter: which operands each accepts, and how each is evaluated.
 
-An expression holds a Python callable from a message's properties to a value. Logic has three
-values: None is unknown. What Java would throw at is raised as ValueError or TypeError.
+An expression has a Python callable from a message's properties to a value. Logic has three values;
+None is "unknown". Where Java would throw, evaluation raises ValueError or TypeError.
 Source: Apache RocketMQ `ComparisonExpression`, `LogicExpression`, `UnaryExpression`.
 """
 
@@ -20,14 +20,14 @@ from reliable_mq.broker_core.filter.java_values import (
 )
 from reliable_mq.broker_core.filter.tokens import FilterRefused, cannot
 
-DEPTH_MAX = 100  # evaluations inside of one another; Apache goes on until its stack overflows
+DEPTH_MAX = 100  # nested evaluations; Apache has no limit but its stack
 
 Properties = Mapping[str, str]
 Evaluation = Callable[[Properties], Value]
 
 
 class ExpressionRole(Enum):
-    """What an expression is to the one around it."""
+    """The role of an expression in the surrounding expression."""
 
     PROPERTY = "property"
     CONSTANT = "constant"
@@ -37,9 +37,9 @@ class ExpressionRole(Enum):
 
 
 class Expression(NamedTuple):
-    """A part of a filter. `value` is a constant's, `depth` how deep evaluations nest in it.
+    """A part of a filter. `value` is the value of a constant; `depth` is the nesting depth.
 
-    `shown` is how Apache writes it in its messages.
+    `shown` returns the expression as Apache prints it in messages.
     """
 
     role: ExpressionRole
@@ -62,7 +62,7 @@ def _made(
 ) -> Expression:
     depth = 1 + max(part.depth for part in parts)
     if depth > DEPTH_MAX:
-        raise FilterRefused(f"more than {DEPTH_MAX} expressions inside of one another")
+        raise FilterRefused(f"more than {DEPTH_MAX} nested expressions")
     return Expression(role, evaluate, shown, None, depth)
 
 
@@ -88,14 +88,14 @@ def boolean_constant(value: bool | None) -> Expression:
 
 
 def property_of(name: str) -> Expression:
-    """Return a message's property: a string, or None when the message has none of that name."""
+    """Return a message's property: a string, or None when the message does not have it."""
     return Expression(
         ExpressionRole.PROPERTY, lambda properties: properties.get(name), lambda: name
     )
 
 
 def as_boolean(part: Expression) -> Expression:
-    """Return an expression that can stand alone. A property alone is never true: it is a string.
+    """Return an expression that may be used as a condition. A property alone is never true.
 
     Raises:
         FilterRefused: for a number, a string or a negation.
@@ -114,7 +114,7 @@ def as_boolean(part: Expression) -> Expression:
 
 
 def negative(part: Expression) -> Expression:
-    """Return -x: of a number; of anything else it is None."""
+    """Return -x for a number; None for any other value."""
     evaluate = part.evaluate
 
     def negated(properties: Properties) -> Value:
@@ -138,12 +138,12 @@ def not_(part: Expression) -> Expression:
 
 
 def any_of(parts: Sequence[Expression]) -> Expression:
-    """Return x OR y OR ...: parts behind the first true one are not looked at."""
+    """Return x OR y OR ...: parts after the first true one are not evaluated."""
     return _first(parts, decides=True)
 
 
 def all_of(parts: Sequence[Expression]) -> Expression:
-    """Return x AND y AND ...: parts behind the first false one are not looked at."""
+    """Return x AND y AND ...: parts after the first false one are not evaluated."""
     return _first(parts, decides=False)
 
 
@@ -173,7 +173,7 @@ def equal(left: Expression, right: Expression) -> Expression:
     """Return x = y.
 
     Raises:
-        FilterRefused: when one is NULL (IS NULL says that), or a boolean stands before a constant
+        FilterRefused: when one side is NULL (use IS NULL), or when a boolean is before a constant
             of another type.
     """
     for part in (left, right):
@@ -213,10 +213,10 @@ _ORDERS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator
 
 
 def ordered(sign: str, left: Expression, right: Expression) -> Expression:
-    """Return x > y, x >= y, x < y or x <= y: numbers, and properties that read as numbers.
+    """Return x > y, x >= y, x < y or x <= y, for numbers, and properties that parse as numbers.
 
     Raises:
-        FilterRefused: when a string, a boolean or NULL stands on a side.
+        FilterRefused: when one side is a string, a boolean or NULL.
     """
     for part in (left, right):
         is_number = part.role is ExpressionRole.CONSTANT and not isinstance(part.value, str)
@@ -242,8 +242,8 @@ def between(part: Expression, low: Expression, high: Expression) -> Expression:
     """Return x BETWEEN low AND high.
 
     Raises:
-        FilterRefused: as `ordered`; and when both bounds are constants, the upper one below the
-            lower one.
+        FilterRefused: as in `ordered`; also when both bounds are constants and the upper one is
+            below the lower one.
     """
     if low.is_constant and high.is_constant and None in (low.value, high.value):
         raise cannot("Illegal values of between, values can not be null!")
@@ -265,7 +265,7 @@ def within(part: Expression, words: Sequence[str], *, inverted: bool) -> Express
     """Return x [NOT] IN ('a', 'b').
 
     Raises:
-        FilterRefused: when x is no property.
+        FilterRefused: when x is not a property.
     """
     if part.role is not ExpressionRole.PROPERTY:
         raise cannot(f"Expected a property for In expression, got: {part.shown()}")
@@ -290,7 +290,7 @@ _SEARCHES: dict[str, Callable[[str, str], bool]] = {
 def searched(word: str, part: Expression, text: str, *, inverted: bool) -> Expression:
     """Return x [NOT] CONTAINS, STARTSWITH or ENDSWITH 'text'.
 
-    It is false, never unknown, for what is no string, and for an empty text, with NOT as well.
+    The result is false, never unknown, if x is not a string or the text is empty, also with NOT.
     """
     evaluate, search = part.evaluate, _SEARCHES[word]
 

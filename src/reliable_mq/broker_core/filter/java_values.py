@@ -1,7 +1,8 @@
-"""Values of filter expressions, compared as Java compares its boxed types.
+"""Values of filter expressions, compared like Java's boxed types.
 
 A value is a str, a bool, a float (`Double`), an int (`Integer`), a `Long`, or None.
-Source: Apache RocketMQ `ComparisonExpression.__compare`; `Integer.valueOf` and its kin of Java.
+Source: Apache RocketMQ `ComparisonExpression.__compare`; Java's `Integer.valueOf`, `Long.valueOf`
+and `Double.valueOf`.
 """
 
 import math
@@ -13,12 +14,12 @@ LONG_MAX = 2**63 - 1
 
 
 class Long(int):
-    """A number beyond `Integer`: a property that is compared with it may be as large."""
+    """A number beyond `Integer`; a property that is compared with it may have the same range."""
 
 
 Value = str | bool | float | int | None
 
-# digits of any script, but within 16 bits: Java looks at one char at a time
+# Digits of any script, but only 16-bit characters: Java checks one char at a time.
 _WHOLE = re.compile(r"[+-]?(?:(?![\U00010000-\U0010ffff])\d)+")
 _DIGITS_MAX = 64  # leading zeros are allowed
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
@@ -26,11 +27,11 @@ _HEXADECIMAL = re.compile(
     r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?"
 )
 _NAMED = {"NaN": math.nan, "Infinity": math.inf}
-_CONTROLS_AND_SPACE = "".join(map(chr, range(0x21)))  # what Java's String.trim cuts off
+_CONTROLS_AND_SPACE = "".join(map(chr, range(0x21)))  # what Java's String.trim removes
 
 
 def whole_number(text: str, largest: int) -> int:
-    """Return the number that Java's `Integer.valueOf` or `Long.valueOf` reads.
+    """Return the number that Java's `Integer.valueOf` or `Long.valueOf` returns.
 
     Raises:
         ValueError: where Java throws NumberFormatException.
@@ -39,11 +40,11 @@ def whole_number(text: str, largest: int) -> int:
         number = int(text)
         if -largest - 1 <= number <= largest:
             return number
-    raise ValueError(f"{text[:80]!r} is no whole number in Java's range")
+    raise ValueError(f"{text[:80]!r} is not a whole number in Java's range")
 
 
 def floating_number(text: str) -> float:
-    """Return the number that Java's `Double.valueOf` reads.
+    """Return the number that Java's `Double.valueOf` returns.
 
     Raises:
         ValueError: where Java throws NumberFormatException.
@@ -59,12 +60,12 @@ def floating_number(text: str) -> float:
     sign = -1.0 if trimmed[:1] == "-" else 1.0
     named = _NAMED.get(trimmed.removeprefix("-" if sign < 0 else "+"))
     if named is None:
-        raise ValueError(f"{text[:80]!r} is no floating-point number")
+        raise ValueError(f"{text[:80]!r} is not a floating-point number")
     return sign * named
 
 
 def compare_floating(left: float, right: float) -> int:
-    """Compare as Java's `Double.compare`: NaN is equal to itself and the largest, -0.0 < 0.0."""
+    """Compare like Java's `Double.compare`: NaN equals NaN and is the largest; -0.0 < 0.0."""
     if left < right:
         return -1
     if left > right:
@@ -75,13 +76,13 @@ def compare_floating(left: float, right: float) -> int:
 
 
 def compare(left: Value, right: Value) -> int:
-    """Return below 0, 0 or above 0, as Apache compares two values that are not null.
+    """Compare two values that are not null, as Apache does; the result is below 0, 0 or above 0.
 
-    Values of different types are brought to the type of the one that is no string; a boolean and a
-    number differ, and the boolean is not the one that is greater.
+    A string is converted to the type of the other value. A boolean and a number differ, and the
+    result is always -1.
 
     Raises:
-        ValueError: when a string does not read as the other's type.
+        ValueError: when a string does not parse as the other's type.
         TypeError: when a boolean is compared with a string on its right: Java's cast fails.
     """
     if isinstance(left, str):

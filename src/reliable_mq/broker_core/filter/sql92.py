@@ -1,7 +1,7 @@
-"""Filter expressions by their grammar: a text, compiled to a callable on a message's properties.
+"""The parser of filter expressions: compile a text to a callable on a message's properties.
 
-Receives a subscription's expression, hands on a `Filter`; refuses to know subscriptions.
-What stands behind a whole expression is ignored, as Apache's parser does.
+Receives a subscription's expression. Returns a `Filter`. Does not know subscriptions.
+The text after a complete expression is ignored, as in Apache's parser.
 Source: Apache RocketMQ `SelectorParser.jj`, grammar.
 """
 
@@ -24,33 +24,33 @@ from reliable_mq.broker_core.filter.tokens import FilterRefused, TokenKind, Toke
 
 SQL92 = "SQL92"  # the type of such an expression in a subscription
 _FLOATING_MAX = 1.7976931348623157e308
-_FLOATING_MIN = 4.9e-324  # Double.MIN_VALUE: the least above 0, so that 0.0 is refused
+_FLOATING_MIN = 4.9e-324  # Double.MIN_VALUE, the smallest value above 0; so 0.0 is refused
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """A compiled expression. `parts` is how many words and signs it has."""
+    """A compiled expression. `parts` is its number of words and signs."""
 
     text: str
     evaluate: Callable[[Properties], object]
     parts: int = 1
 
     def matches(self, properties: Properties) -> bool:
-        """Whether a message is wanted. One that cannot be judged is not."""
+        """Whether the expression accepts a message; False if its evaluation fails."""
         try:
             return self.evaluate(properties) is True
-        except (ValueError, TypeError):  # a property that reads as no number, or a cast of Java
+        except (ValueError, TypeError):  # a property is not a number, or a cast would fail in Java
             return False
 
 
-# A compiled filter takes some hundred bytes for each of its parts. Of large ones few are kept.
+# A compiled filter takes some hundred bytes per part. So only a few large ones are cached.
 _SMALL_LENGTH_MAX = 512
 
 
 def compile_filter(text: str) -> Filter:
-    """Return the filter of an expression; of those that were asked for lately the same one.
+    """Return the filter of an expression; recently used filters are cached.
 
     Raises:
-        FilterRefused: when it does not read, or is larger than `limits` says.
+        FilterRefused: when the expression does not parse, or exceeds a limit of `limits`.
     """
     return _compile_small(text) if len(text) <= _SMALL_LENGTH_MAX else _compile_large(text)
 
@@ -69,14 +69,14 @@ _BOOLEANS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
 class _Parser:
-    """Recursive descent; each method reads what its name says and leaves the rest."""
+    """A recursive-descent parser; each method parses the construct of its name."""
 
     def __init__(self, tokens: TokenReader) -> None:
         self._tokens = tokens
         self._depth = 0
 
     def disjunction(self) -> Expression:
-        """Read x OR y ..."""
+        """Parse x OR y ..."""
         first = self._conjunction()
         parts = [first]
         while self._tokens.take_if("OR"):
@@ -142,7 +142,7 @@ class _Parser:
     def _unary(self) -> Expression:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise FilterRefused(f"more than {DEPTH_MAX} expressions inside of one another")
+            raise FilterRefused(f"more than {DEPTH_MAX} nested expressions")
         match self._tokens.take_if("+", "-", "NOT", "("):
             case "+":
                 part = self._unary()

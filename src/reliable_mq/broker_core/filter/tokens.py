@@ -1,7 +1,7 @@
-"""Words of a filter expression: from text to tokens, one at a time.
+"""The lexer of filter expressions: from text to tokens, one at a time.
 
-The longest match wins, as in the lexer that Apache generates. Text behind a whole expression is
-never looked at (but for the next token), so tokens are read when they are asked for.
+The longest match wins, as in the lexer that Apache generates. Tokens are read on demand, because
+Apache ignores the text after a complete expression, except for the next token.
 Source: Apache RocketMQ `SelectorParser.jj`, tokens.
 """
 
@@ -14,20 +14,20 @@ from reliable_mq.limits import FILTER_LENGTH_MAX, FILTER_PARTS_MAX
 
 
 class FilterRefused(ReliableMQError):
-    """A filter expression that does not read, or compares what cannot be compared.
+    """A filter expression does not parse, or compares values that cannot be compared.
 
-    The text is what Apache's broker says, the Java exception's name in front. Of an expression that
-    does not parse it is the first line only: the list of what could have come is left out.
+    The text is the text of Apache's broker, with the name of the Java exception. For a parse error
+    it is only the first line: Apache's list of expected tokens is omitted.
     """
 
 
 def cannot(text: str) -> FilterRefused:
-    """Return the refusal of what reads but means nothing."""
+    """Return the refusal of an expression that parses but has no meaning."""
     return FilterRefused(f"java.lang.RuntimeException: {text}")
 
 
 class TokenKind(Enum):
-    """What a token is. Words and signs are kept in upper case as their text."""
+    """The kind of a token. The text of words and signs is in upper case."""
 
     WORD = "word"
     SIGN = "sign"
@@ -39,8 +39,8 @@ class TokenKind(Enum):
 
 
 class Token(NamedTuple):
-    """One token and its text as `TokenKind` says; a string comes without its quotes. `at` is where
-    it begins in the expression.
+    """One token and its text, see `TokenKind`; a string has no quotes. `at` is its position in the
+    expression.
     """
 
     kind: TokenKind
@@ -79,13 +79,13 @@ _NAMES = {
 class TokenReader:
     """The tokens of a text, with one token of look-ahead.
 
-    `count` is how many were read. A text that has too many, or is too long, is refused.
+    `count` is the number of tokens read. Too many tokens or too long a text are refused.
     """
 
     def __init__(self, text: str) -> None:
         if len(text) > FILTER_LENGTH_MAX:
             raise FilterRefused(
-                f"an expression of {len(text)} characters: at most {FILTER_LENGTH_MAX} are allowed"
+                f"an expression of {len(text)} characters; at most {FILTER_LENGTH_MAX} are allowed"
             )
         self.count = 0
         self._text = text
@@ -93,23 +93,23 @@ class TokenReader:
         self._next: Token | None = None
 
     def peek(self) -> Token:
-        """Return the next token and leave it there.
+        """Return the next token without taking it.
 
         Raises:
-            FilterRefused: when no token begins there.
+            FilterRefused: when the text is not a token.
         """
         if self._next is None:
             self._next = self._read()
         return self._next
 
     def take(self) -> Token:
-        """Return the next token and step over it; see `peek`."""
+        """Return the next token and take it; see `peek`."""
         token = self.peek()
         self._next = None
         return token
 
     def take_if(self, *texts: str) -> str:
-        """Take the next token when it is one of these words or signs; return its text or ''."""
+        """Take the next token if it is one of these words or signs; return its text or ''."""
         token = self.peek()
         if token.kind in (TokenKind.WORD, TokenKind.SIGN) and token.text in texts:
             self._next = None
@@ -117,16 +117,16 @@ class TokenReader:
         return ""
 
     def expect(self, text: str) -> None:
-        """Take a word or sign that must come here.
+        """Take a word or sign that is required here.
 
         Raises:
-            FilterRefused: when something else comes.
+            FilterRefused: when the next token is another one.
         """
         if not self.take_if(text):
             raise self.unexpected(self.peek())
 
     def unexpected(self, token: Token) -> FilterRefused:
-        """Return the refusal of a token that cannot stand where it stands."""
+        """Return the refusal of a token that is not allowed at its position."""
         line, column = self._place(token.at if token.kind is not TokenKind.END else token.at - 1)
         what = "<EOF>"
         if token.kind is not TokenKind.END:
@@ -137,7 +137,7 @@ class TokenReader:
         )
 
     def _place(self, at: int) -> tuple[int, int]:
-        """Return line and column of a place, both from 1; 0 when the text is empty."""
+        """Return line and column of a position, both from 1; 0 when the text is empty."""
         before = self._text[: at + 1]
         lines = re.split(r"\r\n|\r|\n", before)
         return (len(lines), len(lines[-1])) if before else (0, 0)
@@ -158,7 +158,7 @@ class TokenReader:
             line, column = self._place(begin)
             raise FilterRefused(
                 f"{_PARSER}.TokenMgrError: Lexical error at line {line}, column {column}: "
-                f"no word begins with {self._text[begin : begin + 20]!r}"
+                f"no token begins with {self._text[begin : begin + 20]!r}"
             )
         self._at = found.end()
         kind, text = TokenKind[found.lastgroup], found[0]

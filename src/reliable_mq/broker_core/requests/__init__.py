@@ -1,5 +1,5 @@
-"""Station 5: one file per family of requests.
+"""Station 5: the request handlers, one module per family of requests.
 
-Receives a command; hands on records to append and a reply that may wait for them; refuses to know
-sockets and files. B1: a request that is refused changes nothing.
+Receives a command. Returns records to append, and a reply that may wait for them. Does not know
+sockets and files. B1: a refused request changes nothing.
 """

@@ -1,4 +1,4 @@
-"""Requests of tools that a consumer itself must answer: they are passed on to it.
+"""Requests of tools that a consumer must answer: the broker forwards them.
 
 Source: Apache RocketMQ `AdminBrokerProcessor.callConsumer`, `Broker2Client`.
 """
@@ -14,16 +14,16 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply, request
 from reliable_mq.wire.message_id import decode_offset_message_id
 
-_VERSION_MIN = 62  # MQVersion.V3_1_8_SNAPSHOT: older clients know no such request
+_VERSION_MIN = 62  # MQVersion.V3_1_8_SNAPSHOT: older clients do not support these requests
 
 
 def get_consumer_running_info(state: BrokerState, asked: Request) -> Command | None:
-    """GET_CONSUMER_RUNNING_INFO: what a consumer says of its queues and threads."""
+    """GET_CONSUMER_RUNNING_INFO: a consumer's own report about its queues and threads."""
     return _pass_on(state, asked, dict(asked.command.ext_fields), asked.command.body)
 
 
 def consume_message_directly(state: BrokerState, asked: Request) -> Command | None:
-    """CONSUME_MESSAGE_DIRECTLY: one message is handled at once, apart from its queue's order."""
+    """CONSUME_MESSAGE_DIRECTLY: a consumer handles one message at once, outside the queue order."""
     ext = asked.command.ext_fields
     offset = decode_offset_message_id(ext.get("msgId", "")).commit_log_offset
     record = state.store.read_record(offset) if offset >= 0 else None
@@ -44,7 +44,7 @@ def consume_message_directly(state: BrokerState, asked: Request) -> Command | No
 def _pass_on(
     state: BrokerState, asked: Request, ext: dict[str, str], body: bytes
 ) -> Command | None:
-    """Send what was asked to the consumer that it names; the reply comes when it has answered."""
+    """Forward the request to the consumer that it names; reply when the consumer has answered."""
     group, client_id = ext.get("consumerGroup", ""), ext.get("clientId", "")
     member = _member(state, group, client_id)
     if member is None:

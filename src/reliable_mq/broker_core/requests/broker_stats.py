@@ -1,7 +1,7 @@
-"""How the broker is, in numbers: what `brokerStatus`, `clusterList` and `statsAll` show.
+"""Statistics of the broker for `brokerStatus`, `clusterList` and `statsAll`.
 
-There is one thread and no pool: what Apache calls a thread pool's queue are here the sends that
-wait for the log, and the pulls that wait for messages are none.
+The broker has one thread and no thread pools. For Apache's pool queues this module reports the
+sends that wait for the log. Waiting pulls do not count.
 Source: Apache RocketMQ `AdminBrokerProcessor.prepareRuntimeInfo`, `StoreStatsService`,
 `DefaultMessageStore.getRuntimeInfo`.
 """
@@ -18,7 +18,7 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import VERSION, Command, reply
 
-# What Apache's pools can hold. Here nothing waits there; tools show the numbers.
+# The capacities of Apache's pools. No request waits there; tools show the numbers.
 _CAPACITIES = {
     "pullThreadPoolQueue": 100_000,
     "litePullThreadPoolQueue": 100_000,
@@ -30,7 +30,7 @@ _CAPACITIES = {
 def view_broker_stats_data(state: BrokerState, request: Request) -> Command:
     """VIEW_BROKER_STATS_DATA: one counter over the last minute, hour and day."""
     ext, now_ms = request.command.ext_fields, request.now_ms
-    name, key = ext.get("statsName", "null"), ext.get("statsKey", "null")  # as Java spells none
+    name, key = ext.get("statsName", "null"), ext.get("statsKey", "null")  # a Java null
     state.collect_statistics(now_ms)
     item = state.statistics.item(name, key)
     if item is None:
@@ -58,7 +58,7 @@ def get_broker_runtime_info(state: BrokerState, request: Request) -> Command:
 
 def _puts_and_gets(state: BrokerState, now_ms: int) -> dict[str, str]:
     counts, started_ms = state.statistics, state.started_ms
-    put = max(counts.totals.put, 1)  # as Apache, whose average needs a divisor
+    put = max(counts.totals.put, 1)  # as in Apache: a divisor for the average
     put_yesterday, got_yesterday = counts.yesterday_morning
     put_morning, got_morning = counts.this_morning
     put_now, got_now = counts.today()
@@ -74,7 +74,7 @@ def _puts_and_gets(state: BrokerState, now_ms: int) -> dict[str, str]:
         "putMessageFailedTimes": str(state.pressure.refused),
         "putMessageSizeTotal": str(counts.put_size),
         "putMessageAverageSize": str(counts.put_size / put),
-        "putMessageDistributeTime": "null",  # as Apache's until it has run for a minute
+        "putMessageDistributeTime": "null",  # as in Apache's first minute
         "putLatency99": f"{state.pressure.wait_ms:.2f}",
         "putLatency999": f"{counts.wait_ms_max:.2f}",
         "getMessageEntireTimeMax": "0",
@@ -90,7 +90,7 @@ def _puts_and_gets(state: BrokerState, now_ms: int) -> dict[str, str]:
 
 
 def _rates(rates: list[Totals | None]) -> dict[str, str]:
-    """Return each rate over 10, 60 and 600 seconds; nothing where the broker is too young."""
+    """Return each rate over 10, 60 and 600 seconds; empty if the broker has not run so long."""
 
     def texts(field: str) -> str:
         return " ".join("" if rate is None else str(getattr(rate, field) / 1000) for rate in rates)
@@ -120,9 +120,9 @@ def _store(state: BrokerState) -> dict[str, str]:
         "earliestMessageTimeStamp": str(store_time_ms(first) if first else -1),
         "pageCacheLockTimeMills": str(state.pressure.wait_ms),
         "remainHowManyDataToFlush": _readable(log.end - log.durable),
-        "remainTransientStoreBufferNumbs": "2147483647",  # as Apache's without such a pool
+        "remainTransientStoreBufferNumbs": "2147483647",  # as in Apache without this pool
         "startAcceptSendRequestTimeStamp": "0",
-        # Ours: for how much longer files are kept than they should, because the clock jumped.
+        # Our own field: how much longer files are kept because the clock jumped.
         "filesHeldSeconds": f"{state.retention.held_seconds:.0f}",
     }
 
@@ -163,7 +163,7 @@ def _runtime(milliseconds: int) -> str:
 
 
 def _readable(size: int) -> str:
-    """Return a number of bytes as Apache's tools show it: "1.5 KiB"."""
+    """Return a number of bytes in the format of Apache's tools: "1.5 KiB"."""
     if size < 1024:
         return f"{size} B"
     power = int(logarithm(size) / logarithm(1024))

@@ -1,9 +1,9 @@
-"""What tools ask to be cleaned at once. The files go with the next rounds of housekeeping.
+"""Clean-up on request of tools. The next rounds of housekeeping remove the files.
 
-Source: Apache RocketMQ `AdminBrokerProcessor`. Two things are done more carefully: a queue whose
-messages are all gone keeps counting where it was, as a replay of the log could not tell messages
-from older ones of the same number; and the queues of a topic that is no more go when the log holds
-none of their messages any more.
+Source: Apache RocketMQ `AdminBrokerProcessor`. Two things are done more carefully. A queue without
+messages keeps its offsets; otherwise a replay of the log could confuse new messages with old ones
+of the same number. The queues of a deleted topic are removed only when the log has none of their
+messages.
 """
 
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -11,18 +11,18 @@ from reliable_mq.wire.command import Command, reply
 
 
 def delete_expired_commit_log(state: BrokerState, request: Request) -> Command:
-    """DELETE_EXPIRED_COMMITLOG: old files of the log go, whatever the hour."""
+    """DELETE_EXPIRED_COMMITLOG: remove expired log files now, at any hour."""
     state.retention.begin_manual()
     return reply(request.command)
 
 
 def clean_expired_consume_queue(state: BrokerState, request: Request) -> Command:
-    """CLEAN_EXPIRED_CONSUMEQUEUE: every queue begins where the log begins."""
+    """CLEAN_EXPIRED_CONSUMEQUEUE: trim every queue to the start of the log."""
     state.store.upkeep.trim_all()
     return reply(request.command)
 
 
 def clean_unused_topic(state: BrokerState, request: Request) -> Command:
-    """CLEAN_UNUSED_TOPIC: queues of topics that are no more go."""
+    """CLEAN_UNUSED_TOPIC: remove the queues of deleted topics."""
     state.wants_unused_dropped = True
     return reply(request.command)

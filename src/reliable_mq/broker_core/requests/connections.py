@@ -1,4 +1,4 @@
-"""Who is connected and who consumes what, as tools ask for it.
+"""Requests of tools for connected clients, and for the topics that groups consume.
 
 Source: Apache RocketMQ `AdminBrokerProcessor`, `ProducerManager`, `ConsumerOffsetManager`.
 """
@@ -14,7 +14,7 @@ from reliable_mq.wire.command import Command, reply
 
 
 def connection_of(member: RegisteredMember) -> dict[str, object]:
-    """Return a member as connection lists show it."""
+    """Return a member in the format of connection lists."""
     return {
         "clientAddr": member.address,
         "clientId": member.client_id,
@@ -41,7 +41,7 @@ def get_all_producer_info(state: BrokerState, request: Request) -> Command:
                 "clientId": member.client_id,
                 "language": member.language,
                 "lastUpdateTimestamp": member.last_seen_ms,
-                "remoteIP": f"/{member.address}",  # as Java spells a socket's address
+                "remoteIP": f"/{member.address}",  # as Java prints a socket's address
                 "version": member.version,
             }
             for member in members
@@ -68,7 +68,7 @@ def query_topics_by_consumer(state: BrokerState, request: Request) -> Command:
 
 
 def query_subscription_by_consumer(state: BrokerState, request: Request) -> Command:
-    """QUERY_SUBSCRIPTION_BY_CONSUMER: what a group wants of a topic."""
+    """QUERY_SUBSCRIPTION_BY_CONSUMER: a group's subscription to a topic."""
     ext = request.command.ext_fields
     body: dict[str, object] = {name: ext[name] for name in ("group", "topic") if name in ext}
     group = state.clients.consumer_group(ext.get("group", ""))

@@ -1,7 +1,8 @@
-"""What tools lay down for a group beside its settings: topics it may not read, how it reads others.
+"""Rules of tools for a group: topics that it may not read, request modes, cold-read thresholds.
 
-Apache's broker slows groups down that read what left memory, if `coldDataFlowControlEnable` says
-so; by default it only keeps their thresholds for tools, and so does this one always.
+Apache's broker slows down groups that read data which is no longer in memory, if
+`coldDataFlowControlEnable` is on. By default it only keeps the thresholds for tools; this broker
+always does so.
 Source: Apache RocketMQ `AdminBrokerProcessor`, `QueryAssignmentProcessor`, `ColdDataCgCtrService`,
 `SubscriptionGroupManager`.
 """
@@ -28,11 +29,11 @@ from reliable_mq.wire.peer_texts import read_json, read_properties
 
 _COLD_READ_THRESHOLDS = {"cgColdReadThreshold": 3 << 20, "globalColdReadThreshold": 100 << 20}
 _READ_AHEAD_MODE = "READ_AHEAD_MODE"
-_NORMAL, _RANDOM = 0, 1  # as for madvise
+_NORMAL, _RANDOM = 0, 1  # the values of madvise
 
 
 def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Command:
-    """UPDATE_AND_GET_GROUP_FORBIDDEN: whether a group may read a topic; set if so asked."""
+    """UPDATE_AND_GET_GROUP_FORBIDDEN: whether a group may read a topic; sets this on request."""
     header = GroupForbiddenHeader.decode(request.command.ext_fields)
     group, topic = header.group, header.topic
     if header.readable is not None:
@@ -52,12 +53,12 @@ def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Comm
 def _too_many_rules(what: str, cure: str) -> RequestRefused:
     return RequestRefused(
         ResponseCode.INVALID_PARAMETER,
-        f"the broker has {RULES_MAX} {what}, the most that it keeps: {cure}",
+        f"the broker has {RULES_MAX} {what}, which is the maximum: {cure}",
     )
 
 
 def set_message_request_mode(state: BrokerState, request: Request) -> Command:
-    """SET_MESSAGE_REQUEST_MODE: whether a group pulls or pops a topic."""
+    """SET_MESSAGE_REQUEST_MODE: set whether a group pulls or pops a topic."""
     mode = msgspec.convert(read_json(request.command.body), RequestMode)
     if is_retry_topic(mode.topic):
         raise RequestRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -68,14 +69,14 @@ def set_message_request_mode(state: BrokerState, request: Request) -> Command:
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
         )
     if not state.request_modes.has(mode) and len(state.request_modes) >= RULES_MAX:
-        raise _too_many_rules("modes", "delete topics or groups that nobody needs")
+        raise _too_many_rules("modes", "delete unused topics or groups")
     state.request_modes.put(mode)
     state.files.change(MODES_PATH, state.request_modes.dump)
     return reply(request.command)
 
 
 def forget_modes(state: BrokerState, *, topic: str = "", group: str = "") -> None:
-    """Forget the modes of a topic or a group that is deleted."""
+    """Remove the modes of a deleted topic or group."""
     if state.request_modes.forget(topic=topic, group=group):
         state.files.change(MODES_PATH, state.request_modes.dump)
 
@@ -86,7 +87,7 @@ def get_all_message_request_mode(state: BrokerState, request: Request) -> Comman
 
 
 def update_cold_data_flow(state: BrokerState, request: Request) -> Command:
-    """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: thresholds by group; one that does not read is left out."""
+    """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: thresholds by group; invalid values are ignored."""
     changes = read_properties(request.command.body)
     refuse_above(len(changes | state.cold_read_thresholds), GROUPS_MAX, "groups")
     refuse_long_names(*changes)
@@ -99,13 +100,13 @@ def update_cold_data_flow(state: BrokerState, request: Request) -> Command:
 
 
 def remove_cold_data_flow(state: BrokerState, request: Request) -> Command:
-    """REMOVE_COLD_DATA_FLOW_CTR_CONFIG: the body is a group."""
+    """REMOVE_COLD_DATA_FLOW_CTR_CONFIG: the body is the name of a group."""
     state.cold_read_thresholds.pop(request.command.body.decode(), None)
     return reply(request.command)
 
 
 def get_cold_data_flow(state: BrokerState, request: Request) -> Command:
-    """GET_COLD_DATA_FLOW_CTR_INFO: the thresholds, and nothing that was held back."""
+    """GET_COLD_DATA_FLOW_CTR_INFO: the thresholds; no group is ever slowed down."""
     body = {
         "runtimeTable": {},
         "configTable": state.cold_read_thresholds,
@@ -116,7 +117,7 @@ def get_cold_data_flow(state: BrokerState, request: Request) -> Command:
 
 
 def set_commit_log_read_mode(state: BrokerState, request: Request) -> Command:
-    """SET_COMMITLOG_READ_MODE: whether the system reads ahead in the log."""
+    """SET_COMMITLOG_READ_MODE: set whether the operating system reads ahead in the log."""
     ext = request.command.ext_fields
     if not ext:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode param error")

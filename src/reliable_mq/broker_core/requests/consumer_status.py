@@ -1,4 +1,4 @@
-"""What the consumers of a group say of their offsets.
+"""Consumer status: the offsets that the consumers of a group report.
 
 Source: Apache RocketMQ `AdminBrokerProcessor.getConsumerStatus`, `Broker2Client.getConsumeStatus`.
 """
@@ -19,9 +19,9 @@ _TIMEOUT_MS = 5_000
 
 
 class _Survey:
-    """The answers of some consumers; the tool is answered when the last one has come.
+    """Collects the answers of several consumers; the tool gets a reply after the last one.
 
-    A consumer that fails, leaves or says nothing in time is left out.
+    A consumer that fails, disconnects or times out is skipped.
     """
 
     def __init__(self, state: BrokerState, asked: Request, count: int) -> None:
@@ -31,7 +31,7 @@ class _Survey:
         self._offsets: dict[str, object] = {}
 
     def take(self, client_id: str, answer: Command | None) -> None:
-        """Take one consumer's answer, None when there will be none."""
+        """Add one consumer's answer; None means that there will be no answer."""
         if answer is not None and answer.code == ResponseCode.SUCCESS and answer.body:
             self._offsets[client_id] = _table_in(answer.body)
         self._awaited -= 1
@@ -52,7 +52,7 @@ def _table_in(body: bytes) -> object:
 
 
 def get_consumer_status(state: BrokerState, asked: Request) -> Command | None:
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: of one consumer (`clientAddr`, its id) or of all."""
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: for one consumer (`clientAddr`, its id) or for all."""
     ext = asked.command.ext_fields
     name, wanted = ext.get("group", ""), ext.get("clientAddr", "").strip()
     group = state.clients.consumer_group(name)

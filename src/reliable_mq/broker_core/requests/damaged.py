@@ -1,10 +1,10 @@
-"""A pull that meets damage: a record that cannot be read is skipped and named, the rest is served.
+"""A pull of damaged records: unreadable records are skipped and logged, all others are served.
 
-A client takes a pull's records one after another, by the sizes that they tell: behind one that is
-damaged it finds none. What no start has looked at is checked whole, bodies and all, and pulls that
-find it sound cost little more. What was checked at the start, or came since, is checked by size and
-magic only, as long as no damage is known: a body that is damaged while the broker runs is served as
-it is, as Apache does, until the next start; reconciliation finds it.
+A client finds the records of a pull by their size fields, so it would find none after a damaged
+one. Records that no start has checked are checked completely, with their bodies; sound ones cost
+little more. Records that were checked at the start, or came later, are checked only by size and
+magic while no damage is known. So a body that is damaged while the broker runs is served until the
+next start, as Apache does. Reconciliation finds it.
 """
 
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
@@ -17,9 +17,9 @@ from reliable_mq.wire.record import decode_record
 def sound_records(
     store: MessageStore, queue: ConsumeQueue, begin: int, end: int, tags: frozenset[int] | None
 ) -> list[bytes]:
-    """Return the wanted records between two offsets of a queue; name damage in the log, once.
+    """Return the wanted records between two queue offsets; log each damage once.
 
-    A unit that may be right is believed in what it says of the tag.
+    The tag hash of a unit is trusted if the unit is plausible.
     """
     found: list[bytes] = []
     for number in range(begin, end):

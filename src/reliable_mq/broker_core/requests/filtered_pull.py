@@ -1,4 +1,4 @@
-"""Pulls whose filter judges properties: every record is read before it is known to be wanted.
+"""Pulls with a property filter: the broker reads each record to decide whether it matches.
 
 Source: Apache RocketMQ `DefaultMessageStore.getMessage`, `ExpressionMessageFilter`,
 `PullRequestHoldService.notifyMessageArriving`.
@@ -24,17 +24,17 @@ from reliable_mq.wire.record_scan import holds_records, is_message, is_record_si
 log = limited_log(__name__)
 
 _UNITS_AT_ONCE = 100
-_WAKE_SCAN_MAX = 800  # as many as one pull looks at
-# What one scan may cost: parts of a filter that are evaluated, and bytes of records that are read.
+_WAKE_SCAN_MAX = 800  # the same limit as for a pull
+# Cost limits of one scan: filter parts to evaluate, and bytes of records to read.
 _PARTS_MAX = 50_000
-_RECORD_COST = 20  # microseconds, without its filter, whose parts take one each
-_UNITS_FOR_COST = 3  # messages that are judged by their tags in one microsecond
+_RECORD_COST = 20  # microseconds per record; each part of the filter adds one
+_UNITS_FOR_COST = 3  # units that are compared by tag hash in one microsecond
 _READ_SIZE_MAX = 8 * 1024 * 1024
-_JUDGED_SIZE_MAX = 64 * 1024  # what is read of one record to judge it
+_JUDGED_SIZE_MAX = 64 * 1024  # bytes that are counted for one record at most
 
 
 class FilterResult(NamedTuple):
-    """What a filter let through. `status` says why, when that is nothing."""
+    """The records that a filter accepts. `status` is the reason if there are none."""
 
     next_offset: int
     records: list[bytes]
@@ -51,10 +51,11 @@ def scan(
     count_max: int,
     size_max: int,
 ) -> FilterResult:
-    """Return the wanted records from a queue offset on, and where the next pull begins.
+    """Return the accepted records from a queue offset on, and the offset of the next pull.
 
-    The first record is returned whatever its size; then the limits of number and size hold, for
-    records that are not wanted too. By a large filter, or among large records, fewer are judged.
+    The first record is returned whatever its size. Then the limits of number and size apply, also
+    to records that are not accepted. A large filter, or large records, reduce the number of
+    scanned records.
     """
     offset, end, total = begin, begin + min(scan_max, 1 + _PARTS_MAX // wanted.parts), 0
     to_read = _READ_SIZE_MAX
@@ -83,9 +84,9 @@ def scan(
 def _plain(
     store: MessageStore, queue: ConsumeQueue, number: int, unit: QueueUnit, wanted: Filter
 ) -> bytes | None:
-    """Return a record if it is wanted, judged by its properties.
+    """Return a record if its properties match.
 
-    Its body, which may be large, is not read for that.
+    Its body, which may be large, is read only for a match.
     """
     commit_log = store.log
     begin, size = unit.commit_log_offset, unit.size
@@ -100,14 +101,14 @@ def _plain(
             if holds_records(record, 1) and commit_log.damage.is_excluded(begin, begin + size):
                 return record
     except RecordError:
-        pass  # it is none, and is named below
+        pass  # not a record; `_sought` logs the damage
     return _sought(store, queue, number, unit, wanted)
 
 
 def _sought(
     store: MessageStore, queue: ConsumeQueue, number: int, _unit: QueueUnit, wanted: Filter
 ) -> bytes | None:
-    """Return the record of a message if it can be read and is wanted, whatever its unit says."""
+    """Return the record of a message if it is readable and matches, even if its unit is wrong."""
     record = store.reader.record(queue, number)
     if record and wanted.matches(decode_record(record).property_map()):
         return record
@@ -115,14 +116,14 @@ def _sought(
 
 
 def scan_cost(wanted: Wanted, count: int) -> int:
-    """Return how many microseconds it takes to look at so many messages."""
+    """Return how many microseconds it takes to scan `count` messages."""
     if isinstance(wanted, Filter):
         return count * (_RECORD_COST + wanted.parts)
     return 0 if wanted is None else count // _UNITS_FOR_COST
 
 
 class PullDecision(NamedTuple):
-    """Whether a pull is to be answered now, and what it cost to say so, in microseconds."""
+    """Whether a pull must be answered now, and the cost of this decision in microseconds."""
 
     is_wanted: bool
     cost: int
@@ -132,9 +133,9 @@ _FREE = PullDecision(is_wanted=True, cost=0)
 
 
 def judge_new(state: BrokerState, pull: WaitingPull) -> PullDecision:
-    """Return whether a pull that is ready wants a message that came.
+    """Return whether a ready pull accepts one of the new messages.
 
-    One that wants none is not asked about these messages again.
+    If it accepts none, its filter does not see these messages again.
     """
     wanted, store = pull.wanted, state.store
     if not isinstance(wanted, Filter):
@@ -148,8 +149,8 @@ def judge_new(state: BrokerState, pull: WaitingPull) -> PullDecision:
     except InvariantBroken:
         raise
     except Exception:
-        log.exception("the filter of %s cannot judge what came", pull.address)
-        return _FREE  # the pull meets the same fault, and is answered with it
+        log.exception("the filter of %s cannot judge the new messages", pull.address)
+        return _FREE  # the pull will meet the same error, and report it to the client
     pull.judged = found.next_offset
     cost = scan_cost(wanted, found.next_offset - begin)
     return PullDecision(bool(found.records) or found.next_offset < queue.end, cost)

@@ -1,6 +1,6 @@
-"""The attributes of a consumer group, as requests alter them: `+name` sets one, `-name` ends it.
+"""Changes of a consumer group's attributes: `+name` sets an attribute, `-name` removes it.
 
-What a request does not name stays. Source: Apache RocketMQ 5.4.0 `AttributeUtil`,
+Other attributes are kept. Source: Apache RocketMQ 5.4.0 `AttributeUtil`,
 `SubscriptionGroupAttributes`.
 """
 
@@ -12,18 +12,18 @@ from reliable_mq.wire.codes import ResponseCode
 
 _JAVA_LONG = re.compile(r"[+-]?[0-9]+")
 _RANGES = {"priority.factor": range(101)}
-"""What there is, and which numbers each may be."""
+"""The supported attributes, and the allowed numbers of each."""
 
 
 def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
     """Return a group's attributes after `changes`.
 
     Args:
-        current: its attributes now; None: the group is made.
+        current: its current attributes; None: the group is new.
         changes: values by names with a sign.
 
     Raises:
-        Refused: when a change is none, or not possible.
+        RequestRefused: when a change is malformed or not possible.
     """
     attributes = dict(current or {})
     for key, value in changes.items():

@@ -1,4 +1,4 @@
-"""Heartbeats and the members of groups, and the groups' settings.
+"""Heartbeats, members of groups, and settings of groups.
 
 Source: Apache RocketMQ `ClientManageProcessor`, `ConsumerManageProcessor`, `AdminBrokerProcessor`.
 """
@@ -31,7 +31,7 @@ from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import DeleteGroupHeader, UnregisterClientHeader
 from reliable_mq.wire.peer_texts import read_json
 
-_TOO_MUCH = "too many groups and subscriptions are kept, ask again later"
+_TOO_MUCH = "the broker has no room for more groups and subscriptions; retry later"
 _UNIT_SUBSCRIBES = 2  # a topic's system flag: a unit subscribes to it
 
 
@@ -41,9 +41,9 @@ class _ProducerData(msgspec.Struct, rename="camel"):
 
 @decodable
 class _Heartbeat(msgspec.Struct):
-    """The body of a heartbeat, as far as it is of use here.
+    """The fields of a heartbeat that are used here.
 
-    A heartbeat with a fingerprint is of the second kind: it may leave the subscriptions out.
+    A heartbeat with a fingerprint has version 2: it may omit the subscriptions.
     """
 
     client_id: str = msgspec.field(name="clientID")
@@ -103,7 +103,7 @@ def _register_consumer(
     *,
     keeps: bool,
 ) -> bool:
-    """Note a consumer; return whether its group is there, or may be made."""
+    """Note a consumer; return whether its group exists or could be created."""
     name = consumer.group_name
     group = state.find_group(name, now_ms)
     if group is None:
@@ -118,7 +118,7 @@ def _register_consumer(
 def _ensure_retry_topic(
     state: BrokerState, consumer: ConsumerData, queues: int, now_ms: int
 ) -> None:
-    """Create the group's retry topic if it is new: ordered when one of its topics is."""
+    """Create the group's retry topic if it is new; it is ordered if any subscribed topic is."""
     topics = [state.topics.get(item.topic) for item in consumer.subscription_data_set or ()]
     state.ensure_retry_topic(
         consumer.group_name,
@@ -142,7 +142,7 @@ def unregister_client(state: BrokerState, request: Request) -> Command:
 
 
 def check_client_config(state: BrokerState, request: Request) -> Command:
-    """CHECK_CLIENT_CONFIG: whether the broker can filter as a client is about to ask."""
+    """CHECK_CLIENT_CONFIG: whether the broker supports the filter of a client."""
     body = request.command.body
     asked = msgspec.convert(read_json(body), _ClientCheck) if body else _ClientCheck()
     if asked.subscription is not None:
@@ -201,7 +201,7 @@ class _GroupList(msgspec.Struct):
 
 
 def update_and_create_subscription_group_list(state: BrokerState, request: Request) -> None:
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them or, if one is faulty, none."""
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all groups, or none if one is faulty."""
     listed = msgspec.convert(read_json(request.command.body), _GroupList).groups
     refuse_above(len(listed), ROWS_MAX, "groups")
     groups = [_wanted(state, each) for each in listed]
@@ -215,7 +215,7 @@ def update_and_create_subscription_group_list(state: BrokerState, request: Reque
 
 
 def _wanted(state: BrokerState, row: Any) -> GroupConfig:
-    """Return the settings that a request asks for, with the attributes that it leaves alone."""
+    """Return the requested settings, together with the attributes that the request keeps."""
     fields = msgspec.convert(row, dict[str, Any])
     fields["attributes"] = fields.get("attributes") or {}
     group = msgspec.convert(fields, GroupConfig)
@@ -238,7 +238,7 @@ def _refuse_faulty(group: GroupConfig) -> None:
 
 
 def delete_subscription_group(state: BrokerState, request: Request) -> None:
-    """DELETE_SUBSCRIPTIONGROUP: its settings go, there or not, and its offsets if so asked."""
+    """DELETE_SUBSCRIPTIONGROUP: delete a group's settings, and on request its offsets."""
     header = DeleteGroupHeader.decode(request.command.ext_fields)
     state.pressure.check_tables()
     if state.groups.remove(header.group_name, request.now_ms):

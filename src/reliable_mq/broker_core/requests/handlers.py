@@ -1,4 +1,4 @@
-"""Which function answers which request code, and what is answered when none can."""
+"""The table of request codes and handlers, and the replies when a handler fails."""
 
 from collections.abc import Callable, Mapping
 
@@ -42,7 +42,7 @@ from reliable_mq.wire.headers import fault_of
 log = limited_log(__name__)
 
 Handler = Callable[[BrokerState, Request], Command | None]
-"""Answers a request, or None: the reply comes later. Raises `RequestRefused` before any change."""
+"""Returns the reply; None: the reply comes later. Raises `RequestRefused` before any change."""
 
 SMALL_ANSWERS: frozenset[int] = frozenset(
     {
@@ -55,7 +55,7 @@ SMALL_ANSWERS: frozenset[int] = frozenset(
         RequestCode.UPDATE_CONSUMER_OFFSET,
     }
 )
-"""Requests that are often sent, and whose answers are always small."""
+"""Frequent requests whose replies are always small."""
 
 HANDLERS: Mapping[int, Handler] = {
     RequestCode.SEND_MESSAGE: send.send_message,
@@ -134,8 +134,7 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.CLEAN_UNUSED_TOPIC: cleaning.clean_unused_topic,
 }
 
-# Whatever is answered to these tells how the broker traces. The limit of their bodies is the one of
-# messages.
+# Every reply to these codes says whether the broker traces. Their body limit is that of messages.
 _SENDS = frozenset(
     code
     for code, handler in HANDLERS.items()
@@ -144,11 +143,11 @@ _SENDS = frozenset(
 
 
 def answer_to(state: BrokerState, request: Request) -> Command | None:
-    """Return the reply to a request, None when it comes later.
+    """Return the reply to a request; None if the reply comes later.
 
-    Bytes that do not read are the client's fault and get the code that Apache answers with a Java
-    exception. Anything else that goes wrong is a bug; it must not take the connection, or the
-    commands behind this one, with it.
+    A request that does not parse is the client's fault; its code is the one that Apache's broker
+    uses for a Java exception. Any other exception is a bug. It must not close the connection or
+    affect other commands.
     """
     command = request.command
     handler = HANDLERS.get(command.code)

@@ -1,4 +1,4 @@
-"""Queue locks of consumers in order.
+"""Queue locks for ordered consumption.
 
 Source: Apache RocketMQ `AdminBrokerProcessor`, `LockBatchRequestBody`.
 """
@@ -28,7 +28,7 @@ class _Queue(msgspec.Struct, rename="camel"):
 
 @decodable
 class _LockBody(msgspec.Struct, rename="camel"):
-    """`until_disconnected` is ours: clients of Apache never send it."""
+    """`until_disconnected` is our own field; Apache's clients never send it."""
 
     consumer_group: str
     client_id: str
@@ -36,12 +36,12 @@ class _LockBody(msgspec.Struct, rename="camel"):
     until_disconnected: bool = False
 
     def queues(self) -> dict[MessageQueue, _Queue]:
-        """Return the queues by what is locked: whatever a client calls the broker, it is this."""
+        """Return the queues without the broker name: it is always this broker."""
         return {MessageQueue(q.topic, "", q.queue_id): q for q in self.mq_set}
 
 
 def lock_batch_mq(state: BrokerState, request: Request) -> Command:
-    """LOCK_BATCH_MQ. Queues that this broker does not have are locked for nobody."""
+    """LOCK_BATCH_MQ. No client gets a lock of a queue that this broker does not have."""
     body = _body(request)
     asked = {
         place: queue

@@ -1,8 +1,8 @@
-"""A topic's message type (attribute `message.type`), held against what is sent to it.
+"""Check of messages against their topic's message type (attribute `message.type`).
 
-Apache's broker keeps the attribute and checks nothing; its proxy does, for all clients, unless
-`enableTopicMessageTypeCheck=false` there. Here the broker checks by the same rule and with the
-same answer, when that property is set to true.
+Apache's broker stores the attribute but does not check it. Apache's proxy checks it for all
+clients, unless `enableTopicMessageTypeCheck=false`. This broker checks by the same rule, with the
+same reply, if that property is true.
 Source: Apache RocketMQ `TopicMessageType`, `DefaultTopicMessageTypeValidator`,
 `proxy.remoting.activity.SendMessageActivity`.
 """
@@ -20,11 +20,11 @@ ATTRIBUTE = "message.type"
 MIXED = "MIXED"
 _DELAYS = (DELAY, *TIMER_WISHES)
 _PRIORITY = "_SYS_MSG_PRIORITY_"
-_TRANSFERRED = "TRANSFER_FLAG"  # by a broker for another one: not checked again
+_TRANSFERRED = "TRANSFER_FLAG"  # forwarded by another broker: not checked again
 
 
 def message_type(properties: Mapping[str, str]) -> str:
-    """Return what kind of message has these properties."""
+    """Return the message type that follows from these properties."""
     if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
         return "TRANSACTION"
     if any(name in properties for name in _DELAYS):
@@ -35,10 +35,10 @@ def message_type(properties: Mapping[str, str]) -> str:
 
 
 def check_message_type(topic: TopicConfig, properties: Mapping[str, str]) -> None:
-    """Refuse a message that is not of its topic's type.
+    """Refuse a message whose type is not its topic's type.
 
     Raises:
-        Refused: in the words of Apache's proxy.
+        RequestRefused: in the words of Apache's proxy.
     """
     is_checked = not topic.topic_name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     if not is_checked or _TRANSFERRED in properties:

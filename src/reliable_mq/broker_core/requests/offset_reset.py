@@ -1,4 +1,4 @@
-"""Offsets set for a whole group: reset by time or to an offset, cloned, compared.
+"""Offsets of a whole group: reset by time or to an offset, clone, compare.
 
 Source: Apache RocketMQ `AdminBrokerProcessor.resetOffset`, `Broker2Client.resetOffset`,
 `ConsumerOffsetManager`.
@@ -27,14 +27,15 @@ from reliable_mq.wire.headers import (
 )
 from reliable_mq.wire.java_int import I64_MAX
 
-_VERSION_MIN = 28  # MQVersion.V3_0_7_SNAPSHOT: older clients know no such request
+_VERSION_MIN = 28  # MQVersion.V3_0_7_SNAPSHOT: older clients do not support these requests
 
 
 def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command:
-    """INVOKE_BROKER_TO_RESET_OFFSET: by time or to an offset, whether consumers are online or not.
+    """INVOKE_BROKER_TO_RESET_OFFSET: reset by time or to an offset, with or without consumers.
 
-    By default (`useServerSideResetOffset`) the broker keeps the new offsets and tells each consumer
-    at its next pull; what consumers commit until then is dropped. Else online consumers are told.
+    By default (`useServerSideResetOffset`) the broker keeps the new offsets, and each consumer gets
+    its new offset with its next pull. Commits before that are dropped. If the property is false,
+    the broker sends the new offsets to the online consumers.
     """
     header = ResetOffsetHeader.decode(asked.command.ext_fields)
     if not state.config.server_side_reset:
@@ -58,7 +59,7 @@ def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command
     if not state.offsets.may_commit(header.group, header.topic, offsets):
         raise no_room_for_offsets()
     for queue_id, offset in offsets.items():
-        if is_known_queue(state, header.topic, queue_id):  # Apache keeps offsets of others, too
+        if is_known_queue(state, header.topic, queue_id):  # Apache also keeps unknown queues
             state.offsets.reset(header.group, header.topic, queue_id, offset)
         _wake_pulls(state, header, queue_id)
     return _table_reply(state, asked.command, header.topic, offsets)
@@ -85,11 +86,11 @@ def _by_time(state: BrokerState, header: ResetOffsetHeader, queue_id: int) -> in
 
 
 def _wake_pulls(state: BrokerState, header: ResetOffsetHeader, queue_id: int) -> None:
-    """Answer the group's pulls that wait, so that its consumers hear of the reset at once.
+    """Answer the group's waiting pulls, so that its consumers see the reset at once.
 
-    One of them takes the reset. The others are answered as those whose time is over.
-    A consumer that left the group is not told: its last commit may come after its goodbye, as the
-    Java client's does, and would undo a reset that its pull had taken.
+    The first pull takes the reset. The others are answered as if their timeout were over.
+    A consumer that left the group gets no answer: its last commit may arrive after it unregistered,
+    as with the Java client, and would undo a reset that its pull had taken.
     """
     group = state.clients.consumer_group(header.group)
     members = group.members if group else {}
@@ -134,7 +135,7 @@ def _tell_consumers(state: BrokerState, asked: Request, header: ResetOffsetHeade
 
 
 def refuse_old_clients(group: RegisteredGroup) -> None:
-    """Refuse what clients before version 3.0.7 cannot be asked for."""
+    """Refuse requests that clients before version 3.0.7 do not support."""
     for member in group.members.values():
         if member.version < _VERSION_MIN:
             raise RequestRefused(
@@ -146,7 +147,7 @@ def refuse_old_clients(group: RegisteredGroup) -> None:
 def _reset_frame(
     state: BrokerState, header: ResetOffsetHeader, member: RegisteredMember, offsets: dict[int, int]
 ) -> bytes:
-    """Return the request to one consumer; clients of C++ and its kin take a list of queues."""
+    """Return the request to one consumer; C++ based clients expect a list of queues."""
     body: object
     if member.language == "CPP":
         body = [
@@ -182,10 +183,10 @@ def _table_reply(
 
 
 def clone_group_offset(state: BrokerState, asked: Request) -> Command:
-    """CLONE_GROUP_OFFSET: of one topic, or of all in which the source has offsets.
+    """CLONE_GROUP_OFFSET: for one topic, or for all topics in which the source has offsets.
 
-    Topics that are gone, or to which the source is online without subscribing (unless `offline` is
-    set), are left out. (Without a topic Apache clones nothing: it looks the name "null" up.)
+    Deleted topics are skipped. Topics without a subscription of an online source are skipped,
+    unless `offline` is set. (Without a topic Apache clones nothing: it looks for a topic "null".)
     """
     header = CloneGroupOffsetHeader.decode(asked.command.ext_fields)
     source = state.clients.consumer_group(header.src_group)
@@ -211,9 +212,9 @@ def clone_group_offset(state: BrokerState, asked: Request) -> Command:
 def query_correction_offset(state: BrokerState, asked: Request) -> Command:
     """QUERY_CORRECTION_OFFSET: the lowest offset of all groups in each queue of a topic.
 
-    Groups in `filterGroups` do not count. (Apache deletes their offsets; that is a slip there, for
-    the request is a question.) Where the group to compare with is behind all others, the answer is
-    the largest number that there is.
+    Groups in `filterGroups` do not count. (Apache deletes their offsets; that is a bug there,
+    because this request is a query.) If the group to compare is behind all others, the offset is
+    the largest 64-bit number.
     """
     header = CorrectionOffsetHeader.decode(asked.command.ext_fields)
     ignored = set((header.filter_groups or "").split(","))

@@ -1,4 +1,4 @@
-"""Offsets of groups and of queues.
+"""Requests for consumer offsets, and for the bounds of queues.
 
 Source: Apache RocketMQ `ConsumerManageProcessor`, `AdminBrokerProcessor`, `ConsumeQueue`.
 """
@@ -19,19 +19,19 @@ from reliable_mq.wire.headers import (
 )
 
 _NUMBER = re.compile(r"[-+]?[0-9]+")
-# Apache asks whether a message is still in memory: by accessMessageInMemoryMaxRatio, a share of the
-# machine's. Here the newest part of the log counts as that.
+# Apache checks whether a message is still in memory: accessMessageInMemoryMaxRatio is a share of
+# the machine's memory. Here the newest part of the log counts as in memory.
 _YOUNG_SIZE = 4 * 1024 * 1024 * 1024
 _LAST_MS = 2**63 - 1
-_FIRST, _END = 0, 1  # of the bounds of a queue
+_FIRST, _END = 0, 1  # index into the bounds of a queue
 
 
 def query_consumer_offset(state: BrokerState, request: Request) -> Command:
     """QUERY_CONSUMER_OFFSET.
 
-    A group without an offset starts at the queue's begin when the queue is young and still has its
-    first message: else a group that starts with the last message would miss those of a topic just
-    made. The begin is 0, or where the queue went on after its topic was deleted.
+    A group without an offset starts at the queue's begin if the queue is young and still has its
+    first message. Otherwise a group that starts at the last message would miss the first messages
+    of a new topic. The begin is 0, or the next offset at the time when the topic was deleted.
     """
     header = ConsumerOffsetHeader.decode(request.command.ext_fields)
     offset = state.offsets.get(header.consumer_group, header.topic, header.queue_id)
@@ -57,14 +57,14 @@ def _is_young(state: BrokerState, queue: ConsumeQueue | None) -> bool:
 
 
 def is_young(state: BrokerState, commit_log_offset: int) -> bool:
-    """Whether a place of the log is near enough to its end to be still in memory."""
+    """Whether a log offset is so near to the end of the log that it is probably in memory."""
     return state.store.log.end - commit_log_offset <= _YOUNG_SIZE
 
 
 def update_consumer_offset(state: BrokerState, request: Request) -> Command:
     """UPDATE_CONSUMER_OFFSET. Unlike a heartbeat or a pull it creates no group.
 
-    A commit for a queue that the topic does not have is answered as by Apache, and not kept.
+    A commit for a queue that the topic does not have is confirmed, as in Apache, but not stored.
     """
     ext = request.command.ext_fields
     group, topic = ext["consumerGroup"], ext.get("topic", "")
@@ -87,9 +87,9 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Command:
 
 
 def is_known_queue(state: BrokerState, topic: str, queue_id: int) -> bool:
-    """Whether a topic has a queue, or had it and the store still does.
+    """Whether a topic has this queue, or had it and the store still has it.
 
-    Tables by queue would grow without end if peers could invent ids.
+    Without this check peers could invent ids, and tables by queue would grow without limit.
     """
     config = state.topics.get(topic)
     if config is None:
@@ -99,17 +99,17 @@ def is_known_queue(state: BrokerState, topic: str, queue_id: int) -> bool:
 
 
 def _is_number(text: str | None) -> bool:
-    """Whether Java reads a number; else Apache takes the field for one that is not there."""
+    """Whether the text is a number for Java; Apache treats any other text as a missing field."""
     return text is not None and _NUMBER.fullmatch(text) is not None
 
 
 def get_max_offset(state: BrokerState, request: Request) -> Command:
-    """GET_MAX_OFFSET: the offset that the queue's next message will have."""
+    """GET_MAX_OFFSET: the offset of the queue's next message."""
     return _bound(state, request, _END)
 
 
 def get_min_offset(state: BrokerState, request: Request) -> Command:
-    """GET_MIN_OFFSET: the offset of the oldest message that is kept."""
+    """GET_MIN_OFFSET: the offset of the oldest message in the queue."""
     return _bound(state, request, _FIRST)
 
 
@@ -120,7 +120,7 @@ def _bound(state: BrokerState, request: Request, which: int) -> Command:
 
 
 def get_earliest_store_time(state: BrokerState, request: Request) -> Command:
-    """GET_EARLIEST_MSG_STORETIME: when the oldest kept message was stored, in ms; -1 for none."""
+    """GET_EARLIEST_MSG_STORETIME: store time of the oldest message in ms; -1 without messages."""
     header = QueueHeader.decode(request.command.ext_fields)
     queue = state.store.queue(header.topic, header.queue_id)
     time_ms = -1
@@ -132,8 +132,9 @@ def get_earliest_store_time(state: BrokerState, request: Request) -> Command:
 def search_offset_by_timestamp(state: BrokerState, request: Request) -> Command:
     """SEARCH_OFFSET_BY_TIMESTAMP.
 
-    The lower boundary is the first message stored at that time or later, the upper one the last
-    stored at that time or earlier; both stay inside of what the queue holds.
+    The lower boundary is the first message that was stored at this time or later. The upper
+    boundary is the last message that was stored at this time or earlier. Both are limited to the
+    messages of the queue.
     """
     header = SearchOffsetHeader.decode(request.command.ext_fields)
     queue = state.store.queue(header.topic, header.queue_id)
@@ -145,7 +146,7 @@ def search_offset_by_timestamp(state: BrokerState, request: Request) -> Command:
 def offset_at_time(
     state: BrokerState, queue: ConsumeQueue | None, time_ms: int, *, is_upper: bool = False
 ) -> int:
-    """Return the offset in a queue by store time, 0 for an unknown queue; see the request above."""
+    """Return the offset in a queue by store time; 0 for an unknown queue."""
     if queue is None or queue.end == 0:
         return 0
     times = _StoreTimes(state, queue)
@@ -157,16 +158,16 @@ def offset_at_time(
 
 
 def store_time_ms(state: BrokerState, queue: ConsumeQueue, offset: int) -> int:
-    """Return when the message at a queue offset was stored, in ms; -1 when it is gone."""
+    """Return the store time of the message at a queue offset, in ms; -1 if it is gone."""
     record = state.store.reader.message(queue, offset)
     return record.store_time_ms if record else -1
 
 
 class _StoreTimes:
-    """The store times of a queue's messages: a sequence that is read where it is looked at.
+    """The store times of a queue's messages, as a sequence that reads the log on access.
 
-    A message that is damaged counts as stored with the first one behind the damage, or after all
-    others: the times never decrease.
+    A damaged message gets the store time of the first message after the damage, or a time after all
+    others. So the times never decrease.
     """
 
     def __init__(self, state: BrokerState, queue: ConsumeQueue) -> None:

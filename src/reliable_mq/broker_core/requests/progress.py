@@ -1,4 +1,4 @@
-"""How far groups have come, one of them or all of the broker, and what single queues hold.
+"""Progress of one group or of all groups, and the content of single queues.
 
 Source: Apache RocketMQ `AdminBrokerProcessor`.
 """
@@ -17,12 +17,12 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import ConsumeQueueHeader
 
-_TIMES_QUEUES_MAX = 3_000  # whose times one answer has: each may take reads of the log
-_UNITS_MAX = 4_096  # of one answer; Apache gives as many as were asked for
+_TIMES_QUEUES_MAX = 3_000  # queues with store times per reply; each may need reads of the log
+_UNITS_MAX = 4_096  # units per reply; Apache has no limit
 
 
 def get_consume_stats(state: BrokerState, request: Request) -> Command:
-    """GET_CONSUME_STATS: how far a group has come in its topics."""
+    """GET_CONSUME_STATS: the progress of a group in its topics."""
     ext = request.command.ext_fields
     group = ext.get("consumerGroup", "")
     table: dict[QueueKey, dict[str, int]] = {}
@@ -48,7 +48,7 @@ def get_consume_stats(state: BrokerState, request: Request) -> Command:
 
 
 def _topics_asked(state: BrokerState, group: str, listed: str, single: str) -> list[str]:
-    """Return the topics to look at: those listed, or those that the group subscribes to."""
+    """Return the requested topics; without a request, the topics of the group."""
     if listed:
         return [name for name in listed.split(";") if name]
     names = [single] if single.strip() else state.offsets.topics_of(group)
@@ -59,7 +59,7 @@ def _topics_asked(state: BrokerState, group: str, listed: str, single: str) -> l
 
 
 def get_broker_consume_stats(state: BrokerState, request: Request) -> Command:
-    """GET_BROKER_CONSUME_STATS: the offsets of all groups, of ordered topics only if so asked."""
+    """GET_BROKER_CONSUME_STATS: the offsets of all groups, on request of ordered topics only."""
     is_order = request.command.ext_fields.get("isOrder", "").lower() == "true"
     stats: list[dict[str, list[object]]] = []
     total = 0
@@ -87,7 +87,7 @@ def get_broker_consume_stats(state: BrokerState, request: Request) -> Command:
 
 
 def _topics_of(state: BrokerState, group: str) -> list[TopicConfig]:
-    """Return the topics in which a group has offsets and, while it is online, subscriptions."""
+    """Return the topics with offsets of a group; while it is online, only subscribed ones."""
     members = state.clients.consumer_group(group)
     wanted = members.subscriptions if members else None
     names = [name for name in state.offsets.topics_of(group) if not wanted or name in wanted]
@@ -140,7 +140,7 @@ def query_consume_time_span(state: BrokerState, request: Request) -> Command:
 
 
 def _stored_ms(state: BrokerState, queue: ConsumeQueue | None, offset: int) -> int:
-    """Return when the message at an offset was stored, -1 when there is none."""
+    """Return when the message at an offset was stored; -1 without such a message."""
     if queue is None or not queue.first <= offset < queue.end:
         return -1
     return store_time_ms(state, queue, offset)

@@ -1,4 +1,4 @@
-"""Pulls: what a queue holds from an offset on, or a wait for it.
+"""Pulls: return the messages of a queue from an offset on, or wait for a message.
 
 Source: Apache RocketMQ `PullMessageProcessor`, `DefaultPullMessageResultHandler`,
 `DefaultMessageStore.getMessage`.
@@ -40,11 +40,11 @@ COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
 
 _RESET = "OFFSET_RESET"
-# Units looked at for one pull: Apache's maxFilterMessageSize, 16,000 bytes. Apache looks at as many
-# as the client asks for, when that is more; here no client's number keeps the others waiting.
+# Units scanned for one pull: Apache's maxFilterMessageSize, 16,000 bytes. Apache scans more if the
+# client asks for more; here no client may block the others with a large number.
 _SCAN_MAX = 800
 _LOOKED = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
-_TOO_MANY = "too many pulls wait, ask again later"
+_TOO_MANY = "too many pulls wait; retry later"
 _GROUP_FORBIDDEN = {"forbiddenType": "2"}
 _TOPIC_FORBIDDEN = {"forbiddenType": "3"}
 
@@ -54,7 +54,7 @@ class _Found(NamedTuple):
     status: str
     next_offset: int
     body: bytes = b""
-    messages: int = 0  # how many the body holds
+    messages: int = 0  # messages in the body
 
 
 def pull_message(state: BrokerState, request: Request) -> None:
@@ -79,10 +79,10 @@ def pull_message(state: BrokerState, request: Request) -> None:
 
 
 def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
-    """Answer a pull that waited, and return the microseconds of work; it is not held again.
+    """Answer a pull that waited; return the work in microseconds. The caller must not hold it.
 
-    What was allowed when the wait began may be no more, so that is looked at again. Its
-    subscription is not parsed again.
+    Permissions may have changed during the wait, so they are checked again. The subscription is not
+    parsed again.
     """
     cost = pull.cost
     try:
@@ -91,7 +91,7 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
     except InvariantBroken:
         raise
     except Exception as error:
-        log.exception("the pull of %s that waited failed", pull.address)
+        log.exception("the waiting pull of %s failed", pull.address)
         text = f"{type(error).__name__}: {error}"
         frame = encode_answer(reply(pull.command, ResponseCode.SYSTEM_ERROR, text))
     state.reply(pull.connection, frame)
@@ -99,7 +99,7 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
 
 
 def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[bytes, int]:
-    """Return the answer, and how many messages were looked at for it."""
+    """Return the reply, and how many messages were scanned for it."""
     header = pull.header
     try:
         group = state.groups.get(header.consumer_group)
@@ -119,12 +119,12 @@ def _allowed(
     peer: str,
     known: Wanted = None,
 ) -> tuple[TopicConfig, Wanted]:
-    """Return the topic of a pull that is allowed, and which messages it wants.
+    """Return the topic of an allowed pull, and the messages that the pull accepts.
 
-    `known` is what it wanted when its wait began.
+    `known` is the former result for a waiting pull.
 
     Raises:
-        Refused: when it is not.
+        RequestRefused: when the pull is not allowed.
     """
     if group is None:
         raise RequestRefused(
@@ -177,9 +177,9 @@ def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> _Fou
 
 
 def _read_all(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader) -> _Found | None:
-    """Read as `_read` does what is sound, all of it wanted and within the limit of size.
+    """Read like `_read` if all records are sound, wanted, and within the size limit; else None.
 
-    This is the usual case, done without a step for each record where they are neighbours.
+    This is the usual case. Neighbouring records are read without a step per record.
     """
     config = state.config
     log = state.store.log
@@ -214,9 +214,9 @@ def _read(
     header: PullMessageHeader,
     tags: frozenset[int] | None,
 ) -> _Found:
-    """Read records from the queue; neighbours in the log are read in one piece.
+    """Read records of the queue; neighbours in the log are read in one piece.
 
-    The first record is returned whatever its size; then the limits of number and size hold.
+    The first record is returned whatever its size. Then the limits of number and size apply.
     """
     log = state.store.log
     log_start = log.start
@@ -235,7 +235,7 @@ def _read(
     wanted = units if tags is None else _more_units(queue, header.queue_offset, units, count_max)
     for unit in wanted:
         if unit.commit_log_offset < known_until or not is_record_size(unit.size):
-            is_odd = True  # it expired, or it or the one before it is damaged
+            is_odd = True  # it is expired, or it or its predecessor is damaged
         known_until = unit.commit_log_offset + unit.size
         if tags is None or unit.tags_code in tags:
             if count == count_max or (count and total + unit.size > size_max):
@@ -278,7 +278,7 @@ def _around_damage(
     tags: frozenset[int] | None,
     status: str,
 ) -> _Found:
-    """Read once more, record by record, between two offsets of the queue."""
+    """Read again, record by record, between two offsets of the queue."""
     records = sound_records(state.store, queue, begin, end, tags)
     if not records:
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, end)
@@ -307,7 +307,7 @@ def _read_filtered(
 def _more_units(
     queue: ConsumeQueue, offset: int, units: list[QueueUnit], count_max: int
 ) -> Iterator[QueueUnit]:
-    """Yield units, and those behind them as long as one pull may look: most may not be wanted."""
+    """Yield the units, and the following ones up to the scan limit: most may not be wanted."""
     end = offset + max(_SCAN_MAX, count_max)
     while units:
         yield from units
@@ -321,12 +321,12 @@ def _note_progress(
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     state.offsets.note_pull(group, topic, queue_id, found.next_offset)
     state.statistics.pulled(group, topic, queue_id, found.messages, len(found.body))
-    if not commits or found.status == _RESET:  # what the client has come to is no longer true
+    if not commits or found.status == _RESET:  # the client's offset is from before the reset
         return
     if state.offsets.may_commit(group, topic, (queue_id,)):
         state.offsets.commit(group, topic, queue_id, header.commit_offset)
     else:
-        log.warning("no room for an offset of group %s in topic %s: it is not kept", group, topic)
+        log.warning("no room for the offset of group %s in topic %s: commit dropped", group, topic)
 
 
 def _waiting(
@@ -336,7 +336,7 @@ def _waiting(
     wanted: Wanted,
     next_offset: int,
 ) -> WaitingPull:
-    """Return a pull that is to wait; of its command only what an answer needs is kept."""
+    """Return a waiting pull; of its command only the fields for the reply are kept."""
     config = state.config
     wait_ms = header.suspend_timeout_millis if config.long_polling else config.short_polling_ms
     connection, command = request.connection, request.command
@@ -376,9 +376,9 @@ def _answer(
 def _broker_to_read(
     state: BrokerState, queue: ConsumeQueue | None, found: _Found, group: GroupConfig | None
 ) -> int:
-    """Return the id of the broker that a group is to read next, where slaves may be read.
+    """Return the id of the broker from which a group must read next, if slaves may be read.
 
-    A group that reads what left memory long ago is sent to the broker that its settings name.
+    A group that reads messages which are probably not in memory gets the broker in its settings.
     """
     group = group or GroupConfig()
     last = found.next_offset - 1

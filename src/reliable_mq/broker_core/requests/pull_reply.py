@@ -1,4 +1,4 @@
-"""The answer to a pull that found messages, made from a template: one for some tens of messages."""
+"""The reply to a pull with messages, encoded from a template to save time."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ FOUND = "FOUND"
 
 
 class PullExt(NamedTuple):
-    """The fields of an answer, in their order: which broker to ask next, offsets, flags."""
+    """The fields of a reply in order: suggested broker, offsets, flags."""
 
     suggested_broker: int
     next_offset: int
@@ -21,7 +21,7 @@ class PullExt(NamedTuple):
     group_flag: int
 
     def to_ext(self) -> dict[str, str]:
-        """Return the fields under their names on the wire."""
+        """Return the fields by their names on the wire."""
         return dict(zip(_NAMES, map(str, self), strict=True))
 
 
@@ -34,14 +34,14 @@ _OPAQUE = -17
 
 
 def encode_found(command: Command, ext: PullExt, body: bytes) -> bytes:
-    """Return the frame that answers `command` with the records in `body`."""
+    """Return the frame of the reply to `command`, with the records in `body`."""
     if command.serialize_type == JSON:
         return encode_frame(JSON, _TEMPLATE % (*ext, command.opaque), body)
     return encode_answer(reply(command, ResponseCode.SUCCESS, FOUND, ext.to_ext(), body))
 
 
 def _cut_template() -> bytes:
-    """Cut the template from an answer that was encoded in general, so both are the same bytes."""
+    """Make the template from a normally encoded reply, so that both give the same bytes."""
     sample = reply(Command(11, _OPAQUE), ResponseCode.SUCCESS, FOUND, _MARKS.to_ext())
     template = encode_command(sample)[8:].replace(b"%", b"%%")
     for mark in (*_MARKS, _OPAQUE):

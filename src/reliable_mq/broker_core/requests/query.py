@@ -1,4 +1,4 @@
-"""Messages looked up by where they are stored, or by a key that they bear.
+"""Queries for messages, by log offset or by message key.
 
 Source: Apache RocketMQ 5.4.0 `QueryMessageProcessor`, `DefaultMessageStore.queryMessage`.
 """
@@ -14,9 +14,9 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import QueryMessageHeader
 
-_WAITING_MAX = 1_000  # queries, until the index has come up
-_LOOKS_MAX = 3  # Apache looks that often, each time before what it found
-_BODY_SIZE_MAX = FRAME_SIZE_MAX - RECORD_SIZE_MAX  # no client reads a larger frame
+_WAITING_MAX = 1_000  # queries that wait for the index
+_LOOKS_MAX = 3  # attempts, as Apache does; each looks before the records of the last one
+_BODY_SIZE_MAX = FRAME_SIZE_MAX - RECORD_SIZE_MAX  # clients cannot read a larger frame
 
 
 def view_message_by_id(state: BrokerState, request: Request) -> Command:
@@ -37,17 +37,17 @@ class _Found(NamedTuple):
 
 
 def query_message(state: BrokerState, request: Request) -> Command | None:
-    """QUERY_MESSAGE: the records that bear a key, oldest first.
+    """QUERY_MESSAGE: the records with a key, oldest first.
 
-    The index follows the log a few milliseconds behind: a query waits until it has come up, so
-    that what was acknowledged before is found.
+    The index is some milliseconds behind the log. A query waits until the index has reached the end
+    of the log, so that it finds every message that was acknowledged before.
     """
     ext = request.command.ext_fields
     header = QueryMessageHeader.decode(ext)
     count_max, kind = header.max_num, header.index_type or ""
     if count_max < 0:
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"maxNum is {count_max}, it must not be negative"
+            ResponseCode.SYSTEM_ERROR, f"maxNum is {count_max}; it must not be negative"
         )
     if ext.get("_UNIQUE_KEY_QUERY", "").lower() == "true":
         count_max, kind = state.config.query_count_max, "U"
@@ -55,7 +55,7 @@ def query_message(state: BrokerState, request: Request) -> Command | None:
         return None
     if not state.store.is_indexed and not state.is_index_stuck:
         if len(state.waiting_queries) >= _WAITING_MAX:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, "too many queries wait, ask again later")
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, "too many queries wait; retry later")
         state.waiting_queries.append(request)
         return None
     found = _Found(b"", 0, 0)
@@ -80,7 +80,7 @@ def _reach(found: _Found) -> dict[str, str]:
 def _look(
     state: BrokerState, index: MessageIndex, header: QueryMessageHeader, count_max: int, kind: str
 ) -> _Found:
-    """Return the records under a key; when none is kept any more, look once more before them."""
+    """Return the records with a key; if all of them are removed, look for older ones."""
     end_ms = header.end_timestamp
     found = _Found(b"", 0, 0)
     for _ in range(_LOOKS_MAX):
@@ -99,7 +99,7 @@ def _look(
 
 
 def _bodies(state: BrokerState, offsets: list[int]) -> bytes:
-    """Return the records one after another, the newest ones when they do not fit a frame."""
+    """Return the records one after another; if they do not fit into a frame, the newest ones."""
     log, is_deleted = state.store.log, state.store.deletions.is_deleted
     parts: list[bytes] = []
     total = 0

@@ -1,4 +1,4 @@
-"""How full the queues of a topic are; what answers about queues have in common.
+"""Statistics of a topic's queues, and functions that several queue replies share.
 
 Source: Apache RocketMQ `AdminBrokerProcessor`.
 """
@@ -15,7 +15,7 @@ QueueKey = tuple[tuple[str, str | int], ...]
 
 
 def get_topic_stats_info(state: BrokerState, request: Request) -> Command:
-    """GET_TOPIC_STATS_INFO: first and next offset of each queue, and when it last grew."""
+    """GET_TOPIC_STATS_INFO: first and next offset of each queue, and time of its last message."""
     name = request.command.ext_fields.get("topic", "")
     topic = state.topics.get(name)
     if topic is None:
@@ -37,14 +37,14 @@ def get_topic_stats_info(state: BrokerState, request: Request) -> Command:
 
 
 def tps_in_minute(state: BrokerState, name: str, key: str, now_ms: int) -> float:
-    """Return what a counter gained a second over the last minute, 0 when there is none."""
+    """Return the increase of a counter per second over the last minute; 0 without a counter."""
     state.collect_statistics(now_ms)
     item = state.statistics.item(name, key)
     return item.over(MINUTE, now_ms).tps if item else 0.0
 
 
 def queue_key(state: BrokerState, topic: str, queue_id: int) -> QueueKey:
-    """Return a queue as it is the key of a table (`MessageQueue`)."""
+    """Return a queue as a key of a JSON table (`MessageQueue`)."""
     return (
         ("brokerName", state.config.broker_name),
         ("queueId", queue_id),

@@ -1,4 +1,4 @@
-"""Taking a timed message back: a second one, in the same slot, names the first.
+"""Recall of a timed message: a second message in the same slot names the first.
 
 Source: Apache RocketMQ `RecallMessageProcessor`.
 """
@@ -46,10 +46,10 @@ def recall_message(state: BrokerState, request: Request) -> Command | None:
 def _deletion(
     state: BrokerState, request: Request, header: RecallMessageHeader
 ) -> tuple[StoredMessage, str]:
-    """Return the message that takes another one back, and that one's unique key.
+    """Return the message that recalls another one, and the unique key of that other one.
 
     Raises:
-        Refused: when nothing can be taken back by this handle.
+        RequestRefused: when the handle names no message that can be recalled.
     """
     config, now_ms = state.config, request.now_ms
     if not config.recall_messages:

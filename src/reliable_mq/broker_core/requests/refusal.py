@@ -1,6 +1,6 @@
-"""Refusals: what is asked cannot be done, and the reply says why in Apache's words.
+"""Refusals: replies to requests that cannot be done, with Apache's remarks.
 
-B1: a request that is refused changes nothing, so handlers refuse before they change.
+B1: a refused request changes nothing, so handlers refuse before they change anything.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further
 
 
 class RequestRefused(ReliableMQError):
-    """A request is answered with a code that means no.
+    """A request is refused: the reply has an error code.
 
     Args:
         code: the reply's code.
@@ -31,17 +31,17 @@ class RequestRefused(ReliableMQError):
         self.ext = ext
 
 
-# What one request may name: real clients stay far below, and more would stop everybody's broker.
-GROUPS_MAX = 1_000  # in a heartbeat, or with a threshold for cold reads
-GROUPS_OF_CONNECTION_MAX = 10_000  # whose producers or consumers are behind one connection
-QUEUES_ASKED_MAX = 10_000  # in a request for locks or numbers
+# Limits of one request. Real clients stay far below; more work would block all other clients.
+GROUPS_MAX = 1_000  # groups of a heartbeat, and groups with a threshold for cold reads
+GROUPS_OF_CONNECTION_MAX = 10_000  # groups with a producer or consumer on one connection
+QUEUES_ASKED_MAX = 10_000  # queues of a request for locks or statistics
 
 
 def body_of(command: Command) -> bytes:
-    """Return the body of a request that means nothing without one.
+    """Return the body of a request that needs one.
 
     Raises:
-        Refused: when there is none.
+        RequestRefused: when the body is empty.
     """
     if not command.body:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the request's body is missing")
@@ -52,29 +52,29 @@ def refuse_above(count: int, count_max: int, what: str) -> None:
     """Refuse a request that names too much.
 
     Raises:
-        Refused: when `count` is more than `count_max`.
+        RequestRefused: when `count` is more than `count_max`.
     """
     if count > count_max:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
-            f"the request is about {count} {what}, at most {count_max} are allowed",
+            f"the request has {count} {what}, at most {count_max} are allowed",
         )
 
 
 def no_room_for_offsets() -> RequestRefused:
-    """Return the refusal of a request that would add an offset to a table that is full."""
+    """Return the refusal of a request that would add an offset to a full table."""
     return RequestRefused(
         ResponseCode.SYSTEM_ERROR,
-        "the broker keeps as many offsets of groups as it may: delete topics that nobody needs, or "
-        "groups with their offsets (cleanOffset)",
+        "the broker's table of consumer offsets is full: delete unused topics, or unused groups "
+        "with their offsets (cleanOffset)",
     )
 
 
 def refuse_long_names(*names: str) -> None:
-    """Refuse a request whose names would be kept, and are longer than any real one.
+    """Refuse a request whose names would be stored, but are longer than any real name.
 
     Raises:
-        Refused: when one has more than NAME_LENGTH_MAX characters.
+        RequestRefused: when a name has more than NAME_LENGTH_MAX characters.
     """
     for name in names:
         if len(name) > NAME_LENGTH_MAX:
@@ -85,16 +85,16 @@ def refuse_long_names(*names: str) -> None:
 
 
 def table_full(what: str) -> RequestRefused:
-    """Return the refusal of a request that would make the table of topics or of groups longer."""
+    """Return the refusal of a request that would enlarge a full table of topics or groups."""
     return RequestRefused(
         ResponseCode.SYSTEM_ERROR,
         f"the broker's table of {what} has {TABLE_SIZE_MAX} characters of JSON or more: delete "
-        f"{what} that nobody needs; rows may be changed if they get no longer",
+        f"unused {what}; rows may be changed if they get no longer",
     )
 
 
 def no_such_topic(topic: str, *, after: str = "") -> RequestRefused:
-    """Return the refusal of a send or pull; `after` is what Apache puts before its advice."""
+    """Return the refusal of a send or pull; `after` is Apache's text before its advice."""
     return RequestRefused(
         ResponseCode.TOPIC_NOT_EXIST,
         f"topic[{topic}] not exist, apply first please!{after}{SEE_FAQ}",
@@ -119,7 +119,7 @@ def too_large(body_size_max: int) -> RequestRefused:
 
 
 def no_such_group(group: str) -> RequestRefused:
-    """Return the refusal of a retry for a group that is not there and may not be created."""
+    """Return the refusal of a retry for an unknown group that may not be created."""
     return RequestRefused(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
         f"subscription group not exist, {group} {SEE_FAQ}",

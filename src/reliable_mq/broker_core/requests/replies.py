@@ -1,8 +1,8 @@
-"""Request and reply between two clients: the broker brings the reply to whoever asked.
+"""Request and reply between two clients: the broker forwards the reply to the requester.
 
-The asker is a producer; its client id travels in the request's properties and comes back in the
-reply's. The reply is pushed over the asker's connection, kept in `<cluster>_REPLY_TOPIC` unless
-`storeReplyMessageEnable=false`, and only then is the one who replied told how it went.
+The requester is a producer. The request's properties contain its client id; the reply's properties
+contain it, too. The broker pushes the reply over the requester's connection, and stores it in
+`<cluster>_REPLY_TOPIC` unless `storeReplyMessageEnable=false`. Then it answers the responder.
 Source: Apache RocketMQ `ReplyMessageProcessor`.
 """
 
@@ -35,7 +35,7 @@ log = limited_log(__name__)
 
 
 def send_reply_message(state: BrokerState, asked: Request) -> Command | None:
-    """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2. The answer waits for that of the asker."""
+    """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2. The answer waits for the requester's answer."""
     command = asked.command
     is_v1 = command.code == RequestCode.SEND_REPLY_MESSAGE
     header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
@@ -78,7 +78,7 @@ def send_reply_message(state: BrokerState, asked: Request) -> Command | None:
 def _push(
     state: BrokerState, asked: Request, header: SendMessageHeader, properties: str
 ) -> Command:
-    """Return the reply as the asker gets it."""
+    """Return the command that brings the reply to the requester."""
     config = state.config
     pushed = PushReplyHeader(
         producer_group=header.producer_group,
@@ -115,7 +115,7 @@ def _answered(
 def _finish(
     state: BrokerState, asked: Request, message: StoredMessage, fault: str | None, now_ms: int
 ) -> None:
-    """Keep the reply, whether the asker got it or not, and answer the one who replied."""
+    """Store the reply, delivered or not, and answer the responder."""
     config = state.config
     ext = {MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
     code = ResponseCode.SUCCESS if fault is None else ResponseCode.SYSTEM_ERROR
@@ -140,17 +140,18 @@ def _finish(
 
 
 def _keep(state: BrokerState, message: StoredMessage, now_ms: int) -> AppendResult | None:
-    """Store a reply, unless that is not wanted or not possible.
+    """Store a reply, unless this is disabled or not possible.
 
-    Whatever happens, the one who replied hears how it went: this runs in the asker's answer, at the
-    end of its connection and in the broker's ticks, where nobody else could be told.
+    It never raises for these reasons: the responder must get an answer in any case. The function
+    runs in the requester's answer, at the end of its connection, or in a tick; no caller there
+    could report an error.
     """
     if not state.config.store_reply_message or state.pressure.is_disk_full:
         return None
     try:
         return state.append(message, now_ms)
     except MessageRefused as error:
-        log.warning("a reply in %s is not kept: %s", message.topic, error)
+        log.warning("a reply in %s is not stored: %s", message.topic, error)
     except StoreError as error:
         if not is_out_of_room(error):
             raise

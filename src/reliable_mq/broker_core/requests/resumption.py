@@ -1,7 +1,7 @@
-"""A half that check-backs gave up is taken up again, because a person says so.
+"""Resumption of a half message that was given up, on request of a person.
 
-Apache's broker stores whatever message it is told of as a half. Here it must be one that is not
-settled; a half that is still pending is put back, so that no transaction is there twice.
+Apache's broker stores any named message as a half. This broker accepts only a half that is not
+settled. If the half is still pending, its copy replaces it, so that no transaction exists twice.
 Source: Apache RocketMQ `AdminBrokerProcessor.resumeCheckHalfMessage`.
 """
 
@@ -20,7 +20,7 @@ from reliable_mq.wire.record import Record
 
 
 def resume_check_half_message(state: BrokerState, request: Request) -> Command | None:
-    """RESUME_CHECK_HALF_MESSAGE: whoever prepared it is asked again, as often as at first."""
+    """RESUME_CHECK_HALF_MESSAGE: check-backs of the half begin again, with all attempts."""
     header = ResumeHalfHeader.decode(request.command.ext_fields)
     half = _half(state, header.msg_id)
     if state.pressure.is_disk_full:
@@ -47,7 +47,7 @@ def resume_check_half_message(state: BrokerState, request: Request) -> Command |
 
 
 def _half(state: BrokerState, message_id: str) -> Record:
-    """Return the half, or what was given up of it, that has this offset message id."""
+    """Return the half, or the given-up half, with this offset message id."""
     try:
         offset = decode_offset_message_id(message_id).commit_log_offset
     except RecordError:
@@ -60,6 +60,6 @@ def _half(state: BrokerState, message_id: str) -> Record:
         )
     if half.topic not in (HALF_TOPIC, GIVEN_UP_TOPIC) or not state.halves.can_be_resumed(half):
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, "this is no half of a transaction that is still open"
+            ResponseCode.SYSTEM_ERROR, "this is not a half message of an open transaction"
         )
     return half

@@ -1,7 +1,7 @@
-"""Sends: a message comes in, gets its place, and is answered when it is stored.
+"""Sends: store a message, and reply when it is stored.
 
-The stored properties are the client's bytes and the broker's behind them; they are taken apart
-only when they name something that the broker itself decides.
+The stored properties are the client's bytes followed by the broker's. They are parsed only if they
+contain a name that the broker decides about.
 Source: Apache RocketMQ `SendMessageProcessor`, `AbstractSendMessageProcessor`.
 """
 
@@ -56,13 +56,13 @@ from reliable_mq.wire.record import HOSTLESS_SIZE, TRANSACTION_MASK
 
 _END = PROPERTY_SEPARATOR.encode()
 _UNIQ_KEY = f"{UNIQ_KEY}\x01".encode()
-# A batch of next to nothing but heads is many times as long in the log; nobody else is served while
-# its records are made. A full one passes if its bodies are some bytes longer than the topic's name.
+# A batch of many tiny messages takes many times its size in the log, and blocks other clients while
+# its records are made. A full batch passes if its bodies are a bit longer than the topic's name.
 _BATCH_GROWTH_MAX = 2  # of `maxMessageSize`
-_OWN_SIZE = len(_END) + len(_UNIQ_KEY) + 32 + len(_END)  # what the broker may add to properties
+_OWN_SIZE = len(_END) + len(_UNIQ_KEY) + 32 + len(_END)  # bytes that the broker may add
 _END_CODE = _END[0]
 _PREPARED = f"{TRANSACTION_PREPARED}\x01".encode()
-# What the broker decides on, or adds itself; the timers' names have several ends.
+# Names that the broker decides about or adds itself; the timers' names have several endings.
 _NAMED_HERE = (TRANSACTION_PREPARED, DELAY, MSG_REGION, TRACE_ON, CLUSTER, r"TIMER_DEL\w*")
 _named_here = re.compile(f"\x02(?:{'|'.join(_NAMED_HERE)})\x01".encode()).search
 
@@ -103,7 +103,7 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
 def _reply(
     state: BrokerState, request: Request, topic: TopicConfig, end: int, frame: bytes
 ) -> None:
-    """Answer when the message is stored; of a new topic, when that is lasting, too."""
+    """Reply when the message is stored; for a new topic, also when the topic is saved."""
     if state.new_topics and topic.topic_name in state.new_topics:
         state.new_topics[topic.topic_name].append((end, request.connection.id, frame))
         state.answers.waiting += 1
@@ -114,9 +114,9 @@ def _reply(
 def _send_plain(
     state: BrokerState, request: Request, header: SendMessageHeader, properties: bytes
 ) -> bool:
-    """Store a message that asks for nothing else; return False, and do nothing, for any other.
+    """Store a message without special requests; return False, and do nothing, for any other one.
 
-    Most sends are such. Whatever is looked at further down is ruled out here, as cheaply as can be.
+    Most sends are plain. Every special case is excluded here as cheaply as possible.
     """
     queue = header.topic, header.queue_id
     lane = state.topics.plain_lanes.get(queue) or _plain_lane(state, *queue)
@@ -151,7 +151,7 @@ def _send_plain(
 
 
 def _plain_lane(state: BrokerState, name: str, queue_id: int) -> Lane | None:
-    """Return the lane of a queue to which anybody may send what is plain; it is remembered."""
+    """Return, and cache, the lane of a queue that accepts every plain message; else None."""
     topic = state.topics.get(name)
     if (
         topic is None
@@ -167,10 +167,10 @@ def _plain_lane(state: BrokerState, name: str, queue_id: int) -> Lane | None:
 
 
 def topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig:
-    """Return the topic to store in; it may be created, or be the group's dead letters.
+    """Return the topic to store in: an existing one, a new one, or the group's dead letters.
 
     Raises:
-        Refused: when nothing may be sent there.
+        RequestRefused: when clients may not send there, or the topic does not exist.
     """
     name = header.topic
     topic = state.topics.get(name)
@@ -192,10 +192,10 @@ def topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> Top
 
 
 def _retry_topic(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig:
-    """Return where a consumer's own retry goes: a client may retry by sending.
+    """Return the topic for a retry that a consumer sends itself.
 
-    A group that holds queue locks consumes in order. Its clients count attempts themselves and
-    send only what they gave up.
+    A group that holds queue locks consumes in order. Its clients count attempts themselves, and
+    send a message only when they give it up.
     """
     group_name = header.topic.removeprefix(RETRY_PREFIX)
     group = state.find_group(group_name, now_ms)
@@ -211,7 +211,7 @@ def _retry_topic(state: BrokerState, header: SendMessageHeader, now_ms: int) -> 
 
 
 def _made(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig | None:
-    """Return the topic of a send; one that is not there is made by the template that it names."""
+    """Return the topic of a send; create it from the template in the header if it is missing."""
     name = header.topic
     topic = state.topics.get(name)
     if topic is None:
@@ -244,21 +244,21 @@ def _check(
     if len(body) > config.message_size_max or properties_size > PROPERTIES_SIZE_MAX:
         raise too_large(config.message_size_max)
     if header.sys_flag & TRANSACTION_MASK and _PREPARED not in properties:
-        raise half_refused(config.broker_ip)  # Apache's stores it where nobody will ever see it
+        raise half_refused(config.broker_ip)  # Apache stores it, but no consumer can ever see it
     if config.check_message_type:
         check_message_type(topic, decode_properties(properties))
 
 
 def _check_batch(state: BrokerState, header: SendMessageHeader, body: bytes) -> None:
     if header.sys_flag & TRANSACTION_MASK:
-        raise too_large(state.config.message_size_max)  # so Apache's words
+        raise too_large(state.config.message_size_max)  # Apache's words for this case
     if is_retry_topic(header.topic):
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
             f"batch request does not support retry group {header.topic}",
         )
     if not body:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the batch holds no message")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the batch contains no message")
 
 
 def _message(
@@ -286,7 +286,7 @@ def any_queue(state: BrokerState, topic: TopicConfig) -> int:
     """Return a queue for a message that names none.
 
     Raises:
-        Refused: when the topic has none to write to.
+        RequestRefused: when the topic has no queue to write to.
     """
     if not topic.write_queue_nums:
         raise RequestRefused(
@@ -312,7 +312,7 @@ def _send_half(
     message: StoredMessage,
     properties: bytes,
 ) -> bool:
-    """Store and answer a half message; return False, and do nothing, when it is none."""
+    """Store and answer a half message; return False, and store nothing, for any other message."""
     now_ms = request.now_ms
     identified = _identified(properties, state.new_message_ids(now_ms))
     named = decode_properties(identified + state.broker_properties)
@@ -329,10 +329,10 @@ def _send_half(
 
 
 def _identified(properties: bytes, new_ids: Iterator[bytes]) -> bytes:
-    """Return the properties with an end behind the last one, and with a message id among them.
+    """Return the properties with a separator at the end and with a message id.
 
-    Every retry and every resend of a message bears the id that it has here. A producer that gave
-    none gets one (Apache RocketMQ `SendMessageProcessor`).
+    Every retry and resend of a message has the id that it gets here. The broker makes one if the
+    producer sent none (Apache RocketMQ `SendMessageProcessor`).
     """
     if properties and not properties.endswith(_END):
         properties += _END
@@ -351,7 +351,7 @@ def _delay_level(text: str) -> int:
 def _append_rewritten(
     state: BrokerState, message: StoredMessage, stored_properties: bytes, now_ms: int
 ) -> AppendResult:
-    """Store a message whose properties name what the broker itself decides."""
+    """Store a message with properties that the broker decides about."""
     properties = decode_properties(stored_properties + state.broker_properties)
     level = _delay_level(properties.get(DELAY, "0"))
     is_dead = message.topic == dead_letter_topic(message.topic.partition("%DLQ%")[2])
@@ -371,10 +371,10 @@ def _append_rewritten(
 def _append_batch(
     state: BrokerState, like: StoredMessage, body: bytes, now_ms: int
 ) -> tuple[AppendResult, list[int]]:
-    """Store the messages of a batch; all of it is read before anything is stored.
+    """Store the messages of a batch; the whole batch is decoded before anything is stored.
 
     Raises:
-        Refused: when its messages are so many and small that their records would take too long.
+        RequestRefused: when it has so many tiny messages that making the records takes too long.
     """
     flags, bodies, properties = decode_columns(body)
     size_max = state.config.message_size_max

@@ -1,4 +1,4 @@
-"""Send-back: a consumer could not handle a message; it comes again later, or goes to the dead.
+"""Send-back: a consumer failed to handle a message; retry it later, or move it to dead letters.
 
 Source: Apache RocketMQ `AbstractSendMessageProcessor.consumerSendMsgBack`.
 """
@@ -25,9 +25,9 @@ from reliable_mq.wire.properties import (
 from reliable_mq.wire.record import Record
 
 _FIRST_RETRY_LEVEL = 3  # 10 s with the default delays
-_LIMIT_VERSION = 121  # MQVersion.V3_4_9: clients from here on mean the limit that they send
+_LIMIT_VERSION = 121  # MQVersion.V3_4_9: since this version the limit that clients send counts
 
-_TIMES_MAX = 2**31 - 1  # what a record has room for
+_TIMES_MAX = 2**31 - 1  # the largest value of the field in a record
 
 
 def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | None:
@@ -79,7 +79,7 @@ def _is_dead(command: Command, header: SendBackHeader, group: GroupConfig, recor
 def _again(
     state: BrokerState, record: Record, topic: str, queue_id: int, level: int
 ) -> StoredMessage:
-    """Return the message as its group gets it next; a `level` above 0 makes it wait."""
+    """Return the message for its next attempt; with a `level` above 0 it is delayed."""
     properties = record.property_map()
     properties.setdefault(RETRY_TOPIC, record.topic)
     properties[WAIT] = "false"

@@ -1,4 +1,4 @@
-"""The answer to a send, made from a template: the broker writes it once for every message."""
+"""The reply to a send, encoded from a template, because every message needs one."""
 
 import struct
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import MSG_REGION, TRACE_ON
 
 _FORMS = (b"%016X", b"%d", b"%d", b"%d")  # log offset, queue id, queue offset, opaque
-_FIRST_MARK = 1_000_000_000  # as many digits as an opaque may have, and all the same number of them
+_FIRST_MARK = 1_000_000_000  # all marks have the number of digits of the largest opaque
 
 
 class SendReply:
     """Encodes the success reply of a send.
 
-    The JSON template is cut from a reply that was encoded in general, so both are the same bytes.
+    The JSON template is made from a normally encoded reply, so that both give the same bytes.
 
     Args:
         ip: the broker's packed address, 4 or 16 bytes.
         port: the broker's port.
-        region_id: told to producers, for message traces.
+        region_id: region of the broker, which producers write into message traces.
         trace_on: whether producers may trace messages.
     """
 
@@ -38,10 +38,10 @@ class SendReply:
         self._template = self._cut_template()
 
     def _cut_template(self) -> bytes:
-        """Return the reply with forms in the place of its four numbers.
+        """Return the reply with a format specifier in place of each of its four numbers.
 
-        They are found by numbers that the rest of it does not hold: what the broker is called, and
-        where, may look like any of them.
+        The numbers are found by marks that occur nowhere else in the reply. The names and the
+        address of the broker may contain some marks, so several are tried.
         """
         for first in range(_FIRST_MARK, I32_MAX, len(_FORMS)):
             marks = range(first, first + len(_FORMS))
@@ -54,7 +54,7 @@ class SendReply:
                 for text, form in zip(texts, _FORMS, strict=True):
                     template = template.replace(text, form)
                 return template
-        raise InvariantBroken("the names of the broker hold every number")
+        raise InvariantBroken("every mark occurs in the names of the broker")
 
     def _reply(self, to: Command, message_id: str, queue_id: int, queue_offset: int) -> Command:
         ext = {
@@ -73,14 +73,14 @@ class SendReply:
         offsets: Sequence[int] = (),
         recall_handle: str = "",
     ) -> bytes:
-        """Return the frame that answers `command`, whose message went to `place`.
+        """Return the frame of the reply to `command`, whose message is stored at `place`.
 
         Args:
             command: the send.
-            queue_id: where its message is.
-            place: of the message, or of the first of a batch.
-            offsets: where in the log the messages of a batch begin.
-            recall_handle: how a timed message can be taken back, "" for any other.
+            queue_id: the queue of the message.
+            place: place of the message, or of the first message of a batch.
+            offsets: log offsets of the messages of a batch; default empty: no batch.
+            recall_handle: the handle to recall a timed message; default "": not a timed message.
         """
         if command.serialize_type == JSON and not (offsets or recall_handle):
             header = self._template % (
@@ -100,7 +100,7 @@ class SendReply:
     def encode_half(
         self, command: Command, queue_id: int, place: AppendResult, transaction_id: str
     ) -> bytes:
-        """Return the frame that answers `command`, whose half message went to `place`."""
+        """Return the frame of the reply to `command`, whose half message is stored at `place`."""
         message_id = f"{self._host}{place.commit_log_offset:016X}"
         answer = self._reply(command, message_id, queue_id, place.queue_offset)
         answer.ext_fields["transactionId"] = transaction_id

@@ -1,4 +1,4 @@
-"""The broker's properties: shown, and changed while it runs.
+"""The broker's properties: read them, and change them at run time.
 
 Source: Apache RocketMQ `AdminBrokerProcessor`, `Configuration`.
 """
@@ -20,19 +20,19 @@ from reliable_mq.wire.peer_texts import read_properties
 
 log = limited_log(__name__)
 
-# What this broker is, under the names of properties that tools look at (`exportConfigs`).
+# Fixed facts of this broker, under property names that tools read (`exportConfigs`).
 _FACTS = {
     "brokerRole": "ASYNC_MASTER",
     "useTLS": False,
 }
-_PROCESSORS = "clientCallbackExecutorThreads"  # where `exportMetrics` looks for their number
+_PROCESSORS = "clientCallbackExecutorThreads"  # `exportMetrics` reads the CPU count from here
 _BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
 def get_broker_config(state: BrokerState, request: Request) -> Command:
-    """GET_BROKER_CONFIG: what this broker is and the properties that it supports, one a line."""
+    """GET_BROKER_CONFIG: facts about this broker and its supported properties, one per line."""
     supported = msgspec.to_builtins(state.config)
-    # A name with dots is a Java system property at Apache's, and no part of its settings.
+    # In Apache a name with dots is a Java system property, not part of the settings.
     values = {name: value for name, value in supported.items() if "." not in name}
     values |= {**_FACTS, _PROCESSORS: state.processors}
     version = msgspec.json.encode(state.config_version).decode()
@@ -41,10 +41,10 @@ def get_broker_config(state: BrokerState, request: Request) -> Command:
 
 
 def update_broker_config(state: BrokerState, request: Request) -> Command:
-    """UPDATE_BROKER_CONFIG: properties change at once, and stay so until the broker ends.
+    """UPDATE_BROKER_CONFIG: the properties change at once, until the broker stops.
 
-    What this broker does not know is passed over, as Apache does. What it reads only when it starts
-    is refused: Apache accepts that, and then nothing changes.
+    Unknown properties are ignored, as in Apache. Properties that the broker reads only at its start
+    are refused; Apache accepts such a change, but it has no effect.
     """
     changes = read_properties(request.command.body)
     if changes.keys() & _BLACK_LIST:

@@ -1,4 +1,4 @@
-"""Which messages of a topic a pull wants: what the group subscribed to, or what the pull says.
+"""The messages that a pull accepts: by its group's subscription, or by its own expression.
 
 Source: Apache RocketMQ `PullMessageProcessor`, `FilterAPI`, `ExpressionType`.
 """
@@ -21,32 +21,32 @@ log = limited_log(__name__)
 ALL = "*"
 SUBSCRIPTION_FLAG = 0x4
 
-# `forbiddenType` of a refused pull: what forbids it
+# `forbiddenType` of a refused pull: the reason
 BROADCASTING_FORBIDDEN = {"forbiddenType": "4"}
 SUBSCRIPTION_FORBIDDEN = {"forbiddenType": "5"}
 
 
 def is_by_tags(expression_type: str | None) -> bool:
-    """Whether an expression of this type names tags; no type does."""
+    """Whether an expression of this type lists tags; a missing type counts as TAG."""
     return expression_type in (None, "", "TAG")
 
 
 def refuse_too_large(subscription: SubscriptionData) -> None:
-    """Refuse a subscription that would cost too much to keep, and with each pull by it.
+    """Refuse a subscription that is too expensive to keep, and to apply with each pull.
 
     Raises:
-        Refused: when it has more tags or a longer text than `limits` says.
+        RequestRefused: when it has more tags or a longer text than `limits` allows.
     """
     refuse_above(max(len(subscription.code_set), len(subscription.tags_set)), TAGS_MAX, "tags")
     refuse_above(len(subscription.sub_string), FILTER_LENGTH_MAX, "characters of a subscription")
 
 
 def check_filter(state: BrokerState, subscription: SubscriptionData) -> None:
-    """Refuse a subscription by which the broker cannot filter.
+    """Refuse a subscription whose filter the broker does not support.
 
     Raises:
-        Refused: when `enablePropertyFilter` is off, or the expression is too large or does not
-            read.
+        RequestRefused: when `enablePropertyFilter` is off, or the expression is too large or does
+            not parse.
     """
     refuse_too_large(subscription)
     if is_by_tags(subscription.expression_type):
@@ -55,13 +55,13 @@ def check_filter(state: BrokerState, subscription: SubscriptionData) -> None:
     try:
         _compiled(subscription.sub_string, subscription.expression_type)
     except FilterRefused as refused:
-        log.warning("a filter does not read: %.200s: %s", subscription.sub_string, refused)
+        log.warning("cannot parse the filter %.200s: %s", subscription.sub_string, refused)
         raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(refused)) from refused
 
 
 def _compiled(expression: str, expression_type: str | None, known: Wanted = None) -> Filter:
     if expression_type != SQL92:
-        raise FilterRefused(f"there is no filter of the type {expression_type}")
+        raise FilterRefused(f"filter type {expression_type} is not supported")
     if isinstance(known, Filter) and known.text == expression:
         return known
     return compile_filter(expression)
@@ -78,13 +78,13 @@ def _refuse_when_off(state: BrokerState, expression_type: str | None) -> None:
 def wanted_by(
     state: BrokerState, group: GroupConfig, header: PullMessageHeader, known: Wanted = None
 ) -> Wanted:
-    """Return what a pull wants.
+    """Return the messages that a pull accepts.
 
-    `known` is what it wanted when its wait began. The text of a pull is the same then, and the
-    text of a subscription mostly; what was parsed is not parsed again.
+    `known` is the former result for a waiting pull. The expression of the pull is the same then,
+    and the subscription usually is, so that it need not be parsed again.
 
     Raises:
-        Refused: when nobody subscribed, or not to this, or by an expression that does not read.
+        RequestRefused: when the group has no such subscription, or its expression does not parse.
     """
     if header.sys_flag & SUBSCRIPTION_FLAG:
         return _inline(state, header.subscription or "", header.expression_type, known)
@@ -112,7 +112,7 @@ def _inline(
             try:
                 return _compiled(expression, expression_type, known)
             except FilterRefused as refused:
-                # Apache forgets to refuse, and lets everything through.
+                # Apache does not refuse here, and lets all messages through.
                 raise _unreadable() from refused
     if expression in ("", ALL):
         return None
@@ -135,7 +135,7 @@ def _unreadable() -> RequestRefused:
 def _registered(
     state: BrokerState, group: GroupConfig, header: PullMessageHeader
 ) -> SubscriptionData:
-    """Return what the members of a group said in heartbeats that they want of the topic."""
+    """Return the group's subscription to the topic, as its members sent it in heartbeats."""
     members = state.clients.consumer_group(header.consumer_group)
     if members is None:
         raise RequestRefused(

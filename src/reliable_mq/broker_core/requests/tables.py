@@ -1,4 +1,4 @@
-"""The broker's tables as a whole, for tools that export them and brokers that copy them.
+"""Whole tables of the broker, for tools that export them and for brokers that copy them.
 
 Source: Apache RocketMQ `AdminBrokerProcessor`, `TopicConfigAndMappingSerializeWrapper`.
 """
@@ -14,15 +14,15 @@ from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import GroupPageHeader, TopicPageHeader
 from reliable_mq.wire.peer_texts import read_json_as
 
-_BODY_MAX = FRAME_SIZE_MAX - 4_096  # the header of the answer is short
+_BODY_MAX = FRAME_SIZE_MAX - 4_096  # the rest is for the header of the reply
 
 
 PAGE_MAX = 2_000
-"""How many entries a page has at most; Apache's splitMetadataSize."""
+"""The maximum number of entries of a page; Apache's splitMetadataSize."""
 
 
 def get_all_topic_config(state: BrokerState, request: Request) -> Command:
-    """GET_ALL_TOPIC_CONFIG: a page for whoever asks for one, else the whole table."""
+    """GET_ALL_TOPIC_CONFIG: one page if the request asks for a page, else the whole table."""
     header = TopicPageHeader.decode(request.command.ext_fields)
     topics = state.topics
     if header.is_whole:
@@ -37,7 +37,7 @@ def get_all_topic_config(state: BrokerState, request: Request) -> Command:
 
 
 def get_all_subscription_group_config(state: BrokerState, request: Request) -> Command:
-    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: a page for whoever asks for one, else the whole table."""
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: one page on request, else the whole table."""
     header = GroupPageHeader.decode(request.command.ext_fields)
     groups = state.groups
     if header.is_whole:
@@ -54,10 +54,10 @@ def get_all_subscription_group_config(state: BrokerState, request: Request) -> C
 def _page(
     known: str | None, version: DataVersion, begin: int | None, count_max: int | None
 ) -> tuple[int, int]:
-    """Return where a page begins and how many entries it has.
+    """Return the first index of a page, and its number of entries.
 
-    Who asks with another version than the table has now gets the first page: the entries may have
-    moved. What the version is, the answer says.
+    A request with an outdated version gets the first page, because entries may have moved. The
+    reply contains the current version.
     """
     is_known = bool(known and not known.isspace()) and (
         read_json_as(known or "", DataVersion) == version
@@ -67,15 +67,16 @@ def _page(
 
 
 def get_all_consumer_offset(state: BrokerState, request: Request) -> Command:
-    """GET_ALL_CONSUMER_OFFSET: the whole table, or a refusal; Apache knows no pages of it."""
+    """GET_ALL_CONSUMER_OFFSET: the whole table, or a refusal; the protocol has no pages here."""
     offsets = state.offsets
     if offsets.is_text_cheap(OFFSETS_ASKED_MAX):
         body = offsets.text().encode()
-    elif offsets.has_all_rows:  # as of the last save: others are served meanwhile
+    elif offsets.has_all_rows:  # the rows of the last save: encoding all would block other clients
         body = offsets.dump_encoded().encode()
     else:
         raise RequestRefused(
-            ResponseCode.SYSTEM_BUSY, "very many offsets are new here, ask again in some seconds"
+            ResponseCode.SYSTEM_BUSY,
+            "too many offsets changed since the last save; retry in some seconds",
         )
     instead = "group by group with GET_CONSUME_STATS"
     _refuse_too_long(len(body), "the offsets of all groups", instead)
@@ -83,10 +84,10 @@ def get_all_consumer_offset(state: BrokerState, request: Request) -> Command:
 
 
 def _refuse_too_long(size: int, what: str, instead: str) -> None:
-    """Refuse to answer with a table that fits no frame.
+    """Refuse to return a table that does not fit into a frame.
 
     Raises:
-        Refused: when it is too long.
+        RequestRefused: when it is too long.
     """
     if size > _BODY_MAX:
         raise RequestRefused(
@@ -96,12 +97,12 @@ def _refuse_too_long(size: int, what: str, instead: str) -> None:
 
 
 def get_all_delay_offset(state: BrokerState, request: Request) -> Command:
-    """GET_ALL_DELAY_OFFSET: how far each delay level was delivered."""
+    """GET_ALL_DELAY_OFFSET: the delivery progress of each delay level."""
     return reply(request.command, body=fastjson.dumps(state.schedule.to_json()))
 
 
 def get_broker_ha_status(state: BrokerState, request: Request) -> Command:
-    """GET_BROKER_HA_STATUS: of a master that has no slaves."""
+    """GET_BROKER_HA_STATUS: the status of a master without slaves."""
     body = {
         "haClientRuntimeInfo": {
             **dict.fromkeys(("lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset"), 0),
@@ -116,14 +117,14 @@ def get_broker_ha_status(state: BrokerState, request: Request) -> Command:
 
 
 def get_broker_epoch_cache(_state: BrokerState, request: Request) -> Command:
-    """GET_BROKER_EPOCH_CACHE: only brokers under a controller have one."""
+    """GET_BROKER_EPOCH_CACHE: refused; only brokers under a controller have an epoch cache."""
     return reply(
         request.command, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode "
     )
 
 
 def reset_master_flush_offset(_state: BrokerState, request: Request) -> Command:
-    """RESET_MASTER_FLUSH_OFFSET: means something to slaves only; a master does nothing."""
+    """RESET_MASTER_FLUSH_OFFSET: for slaves only; a master does nothing."""
     return reply(request.command)
 
 

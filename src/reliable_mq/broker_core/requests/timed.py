@@ -1,7 +1,7 @@
-"""Timed messages as they come in: which slot they wait in, and the handle to take one back.
+"""Incoming timed messages: their slot of the timer wheel, and the handle to recall them.
 
-Receives the message and its properties; changes both, so that the message waits in the topic of
-the wheel; refuses what lies too far ahead, in Apache's words.
+Receives a message and its properties. Changes both, so that the message waits in the topic of the
+wheel. Refuses a time that is too far ahead, in Apache's words.
 Source: Apache RocketMQ `HookUtils`, `SendMessageProcessor`.
 """
 
@@ -30,14 +30,14 @@ from reliable_mq.wire.properties import (
 from reliable_mq.wire.recall_handle import RecallHandle, encode_recall_handle
 
 TIMER_WISHES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-"""What a producer may ask with, in the order in which it counts."""
+"""Properties by which a producer sets a time, in order of precedence."""
 
-_NOTES_SIZE = 128  # what is added when the message is delivered
+_NOTES_SIZE = 128  # bytes of properties that the delivery adds
 _JAVA_LONG = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
 def is_timed(properties: Mapping[str, str]) -> bool:
-    """Whether properties ask for a time, and the message was not delivered at one before."""
+    """Whether the properties request a time, and the message was not delivered by a timer yet."""
     if TIMER_OUT_MS in properties:
         return False
     return any(wish in properties for wish in TIMER_WISHES)
@@ -46,12 +46,12 @@ def is_timed(properties: Mapping[str, str]) -> bool:
 def put_into_wheel(
     state: BrokerState, message: StoredMessage, properties: dict[str, str], now_ms: int
 ) -> None:
-    """Let a message wait for its time; one whose time has passed stays what it is.
+    """Make a message wait in the wheel. If its time has passed, the message is not changed.
 
-    Its slot begins before its time, never at it: a slot is delivered when it is over.
+    Its slot begins before its time, never at it, because a slot is delivered when it is over.
 
     Raises:
-        Refused: when the time does not read or lies too far ahead, or timers are off.
+        RequestRefused: when the time does not parse or is too far ahead, or when timers are off.
         MessageRefused: when its properties cannot be stored.
     """
     if not state.config.timer_wheel:
@@ -66,7 +66,7 @@ def put_into_wheel(
         return
     if due_ms - now_ms > state.config.timer_seconds_max * 1000:
         raise _illegal_time(state)
-    if not can_wait(message.topic, message.queue_id):  # a topic that was there before us
+    if not can_wait(message.topic, message.queue_id):  # the topic may be older than this rule
         raise RequestRefused(
             ResponseCode.NO_PERMISSION, f"a message of topic[{message.topic}] cannot be timed."
         )
@@ -90,7 +90,7 @@ def _due_ms(state: BrokerState, properties: Mapping[str, str], now_ms: int) -> i
 
 
 def java_long(text: str) -> int | None:
-    """Return the number that Java's `Long.parseLong` reads, or None."""
+    """Return the number that Java's `Long.parseLong` would return; None for invalid text."""
     number = int(text) if _JAVA_LONG.fullmatch(text) else None
     return number if number is not None and -I64_MAX <= number <= I64_MAX else None
 
@@ -105,7 +105,7 @@ def _illegal_time(state: BrokerState) -> RequestRefused:
 
 
 def recall_handle(state: BrokerState, message: StoredMessage) -> str:
-    """Return the handle by which a stored timed message can be taken back, or ""."""
+    """Return the handle that recalls a stored timed message; "" if it cannot be recalled."""
     properties = decode_properties(message.properties)
     out_ms = java_long(properties.get(TIMER_OUT_MS, ""))
     topic = properties.get(REAL_TOPIC, "")

@@ -1,4 +1,4 @@
-"""Topics made, changed, asked for and deleted by clients and tools.
+"""Requests of clients and tools that create, change, read and delete topics.
 
 Source: Apache RocketMQ `AdminBrokerProcessor`, `AttributeParser`, `AttributeUtil`,
 `TopicAttributes`.
@@ -25,7 +25,7 @@ from reliable_mq.wire.headers import TopicConfigHeader
 from reliable_mq.wire.peer_texts import read_json
 
 _FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
-# What this broker can keep of each attribute; what else Apache has would be a broken promise.
+# The supported values of each attribute. Apache's other values are refused, not ignored.
 _ATTRIBUTE_VALUES = {
     message_type.ATTRIBUTE: frozenset(
         {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", message_type.MIXED}
@@ -36,9 +36,9 @@ _ATTRIBUTE_VALUES = {
 
 
 def update_and_create_topic(state: BrokerState, request: Request) -> Command | None:
-    """UPDATE_AND_CREATE_TOPIC. A topic that is there as it is wanted is left alone."""
+    """UPDATE_AND_CREATE_TOPIC. An equal topic is not changed."""
     ext = request.command.ext_fields
-    is_order = ext.get("order", "").lower() == "true"  # as Java reads it: anything else is false
+    is_order = ext.get("order", "").lower() == "true"  # as in Java: any other text is false
     header = TopicConfigHeader.decode({**ext, "order": "true" if is_order else "false"})
     fault = topic_fault(header.topic)
     if fault:
@@ -74,9 +74,9 @@ class _TopicList(msgspec.Struct):
 
 
 def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
-    """UPDATE_AND_CREATE_TOPIC_LIST: all of them or, if one is faulty, none.
+    """UPDATE_AND_CREATE_TOPIC_LIST: all topics, or none if one is faulty.
 
-    The names of the attributes begin with their signs, as in the header of a single topic.
+    The name of an attribute begins with its sign, + or -, as in the header of a single topic.
     """
     listed = msgspec.convert(read_json(request.command.body), _TopicList).topics
     refuse_above(len(listed), ROWS_MAX, "topics")
@@ -129,7 +129,7 @@ def _refuse_system_topic(state: BrokerState, name: str) -> None:
 def _changed_attributes(
     state: BrokerState, topic: TopicConfig | None, changes: str
 ) -> dict[str, str]:
-    """Return a topic's attributes after `+name=value,-name`; a new topic can only gain some."""
+    """Return a topic's attributes after `+name=value,-name`."""
     refuse_above(len(changes), ATTRIBUTES_LENGTH_MAX, "characters of attributes")
     attributes = dict(topic.attributes) if topic else {}
     for change in filter(None, changes.split(",")):
@@ -175,10 +175,10 @@ def get_topic_config(state: BrokerState, request: Request) -> Command:
 
 
 def delete_topic_in_broker(state: BrokerState, request: Request) -> None:
-    """DELETE_TOPIC_IN_BROKER: the topic, its messages and its offsets are forgotten, there or not.
+    """DELETE_TOPIC_IN_BROKER: delete the topic, its messages and its offsets.
 
-    The records stay in the log until the log is cut there, and nobody is shown them; see
-    `store.deletions`. Messages whose time has not come yet are not in the topic: they come.
+    It succeeds for an unknown topic, too. The records stay in the log but are invisible; see
+    `store.deletions`. Delayed messages are not in the topic yet: they are delivered later.
     """
     name = request.command.ext_fields.get("topic", "")
     if not name.strip():
@@ -192,16 +192,16 @@ def delete_topic_in_broker(state: BrokerState, request: Request) -> None:
     forget_modes(state, topic=name)
     if state.store.delete_topic(name):
         _store_event(state, name, request.now_ms)
-    # First: after a crash the topic may still be there, but not be gone with its messages left.
+    # First: after a crash the topic may still exist, but it must not be gone without the deletion.
     state.files.change(DELETIONS_PATH, state.store.deletions.dump, is_first=True)
     state.reply_when_saved(request, reply(request.command))
 
 
 def _store_event(state: BrokerState, topic: str, now_ms: int) -> None:
-    """Store behind the deleted messages that they are deleted, if there is room.
+    """Store an event behind the deleted messages, if there is room.
 
-    When Apache's broker opens a store, it builds units for all records behind the last one that a
-    queue knows. Without this message that could be the deleted ones.
+    When Apache's broker opens a store, it builds units for all records after the last one that a
+    queue knows. Without this event these could be the deleted records.
     """
     event = StoredMessage(
         topic=EVENT_TOPIC,

@@ -1,7 +1,7 @@
-"""Transactions: a half message is taken in, and ended once.
+"""Transactions: a half message is accepted, and its transaction ends once.
 
-Apache's broker stores the message again with each commit that it is sent; here the first word
-counts, and whoever repeats it is answered as if it were the first.
+Apache's broker stores the message again with each repeated commit. Here the first decision counts;
+a repeated one gets the same reply.
 Source: Apache RocketMQ `EndTransactionProcessor`, `TransactionalMessageBridge`,
 `TransactionalMessageUtil`.
 """
@@ -48,7 +48,7 @@ _DECISIONS = (TRANSACTION_NONE, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 
 
 def half_refused(broker: str) -> RequestRefused:
-    """Return the refusal of a half message by the broker with this IP address."""
+    """Return the refusal of half messages by the broker with this IP address."""
     return RequestRefused(
         ResponseCode.NO_PERMISSION,
         f"the broker[{broker}] sending transaction message is forbidden",
@@ -56,9 +56,9 @@ def half_refused(broker: str) -> RequestRefused:
 
 
 def is_half(properties: Mapping[str, str], attempts: int) -> bool:
-    """Whether a message with these properties is to be stored as a half.
+    """Whether a message with these properties must be stored as a half.
 
-    Clients before 4.6.1 leave the mark on what they send again for a consumer.
+    Clients before 4.6.1 keep the mark when they send a message back for a retry.
     """
     is_marked = properties.get(TRANSACTION_PREPARED, "").lower() == "true"
     return is_marked and not (attempts > 0 and int(properties.get(DELAY, "0")) > 0)
@@ -67,12 +67,12 @@ def is_half(properties: Mapping[str, str], attempts: int) -> bool:
 def append_half(
     state: BrokerState, message: StoredMessage, properties: dict[str, str], now_ms: int
 ) -> AppendResult:
-    """Store a message as a half. Its properties, which hold its id, gain its real place.
+    """Store a message as a half. Its properties must have its id; its real place is added.
 
     Raises:
-        Refused: when the broker takes none, when the message is delayed too (Apache's broker takes
-            that, and forgets where the message belongs), or when its properties leave no room for
-            what check-backs note (Apache's takes it, and can never ask for it).
+        RequestRefused: when the broker accepts no half messages. When the message also has a delay:
+            Apache's broker accepts this and loses the real place. When its properties leave no
+            room for the notes of check-backs: Apache's broker accepts this and can never check it.
     """
     if state.config.reject_transaction_message:
         raise half_refused(state.config.broker_ip)
@@ -81,7 +81,7 @@ def append_half(
             ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot be delayed as well"
         )
     for note in (TRANSACTION_CHECK_TIMES, TRANSACTION_FIRST_OFFSET):
-        properties.pop(note, None)  # of another half, whose message is sent on
+        properties.pop(note, None)  # they belong to another half, if a message is forwarded
     properties[TRANSACTION_ID] = properties[UNIQ_KEY]
     properties[REAL_TOPIC] = message.topic
     properties[REAL_QUEUE_ID] = str(message.queue_id)
@@ -102,7 +102,7 @@ def append_half(
 
 
 def end_transaction(state: BrokerState, request: Request) -> Command | None:
-    """END_TRANSACTION. One that says nothing new is not answered, as at Apache's broker."""
+    """END_TRANSACTION. A request without a decision has no reply, as in Apache."""
     header = EndTransactionHeader.decode(request.command.ext_fields)
     if header.commit_or_rollback not in _DECISIONS:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
@@ -118,7 +118,7 @@ def end_transaction(state: BrokerState, request: Request) -> Command | None:
             state.settled_before(request.connection.id, frame)
         return None
     if header.commit_or_rollback == TRANSACTION_COMMIT:
-        state.append(message, request.now_ms)  # may find no room; then nothing is settled
+        state.append(message, request.now_ms)  # raises without room; then nothing is settled
     pending = len(state.halves)
     state.halves.settle(half)
     state.count_half(half.property_map(), len(state.halves) - pending, request.now_ms)
@@ -127,7 +127,7 @@ def end_transaction(state: BrokerState, request: Request) -> Command | None:
 
 
 def _half(state: BrokerState, header: EndTransactionHeader, now_ms: int) -> Record:
-    """Return the half that is to be ended, or refuse in Apache's words."""
+    """Return the half of the transaction, or refuse in Apache's words."""
     offset = header.commit_log_offset
     half = state.store.read_record(offset) if offset >= 0 else None
     if half is None:
@@ -138,7 +138,7 @@ def _half(state: BrokerState, header: EndTransactionHeader, now_ms: int) -> Reco
         timeout_ms = state.config.transaction_timeout_ms
         immunity_ms = int(immunity) * 1000 if immunity.isdecimal() else 0
         if now_ms - half.born_time_ms > max(immunity_ms, timeout_ms):
-            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, "")  # it is asked by a check-back
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, "")  # a check-back will ask
     if properties.get(PRODUCER_GROUP) != header.producer_group:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if half.queue_offset != header.tran_state_table_offset:
@@ -153,7 +153,7 @@ def _no_half() -> RequestRefused:
 
 
 def _committed(half: Record) -> StoredMessage:
-    """Return the message as consumers get it. It keeps its mark, as at Apache's broker."""
+    """Return the message for consumers. It keeps its transaction mark, as in Apache."""
     properties = half.property_map()
     topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QUEUE_ID, "0"))
     return StoredMessage(

@@ -1,1 +1,1 @@
-"""Station 6: a log that keeps what it acknowledged, in Apache RocketMQ's files."""
+"""Station 6, the store: a log that keeps what it acknowledged, in Apache RocketMQ's files."""

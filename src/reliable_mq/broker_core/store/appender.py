@@ -1,7 +1,7 @@
-"""Where messages get their places: at the end of the log, and at the end of their queue.
+"""The appender: assigns places to messages, at the end of the log and of their queue.
 
-Receives fields of messages; hands on records, places, and what each queue is to be told once the
-records are safe. What a lane repeats in every record it has made once.
+Receives fields of messages. Returns records, places, and the units for each queue once the records
+are stored. The parts that all records of a queue share are encoded once, in its lane.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from reliable_mq.wire.record_encode import (
 
 
 class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
-    """What is to be stored. Times in milliseconds; hosts packed as in a record."""
+    """A message to store. Times in milliseconds; hosts packed as in records."""
 
     topic: str
     queue_id: int
@@ -39,7 +39,7 @@ class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
 
 
 class AppendResult(msgspec.Struct, gc=False):
-    """Where a message went. It is durable when the log is durable up to `end`."""
+    """The place of a message. The message is durable when the log is durable up to `end`."""
 
     commit_log_offset: int
     queue_offset: int
@@ -47,7 +47,7 @@ class AppendResult(msgspec.Struct, gc=False):
 
 
 class Dispatch(msgspec.Struct):
-    """What one batch of the log brings; due when the log is safe up to `end`."""
+    """The new units of one batch of the log; due when the log is stored up to `end`."""
 
     end: int
     last_record: int
@@ -56,7 +56,7 @@ class Dispatch(msgspec.Struct):
 
 
 class Lane:
-    """One queue of one topic as its messages come: the next queue offset, and what waits."""
+    """One queue of one topic for appends: the next queue offset, and the units of this batch."""
 
     __slots__ = ("arrivals", "magic", "next", "queue_id", "topic", "topic_part")
 
@@ -65,19 +65,19 @@ class Lane:
         self.queue_id = queue_id
         self.next = next_offset
         self.magic, self.topic_part = topic_part(topic.encode())
-        self.arrivals: Arrivals | None = None  # of the batch that is open
+        self.arrivals: Arrivals | None = None  # in the current batch
 
 
 LaneKey = tuple[str, int]
 
 
 class Appender:
-    """Appends to a log.
+    """Appends messages to a log.
 
     Args:
         log: the log.
-        store_host: this broker, packed as in a record.
-        delays_ms: the delay of each level.
+        store_host: this broker's address, packed as in records.
+        delays_ms: the delay of each level, in milliseconds.
     """
 
     def __init__(self, log: CommitLog, store_host: bytes, delays_ms: Mapping[int, int]) -> None:
@@ -90,7 +90,7 @@ class Appender:
         self._open_lanes: list[Lane] = []
 
     def lane(self, topic: str, queue_id: int) -> Lane:
-        """Return the lane of a queue; one that is new begins with message 0."""
+        """Return the lane of a queue; a new lane begins with message 0."""
         key = (topic, queue_id)
         lane = self.lanes.get(key)
         if lane is None:
@@ -98,9 +98,9 @@ class Appender:
         return lane
 
     def forget(self, topic: str) -> list[Lane]:
-        """Let no queue get what was appended to a topic since the last `take_batch`.
+        """Drop the units of a topic's messages since the last `take_batch`.
 
-        Return the lane of each queue that ever had a message.
+        Return the lane of each queue of the topic that ever had a message.
         """
         lanes = [lane for lane in self.lanes.values() if lane.topic == topic and lane.next]
         for lane in lanes:
@@ -108,10 +108,10 @@ class Appender:
         return lanes
 
     def append(self, message: StoredMessage, now_ms: int) -> AppendResult:
-        """Give a message its place. Its bytes leave with the next `take_batch`.
+        """Assign a place to a message. The next `take_batch` returns its bytes.
 
         Raises:
-            MessageRefused: when it would break a limit of the format; nothing was changed then.
+            MessageRefused: when it breaks a limit of the format; nothing was changed then.
         """
         return self.append_fields(
             self.lane(message.topic, message.queue_id),
@@ -139,7 +139,7 @@ class Appender:
         prepared_transaction_offset: int,
         now_ms: int,
     ) -> AppendResult:
-        """`append` of a message that is given by its fields (the hot path of sends)."""
+        """`append` of a message that is given as fields (the hot path of sends)."""
         log = self._log
         is_queued = sys_flag & TRANSACTION_MASK not in UNQUEUED
         queue_offset = lane.next if is_queued else 0
@@ -186,12 +186,12 @@ class Appender:
         properties: Sequence[bytes],
         now_ms: int,
     ) -> tuple[AppendResult, list[int]]:
-        """Append messages that are like `like` save for these, side by side in the log.
+        """Append messages that share the fields of `like` except these, side by side in the log.
 
-        Return the place of the first, with the end of the last, and where each begins.
+        Return the place of the first message with the end of the last one, and all log offsets.
 
         Raises:
-            MessageRefused: when one would break a limit of the format, or all of them are longer
+            MessageRefused: when a message breaks a limit of the format, or all together are longer
                 than a file of the log; nothing was changed then.
         """
         lane = self.lane(like.topic, like.queue_id)
@@ -236,7 +236,7 @@ class Appender:
         return arrivals
 
     def take_batch(self) -> tuple[LogBatch, Dispatch] | None:
-        """Return what was appended since the last call, and what is due when that is safe."""
+        """Return the batch since the last call, and the dispatch that is due when it is stored."""
         batch = self._log.take_batch()
         if batch is None:
             return None

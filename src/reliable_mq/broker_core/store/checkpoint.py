@@ -1,4 +1,4 @@
-"""The checkpoint: up to which time the files are known to be on the medium.
+"""The checkpoint: the time up to which the files are known to be on the medium.
 
     0 commit log, store time of the last synced message     24 master's flushed offset
     8 consume queues, the same                              32 confirmed offset
@@ -18,7 +18,7 @@ _SAFETY_MS = 3000
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
-    """The times, in milliseconds since the epoch, and two offsets that replication keeps here."""
+    """The times, in milliseconds since the epoch, and two offsets of replication."""
 
     commit_log_time_ms: int = 0
     consume_queue_time_ms: int = 0
@@ -34,10 +34,10 @@ class Checkpoint(msgspec.Struct, kw_only=True):
 
 
 def load_checkpoint(disk: Disk) -> Checkpoint:
-    """Return the checkpoint of a store; all zero when there is none."""
+    """Return the checkpoint of a store; all fields are 0 without a file."""
     return load_fields(disk, PATH, Checkpoint)
 
 
 def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint and sync it. What it claims must be synced before."""
+    """Write and sync the checkpoint. Everything that it claims must be synced before."""
     save_fields(disk, PATH, checkpoint)

@@ -1,12 +1,13 @@
-"""The commit log: the only truth of a broker. Everything else can be built from it again.
+"""The commit log: the only truth of a broker. Everything else can be rebuilt from it.
 
-The log is one sequence of records, cut into segments of one size, each a file named by the offset
-of its first byte (20 digits). A record never spans two segments: when it does not fit, a blank of
-eight bytes marks the rest of the segment as unused and the record begins the next one.
+The log is one sequence of records, in segments of equal size. Each segment is a file that is named
+by the offset of its first byte (20 digits). A record never spans two segments. If it does not fit,
+a blank of eight bytes marks the rest of the segment as unused, and the record begins the next one.
 
-Appending is split so that one write and one sync serve many messages, off the event loop:
-`room_for` gives a record its offset and `add` keeps its bytes; `take_batch` hands out all that came
-since; `write` and `sync` may run in another thread; `mark_written` and `mark_durable` come back.
+Appending has several steps, so that one write and one sync serve many messages, outside the event
+loop. `room_for` assigns an offset to a record and `add` keeps its bytes. `take_batch` returns all
+new records. `write` and `sync` may run in another thread. `mark_written` and `mark_durable` report
+the result.
 
 Invariant S1: 0 <= start <= durable <= written <= end, and batches are contiguous.
 Source: Apache RocketMQ `CommitLog`, `MappedFileQueue`.
@@ -27,12 +28,12 @@ log = logging.getLogger(__name__)
 
 FOLDER = "commitlog"
 
-_PAGE = 4096  # the size of a segment is a multiple of it, as a rule
-_GAP = 16 * 1024  # bytes that are read sooner than a read of its own begins
+_PAGE = 4096  # segment sizes are normally a multiple of it
+_GAP = 16 * 1024  # reading such a gap is cheaper than a second read
 
 
 class SegmentWrite(NamedTuple):
-    """Bytes for one segment: `parts` one after another from `at`."""
+    """Bytes for one segment: the `parts`, one after another, from position `at`."""
 
     segment: DiskFile
     at: int
@@ -40,7 +41,7 @@ class SegmentWrite(NamedTuple):
 
 
 class LogBatch(NamedTuple):
-    """What one turn appended, in log order; `end` is the log's end after it."""
+    """The records that one turn appended, in log order; `end` is the log's end after them."""
 
     writes: list[SegmentWrite]
     end: int
@@ -52,13 +53,13 @@ def segment_path(first_offset: int) -> str:
 
 
 class CommitLog:
-    """The segments of one log, and how far each promise about them has come."""
+    """The segments of one log, and the offsets up to which it is written and durable."""
 
     def __init__(self, disk: Disk, segment_size: int) -> None:
-        """Open the segments that are there; nothing is changed.
+        """Open the existing segments; nothing is changed.
 
         Raises:
-            StoreCorrupt: when a segment is missing in the middle or has another size.
+            StoreCorrupt: when a middle segment is missing, or a segment has a wrong size.
         """
         self._disk = disk
         self._segment_size = segment_size
@@ -67,8 +68,8 @@ class CommitLog:
         self._spare: tuple[int, DiskFile] | None = None
         self._pending: list[SegmentWrite] = []
         self._is_read_ahead = True
-        self._room = 0  # the size of the room that was given last
-        self.capacity_end = 0  # where the newest segment ends
+        self._room = 0  # size of the room that `room_for` returned last
+        self.capacity_end = 0  # end of the newest segment
         self.end = 0
         self.written = 0
         self.durable = 0
@@ -78,7 +79,7 @@ class CommitLog:
     def _load(self) -> None:
         names = [name for name in self._disk.names(FOLDER) if name.isdecimal() and len(name) == 20]
         if names and self._disk.size_of(segment_path(int(names[-1]))) == 0:
-            names.pop()  # the process died while it made this file
+            names.pop()  # the process died while it created this file
         for name in names:
             path = f"{FOLDER}/{name}"
             first = int(name)
@@ -91,19 +92,19 @@ class CommitLog:
                 )
             if first != expected:
                 raise StoreCorrupt(
-                    f"{segment_path(expected)}: this segment is missing, later ones are there; "
+                    f"{segment_path(expected)}: this segment is missing, but later ones exist; "
                     "restore it from a copy"
                 )
             self._keep(first, self._disk.open(path, self._segment_size))
         self.reset_end(self.start)
 
     def _advice_on_size(self, size: int, names: list[str]) -> str:
-        """Say what may help when a segment has not the size that is set."""
+        """Return advice for a segment whose size is not the configured one."""
         others = (self._disk.size_of(f"{FOLDER}/{name}") for name in names)
         is_cut = size % _PAGE or self._segment_size in others
         if size < self._segment_size and is_cut:
             return "the file is cut short; restore it from a copy"
-        return "set mappedFileSizeCommitLog as it was when the log was written"
+        return "set mappedFileSizeCommitLog to its value when the log was written"
 
     def _keep(self, first: int, segment: DiskFile) -> None:
         self._firsts.append(first)
@@ -113,7 +114,7 @@ class CommitLog:
         self.capacity_end = first + self._segment_size
 
     def read_ahead(self, *, is_wanted: bool) -> None:
-        """Let the system read more than it is asked for, in all segments; it does at first."""
+        """Set whether the operating system reads ahead in all segments; on by default."""
         if is_wanted != self._is_read_ahead:
             self._is_read_ahead = is_wanted
             for segment in self._segments:
@@ -121,12 +122,12 @@ class CommitLog:
 
     @property
     def start(self) -> int:
-        """The offset of the oldest byte that is kept."""
+        """The offset of the oldest byte of the log."""
         return self._firsts[0] if self._firsts else 0
 
     @property
     def segment_size(self) -> int:
-        """How many bytes one segment holds."""
+        """Bytes of one segment."""
         return self._segment_size
 
     @property
@@ -135,12 +136,12 @@ class CommitLog:
         return list(self._firsts)
 
     def reset_end(self, end: int) -> None:
-        """Let the log end at `end`: recovery found nothing valid after it."""
+        """Set the end of the log: recovery found nothing valid after it."""
         self.end = self.written = self.durable = end
         self.invariants()
 
     def invariants(self) -> None:
-        """S1; see the module's head."""
+        """S1; see the head of the module."""
         if not 0 <= self.start <= self.durable <= self.written <= self.end:
             raise InvariantBroken(
                 f"S1: start {self.start}, durable {self.durable}, "
@@ -148,9 +149,9 @@ class CommitLog:
             )
 
     def room_for(self, size: int) -> int:
-        """Return the offset of the next record, of `size` bytes; `add` follows, or nothing does.
+        """Return the offset of the next record of `size` bytes; the caller may then call `add`.
 
-        Closes the segment and opens the next one when the record does not fit with a blank.
+        If the record and a blank do not fit, the segment is closed and the next one begins.
         """
         if not self._pending or size + BLANK_SIZE > self.capacity_end - self.end:
             self._pend(size)
@@ -158,10 +159,10 @@ class CommitLog:
         return self.end
 
     def add(self, record: bytes) -> None:
-        """Append a record at the offset that `room_for` gave; it fills the room.
+        """Append a record at the offset from `room_for`; it must have the announced size.
 
         Raises:
-            InvariantBroken: when it does not. Nothing was appended then.
+            InvariantBroken: when its size differs. Nothing was appended then.
         """
         if len(record) != self._room:
             raise InvariantBroken(f"S1: a record of {len(record)} bytes in a room of {self._room}")
@@ -170,10 +171,10 @@ class CommitLog:
         self.end += len(record)
 
     def _pend(self, size: int) -> None:
-        """Begin a write at the log's end, in the segment that has room for `size` bytes."""
+        """Begin a write at the log's end, in a segment with room for `size` bytes."""
         rest = self.capacity_end - self.end
         if size + BLANK_SIZE > rest:
-            segment = self._next_segment()  # raises before anything was changed
+            segment = self._next_segment()  # may raise, so nothing may be changed before
             if rest:
                 self._pend_write()
                 self._pending[-1].parts.append(encode_blank(rest))
@@ -195,12 +196,12 @@ class CommitLog:
         return self._disk.open(segment_path(first), self._segment_size)
 
     def prepare_segment(self) -> None:
-        """Make the next segment's file ahead of need, when the newest is half full.
+        """Create the next segment's file in advance, when the newest segment is half full.
 
-        May run in another thread: at worst the file is opened twice.
+        May run in another thread; in the worst case the file is opened twice.
         """
         first = self.capacity_end
-        if self._spare and self._spare[0] < first:  # it came too late, the log went on without
+        if self._spare and self._spare[0] < first:  # it came too late: the log has its own
             self._let_go_of_spare()
         if self._segments and self._spare is None and first - self.end < self._segment_size // 2:
             segment = self._disk.open(segment_path(first), self._segment_size)
@@ -209,11 +210,11 @@ class CommitLog:
 
     @property
     def is_pending(self) -> bool:
-        """Whether something was appended since `take_batch`."""
+        """Whether there are records since the last `take_batch`."""
         return bool(self._pending)
 
     def take_batch(self) -> LogBatch | None:
-        """Return what was appended since the last call, or None."""
+        """Return the records since the last call, or None."""
         if not self._pending:
             return None
         batch = LogBatch(self._pending, self.end)
@@ -222,32 +223,32 @@ class CommitLog:
 
     @staticmethod
     def write(batch: LogBatch) -> None:
-        """Write the batch; batches must be written in the order in which they were taken."""
+        """Write the batch. Batches must be written in the order of `take_batch`."""
         for segment, at, parts in batch.writes:
             segment.write(at, parts)
             segment.write_ahead(at + sum(map(len, parts)))
 
     @staticmethod
     def sync(batch: LogBatch) -> None:
-        """Return when the batch, and everything before it, is on the medium."""
+        """Return when this batch, and all earlier ones, are on the medium."""
         for segment, _at, _parts in batch.writes:
             segment.sync()
 
     def mark_written(self, end: int) -> None:
-        """Note that all bytes before `end` were handed to the operating system."""
+        """Note that all bytes before `end` are written to the operating system."""
         self.written = max(self.written, end)
         self.invariants()
 
     def mark_durable(self, end: int) -> None:
-        """Note that all bytes before `end` survive a crash, power loss included."""
+        """Note that all bytes before `end` survive a crash, including power loss."""
         self.written = max(self.written, end)
         self.durable = max(self.durable, end)
         self.invariants()
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return `size` written bytes at `offset`, fewer at the end of a segment.
+        """Return `size` written bytes at `offset`, or fewer at the end of a segment.
 
-        Bytes outside the kept log are empty.
+        Outside of the log the result is empty.
         """
         at = bisect_right(self._firsts, offset) - 1
         if at < 0 or offset >= self.written:
@@ -255,17 +256,17 @@ class CommitLog:
         return self._segments[at].copy(offset - self._firsts[at], size)
 
     def read_joined(self, begins: tuple[int, ...], sizes: tuple[int, ...]) -> bytes:
-        """Return what `read` returns for these places, joined, in fewer reads.
+        """Return the joined results of `read` for these places, with fewer reads.
 
-        Places ascend; of one that does not, as a damaged queue names it, anything may come.
+        Places must ascend. If they do not, because a queue is damaged, the result is undefined.
         """
         begin = begins[0]
-        if tuple(accumulate(sizes[:-1], initial=begin)) == begins:  # nothing lies between them
+        if tuple(accumulate(sizes[:-1], initial=begin)) == begins:  # no gaps
             return self.read(begin, sum(sizes))
         return b"".join(self._pieces(begins, sizes))
 
     def _pieces(self, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        """Read over what lies between neighbours, unless it is much or a segment ends there."""
+        """Read across small gaps between places, but not across the end of a segment."""
         begin = begins[0]
         span = begins[-1] + sizes[-1] - begin
         if 0 < span <= sum(sizes) + _GAP * (len(sizes) - 1):
@@ -283,7 +284,7 @@ class CommitLog:
         """Return (first offset, file) of the segment that holds `offset`.
 
         Raises:
-            StoreCorrupt: when the log does not hold it.
+            StoreCorrupt: when no segment holds it.
         """
         at = bisect_right(self._firsts, offset) - 1
         if at < 0 or offset >= self._firsts[at] + self._segment_size:
@@ -291,27 +292,27 @@ class CommitLog:
         return self._firsts[at], self._segments[at]
 
     def name_damage(self, begin: int, end: int) -> None:
-        """Name in the process's log, once, that no valid record lies between two log offsets."""
+        """Log once that there is no valid record between two log offsets."""
         stretch = self.damage.note(begin, end)
         if stretch is None:
             return
         first, _segment = self.segment_at(begin)
         log.warning(
             "%s: no valid record at %d (log offset %d), %d bytes are damaged: readers skip them "
-            "and get what lies behind; restore the file from a copy",
+            "and get the records after them; restore the file from a copy",
             segment_path(first),
             begin - first,
             begin,
             stretch.end - begin,
         )
         if len(self.damage.stretches) == STRETCHES_MAX:
-            log.error("damage at %d places was named, what follows is not", STRETCHES_MAX)
+            log.error("%d damaged places were logged; further ones are not", STRETCHES_MAX)
 
     def cut(self, end: int) -> None:
-        """Let the log end at `end`, durably: later segments go, and the rest of its own is zero.
+        """Let the log end at `end`, durably: remove later segments, zero the rest of the last one.
 
-        What was there must never be taken for records again, when the log was written anew exactly
-        up to it.
+        Old bytes after the end must never be read as records when the log has grown again exactly
+        up to them.
         """
         self._let_go_of_spare()
         while self._firsts and self._firsts[-1] > end:
@@ -324,9 +325,9 @@ class CommitLog:
         self.reset_end(end)
 
     def take_oldest(self, count: int) -> list[tuple[DiskFile, str]]:
-        """Forget the oldest segments, never the newest, nor what is not durable.
+        """Forget the oldest segments, but never the newest one or one that is not durable.
 
-        Return them with their paths: they may be closed and removed in another thread.
+        Return them with their paths. They may be closed and removed in another thread.
         """
         taken: list[tuple[DiskFile, str]] = []
         while count > len(taken) and len(self._firsts) > 1 and self._firsts[1] <= self.durable:
@@ -335,7 +336,7 @@ class CommitLog:
         return taken
 
     def segments_from(self, offset: int) -> list[DiskFile]:
-        """Return the segments that hold bytes at or after `offset`."""
+        """Return the segments with bytes at or after `offset`."""
         return self._segments[max(bisect_right(self._firsts, offset) - 1, 0) :]
 
     def _let_go_of_spare(self) -> None:
@@ -344,7 +345,7 @@ class CommitLog:
             self._spare = None
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._let_go_of_spare()
         for segment in self._segments:
             segment.close()

@@ -1,10 +1,10 @@
-"""A consume queue: where in the commit log the n-th message of one queue is.
+"""A consume queue: the place in the commit log of each message of one queue.
 
-Units of 20 bytes, `commit-log offset i64 | size i32 | tags code i64`, in files of 300,000 units
-named by the position of their first byte. Unit n is message n of the queue. A unit with size 0 was
-not written yet. The files can be built from the log again, so they need no sync of their own
-before an acknowledgement; for the same reason units that were not synced are never trusted after
-a crash: the system writes pages in any order, so that good units may stand behind a hole.
+Units of 20 bytes, `commit-log offset i64 | size i32 | tags code i64`, are in files of 300,000
+units. A file is named by the position of its first byte. Unit n is message n of the queue. A unit
+of size 0 is not written yet. The files can be rebuilt from the log, so an acknowledgement needs no
+sync of them. For the same reason unsynced units are never trusted after a crash: the system writes
+pages in any order, so good units may follow a hole.
 
 Invariant Q1: units are contiguous from `first` to `end`, and their log offsets increase.
 Source: Apache RocketMQ `ConsumeQueue`.
@@ -28,11 +28,11 @@ _UNIT = struct.Struct(">qiq")
 pack_unit = _UNIT.pack  # commit-log offset, size, tags code
 _GATHERED_MAX = 512
 _0 = QueueBegin()
-_BLANK_UNIT = _UNIT.pack(0, 0x7FFFFFFF, 0)  # before the first unit of a queue that begins later
+_BLANK_UNIT = _UNIT.pack(0, 0x7FFFFFFF, 0)  # fills a file before the first unit of its queue
 
 
 class QueueUnit(NamedTuple):
-    """Where one message is, and the hash of its tag."""
+    """The place and size of a message in the log, and the hash of its tag."""
 
     commit_log_offset: int
     size: int
@@ -40,7 +40,7 @@ class QueueUnit(NamedTuple):
 
 
 class RecordPlaces(NamedTuple):
-    """Where some records begin in the log, and their sizes."""
+    """Log offsets and sizes of some records."""
 
     begins: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -48,12 +48,12 @@ class RecordPlaces(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _places_of(count: int) -> struct.Struct:
-    """Return what reads log offset and size of so many units."""
+    """Return a struct that reads log offset and size of `count` units."""
     return struct.Struct(">" + "qi8x" * count)
 
 
 class Arrivals(msgspec.Struct):
-    """What one batch of the log brings to one queue: its units from message `first` on."""
+    """The units of one queue in one batch of the log, from message `first` on."""
 
     topic: str
     queue_id: int
@@ -62,15 +62,15 @@ class Arrivals(msgspec.Struct):
     tags_codes: set[int]
     last_log_offset: int
     log_end: int
-    size: int  # of the records, bytes
+    size: int  # bytes of the records
 
 
 class ConsumeQueue:
     """The units of one queue of one topic.
 
-    `first` and `end` are message numbers. `last_log_offset` is where the last unit's record begins
-    in the log (-1 without one), `log_end` where it ends. `begin`: 0, or where the queue went on
-    when its topic had been deleted.
+    `first` and `end` are message numbers. `last_log_offset` is the log offset of the last unit's
+    record (-1 without one); `log_end` is its end. `begin` is 0, or the next message number at the
+    time when the topic was deleted.
     """
 
     __slots__ = (
@@ -94,20 +94,20 @@ class ConsumeQueue:
     def __init__(
         self, disk: Disk, topic: str, queue_id: int, file_size: int = SIZE, origin: QueueBegin = _0
     ) -> None:
-        """Open the files that are there and not stale; nothing is changed.
+        """Open the existing files that are not stale; nothing is changed.
 
         Raises:
-            StoreCorrupt: when a file has another size.
+            StoreCorrupt: when a file has a wrong size.
         """
         self._disk = disk
         self.topic = topic
         self.queue_id = queue_id
-        self.size_put = 0  # bytes of the records that were put since `take_growth`
+        self.size_put = 0  # bytes of records since the last `take_growth`
         self._folder = f"{FOLDER}/{topic}/{queue_id}"
         self._per_file = file_size // CONSUME_QUEUE_UNIT_SIZE
         self._files: dict[int, DiskFile] = {}
         self._dirty: set[int] = set()
-        self._gathered: list[bytes] = []  # units before `end` that are not written yet
+        self._gathered: list[bytes] = []  # the last units before `end`, not written yet
         self.begin = self.first = self.end = origin.begin
         self.last_log_offset = -1
         self.log_end = 0
@@ -123,7 +123,7 @@ class ConsumeQueue:
             if size != self._file_size:
                 raise StoreCorrupt(
                     f"{path}: {size} bytes instead of {self._file_size}; "
-                    "set mappedFileSizeConsumeQueue as it was when the file was written"
+                    "set mappedFileSizeConsumeQueue to its value when the file was written"
                 )
             number = int(name) // self._file_size
             self._files[number] = self._disk.open(path, self._file_size)
@@ -143,25 +143,25 @@ class ConsumeQueue:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether no file is missing between the first and the last."""
+        """Whether no file is missing between the first one and the last one."""
         return not self._files or len(self._files) == max(self._files) - min(self._files) + 1
 
     def is_filled(self, end: int) -> bool:
-        """Whether the files hold units up to message `end`: the first and last of each are read."""
+        """Whether each file has units up to message `end`: its first and last unit are checked."""
         edges = {self.first, end - 1}
         for index in range(self.first - self.first % self._per_file, end, self._per_file):
             edges |= {index, index - 1}
         return all(self.unit(edge).size > 0 for edge in edges if self.first <= edge < end)
 
     def invariants(self) -> None:
-        """Q1, as far as it can be seen without reading."""
+        """Check Q1 as far as this is possible without reading."""
         waiting = len(self._gathered)
         if not (0 <= self.first <= self.end - waiting <= self.end):
             extent = f"units {self.first} to {self.end}, {waiting} of them not written"
             raise InvariantBroken(f"Q1: {self._folder}: {extent}")
 
     def _first_that(self, is_beyond: Callable[[QueueUnit], bool]) -> int:
-        """Return the first of the units from `first` to `end` that lies beyond, by bisection."""
+        """Return the first unit from `first` to `end` for which `is_beyond` is true; bisection."""
         low, high = self.first, self.end
         while low < high:
             middle = (low + high) // 2
@@ -174,7 +174,7 @@ class ConsumeQueue:
     def index_of(self, log_offset: int) -> int:
         """Return the number of the first unit whose record is at or after `log_offset`.
 
-        Units from a hole on count as after: see the module's head.
+        Units from a hole on count as after it; see the head of the module.
         """
         return self._first_that(lambda unit: unit.commit_log_offset >= log_offset or unit.size <= 0)
 
@@ -198,9 +198,9 @@ class ConsumeQueue:
         return file
 
     def put(self, arrivals: Arrivals) -> None:
-        """Add units, the first of which must be the next. They can be read; `flush` writes them.
+        """Add units; the first must be the next message. They are readable; `flush` writes them.
 
-        A queue that is empty may begin at any message.
+        An empty queue may begin at any message.
         """
         if arrivals.first != self.end:
             self._begin_at(arrivals.first)
@@ -212,19 +212,19 @@ class ConsumeQueue:
 
     @property
     def is_due(self) -> bool:
-        """Whether so many units wait that they should be written now."""
+        """Whether there are enough unwritten units for a write."""
         return len(self._gathered) >= _GATHERED_MAX
 
     def take_growth(self) -> tuple[int, int]:
-        """Return how many messages were put since the last call, and their bytes."""
+        """Return the number of messages since the last call, and their bytes."""
         count, size = self.end - self._counted, self.size_put
         self._counted, self.size_put = self.end, 0
         return count, size
 
     def extend(self, index: int, units: bytes) -> None:
-        """Add and write many units at once, the first of which is that of message `index`.
+        """Add and write many units at once, from message `index` on.
 
-        Those that find no room wait for `flush`, as with `put`; see `is_waiting`.
+        Units for which the disk has no room wait for `flush`, as with `put`; see `is_waiting`.
         """
         if index != self.end:
             self._begin_at(index)
@@ -248,7 +248,7 @@ class ConsumeQueue:
         self._set_end(index + len(self._gathered))
 
     def begin_anew(self, number: int) -> list[tuple[DiskFile, str]]:
-        """Forget all messages; go on at `number`, or behind it where a file begins; see `trim`."""
+        """Forget all messages; continue at `number`, or at the next begin of a file; see `trim`."""
         files = self.take_files()
         self._gathered = []
         self.begin = self.first = -(-number // self._per_file) * self._per_file
@@ -258,11 +258,11 @@ class ConsumeQueue:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether units wait for `flush`."""
+        """Whether some units are not written yet."""
         return bool(self._gathered)
 
     def _begin_at(self, index: int) -> None:
-        """Let an empty queue begin at `index`: the units before it in its first file are blank."""
+        """Let an empty queue begin at `index`; blank units fill its first file before that."""
         if self.end > self.first or index < self.end:
             raise InvariantBroken(f"Q1: {self._folder}: unit {index} after {self.end - 1}")
         number, at = self._place(index)
@@ -271,10 +271,10 @@ class ConsumeQueue:
         self.first = self.end = index
 
     def flush(self) -> None:
-        """Write the units that were put, one write for each file.
+        """Write the unwritten units, one write per file.
 
         Raises:
-            OSError, StoreError: when the disk fails. The units stay, readable, for the next call.
+            OSError, StoreError: when the disk fails. The units stay readable, for the next call.
         """
         units = self._gathered
         index = self.end - len(units)
@@ -300,7 +300,7 @@ class ConsumeQueue:
         return self._path(index // self._per_file)
 
     def mend(self, index: int, unit: QueueUnit) -> None:
-        """Write the unit of a message that has one already."""
+        """Replace the unit of a message."""
         number, at = self._place(index)
         self._file(number).write(at, (pack_unit(*unit),))
         self._dirty.add(number)
@@ -308,11 +308,11 @@ class ConsumeQueue:
             self._set_end(self.end)
 
     def units(self, index: int, count: int) -> list[QueueUnit]:
-        """Return up to `count` units from message `index`, as many as one file holds."""
+        """Return up to `count` units from message `index` on, but only from one file."""
         return [QueueUnit(*unit) for unit in _UNIT.iter_unpack(self._packed(index, count))]
 
     def places(self, index: int, count: int) -> RecordPlaces | None:
-        """Return what `units` returns without a step for each; None when there are none."""
+        """Return the places of `units` without a step per unit; None without units."""
         packed = self._packed(index, count)
         if not packed:
             return None
@@ -320,7 +320,7 @@ class ConsumeQueue:
         return RecordPlaces(fields[::2], fields[1::2])
 
     def _packed(self, index: int, count: int) -> bytes:
-        """Return the bytes of units, those that wait for `flush` included."""
+        """Return the bytes of units, including unwritten ones."""
         number, in_file = divmod(index, self._per_file)
         count = min(count, self.end - index, self._per_file - in_file)
         written_end = self.end - len(self._gathered)
@@ -338,7 +338,7 @@ class ConsumeQueue:
         return packed
 
     def cut(self, end: int) -> None:
-        """Forget the units from message `end` on, and whatever else stands there."""
+        """Forget the units from message `end` on, and clear the rest of the files."""
         keep, at = self._place(end)
         for number in sorted(self._files, reverse=True):
             if number > keep or (number == keep and at == 0 and number > min(self._files)):
@@ -352,8 +352,8 @@ class ConsumeQueue:
     def trim(self, log_start: int) -> list[tuple[DiskFile, str]]:
         """Let the queue begin with its first record at or after `log_start`.
 
-        Return the files that hold nothing else, to be closed and removed in another thread. The
-        last file stays, as it knows which number comes next.
+        Return the files with only older units; the caller closes and removes them, perhaps in
+        another thread. The last file stays, because it holds the next message number.
         """
         if (
             self.first == self.end
@@ -375,7 +375,7 @@ class ConsumeQueue:
         return files
 
     def reset(self) -> None:
-        """Forget everything: the queue is built from the log again, from its first message."""
+        """Forget everything, so that the queue can be rebuilt from the log."""
         for file, path in sorted(self.take_files(), key=itemgetter(1), reverse=True):
             file.close()
             self._disk.remove(path)
@@ -389,7 +389,7 @@ class ConsumeQueue:
         return unsynced
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for file in self._files.values():
             file.close()
 

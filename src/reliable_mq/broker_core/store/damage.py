@@ -1,7 +1,7 @@
-"""Damage: stretches of the log in which no valid record lies, though valid ones lie behind them.
+"""Damage: ranges of the log without a valid record, although valid records follow.
 
-Receives where recovery and readers found damage; hands on whether a place is known to be damaged,
-so that each is named in the process's log once; refuses to look at the log itself.
+Receives the damage that recovery and readers find. Answers whether a place is known to be damaged,
+so that each damage is logged only once. Does not read the log.
 
 Invariant S3: stretches are in the order of the log and do not overlap.
 """
@@ -12,21 +12,21 @@ from typing import NamedTuple
 
 from reliable_mq.errors import InvariantBroken
 
-STRETCHES_MAX = 10_000  # so that a medium that dies fills neither memory nor the process's log
+STRETCHES_MAX = 10_000  # limits memory and log lines when a medium dies
 
 
 class DamagedRange(NamedTuple):
-    """Damage from one log offset to another."""
+    """Damage between two log offsets."""
 
     begin: int
     end: int
 
 
 class KnownDamage:
-    """The damage that was found; `stretches` is empty as long as the log is whole.
+    """The damage that was found; `stretches` is empty while the log is whole.
 
-    `sought_from` is the log offset from which on all was looked at when the log was opened, or
-    written since.
+    All bytes from log offset `sought_from` on were checked when the log was opened, or were written
+    later.
     """
 
     def __init__(self) -> None:
@@ -34,22 +34,22 @@ class KnownDamage:
         self.sought_from = 0
 
     def invariants(self) -> None:
-        """See the module's head."""
+        """S3; see the head of the module."""
         if any(one.end > other.begin for one, other in pairwise(self.stretches)):
             raise InvariantBroken(f"S3: damage overlaps: {self.stretches}")
 
     def covers(self, offset: int) -> bool:
-        """Whether a log offset lies in a stretch that is known."""
+        """Whether a log offset is in a known damaged range."""
         at = bisect_right(self.stretches, offset, key=_begin)
         return at > 0 and offset < self.stretches[at - 1].end
 
     def end_at(self, offset: int) -> int:
-        """Return where the known stretch ends that holds a log offset; the next one without."""
+        """Return the end of the known range that holds a log offset; without one, offset + 1."""
         at = bisect_right(self.stretches, offset, key=_begin)
         return max(self.stretches[at - 1].end if at else 0, offset + 1)
 
     def is_excluded(self, begin: int, end: int) -> bool:
-        """Whether it is known that there is no damage between two log offsets."""
+        """Whether it is certain that there is no damage between two log offsets."""
         if begin < self.sought_from:
             return False
         if not self.stretches:
@@ -59,11 +59,11 @@ class KnownDamage:
         return is_before and (at == len(self.stretches) or end <= self.stretches[at].begin)
 
     def note(self, begin: int, end: int) -> DamagedRange | None:
-        """Note damage; return as much of it as is to be named, None when it is known already.
+        """Note damage; return the part that must be logged, or None when it is known already.
 
         Args:
-            begin: the log offset where no valid record is.
-            end: where one may be again; damage that is known further on ends it.
+            begin: the log offset without a valid record.
+            end: where a valid record may begin again; the next known damage ends the range earlier.
         """
         if len(self.stretches) == STRETCHES_MAX or self.covers(begin):
             return None
@@ -74,7 +74,7 @@ class KnownDamage:
         return self.stretches[at]
 
     def forget_before(self, log_start: int) -> None:
-        """Forget the stretches of segments that are gone."""
+        """Forget the damage in removed segments."""
         self.stretches = [stretch for stretch in self.stretches if stretch.end > log_start]
 
 

@@ -1,15 +1,16 @@
-"""Which messages went with their topics, and the file `config/deletedTopics.json`.
+"""Messages that were deleted with their topics, and the file `config/deletedTopics.json`.
 
-Receives topics that are deleted; hands on which records do not count, and with which number a queue
-goes on; refuses to touch a file. The records stay in the log until the log is cut there. Their
-numbers are not used again: a position that somebody kept names no other message.
+Receives deleted topics. Decides which records do not count, and with which message number a queue
+continues. Touches no other file. The records stay in the log until retention removes them. Their
+numbers are never used again, so a stored offset never names another message.
 
-A queue goes on with the first number of a new file, so that no file of it holds an old message.
-Apache's broker, which may open the store next, reads nothing of it either; before the first number
-inside a file it would read nonsense.
+A queue continues with the first number of a new file, so that its files have no old message.
+Apache's broker may open the store next, and cannot read old messages either. If a queue began
+inside a file, Apache's broker would read invalid units.
 
-Apache's broker ignores this file. It removes the folders of the queues that it deletes, and begins
-them at 0 again. What it deleted is seen from that, when it wrote the table of topics last.
+Apache's broker ignores this file. When it deletes a queue, it removes the folder, and the queue
+begins at 0 again. If that broker wrote the table of topics last, missing folders show its
+deletions.
 """
 
 from bisect import bisect_left
@@ -29,31 +30,31 @@ log = limited_log(__name__)
 
 FOLDER = "consumequeue"
 PATH = "config/deletedTopics.json"
-_BLANK_SIZE = 0x7FFFFFFF  # in a unit that stands before the first of its queue
+_BLANK_SIZE = 0x7FFFFFFF  # size in a blank unit before the first unit of a queue
 _Number = Annotated[int, msgspec.Meta(ge=0, le=I64_MAX)]
 
 
 @decodable
 class Deletion(msgspec.Struct, frozen=True, rename="camel"):
-    """Records of a queue before `log_end` do not count; the queue goes on with `begin`."""
+    """Records of a queue before `log_end` do not count; the queue continues with `begin`."""
 
     log_end: _Number
     begin: _Number
 
 
 class QueueBegin(NamedTuple):
-    """Where a queue begins, and the names of its files that hold deleted messages only."""
+    """Where a queue begins, and the names of its files with only deleted messages."""
 
     begin: int = 0
     stale: frozenset[str] = frozenset()
 
 
 class Deletions:
-    """What was deleted of which queue. The topic may be there again."""
+    """The deletions by topic and queue. A topic may exist again."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[int, Deletion]] = {}
-        self._folders: frozenset[tuple[str, int]] | None = None  # while others' are looked at
+        self._folders: frozenset[tuple[str, int]] | None = None  # while recovery runs
         self._is_news = False
 
     def note(self, topic: str, queue_id: int, log_end: int, begin: int) -> None:
@@ -65,11 +66,12 @@ class Deletions:
         self._is_news = True
 
     def note_others(self, disk: Disk, progress: StoreProgress | None, *, was_killed: bool) -> None:
-        """Note what another broker deleted, which wrote the table of topics last.
+        """Note the deletions of another broker that wrote the table of topics last.
 
-        A queue without a folder is deleted: after a clean stop every queue with a message has one,
-        and after a kill those that `progress` knows. Where the log ends is not known yet: `settle`
-        says it. Without any folder nothing is noted: then all queues are built from the log again.
+        A queue without a folder is deleted. After a clean stop every queue with a message has a
+        folder; after a crash the queues that `progress` knows have one. The end of the log is not
+        known yet; `settle` sets it. Without any folder nothing is noted, because then all queues
+        are rebuilt from the log.
         """
         folders = frozenset(
             (topic, int(queue_id))
@@ -93,10 +95,10 @@ class Deletions:
                     self.note(topic, queue_id, begin, 0)
 
     def settle(self, log_end: int) -> bool:
-        """Say where the log ends; return whether the file has to be written.
+        """Set the end of the log; return whether the file must be written.
 
-        No deletion reaches behind that end: the messages that come there are new. Where the log
-        lost its end in a crash, what was deleted reached further.
+        No deletion reaches beyond this end, because later messages are new. A crash may have
+        shortened the log, so a deletion may have reached further.
         """
         self._folders = None
         for topic, queues in self._topics.items():
@@ -130,7 +132,7 @@ class Deletions:
         return deletion is not None and log_offset < deletion.log_end
 
     def queues(self) -> list[tuple[str, int]]:
-        """Return the queues that go on with another number than 0."""
+        """Return the queues that continue with a number above 0."""
         return [
             (topic, queue_id)
             for topic, queues in self._topics.items()
@@ -139,7 +141,7 @@ class Deletions:
         ]
 
     def origin(self, disk: Disk, topic: str, queue_id: int, file_size: int) -> QueueBegin:
-        """Return how a queue begins, and which of its files nobody may read."""
+        """Return the begin of a queue, and its stale files, which must not be read."""
         deletion = self._topics.get(topic, {}).get(queue_id)
         begin = deletion.begin if deletion else 0
         begin += -begin % (file_size // CONSUME_QUEUE_UNIT_SIZE)
@@ -152,19 +154,19 @@ class Deletions:
             if not is_before or disk.size_of(f"{folder}/{name}") != file_size:
                 continue
             if _log_begin(disk, f"{folder}/{name}", file_size) >= deletion.log_end:
-                # Apache's broker made the topic again, and began at 0.
+                # Apache's broker created the topic again, and its queue began at 0.
                 self.note(topic, queue_id, deletion.log_end, 0)
                 return QueueBegin()
             stale.add(name)
         return QueueBegin(begin, frozenset(stale))
 
     def is_kept(self, topic: str, log_start: int) -> bool:
-        """Whether the log may still hold deleted records of a topic."""
+        """Whether the log may still have deleted records of a topic."""
         queues = self._topics.get(topic, {})
         return any(each.log_end > log_start for each in queues.values())
 
     def forget(self, log_start: int, is_used: Callable[[str], bool]) -> bool:
-        """Forget topics that nobody uses, and whose records are gone; return whether some went."""
+        """Forget unused topics without records in the log; return whether there were any."""
         kept = {
             topic: queues
             for topic, queues in self._topics.items()
@@ -175,20 +177,20 @@ class Deletions:
         return is_news
 
     def dump(self) -> str:
-        """Return the text of the file."""
+        """Return the content of the file."""
         return msgspec.json.encode({"topics": self._topics}).decode()
 
     def load(self, text: str) -> None:
-        """Take the deletions from the text of the file.
+        """Load the deletions from the content of the file.
 
         Raises:
-            ValueError: when the text is no such file.
+            ValueError: when the text is not in the format of this file.
         """
         self._topics = msgspec.json.decode(text, type=_File).topics
 
 
 def _log_begin(disk: Disk, path: str, size: int) -> int:
-    """Return where the record of the first unit of a file of a queue begins; -1 without one."""
+    """Return the log offset of the first unit in a file of a queue; -1 without units."""
     if size < CONSUME_QUEUE_UNIT_SIZE:
         return -1
     file = disk.open(path, size)

@@ -1,7 +1,7 @@
-"""The port to a disk: what the store asks of files.
+"""The port to a disk: the file operations that the store needs.
 
-`runtime.file_disk.FileDisk` is the real one; `testing.memory_disk.MemoryDisk` forgets what was not
-synced. Paths are relative to the store's root, with forward slashes.
+`runtime.file_disk.FileDisk` is the real implementation. `testing.memory_disk.MemoryDisk` loses
+unsynced data. Paths are relative to the store's root, with forward slashes.
 """
 
 import errno
@@ -12,11 +12,11 @@ from reliable_mq.errors import StoreError
 
 
 class DiskFile(Protocol):
-    """A file of fixed size, zero where nothing was written."""
+    """A file of fixed size; bytes that were never written are zero."""
 
     @property
     def size(self) -> int:
-        """How long the file is, in bytes."""
+        """The size of the file in bytes."""
         ...
 
     def read(self, at: int, size: int) -> bytes:
@@ -24,105 +24,105 @@ class DiskFile(Protocol):
         ...
 
     def copy(self, at: int, size: int) -> bytes:
-        """Return what `read` returns, and keep none of it mapped: for passing once over a log."""
+        """Return what `read` returns, but keep no memory mapped; for a single pass over a log."""
         ...
 
     def reserve(self, size: int) -> None:
-        """Take room on the medium for the first `size` bytes, so that `put_ints` finds it.
+        """Allocate the first `size` bytes on the medium, so that `put_ints` has room.
 
         Raises:
-            OSError: when there is none.
+            OSError: when there is no room.
         """
         ...
 
     def ints(self, places: Sequence[int]) -> list[int]:
-        """Return the signed 4-byte numbers at these places, which are reserved.
+        """Return the signed 4-byte numbers at these places, which must be reserved.
 
-        The number at place n begins with byte 4 * n.
+        The number at place n begins at byte 4 * n.
         """
         ...
 
     def put_ints(self, numbers: Mapping[int, int]) -> None:
-        """Write signed 4-byte numbers, by place as `ints` has it; durable only after `sync`."""
+        """Write signed 4-byte numbers by place, as in `ints`; durable only after `sync`."""
         ...
 
     def find(self, needle: bytes, at: int) -> int:
-        """Return where `needle` (not all zeros) is found at or after `at`, or -1.
+        """Return the position of `needle` (not all zeros) at or after `at`, or -1.
 
-        Parts of the file that were never written cost nothing.
+        Parts of the file that were never written are skipped without reading.
         """
         ...
 
     def write(self, at: int, parts: Sequence[bytes]) -> None:
-        """Write `parts` one after another, from `at`. Durable only after `sync`."""
+        """Write `parts`, one after another, from position `at`. Durable only after `sync`."""
         ...
 
     def write_ahead(self, at: int) -> None:
-        """Expect writes at and after `at`: take room for some more on the medium.
+        """Expect writes at and after `at`: allocate some more room on the medium.
 
-        Writes that find their room taken are synced sooner. Changes nothing that can be read.
+        Syncs of allocated room are faster. The content does not change.
 
         Raises:
-            OSError: when the medium is full; what was expected before still fits.
+            OSError: when the medium is full; room that was allocated before stays.
         """
         ...
 
     def clear(self, at: int) -> bool:
-        """Let everything from `at` on be zero, durable only after `sync`; return whether it was.
+        """Set everything from `at` on to zero; durable only after `sync`.
 
-        True means that nothing had to be written.
+        Return True if it was zero already, so that nothing was written.
         """
         ...
 
     def sync(self) -> None:
-        """Return when all that was written before, and the file's name, are on the medium."""
+        """Return when all earlier writes, and the name of the file, are on the medium."""
         ...
 
     def read_ahead(self, *, is_wanted: bool) -> None:
-        """Let the system read more than it is asked for, or not."""
+        """Set whether the operating system reads ahead in this file."""
         ...
 
     def release(self) -> None:
-        """Let go of memory that reads took; what was written is kept, durable or not."""
+        """Release memory that reads used; written data stays, durable or not."""
         ...
 
     def close(self) -> None:
-        """Let go of the file; what was written is kept, durable or not."""
+        """Close the file; written data stays, durable or not."""
         ...
 
 
 class Disk(Protocol):
-    """The folder that holds a store."""
+    """The folder of a store."""
 
     @property
     def boot_id(self) -> str:
-        """What names the machine's current run, or "" when unknown.
+        """An id of the machine's current boot, or "" when unknown.
 
-        While it stays the same there was no power loss: what was written is there, synced or not.
+        While it is the same, there was no power loss: written data is there, synced or not.
         """
         ...
 
     @property
     def used_ratio(self) -> float:
-        """Return how full the medium is for programs, 0 to 1, rounded up to a hundredth."""
+        """The used share of the medium for programs, 0 to 1, rounded up to a hundredth."""
         ...
 
     @property
     def capacity(self) -> tuple[int, int]:
-        """Return how many bytes the medium holds, and how many of them are free."""
+        """Size of the medium and free bytes, both in bytes."""
         ...
 
     def modified_ms(self, path: str) -> int:
-        """Return when a file was written last, in milliseconds since the epoch; -1 without one."""
+        """Return the time of a file's last write in ms since the epoch; -1 without the file."""
         ...
 
     def open(self, path: str, size: int) -> DiskFile:
-        """Open a file, or create it with `size` zero bytes, folders included.
+        """Open a file, or create it with `size` zero bytes; missing folders are created, too.
 
-        A file that exists keeps the size it has, unless that is 0: it was being created.
+        An existing file keeps its size. A size of 0 means that its creation was interrupted.
 
         Raises:
-            StoreError: when it cannot be opened, or the path leads out of the folder.
+            StoreError: when the file cannot be opened, or the path leaves the folder.
         """
         ...
 
@@ -131,30 +131,30 @@ class Disk(Protocol):
         ...
 
     def size_of(self, path: str) -> int:
-        """Return the size of a file, or -1 when there is none."""
+        """Return the size of a file, or -1 without the file."""
         ...
 
     def read_text(self, path: str) -> str:
-        """Return the text of a file; empty when there is none."""
+        """Return the text of a file; empty without the file."""
         ...
 
     def write_text(self, path: str, text: str) -> None:
-        """Replace the text of a file, durably and whole: readers see the old or the new text."""
+        """Replace the text of a file, durably and atomically."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file or an empty folder, durably; one that is not there is no error."""
+        """Remove a file or an empty folder, durably; a missing one is not an error."""
         ...
 
 
 def path_inside(path: str) -> str:
-    """Return a path below a store's folder as it is.
+    """Return `path` unchanged if it is inside the store's folder.
 
     Raises:
-        StoreError: when it leads out of that folder. Names of topics are part of paths.
+        StoreError: when the path leaves the folder. Paths contain names of topics.
     """
     if path.startswith("/") or "\0" in path or ".." in path.split("/"):
-        raise StoreError(f"{path!r} is no path inside of a store")
+        raise StoreError(f"{path!r} is not a path inside the store")
     return path
 
 
@@ -162,24 +162,24 @@ _OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 def is_out_of_room(error: BaseException) -> bool:
-    """Whether an `OSError`, or a `StoreError` because of one, says that there is no room.
+    """Whether an `OSError`, or a `StoreError` with such a cause, means that there is no room.
 
-    The medium is full, or the process or the system may open no more files. In both cases what is
-    stored is sound, and the broker goes on when there is room.
+    The medium is full, or the process or the system has too many open files. In both cases the
+    stored data is sound, and the broker continues when there is room.
     """
     return _number_of(error) in _OUT_OF_ROOM
 
 
 def is_out_of_descriptors(error: BaseException) -> bool:
-    """Whether an error says that a file could not be opened, because too many are open.
+    """Whether an error means that a file cannot be opened because too many are open.
 
-    No write and no sync fails with it, so what failed may be tried again.
+    Writes and syncs never fail with it, so the failed operation may be retried.
     """
     return _number_of(error) in (errno.EMFILE, errno.ENFILE)
 
 
 class DiskShortage(NamedTuple):
-    """What there is too little of, and what to do about it."""
+    """The resource that is exhausted, and advice."""
 
     what: str
     advice: str
@@ -197,7 +197,7 @@ _LACKS = {
 
 
 def lack_of(error: BaseException) -> DiskShortage:
-    """Return what an error with `is_out_of_room` is for want of."""
+    """Return the exhausted resource of an error for which `is_out_of_room` is true."""
     return _LACKS.get(_number_of(error), DiskShortage("the disk is full", "make room"))
 
 

@@ -1,7 +1,7 @@
-"""Evidence: what lies on the disk when a store is opened, and what it proves of a bad place.
+"""Evidence: the state of the disk when a store is opened, and what it proves about a bad place.
 
-Receives log, queues, checkpoint and note; hands on whether the log ends at a bad place, goes on
-behind it, or cannot be used; refuses to change anything. The rules stand in `recovery`.
+Receives log, queues, checkpoint and progress note. Decides whether the log ends at a bad place,
+continues after it, or cannot be used. Changes nothing. `recovery` documents the rules.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ QueueKey = tuple[str, int]
 
 
 class Evidence(NamedTuple):
-    """What lies on the disk, and how the store was left."""
+    """The content of the disk, and how the store was closed."""
 
     log: CommitLog
     queues: Mapping[QueueKey, ConsumeQueue]
@@ -42,18 +42,18 @@ class Evidence(NamedTuple):
 
     @property
     def newest_progress(self) -> StoreProgress | None:
-        """The note, when nobody else wrote the store since."""
+        """The progress note, if no other broker wrote the store after it; else None."""
         note = self.progress
         return note if note and note.is_newest(self.checkpoint) else None
 
     @property
     def is_same_boot(self) -> bool:
-        """Whether the machine runs since the store was opened: only the process may have died."""
+        """Whether the machine has run since the store was opened, so only the process crashed."""
         note = self.newest_progress
         return note is not None and note.boot_id == self.boot_id != ""
 
     def was_durable(self, record: FoundRecord) -> bool:
-        """Whether a record was complete before the last stop."""
+        """Whether a record is known to have been complete before the last stop."""
         if not self.was_killed or store_time_ms(record) < self.checkpoint.commit_log_time_ms:
             return True
         note = self.newest_progress
@@ -65,20 +65,20 @@ class Evidence(NamedTuple):
         )
 
     def written_behind(self, place: int) -> FoundRecord | None:
-        """Return the first valid record behind a place, if it proves that the place was written.
+        """Return the first valid record after a place, if it proves that the place was written.
 
-        Rule 4. What is durable is a beginning of the log, so that the first one decides for all.
+        See rule 4. The durable part is a prefix of the log, so the first record is sufficient.
         """
         later = next_record(self.log, place)
         is_proof = later is not None and (self.is_same_boot or self.was_durable(later))
         return later if is_proof else None
 
     def goes_on_at(self, bad: int) -> int:
-        """Return where the log goes on behind a place without a valid record; -1: it ends there.
+        """Return where the log continues after a place without a valid record; -1: it ends there.
 
         Raises:
             StoreCorrupt: when the rest of the segment is damaged; see rule 3.
-            StoreError: when the log goes on in a newer format.
+            StoreError: when the log continues in a newer format.
         """
         log = self.log
         if bad >= log.capacity_end:
@@ -105,9 +105,9 @@ class Evidence(NamedTuple):
 
 
 def _is_magic_damaged(log: CommitLog, bad: int) -> bool:
-    """Whether a record is sound but for its magic, and another one, or a blank, follows at once.
+    """Whether a record is sound except for its magic, and a record or a blank follows directly.
 
-    A newer format that differs in nothing else, and is mixed with this one, is less likely.
+    This is more likely than a newer format that differs only in the magic and is mixed with ours.
     """
     first, segment = log.segment_at(bad)
     size = int.from_bytes(segment.read(bad - first, 4))

@@ -1,6 +1,6 @@
-"""A file of i64 fields, 4096 bytes long, as Apache RocketMQ keeps its two checkpoints.
+"""A file of i64 fields, 4096 bytes long: the format of Apache RocketMQ's two checkpoints.
 
-Receives a struct of numbers in the order of the file, and hands it back.
+Saves and loads a struct of numbers, in the order of its fields.
 Source: Apache RocketMQ `StoreCheckpoint`, `TimerCheckpoint`.
 """
 
@@ -17,7 +17,7 @@ _Fields = TypeVar("_Fields", bound=msgspec.Struct)
 
 
 def load_fields(disk: Disk, path: str, fields: type[_Fields]) -> _Fields:
-    """Return what the file says; the defaults when there is none."""
+    """Return the content of the file; the defaults when it does not exist."""
     form = _form_of(fields)
     if disk.size_of(path) < form.size:
         return fields()
@@ -28,8 +28,8 @@ def load_fields(disk: Disk, path: str, fields: type[_Fields]) -> _Fields:
 
 
 def save_fields(disk: Disk, path: str, fields: msgspec.Struct) -> None:
-    """Write the file and sync it. What it claims must be synced before."""
-    if disk.size_of(path) not in (-1, FILE_SIZE):  # cut short: it said nothing
+    """Write and sync the file. Everything that it claims must be synced before."""
+    if disk.size_of(path) not in (-1, FILE_SIZE):  # cut short, so without content
         disk.remove(path)
     file = disk.open(path, FILE_SIZE)
     file.write(0, (_form_of(type(fields)).pack(*msgspec.structs.astuple(fields)),))

@@ -1,14 +1,13 @@
-"""From records to the entries of the index: one pass over a piece of the log.
+"""Index entries of records: one pass over a piece of the log.
 
-Receives bytes of the log and where they lie; hands on entries in columns; refuses to know files.
-A message is listed under its unique key, each of its keys, and its tag, in this order; one that was
-rolled back is not. Source: Apache RocketMQ 5.4.0 `IndexService.buildIndex`.
+Receives bytes of the log and their offset. Returns entries in columns. Does not know files. A
+message is listed under its unique key, each of its keys, and its tag, in this order; a rolled-back
+message is not listed. Source: Apache RocketMQ 5.4.0 `IndexService.buildIndex`.
 
-Messages come by the hundred thousand and are alike: of what stands behind the body, a client's
-messages differ in the unique key only, or in one key more. So what stands around these is looked at
-once and remembered as a shape; a message of a known shape is listed with two looks at its bytes
-(`_read`, `_add_pair`). Another one goes through `_add_usual`, which remembers what stands behind
-the unique key, and the rest through `_add`.
+Messages of one client are alike: the bytes after the body differ only in the unique key, or in one
+more key. So the bytes around these keys are parsed once and cached as a shape. A message of a known
+shape needs only two lookups (`_read`, `_add_pair`). Other messages use `_add_usual`, which caches
+the bytes after the unique key. The rest uses `_add`.
 """
 
 import struct
@@ -41,24 +40,24 @@ _ENTRIES_MAX = 1024
 _KNOWN_MAX = 128
 _LEARN_EVERY = 16
 
-# The fixed part of a record when both hosts are IPv4, skipping (x) what is not needed: size, magic,
-# own offset, flags, store time, body size.
+# The fixed part of a record when both hosts are IPv4: size, magic, own offset, flags, store time,
+# body size. x skips a byte.
 _FIXED = struct.Struct(">iI20xqi16xq20xI")
 _FIXED_SIZE = _FIXED.size
-_LENGTH_SIZE = 2  # of the properties' length
+_LENGTH_SIZE = 2  # of PROPERTIESLENGTH
 _WATCHED = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_MASK
-_COMPUTED = -1  # among hashes: the next one that is computed with all others
+_COMPUTED = -1  # in place of a hash that is computed later, together with all others
 
 
 class IndexColumns(NamedTuple):
-    """Entries, one in each place: the hash of the key, where the record is, its store time (ms)."""
+    """Entries as columns: hash of the key, log offset and store time (ms) of the record."""
 
     hashes: list[int]
     offsets: list[int]
     times_ms: list[int]
 
     def since(self, begin: int) -> "IndexColumns":
-        """Return the entries from a place on."""
+        """Return the entries from index `begin` on."""
         return IndexColumns(self.hashes[begin:], self.offsets[begin:], self.times_ms[begin:])
 
 
@@ -72,10 +71,10 @@ _NO_SHAPE: _Shape = (_NOTHING.get, ())
 
 
 class _Topic:
-    """What is remembered of a topic's messages.
+    """Cached facts about a topic's messages.
 
-    `rests` are the properties behind a unique key that hold no other key, with the hash of the tag,
-    or -1 without one.
+    `rests` has the properties after a unique key, if they contain no other key. It maps them to the
+    hash of the tag, or to -1 without a tag.
     """
 
     __slots__ = ("hashes", "rests", "seen", "tag_hashes", "tags")
@@ -88,7 +87,7 @@ class _Topic:
         self.hashes = KeyHashes(f"{text}#")
         self.tag_hashes = KeyHashes(f"{text}#T#")
         self.rests: dict[bytes, int] = {}
-        self.seen: set[bytes] = set()  # rests that came once
+        self.seen: set[bytes] = set()  # rests that occurred once
         self.tags: dict[bytes, int] = {}
 
     def tag_hash(self, properties: bytes) -> int:
@@ -109,7 +108,7 @@ def _make_room(known: dict[Any, Any] | set[bytes]) -> None:
 
 
 def _spread(values: list[int], counts: list[int]) -> list[int]:
-    """Return each value as often as its count says."""
+    """Repeat each value as often as its count says."""
     count = counts[0] if counts else 0
     if counts.count(count) != len(counts):
         return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
@@ -122,23 +121,23 @@ def _spread(values: list[int], counts: list[int]) -> list[int]:
 class IndexEntries:
     """The entries of a slice of the log.
 
-    Invariant: each record that was read has a place in `_offsets`, `_times_ms` and `_marks`, and
-    each `_COMPUTED` among the marks one in `_shares` and `_tails`.
+    Invariant: each record has one element in `_offsets`, `_times_ms` and `_marks`. Each `_COMPUTED`
+    among the marks has one in `_shares` and `_tails`.
     """
 
     def __init__(self) -> None:
         self._topics: dict[bytes, _Topic] = {}
-        # How to take apart what stands behind a body, by its size: into what is before the unique
-        # key, its head, its tail, and what is behind it; and what the two around it stand for.
+        # By the size of the bytes after a body: how to split them into the part before the unique
+        # key, its head, its tail, and the part after it. Shapes: the meaning of the outer parts.
         self._unpacks: dict[int, _Unpack] = {}
         self._shapes: dict[tuple[bytes, bytes], _Shape] = {}
-        # The same for what has one key before the unique key, as Apache's Java client puts it.
+        # The same with one key before the unique key, as Apache's Java client orders them.
         self._pair_unpacks: dict[int, _Unpack] = {}
         self._pair_shapes: dict[tuple[bytes, bytes, bytes], _PairShape] = {}
         self.begin()
 
     def begin(self) -> None:
-        """Begin without entries."""
+        """Remove all entries."""
         self._many = 0  # entries of messages with many keys
         self._marks: list[tuple[int, ...]] = []
         self._shares: list[bytes] = []
@@ -148,7 +147,7 @@ class IndexEntries:
 
     @property
     def is_enough(self) -> bool:
-        """Whether so much was read that no more should be at once."""
+        """Whether enough was read for one slice."""
         return len(self._marks) >= _RECORDS_MAX or self._many >= _ENTRIES_MAX
 
     def columns(self) -> IndexColumns:
@@ -160,18 +159,18 @@ class IndexEntries:
         return IndexColumns(hashes, _spread(self._offsets, counts), _spread(self._times_ms, counts))
 
     def read(self, piece: bytes, offset: int) -> int:
-        """Read whole records until it is enough; return how many bytes they take.
+        """Read whole records until it is enough; return their size in bytes.
 
         Args:
             piece: a part of a segment that begins with a record.
-            offset: where in the log that is.
+            offset: the log offset of the piece.
         """
         records, keys, many = len(self._marks), len(self._tails), self._many
         size = self._read(piece, offset, is_careful=False)
         tails = b"".join(self._tails[keys:])
         if tails.isascii() and _END not in tails:
             return size
-        # A unique key was no ASCII, or shorter than it seemed: look at each message by itself.
+        # A unique key is not ASCII, or is shorter than assumed: parse each message separately.
         del self._marks[records:], self._offsets[records:], self._times_ms[records:]
         del self._shares[keys:], self._tails[keys:]
         self._many = many
@@ -210,7 +209,7 @@ class IndexEntries:
                         times_ms.append(time_ms)
                         at = end
                         continue
-                    last_before = b""  # the shape may be known afterwards
+                    last_before = b""  # the shape may be cached afterwards
                 if topic_at >= end:
                     break
                 text = piece[topic_at:end]
@@ -232,7 +231,7 @@ class IndexEntries:
         return topic
 
     def _add_pair(self, text: bytes, offset: int, time_ms: int) -> bool:
-        """Add a message with one key before its unique key; return whether the shape is known."""
+        """Add a message with one key before its unique key; return whether its shape is known."""
         unpack = self._pair_unpacks.get(len(text))
         if unpack is None:
             return False
@@ -250,16 +249,16 @@ class IndexEntries:
         return True
 
     def _add_usual(self, text: bytes, offset: int, time_ms: int) -> bool:
-        """Add a message by what stands behind its body; return whether that is whole.
+        """Add a message from the bytes after its body; return whether these are complete.
 
-        Looks for the unique key alone, or behind the keys, as Apache's Java client puts it, and
-        remembers what the next message may have in common.
+        Expects the unique key alone, or after the keys, as Apache's Java client orders them. Caches
+        the parts that the next message may share.
         """
         begin = 1 + text[0] + _LENGTH_SIZE
         topic = self._topic(text[1 : begin - _LENGTH_SIZE])
         properties = text[begin:]
         if int.from_bytes(text[begin - _LENGTH_SIZE : begin]) != len(properties):
-            return False  # its size is damaged: the next record is not where it says
+            return False  # its size is damaged: the next record is not at its end
         before, _, behind = properties.partition(_UNIQ_KEY)
         unique, _, rest = behind.partition(_END)
         tag_hash = topic.rests.get(rest)
@@ -276,7 +275,7 @@ class IndexEntries:
             marks += [self._mark(topic, key) for key in before[_KEYS_SIZE:-1].split(b" ") if key]
             if len(text) not in self._pair_unpacks or len(self._marks) % _LEARN_EVERY == 0:
                 self._learn_pair(topic, text, begin + _KEYS_SIZE, before[_KEYS_SIZE:-1], unique)
-        elif len(self._marks) % _LEARN_EVERY == 0:  # it may have come with another size
+        elif len(self._marks) % _LEARN_EVERY == 0:  # the size of the text may be new
             self._learn(topic, text, begin, unique, rest)
         if tag_hash >= 0:
             marks.append(tag_hash)
@@ -284,7 +283,7 @@ class IndexEntries:
         return True
 
     def _learn(self, topic: _Topic, text: bytes, at: int, unique: bytes, rest: bytes) -> None:
-        """Remember what stands around a unique key whose name begins at `at`, if it is simple."""
+        """Cache the parts around a unique key whose name begins at `at`, if they are simple."""
         if not unique or _KEYS in rest or _UNIQ_KEY in rest:
             return
         _make_room(topic.rests)
@@ -302,7 +301,7 @@ class IndexEntries:
             self._shapes[before, behind] = (topic.hashes.shares.get, marks)
 
     def _learn_pair(self, topic: _Topic, text: bytes, at: int, key: bytes, unique: bytes) -> None:
-        """Remember what stands around a key that begins at `at` and the unique key behind it."""
+        """Cache the parts around a key that begins at `at`, and the unique key after it."""
         cut = topic.hashes.cut(key)
         if cut is None or not key or b" " in key or len(unique) <= TAIL:
             return
@@ -315,14 +314,14 @@ class IndexEntries:
         tag_hash = topic.rests[behind[len(_END) :]]
         marks = (_COMPUTED, _COMPUTED, tag_hash) if tag_hash >= 0 else (_COMPUTED, _COMPUTED)
         shares = topic.hashes.shares
-        key_shares = shares if len(key) > TAIL else {b"": cut[0]}  # of a short key by its length
+        key_shares = shares if len(key) > TAIL else {b"": cut[0]}  # a short key has no head
         _make_room(self._pair_unpacks)
         self._pair_unpacks[len(text)] = struct.Struct(sizes).unpack_from
         _make_room(self._pair_shapes)
         self._pair_shapes[before, between, behind] = (key_shares.get, shares.get, marks)
 
     def _add_unusual(self, piece: bytes, at: int, end: int, offset: int) -> bool:
-        """Add a record of any kind; return whether it is one, and whole."""
+        """Add a record of any kind; return whether it is a complete record."""
         try:
             head = head_at(memoryview(piece), at)
         except (struct.error, IndexError, RecordError):
@@ -339,7 +338,7 @@ class IndexEntries:
         return True
 
     def _add(self, topic: _Topic, properties: bytes, offset: int, time_ms: int) -> None:
-        """Add a message whatever its properties are."""
+        """Add a message with any properties."""
         unique = property_value(properties, _UNIQ_KEY)
         keys = (property_value(properties, _KEYS) or b"").split(b" ")
         marks = [self._mark(topic, key) for key in (unique, *keys) if key]
@@ -370,7 +369,7 @@ def property_value(properties: bytes, name: bytes) -> bytes | None:
         return None
     begin = at + len(name)
     is_plain = at == 0 or properties[at - 1] == _END[0]
-    if not is_plain or properties.find(name, begin) >= 0:  # let the decoder judge
+    if not is_plain or properties.find(name, begin) >= 0:  # use the decoder
         value = decode_properties(properties).get(name[:-1].decode())
         return None if value is None else value.encode()
     end = properties.find(_END, begin)

@@ -1,4 +1,4 @@
-"""One index file: which messages of the log bear a key, newest first.
+"""One index file: the messages of the log with a key, newest first.
 
     0 begin time i64    16 begin log offset i64    32 slots in use i32
     8 end time i64      24 end log offset i64      36 next entry i32, from 1
@@ -6,9 +6,9 @@ then the slots, i32 each: the newest entry of the keys with hash % slots, 0 for 
 then the entries, 20 bytes each, entry 0 unused:
     key hash i32 | log offset i64 | seconds since the begin time i32 | entry before it i32
 
-Times in milliseconds, offsets of records. Entries are written first, then the head, then the slots:
-a process that dies between leaves entries that the head does not count, or that no slot names yet;
-`mend` names them. Source: Apache RocketMQ `IndexFile`, `IndexHeader`.
+Times in milliseconds; offsets are log offsets. Entries are written first, then the head, then the
+slots. If the process dies in between, the head may not count some entries, or no slot names them;
+`mend` links them. Source: Apache RocketMQ `IndexFile`, `IndexHeader`.
 """
 
 import struct
@@ -23,13 +23,13 @@ _SLOT_SIZE = 4
 _HEAD = struct.Struct(">qqqqii")
 _ENTRY = struct.Struct(">iqii")
 _SECONDS_MAX = 0x7FFFFFFF
-MENDED_MAX = 65_536  # more entries than one `put` ever writes
+MENDED_MAX = 65_536  # more entries than one `put` can write
 
-_FIRST_SLOT = HEAD_SIZE // _SLOT_SIZE  # among the file's numbers of four bytes
+_FIRST_SLOT = HEAD_SIZE // _SLOT_SIZE  # index among the 4-byte numbers of the file
 
 
 def file_size(slots: int, capacity: int) -> int:
-    """Return the size of a file with room for `capacity` entries, the unused one included."""
+    """Return the size of a file for `capacity` entries, including the unused one."""
     return HEAD_SIZE + slots * _SLOT_SIZE + capacity * _ENTRY.size
 
 
@@ -56,13 +56,13 @@ class IndexFile:
         self.is_synced = True
 
     def invariants(self) -> None:
-        """I1, as far as it can be seen without reading."""
+        """Check I1 as far as this is possible without reading."""
         if not self.is_sound:
             raise InvariantBroken(f"I1: next entry {self.next} of {self._capacity}")
 
     @property
     def is_sound(self) -> bool:
-        """Whether the head can be right, as far as it can be seen without reading."""
+        """Whether the head is plausible; entries are not read."""
         return 1 <= self.next <= self._capacity
 
     @property
@@ -72,11 +72,11 @@ class IndexFile:
 
     @property
     def last_offset(self) -> int:
-        """Where the record of the last entry begins, -1 without one."""
+        """The log offset of the last entry's record; -1 without entries."""
         return self._entry(self.next - 1)[1] if self.next > 1 else -1
 
     def put(self, entries: IndexColumns) -> int:
-        """Add entries, as many as there is room for; return how many."""
+        """Add entries while there is room; return their number."""
         room = self._capacity - self.next
         hashes, offsets, times_ms = (column[:room] for column in entries)
         if not hashes:
@@ -104,7 +104,7 @@ class IndexFile:
         return len(hashes)
 
     def _heads(self, places: list[int]) -> dict[int, int]:
-        """Return the newest entry of each of these slots, 0 for none."""
+        """Return the newest entry of each of these slots; 0 without one."""
         distinct = list(dict.fromkeys(places))
         found = self._file.ints(distinct)
         if min(found) < 0 or max(found) >= self.next:
@@ -112,7 +112,7 @@ class IndexFile:
         return dict(zip(distinct, found, strict=True))
 
     def _seconds(self, times_ms: list[int]) -> list[int]:
-        """Return the seconds since the begin time, as entries hold them."""
+        """Return the seconds since the begin time, the unit of entries."""
         begin = self.begin_time_ms
 
         def seconds(time_ms: int) -> int:
@@ -135,7 +135,7 @@ class IndexFile:
         self._file.write(0, (head,))
 
     def mend(self) -> None:
-        """Let every counted entry of the last `put` be named by its slot, or by one behind it."""
+        """Link the counted entries of the last `put`: their slot names the newest one again."""
         begin = max(1, self.next - MENDED_MAX)
         newest: dict[int, int] = {}
         for number, (key_hash, *_rest) in enumerate(self._entries(begin, self.next), begin):
@@ -151,13 +151,13 @@ class IndexFile:
             self._file.put_ints(late)
 
     def has_time(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether messages of a time span may be here."""
+        """Whether the file may have messages of a time span."""
         return begin_ms <= self.end_time_ms and end_ms >= self.begin_time_ms
 
     def select(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield the log offsets under a hash, newest first, within a time span (both included).
+        """Yield the log offsets with a hash, newest first, within a time span (inclusive).
 
-        An entry's time is known to the second only, as in Apache's files.
+        The time of an entry has a resolution of one second, as in Apache's files.
         """
         number = self._file.ints([_FIRST_SLOT + key_hash % self._slots])[0]
         while 0 < number < self.next:
@@ -182,14 +182,14 @@ class IndexFile:
         return _ENTRY.iter_unpack(self._file.copy(self._entry_place(begin), size))
 
     def release(self) -> None:
-        """Let go of memory that slots took."""
+        """Release the memory of the slots."""
         self._file.release()
 
     def sync(self) -> None:
-        """Return when everything is on the medium. May run in another thread."""
+        """Sync the file. May run in another thread."""
         self.is_synced = True
         self._file.sync()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()

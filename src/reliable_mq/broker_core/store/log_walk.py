@@ -1,7 +1,7 @@
-"""Walking along a log: from valid record to valid record, and on to where they end.
+"""Walking along a log: from one valid record to the next, up to the end of the valid part.
 
-Receives the segments; hands on where records are; refuses to judge why they end. Who walks a log
-that recovery has judged goes around damage, with `sound_records`.
+Receives segments. Returns the places of records. Does not judge why the valid part ends. After
+recovery has judged a log, use `sound_records`, which skips damage.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _BLANK_MAGIC = BLANK_MAGIC.to_bytes(4)
 
 
 class FoundRecord(NamedTuple):
-    """A valid record: its log offset and size, and where it is in a piece of its segment."""
+    """A valid record: its log offset and size, and its place in a buffer of its segment."""
 
     offset: int
     size: int
@@ -34,11 +34,11 @@ class FoundRecord(NamedTuple):
 
 
 class LogWalk:
-    """The valid records from `begin` on. Those before it, from `start` on, are checked only.
+    """Iterates over the valid records from `begin` on; records from `start` on are only checked.
 
-    `start` must be where a record begins, or where one may. After the iteration `end` is where the
-    valid part ends, and `last` where its last record begins (-1 without one). With another `end`
-    the next iteration goes on there.
+    `start` must be the begin of a record, or a place where one may begin. After the iteration `end`
+    is the end of the valid part, and `last` is the begin of its last record (-1 without one). The
+    caller may change `end`; the next iteration continues there.
     """
 
     def __init__(self, log: CommitLog, start: int, begin: int) -> None:
@@ -85,16 +85,16 @@ def record_at(log: CommitLog, offset: int) -> FoundRecord | None:
         return None
     first, segment = log.segment_at(offset)
     size = claimed_size_at(memoryview(segment.copy(offset - first, _LOOK)), 0, offset)
-    if not 0 < size <= FRAME_SIZE_MAX:  # what is larger never came
+    if not 0 < size <= FRAME_SIZE_MAX:  # no larger record can have arrived
         return None
     buffer = memoryview(segment.copy(offset - first, size))
     return FoundRecord(offset, size, buffer, 0) if valid_size_at(buffer, 0, offset) else None
 
 
 def next_record(log: CommitLog, after: int, until: int | None = None) -> FoundRecord | None:
-    """Return the first valid record that begins after the offset `after`, wherever it is.
+    """Return the first valid record that begins after the offset `after`, at any place.
 
-    Segments that begin at `until` or behind it are not looked at.
+    Segments that begin at or after `until` are not searched.
     """
     for first in log.segment_starts:
         if first + log.segment_size <= after:
@@ -113,14 +113,14 @@ def next_record(log: CommitLog, after: int, until: int | None = None) -> FoundRe
 
 
 def damage_end(log: CommitLog, bad: int) -> int:
-    """Return where the next valid record of its segment is, or else where what is written ends."""
+    """Return the begin of the segment's next valid record; without one, the end of its data."""
     first, _segment = log.segment_at(bad)
     later = next_record(log, bad, bad + 1)
     return later.offset if later else min(first + log.segment_size, log.written)
 
 
 def blank_behind(log: CommitLog, bad: int) -> int:
-    """Return where the blank begins that ends the segment of `bad`; -1 when there is none."""
+    """Return the begin of the blank that ends the segment of `bad`; -1 without a blank."""
     first, segment = log.segment_at(bad)
     at = bad - first
     while (found := segment.find(_BLANK_MAGIC, at)) >= 0:
@@ -133,7 +133,7 @@ def blank_behind(log: CommitLog, bad: int) -> int:
 
 
 def sound_records(log: CommitLog, begin: int) -> Iterator[FoundRecord]:
-    """Yield the valid records from `begin` on; damage on the way is named and left out."""
+    """Yield the valid records from `begin` on; damage in between is logged and skipped."""
     walk = LogWalk(log, begin, begin)
     while True:
         yield from walk
@@ -145,5 +145,5 @@ def sound_records(log: CommitLog, begin: int) -> Iterator[FoundRecord]:
 
 
 def store_time_ms(record: FoundRecord) -> int:
-    """Return when a record was stored."""
+    """Return the store time of a record, in milliseconds."""
     return head_at(record.buffer, record.at).store_time_ms

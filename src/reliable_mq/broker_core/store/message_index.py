@@ -1,11 +1,11 @@
-"""The index: which messages bear a key, in files that are built from the log.
+"""The message index: files that list the messages with a key, built from the log.
 
-Receives the log as far as it is visible; hands on log offsets for a key; refuses to know records'
-bodies. It runs behind the dispatch, a slice at a time, and reads the log itself: a send costs it
-nothing, and a rebuild after a crash is the same walk. What it lacks it knows by its last entry.
+Receives the visible part of the log. Returns log offsets for a key. Does not read bodies. Indexing
+follows the dispatch, one slice at a time, and reads the log itself. So it costs a send nothing, and
+a rebuild after a crash is the same walk. The last entry shows where indexing must continue.
 
-A message is listed under its unique key, each of its keys, and its tag; one that was rolled back
-is not. Source: Apache RocketMQ 5.4.0 `IndexService`.
+A message is listed under its unique key, each of its keys, and its tag; a rolled-back message is
+not listed. Source: Apache RocketMQ 5.4.0 `IndexService`.
 """
 
 import logging
@@ -25,20 +25,20 @@ from reliable_mq.wire.record_scan import claimed_size_at
 log = logging.getLogger(__name__)
 
 FOLDER = "index"
-_SLICE_SIZE = 192 * 1024  # at most so much of the log at once, or one record
+_SLICE_SIZE = 192 * 1024  # bytes of the log per slice, unless one record is larger
 _PIECE = 64 * 1024
 _OFFSETS_MAX = 64  # Apache's maxMsgsNumBatch
 
 
 class IndexSizes(NamedTuple):
-    """Slots and entries of one file: Apache's maxHashSlotNum and maxIndexNum."""
+    """Slots and entries of one file; Apache's maxHashSlotNum and maxIndexNum."""
 
     slots: int
     entries: int
 
 
 class IndexSelection(NamedTuple):
-    """Log offsets, oldest first, and how far the index reaches: record and store time (ms)."""
+    """Log offsets, oldest first, and log offset and store time (ms) of the index's last record."""
 
     offsets: list[int]
     end_offset: int
@@ -46,10 +46,10 @@ class IndexSelection(NamedTuple):
 
 
 class MessageIndex:
-    """The index files of a store, over its log.
+    """The index files of a store.
 
-    Invariant I2: `indexed` never decreases; every record before it is listed, as long as its file
-    is kept.
+    Invariant I2: `indexed` never decreases. Every record before it is listed, unless its file was
+    removed.
     """
 
     def __init__(self, disk: Disk, commit_log: CommitLog, sizes: IndexSizes) -> None:
@@ -58,18 +58,18 @@ class MessageIndex:
         self._sizes = sizes
         self._files: dict[str, IndexFile] = {}
         self._entries = IndexEntries()
-        # When a file had room for a part of a slice and no other could be made: where the slice
-        # began, and how many of its entries are listed.
+        # A slice may be listed only in part, because no further file could be created. Then these
+        # are its begin, and the number of its listed entries.
         self._listed_from, self._listed = -1, 0
         self.indexed = 0
 
     def open(self, *, is_whole: bool, was_killed: bool, safe_time_ms: int) -> None:
-        """Open the files that are there; those that cannot be trusted go, the log has it all.
+        """Open the existing files; remove files that are not trusted, and list their records again.
 
         Args:
-            is_whole: whether all that was written is there, synced or not.
-            was_killed: whether the last `put` may have been cut short.
-            safe_time_ms: files that end up to this time are on the medium (the checkpoint's).
+            is_whole: whether all written data is there, synced or not.
+            was_killed: whether the last `put` may be incomplete.
+            safe_time_ms: files that end up to this time are on the medium, by the checkpoint.
         """
         size = file_size(*self._sizes)
         kept_end = 0
@@ -77,10 +77,10 @@ class MessageIndex:
         for name in self._disk.names(FOLDER):
             path = f"{FOLDER}/{name}"
             if not name.isdecimal() or self._disk.size_of(path) != size:
-                log.warning("%s: no index file of this size, it is left alone", path)
+                log.warning("%s: not an index file of the configured size; it is ignored", path)
                 continue
             file = None if is_full else self._opened(path, size)
-            if file is None:  # with one that is missing, the later ones would hide what it listed
+            if file is None:  # without this file, later files would hide its missing records
                 is_full = True
                 self._disk.remove(path)
                 continue
@@ -96,7 +96,7 @@ class MessageIndex:
         self.indexed = max(self._log.start, self._end_of_record(kept_end))
 
     def _opened(self, path: str, size: int) -> IndexFile | None:
-        """Open a file; None when there is no room for what it lacks, as with one of Apache's."""
+        """Open a file; None without room for its missing part, as in files of Apache's broker."""
         opened = self._disk.open(path, size)
         try:
             return IndexFile(opened, *self._sizes)
@@ -104,7 +104,7 @@ class MessageIndex:
             opened.close()
             if not is_out_of_room(error):
                 raise
-            log.warning("%s: no room for it, the index is built again when there is some", path)
+            log.warning("%s: no room for the file; the index is rebuilt when there is room", path)
             return None
 
     def _end_of_record(self, offset: int) -> int:
@@ -115,11 +115,11 @@ class MessageIndex:
         return offset + claimed_size_at(head, 0, offset)
 
     def advance(self, until: int, now_ms: int) -> None:
-        """List the next records before log offset `until`: a slice, below a millisecond of work.
+        """List the next records before log offset `until`: a slice, less than 1 ms of work.
 
         Raises:
-            OSError, StoreError: when the disk fails, for want of room mostly. `indexed` stays
-                then, and the next call tries again.
+            OSError, StoreError: when the disk fails, mostly for lack of room. `indexed` does not
+                change then, and the next call retries.
         """
         entries = self._entries
         entries.begin()
@@ -145,7 +145,7 @@ class MessageIndex:
             self._listed_from, self._listed = begin, 0
         self._put(entries.columns().since(self._listed), now_ms)
         self.indexed = at
-        if at >= until and self._files:  # the next message may be long in coming
+        if at >= until and self._files:  # the next message may arrive much later
             self._files[max(self._files)].release()
 
     def _put(self, entries: IndexColumns, now_ms: int) -> None:
@@ -161,7 +161,7 @@ class MessageIndex:
         name = _file_name(now_ms)
         if self._files:
             name = max(name, f"{int(max(self._files)) + 1:017d}")
-        while self._disk.size_of(f"{FOLDER}/{name}") > 0:  # one of another size is left alone
+        while self._disk.size_of(f"{FOLDER}/{name}") > 0:  # do not touch a file of another size
             name = f"{int(name) + 1:017d}"
         path = f"{FOLDER}/{name}"
         try:
@@ -175,17 +175,18 @@ class MessageIndex:
     def select(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, kind: str = ""
     ) -> IndexSelection:
-        """Return where messages with a key are: the newest `count_max`, in the order of the log.
+        """Return the log offsets of the newest `count_max` messages with a key, in log order.
 
-        Messages whose key has the same hash are among them. Times in milliseconds, both included.
+        Messages with another key of equal hash may be among them. Times are in milliseconds,
+        inclusive.
 
         Args:
-            topic: where the messages are stored.
-            key: a unique key or a key, or a tag when `kind` is "T".
-            count_max: how many at most; never more than 64.
-            begin_ms: stored at this time or later.
-            end_ms: stored at this time or earlier.
-            kind: what the key is; Apache 5.4.0 knows "U", "K" and "T".
+            topic: the topic of the messages.
+            key: a unique key or a message key; a tag when `kind` is "T".
+            count_max: maximum number of messages; at most 64.
+            begin_ms: lower limit of the store time.
+            end_ms: upper limit of the store time.
+            kind: the kind of the key. Default "". Apache 5.4.0 knows "U", "K" and "T".
         """
         key_hash = index_hash(topic, f"T#{key}" if kind == "T" else key)
         count_max = min(count_max, _OFFSETS_MAX)
@@ -203,13 +204,13 @@ class MessageIndex:
         return IndexSelection(sorted(offsets), *end)
 
     def take_full(self) -> list[IndexFile]:
-        """Return the full files that are not on the medium yet."""
+        """Return the full files that are not synced yet."""
         return [file for file in self._files.values() if file.is_full and not file.is_synced]
 
     def take_expired(self, log_start: int) -> list[tuple[IndexFile, str]]:
-        """Forget the files that list only records before `log_start`, never the newest.
+        """Forget the files that list only records before `log_start`, but never the newest file.
 
-        Return them with their paths: they may be closed and removed in another thread.
+        Return them with their paths. They may be closed and removed in another thread.
         """
         expired = []
         for name, file in list(self._files.items())[:-1]:
@@ -219,7 +220,7 @@ class MessageIndex:
         return expired
 
     def close(self) -> None:
-        """Let go of the files, synced."""
+        """Sync and close the files."""
         for file in self._files.values():
             if not file.is_synced:
                 file.sync()
@@ -230,7 +231,7 @@ _HEAD_SIZE = 64
 
 
 def _file_name(now_ms: int) -> str:
-    """Return the local time as Apache names files: year to millisecond, 17 digits."""
+    """Return the local time as Apache's file name: year to millisecond, 17 digits."""
     seconds, millis = divmod(now_ms, 1000)
     return f"{datetime.fromtimestamp(seconds):%Y%m%d%H%M%S}{millis:03d}"  # noqa: DTZ006 - local
 

@@ -1,6 +1,6 @@
-"""The store as the broker sees it: append, make durable, dispatch, read.
+"""The store as the broker uses it: append, make durable, dispatch, read.
 
-Receives fields of a message; hands on its place in log and queue; refuses to know topics' rules.
+Receives the fields of a message. Returns its place in log and queue. Does not know topic rules.
 Invariant D1: dispatched <= durable (SYNC_FLUSH) or <= written (ASYNC_FLUSH).
 """
 
@@ -49,14 +49,14 @@ class MessageStore:
         disk: the folder.
         segment_size: bytes of one file of the log.
         queue_file_size: bytes of one file of a consume queue.
-        store_host: this broker, packed as in a record.
-        delays_ms: the delay of each level.
-        process_id: kept in the file `abort` while the store is open.
-        is_sync_flush: whether records are dispatched only when they are durable.
-        index_sizes: of the index files; None for no index.
+        store_host: this broker's address, packed as in records.
+        delays_ms: the delay of each level, in milliseconds.
+        process_id: written to the file `abort` while the store is open. Default 0.
+        is_sync_flush: whether only durable records are dispatched. Default True.
+        index_sizes: sizes of the index files. Default None: no index.
 
     Raises:
-        StoreCorrupt: when a segment is missing in the middle or has another size.
+        StoreCorrupt: when a middle segment is missing, or a segment has a wrong size.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class MessageStore:
         self._undispatched: deque[Dispatch] = deque()
         self._dispatched = _Dispatched()
         self._opened_end = 0
-        self._stale: list[str] = []  # files of deleted messages that a crash left
-        self._noted = StoreProgress(log_start=-1, log_end=-1)  # what is on the medium
+        self._stale: list[str] = []  # files of deleted messages, left by a crash
+        self._noted = StoreProgress(log_start=-1, log_end=-1)  # the note on the medium
         self.log = CommitLog(disk, segment_size)
         self.appender = Appender(self.log, store_host, delays_ms)
         self.reader = StoredQueueReader(self.log, delays_ms)
@@ -92,14 +92,14 @@ class MessageStore:
 
     @property
     def dispatched(self) -> int:
-        """The log offset up to which the queues know the log."""
+        """The log offset up to which records are in the queues."""
         return self._dispatched.end
 
     def open(self) -> None:
-        """Recover what the folder holds, and mark it as in use.
+        """Recover the content of the folder, and mark it as in use.
 
         Raises:
-            StoreCorrupt: when a file says what it cannot say. Nothing was changed then.
+            StoreCorrupt: when a file has impossible content. Nothing was changed then.
             StoreError: when a newer broker wrote the store. Nothing was changed then.
         """
         progress = load_progress(self._disk)
@@ -152,9 +152,9 @@ class MessageStore:
         self.checkpoint()
 
     def _mark_use(self) -> None:
-        """Write `abort`: without it the next start takes a kill for a stop.
+        """Write `abort`: without it the next start would take a crash for a clean stop.
 
-        That it is there says all; on a full disk it is a name, without a block of data.
+        Only its existence counts. On a full disk it is an empty name without a block of data.
         """
         try:
             self._disk.write_text(ABORT_PATH, str(self._process_id))
@@ -174,7 +174,7 @@ class MessageStore:
             self._queue(topic, number)
 
     def invariants(self) -> None:
-        """D1; see the module's head."""
+        """D1; see the head of the module."""
         safe = self.log.durable if self._is_sync_flush else self.log.written
         if self._dispatched.end > safe:
             raise InvariantBroken(f"D1: dispatched {self._dispatched.end}, safe {safe}")
@@ -192,27 +192,27 @@ class MessageStore:
         return queue
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue, or None when it never had a message."""
+        """Return the queue; None when it never had a message."""
         return self._queues.get((topic, queue_id))
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return a queue's first and next offset; 0 and 0 when it never had a message.
 
-        Apache's broker answers the same for queues and topics that are not there.
+        Apache's broker does the same for unknown queues and topics.
         """
         queue = self._queues.get((topic, queue_id))
         return (queue.first, queue.end) if queue else (0, 0)
 
     def append(self, message: StoredMessage, now_ms: int) -> AppendResult:
-        """Give a message its place. Its bytes leave with the next `take_batch`.
+        """Assign a place to a message. The next `take_batch` returns its bytes.
 
         Raises:
-            MessageRefused: when it would break a limit of the format; nothing was changed then.
+            MessageRefused: when it breaks a limit of the format; nothing was changed then.
         """
         return self.appender.append(message, now_ms)
 
     def take_batch(self) -> LogBatch | None:
-        """Return what was appended since the last call."""
+        """Return the records that were appended since the last call."""
         taken = self.appender.take_batch()
         if taken is None:
             return None
@@ -221,7 +221,7 @@ class MessageStore:
         return batch
 
     def dispatch_up_to(self, end: int) -> None:
-        """Put the records of the batches that end at or before `end` into their queues."""
+        """Put the records of all batches that end at or before `end` into their queues."""
         undispatched, on_dispatch = self._undispatched, self.on_dispatch
         touched: dict[ConsumeQueue, None] = {}
         last = None
@@ -239,9 +239,9 @@ class MessageStore:
             self.upkeep.note_growth(touched)
 
     def read_record(self, commit_log_offset: int) -> Record | None:
-        """Return the record at an offset, or None when no sound one begins there.
+        """Return the record at an offset; None without a sound record.
 
-        One that was deleted with its topic is none.
+        A record that was deleted with its topic counts as missing.
         """
         found = record_at(self.log, commit_log_offset)
         record = decode_record(found.buffer) if found else None
@@ -250,9 +250,9 @@ class MessageStore:
         return record
 
     def delete_topic(self, topic: str) -> bool:
-        """Let nobody read what a topic holds; return whether it ever had a message.
+        """Make all messages of a topic unreadable; return whether it ever had a message.
 
-        Its queues go on counting; `deletions` must be saved before that is said to anybody.
+        Its queues keep counting. `deletions` must be saved before the deletion is confirmed.
         """
         for dispatch in self._undispatched:
             dispatch.arrivals[:] = [each for each in dispatch.arrivals if each.topic != topic]
@@ -268,8 +268,8 @@ class MessageStore:
     def expire(self, count: int) -> list[tuple[Closeable, str]]:
         """Forget the oldest segments; return files that may be closed and removed.
 
-        That the log now begins later must be on the medium first: `begin_checkpoint` sees to it.
-        The queues follow with `upkeep.trim_some`.
+        The new start of the log must be on the medium before that; `begin_checkpoint` writes it.
+        Then `upkeep.trim_some` trims the queues.
         """
         gone: list[tuple[Closeable, str]] = [*self.log.take_oldest(count)]
         if gone:
@@ -280,33 +280,33 @@ class MessageStore:
 
     @property
     def is_start_noted(self) -> bool:
-        """Whether the medium knows where the log begins since `expire`."""
+        """Whether the current start of the log is noted on the medium."""
         return self._noted.log_start >= self.log.start
 
     @property
     def unnoted_size(self) -> int:
-        """How many visible bytes of the log came since the last checkpoint."""
+        """Visible bytes of the log since the last checkpoint."""
         return self._dispatched.end - max(self._noted.log_end, self._opened_end)
 
     def begin_checkpoint(self) -> Callable[[], None]:
-        """Return the work of a checkpoint as of now.
+        """Return the job of a checkpoint of the current state.
 
-        It may run in another thread, between two writes of batches. It syncs log and queues, notes
-        how far that reaches, and makes the next segment ahead of need.
+        The job may run in another thread, between two writes of batches. It syncs log and queues,
+        writes the progress note, and creates the next segment in advance.
 
-        Raises, when it runs:
-            StoreError, OSError: when the disk fails. Nothing is noted then, and the store is of no
-                further use: what the queues hold is no longer known to become durable.
+        Raises, when the job runs:
+            StoreError, OSError: when the disk fails. No note is written then, and the store must
+                not be used any more: nobody knows whether the units will become durable.
         """
         self.upkeep.flush()
         is_written = not self.upkeep.unwritten
-        if not is_written:  # a note would vouch for units that are not in the files
-            log.warning("no room for the units of all queues, the last checkpoint stays")
+        if not is_written:  # a note would claim units that are not in the files
+            log.warning("no room for the units of all queues; the last checkpoint stays valid")
         unsynced = self.upkeep.take_unsynced(len(self._queues))
         progress = self._progress() if is_written else self._noted_but_its_start()
         before = self._noted
         is_news = (progress.log_start, progress.log_end) != (before.log_start, before.log_end)
-        # What `open` found was synced by it.
+        # `open` has synced everything that it found.
         segments = self.log.segments_from(max(self._noted.log_end, self._opened_end))
         index_files = self.index.take_full() if self.index else []
 
@@ -319,12 +319,12 @@ class MessageStore:
                 if is_news or unsynced:
                     index_time_ms = index_files[-1].end_time_ms if index_files else 0
                     self._note(progress, index_time_ms)
-                    self._noted = progress  # one assignment: the loop reads it meanwhile
+                    self._noted = progress  # a single assignment: the event loop may read it now
                 self.log.prepare_segment()
             except (OSError, StoreError) as error:
                 if not is_out_of_room(error):
                     raise
-                log.warning("no room for a checkpoint, the last one stays: %s", error)
+                log.warning("no room for a checkpoint; the last one stays valid: %s", error)
 
         return work
 
@@ -348,9 +348,9 @@ class MessageStore:
         )
 
     def _noted_but_its_start(self) -> StoreProgress:
-        """Return what was noted last, with a log that begins where it does now.
+        """Return the last note, but with the current start of the log.
 
-        A full disk must not keep old segments because the newest units found no room.
+        A full disk must not keep old segments because the newest units have no room.
         """
         start, noted = self.log.start, self._noted
         if noted.last_record >= start:
@@ -358,29 +358,29 @@ class MessageStore:
         return msgspec.structs.replace(noted, log_start=start, log_end=start, last_record=-1)
 
     def index_some(self, now_ms: int) -> None:
-        """List the next records in the index. See `MessageIndex.advance`."""
+        """Add the next records to the index; see `MessageIndex.advance`."""
         end = self._dispatched.end
         if self.index is not None and self.index.indexed < end:
             self.index.advance(end, now_ms)
 
     @property
     def index_lag(self) -> int:
-        """How many visible bytes of the log are not in the index yet."""
+        """Visible bytes of the log that are not in the index yet."""
         return 0 if self.index is None else max(0, self._dispatched.end - self.index.indexed)
 
     @property
     def is_indexed(self) -> bool:
-        """Whether every visible record is in the index, as far as there is one."""
+        """Whether every visible record is in the index, or there is no index."""
         return self.index is None or self.index.indexed >= self._dispatched.end
 
     def checkpoint(self) -> None:
-        """Sync log and queues, and note how far that reaches."""
+        """Sync log and queues, and write the progress note."""
         self.begin_checkpoint()()
 
     def close(self) -> None:
-        """Checkpoint, take the mark of use away, and let go of the files.
+        """Write a checkpoint, remove the mark of use, and close the files.
 
-        Without room for the checkpoint the mark stays: the next start takes it for a crash.
+        Without room for the checkpoint the mark stays, and the next start assumes a crash.
         """
         if self.index:
             self.index.close()
@@ -393,7 +393,7 @@ class MessageStore:
 
 
 class _Dispatched(msgspec.Struct, frozen=True):
-    """How far the queues know the log: the end and the begin of the last record, and its time."""
+    """The last dispatched record: its end, its begin and its store time."""
 
     end: int = 0
     last_record: int = -1

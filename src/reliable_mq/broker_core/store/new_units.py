@@ -1,7 +1,7 @@
-"""Units that recovery adds to a queue: those of records, and those of records that are damaged.
+"""Units that recovery adds to a queue, for readable and for damaged records.
 
-Receives records in the order of the log, and the damage between them; hands on packed units. A
-message that cannot be read any more keeps its number: those behind it must not move up.
+Receives records in log order, and the damage between them. Returns packed units. An unreadable
+message keeps its number, so that later messages keep theirs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,23 +14,23 @@ from reliable_mq.wire.record import RECORD_SIZE_MIN
 
 
 class NewUnits:
-    """Units that a queue gets from the log, from message `begin` on."""
+    """Units for one queue, built from the log, from message `begin` on."""
 
     __slots__ = ("begin", "end", "known_until", "units")
 
     def __init__(self, begin: int | None, known_until: int) -> None:
-        self.begin = begin  # None: wherever the first record is
+        self.begin = begin  # None: the number of the first record
         self.end = begin  # the number of the next message
-        self.known_until = known_until  # records before this log offset are in the queue
+        self.known_until = known_until  # the queue has all records before this log offset
         self.units = bytearray()
 
     def begin_at(self, number: int) -> None:
-        """Begin anew, with message `number`."""
+        """Forget the units, and begin with message `number`."""
         self.begin = self.end = number
         self.units.clear()
 
     def add(self, record: FoundRecord, number: int, tags_code: int) -> None:
-        """Add the unit of a record, which is message `number`."""
+        """Add the unit of a record that is message `number`."""
         self.units += pack_unit(record.offset, record.size, tags_code)
         self.end = number + 1
         self.known_until = record.offset + record.size
@@ -38,10 +38,10 @@ class NewUnits:
     def bridge(
         self, number: int, damage: Sequence[DamagedRange], queue: ConsumeQueue | None
     ) -> bool:
-        """Add units up to message `number`, if damage may have held the messages before it.
+        """Add units up to message `number`, if its predecessors may be in the damage.
 
-        Those that the queue has already stay what they are. The others share the room that is
-        left: each gets as much as the smallest record has.
+        Units that the queue has already are kept. The others divide the rest of the damage into
+        places of the smallest record size.
         """
         if self.end is None or number < self.end:
             return False
@@ -54,7 +54,7 @@ class NewUnits:
         return True
 
     def keep_damaged(self, damage: Sequence[DamagedRange], queue: ConsumeQueue) -> None:
-        """Add the next units that the queue has already, as far as they point into damage."""
+        """Add the queue's next units while they point into damage."""
         if self.end is not None:
             self._extend(self._kept(damage, queue, queue.end))
 
@@ -90,7 +90,7 @@ def _holds(stretch: DamagedRange, unit: QueueUnit) -> bool:
 
 
 def _places(damage: Sequence[DamagedRange], after: int) -> Iterator[range]:
-    """Yield where records of the smallest size have room behind a log offset."""
+    """Yield the places for records of the smallest size in the damage after a log offset."""
     for begin, end in damage:
         yield range(max(begin, after), end - RECORD_SIZE_MIN + 1, RECORD_SIZE_MIN)
 

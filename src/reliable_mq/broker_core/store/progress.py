@@ -1,9 +1,10 @@
-"""Our own note beside the checkpoint: up to which offset log and queues are known to agree.
+"""The progress note beside the checkpoint: the offset up to which log and queues agree.
 
-The checkpoint keeps times, so that recovery by it begins at the start of a segment. This note keeps
-offsets: recovery begins at `log_end`, and a queue that lost its files is noticed, also after a
-clean stop. Apache RocketMQ ignores the file; as its broker may have written the store since, the
-note is believed only as far as the log and the queues bear it out. Losing it costs time, no data.
+The checkpoint holds times, so recovery by it begins at the start of a segment. This note holds
+offsets: recovery begins at `log_end`. The note also shows that a queue has lost its files, even
+after a clean stop. Apache RocketMQ ignores the file, and its broker may have written the store
+later. So the note is trusted only as far as log and queues confirm it. Its loss costs time, no
+data.
 """
 
 from typing import Annotated
@@ -17,17 +18,17 @@ from reliable_mq.errors import StoreError
 from reliable_mq.limits import RETRY_TOPIC_LENGTH_MAX
 
 PATH = "config/storeProgress.json"
-FORMAT = 1  # goes up when a store is no longer what an older reliable_mq takes it for
+FORMAT = 1  # increased when an older reliable_mq would misread the store
 
 
-# What a store names a folder after: a note that says otherwise is none.
+# A legal name of a topic's folder. A note with any other name is invalid.
 TopicFolder = Annotated[
     str, msgspec.Meta(max_length=RETRY_TOPIC_LENGTH_MAX, pattern=r"^[^./\x00][^/\x00]*$")
 ]
 
 
 class QueueExtent(msgspec.Struct, frozen=True, array_like=True):
-    """What a queue held: messages `first` to `end`, and the log offset of its last record."""
+    """The content of a queue: messages `first` to `end`, and its last record's log offset."""
 
     first: int
     end: int
@@ -35,14 +36,14 @@ class QueueExtent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Extents:
-    """What all queues hold, kept up queue by queue: a checkpoint asks none of them.
+    """The extents of all queues, updated queue by queue, so that a checkpoint reads no queue.
 
-    What `taken` returned never changes: another thread writes it.
+    A dictionary that `taken` returned never changes, because another thread writes it.
     """
 
     def __init__(self) -> None:
         self._of_topics: dict[str, dict[int, QueueExtent]] = {}
-        self._own: set[str] = set()  # topics whose part no taken one shares
+        self._own: set[str] = set()  # topics whose part is not shared with a taken dictionary
 
     def _part(self, topic: str) -> dict[int, QueueExtent]:
         if topic not in self._own:
@@ -51,11 +52,11 @@ class Extents:
         return self._of_topics[topic]
 
     def note(self, topic: str, queue_id: int, extent: QueueExtent) -> None:
-        """Note what a queue holds now."""
+        """Set the extent of a queue."""
         self._part(topic)[queue_id] = extent
 
     def drop(self, topic: str, queue_id: int) -> None:
-        """Forget a queue."""
+        """Remove a queue."""
         part = self._part(topic)
         part.pop(queue_id, None)
         if not part:
@@ -63,18 +64,18 @@ class Extents:
             self._own.discard(topic)
 
     def taken(self) -> dict[str, dict[int, QueueExtent]]:
-        """Return what the queues hold, by topic and number."""
+        """Return the extents of all queues, by topic and queue id."""
         self._own.clear()
         return self._of_topics.copy()
 
 
 @decodable
 class StoreProgress(msgspec.Struct, kw_only=True, rename="camel"):
-    """What was on the medium when this was written.
+    """The state of the medium when this note was written.
 
-    `log_end` is the end of the last record that is in its queue, `last_record` where that begins
-    (-1 without one), `last_time_ms` its store time. `boot_id` is the machine's run in which the
-    store was opened. `is_sync_flush` says that the queues know only what was durable in the log.
+    `log_end` is the end of the last record that is in its queue; `last_record` is its begin (-1
+    without one); `last_time_ms` is its store time. `boot_id` identifies the boot of the machine in
+    which the store was opened. With `is_sync_flush` the queues have only durable records.
     """
 
     format: int = FORMAT
@@ -87,7 +88,7 @@ class StoreProgress(msgspec.Struct, kw_only=True, rename="camel"):
     queues: dict[TopicFolder, dict[int, QueueExtent]] = {}
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
-        """Whether nobody else wrote the store since: the checkpoint is written after the note."""
+        """Whether no other broker wrote the store later: the checkpoint follows each note."""
         return checkpoint.commit_log_time_ms <= self.last_time_ms
 
 
@@ -97,7 +98,7 @@ class _Format(msgspec.Struct):
 
 
 def load_progress(disk: Disk) -> StoreProgress | None:
-    """Return the note of a store, or None when there is none that can be read.
+    """Return the progress note of a store; None without a readable note.
 
     Raises:
         StoreError: when a newer reliable_mq wrote it.
@@ -107,8 +108,8 @@ def load_progress(disk: Disk) -> StoreProgress | None:
         written = msgspec.json.decode(text, type=_Format).format
         if written > FORMAT:
             raise StoreError(
-                f"{PATH}: a newer reliable_mq wrote this store (format {written}, this one knows "
-                f"{FORMAT}); use that one"
+                f"{PATH}: a newer reliable_mq wrote this store (format {written}; this version "
+                f"supports {FORMAT}); use the newer version"
             )
         return msgspec.json.decode(text, type=StoreProgress)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -116,5 +117,5 @@ def load_progress(disk: Disk) -> StoreProgress | None:
 
 
 def save_progress(disk: Disk, progress: StoreProgress) -> None:
-    """Write the note durably. What it claims must be synced before."""
+    """Write the note durably. Everything that it claims must be synced before."""
     disk.write_text(PATH, msgspec.json.encode(progress).decode())

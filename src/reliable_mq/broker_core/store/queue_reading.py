@@ -1,8 +1,9 @@
-"""Reading message n of a queue, though its unit may be damaged: the log is the truth.
+"""Reading message n of a queue even if its unit is damaged: the log is the truth.
 
-Receives a queue and a number; hands on the record that bears that number. A unit that does not lead
-to it is named once and mended, when the log has the record between those of the unit's neighbours;
-refuses to hand on a record of another number. Not for the path of a plain pull: it checks bodies.
+Receives a queue and a message number. Returns the record with that number, and never another one.
+If a unit does not lead to its record, the log is searched between the records of the neighbouring
+units. A record that is found repairs the unit; each damage is logged once. Plain pulls do not use
+this module, because it checks bodies.
 """
 
 import logging
@@ -19,30 +20,30 @@ from reliable_mq.wire.record_scan import are_valid, head_at, is_record_size
 
 log = logging.getLogger(__name__)
 
-SOUGHT_MAX = 64 * 1024 * 1024  # bytes of the log that are searched for one record
-_NEIGHBOURS = 32  # units on each side that are asked where the record may be
+SOUGHT_MAX = 64 * 1024 * 1024  # bytes of the log to search for one record
+_NEIGHBOURS = 32  # units on each side that limit the search
 
 
 class StoredQueueReader:
-    """Reads the records that the units of queues stand for.
+    """Reads the records of consume-queue units.
 
     Args:
         commit_log: the log.
-        delays_ms: the delay of each level, for the units of delayed messages.
+        delays_ms: the delay of each level in milliseconds, for the units of delayed messages.
     """
 
     def __init__(self, commit_log: CommitLog, delays_ms: Mapping[int, int]) -> None:
         self._log = commit_log
         self._delays_ms = delays_ms
-        self._lost: set[tuple[str, int, int]] = set()  # named, and not to be sought again
+        self._lost: set[tuple[str, int, int]] = set()  # logged as lost; not searched again
 
     def message(self, queue: ConsumeQueue, number: int) -> Record | None:
-        """Return message `number`; None when it is damaged, or expired."""
+        """Return message `number`; None when it is damaged or expired."""
         data = self.record(queue, number)
         return decode_record(data) if data else None
 
     def record(self, queue: ConsumeQueue, number: int) -> bytes | None:
-        """Return the record of message `number` as it is stored; None when damaged, or expired."""
+        """Return the stored record of message `number`; None when it is damaged or expired."""
         unit = queue.unit(number)
         data = self._record_at(queue, number, unit)
         if data:
@@ -61,24 +62,24 @@ class StoredQueueReader:
         if len(self._lost) < STRETCHES_MAX:
             self._lost.add(key)
         if is_likely:
-            sound_record(self._log, unit.commit_log_offset, unit.size)  # names the damage
+            sound_record(self._log, unit.commit_log_offset, unit.size)  # logs the damage
         else:
             log.warning(
                 "%s: the unit of message %d is damaged, and the log has no such message near those "
-                "of its neighbours: readers skip it; stop the broker, remove the queue's folder "
-                "and start again: the queue is built again from the log",
+                "of its neighbours: readers skip it; to repair it, stop the broker, remove the "
+                "queue's folder and start the broker: it builds the queue again from the log",
                 queue.path_of(number),
                 number,
             )
         return None
 
     def _is_gone(self, unit: QueueUnit) -> bool:
-        """Whether a likely unit leads to what expired, or to damage that was named."""
+        """Whether a plausible unit leads to an expired record, or to damage that was logged."""
         offset = unit.commit_log_offset
         return offset < self._log.start or self._log.damage.covers(offset)
 
     def is_likely(self, queue: ConsumeQueue, number: int, unit: QueueUnit) -> bool:
-        """Whether a unit may be right: in the log, and between its neighbours."""
+        """Whether a unit is plausible: within the log, and between its neighbours."""
         begin, size = unit.commit_log_offset, unit.size
         if not (is_record_size(size) and 0 <= begin < self._log.written):
             return False
@@ -89,7 +90,7 @@ class StoredQueueReader:
         return number + 1 >= queue.end or begin + size <= queue.unit(number + 1).commit_log_offset
 
     def _record_at(self, queue: ConsumeQueue, number: int, unit: QueueUnit) -> bytes | None:
-        """Return the record that a unit leads to, if it is that of its message."""
+        """Return the record at the place of a unit, if it is the record of this message."""
         offset, size = unit.commit_log_offset, unit.size
         if not (is_record_size(size) and offset >= self._log.start):
             return None
@@ -103,7 +104,7 @@ class StoredQueueReader:
         )
 
     def _sought(self, queue: ConsumeQueue, number: int) -> FoundRecord | None:
-        """Return the record of a message, from between those of its neighbours."""
+        """Search the record of a message between the records of its neighbours."""
         before = range(number - 1, max(queue.first, number - _NEIGHBOURS) - 1, -1)
         after = range(number + 1, min(queue.end, number + _NEIGHBOURS))
         left, right = self._first_sound(queue, before), self._first_sound(queue, after)
@@ -146,7 +147,7 @@ def _is_message(found: FoundRecord, queue: ConsumeQueue, number: int) -> bool:
 
 
 def _records_between(commit_log: CommitLog, begin: int, until: int) -> Iterator[FoundRecord]:
-    """Yield the valid records from where one begins up to a log offset, around damage."""
+    """Yield the valid records from `begin`, where a record begins, up to `until`; skip damage."""
     walk = LogWalk(commit_log, begin, begin)
     while walk.end < until:
         for found in walk:

@@ -1,6 +1,7 @@
-"""What consume queues need beside units: to be written when there was no room, and to be trimmed.
+"""Upkeep of consume queues: write, sync, trim and remove them.
 
-Receives all queues of a store; hands on files that nobody needs any more; refuses to know why.
+Receives all queues of a store. Returns files that the caller may close and remove. Does not decide
+when.
 """
 
 from collections.abc import Callable, Iterable, MutableMapping
@@ -18,7 +19,7 @@ _Files = list[tuple[Closeable, str]]
 
 
 class QueueUpkeep:
-    """The queues of a store that wait for room on the disk, or to follow the log."""
+    """The queues of a store with unwritten units, unsynced files, or units before the log."""
 
     def __init__(
         self, queues: MutableMapping[_Key, ConsumeQueue], lanes: MutableMapping[_Key, Lane]
@@ -31,12 +32,12 @@ class QueueUpkeep:
         self._grown: set[ConsumeQueue] = set()
         self.due: list[ConsumeQueue] = []
         self._gone: _Files = []
-        self.extents = Extents()  # of the queues that are not in `unwritten`
+        self.extents = Extents()  # of the queues without unwritten units
 
     def note_growth(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Note that units were put. They are written by the next `flush`, many of them at once.
+        """Note that units were put. The next `flush` writes them, many at once.
 
-        Nothing is written here, where an error would come between a message and its answer.
+        Nothing is written here: an error would come between a message and its reply.
         """
         for queue in queues:
             self._grown.add(queue)
@@ -45,31 +46,31 @@ class QueueUpkeep:
                 self.due.append(queue)
 
     def flush_due(self) -> None:
-        """Write the units of the queues in `due`, that have gathered many.
+        """Write the units of the queues in `due`, which have gathered many.
 
         Raises:
-            OSError, StoreError: when the disk fails, other than for want of room.
+            OSError, StoreError: when the disk fails for a reason other than lack of room.
         """
         queues, self.due = self.due, []
         for queue in queues:
             self._flush(queue)
 
     def flush(self) -> None:
-        """Write the units that were put; for want of room they stay in memory for the next call."""
+        """Write all new units; without room they stay in memory for the next call."""
         queues, self._unwritten = self._unwritten, {}
         for queue in queues:
             self._flush(queue)
 
     def flush_some(self, count: int) -> None:
-        """Write the units of `count` queues, those that wait longest."""
+        """Write the units of the `count` queues that have waited longest."""
         for queue in list(islice(self._unwritten, count)):
             del self._unwritten[queue]
             self._flush(queue)
 
     def note_recovered(self) -> None:
-        """Note that any queue may have changed, and have files that are not synced.
+        """Note that recovery may have changed any queue, and left unsynced files.
 
-        One that found no room for its units is written when there is some.
+        A queue that had no room for its units is written later.
         """
         self._unsynced = dict.fromkeys(self._queues.values())
         self._unwritten = {queue: None for queue in self._unsynced if queue.is_waiting}
@@ -77,12 +78,12 @@ class QueueUpkeep:
             self._note_extent(queue)
 
     def _note_extent(self, queue: ConsumeQueue) -> None:
-        if queue.end > 0:  # also one whose messages have all expired: it goes on counting
+        if queue.end > 0:  # also without messages: its numbers must continue
             extent = QueueExtent(queue.first, queue.end, queue.last_log_offset)
             self.extents.note(queue.topic, queue.queue_id, extent)
 
     def take_unsynced(self, count: int) -> list[DiskFile]:
-        """Return files of `count` queues that must be synced before a checkpoint can name them."""
+        """Return the unsynced files of `count` queues; sync them before a checkpoint."""
         queues = list(islice(self._unsynced, count))
         for queue in queues:
             del self._unsynced[queue]
@@ -90,12 +91,12 @@ class QueueUpkeep:
 
     @property
     def unsynced(self) -> int:
-        """How many queues have files that must be synced."""
+        """How many queues have unsynced files."""
         return len(self._unsynced)
 
     @property
     def unwritten(self) -> int:
-        """How many queues hold units that are not written."""
+        """How many queues have unwritten units."""
         return len(self._unwritten)
 
     def _flush(self, queue: ConsumeQueue) -> None:
@@ -114,23 +115,23 @@ class QueueUpkeep:
         return grown
 
     def begin_anew(self, queue: ConsumeQueue, number: int) -> None:
-        """Forget all messages of a queue; it goes on at `number` or behind it."""
+        """Forget all messages of a queue; it continues at `number` or after it."""
         self._gone += queue.begin_anew(number)
         self._unwritten.pop(queue, None)
         self._unsynced.pop(queue, None)
         self._note_extent(queue)
 
     def take_gone(self) -> _Files:
-        """Return files of queues that began anew: they may be closed and removed."""
+        """Return the files of queues that began anew; the caller may close and remove them."""
         gone, self._gone = self._gone, []
         return gone
 
     def trim_all(self) -> None:
-        """Let `trim_some` look at every queue once more."""
+        """Make `trim_some` check every queue again."""
         self._untrimmed = list(self._queues.values())
 
     def trim_some(self, log_start: int, count: int) -> _Files:
-        """Let some more queues begin where the log begins; return files that may be removed."""
+        """Trim some more queues to the start of the log; return files that may be removed."""
         gone: _Files = []
         for _ in range(min(count, len(self._untrimmed))):
             queue = self._untrimmed.pop()
@@ -141,7 +142,7 @@ class QueueUpkeep:
         return gone
 
     def drop_unused(self, log_start: int, is_used: Callable[[str], bool]) -> _Files:
-        """Forget the queues of unused topics whose messages are gone from the log."""
+        """Remove the queues of unused topics that have no messages in the log."""
         gone: _Files = []
         for key, queue in list(self._queues.items()):
             if queue.log_end <= log_start and not is_used(key[0]):

@@ -1,30 +1,29 @@
-"""Opening a store after a stop or a crash: where the log ends, and what the queues lack.
+"""Recovery of a store after a stop or a crash: where the log ends, and what the queues lack.
 
-Receives log, queues, checkpoint and note as they lie on the disk; hands on a plan; refuses to
-change anything while it looks, and to guess. `RecoveryPlan.carry_out` changes the files.
+Receives log, queues, checkpoint and progress note from the disk. Returns a plan. Changes nothing
+while it reads, and does not guess. `RecoveryPlan.carry_out` changes the files.
 
-Rule 1. The log ends at the first place where no valid record is. What stands behind it goes.
-Rule 2. Except when a valid record stands behind it that was durable: then the bytes between were
-    too, and something destroyed them. The log goes on behind such damage; it is named, nothing in
-    it is changed, and what it held keeps its numbers in the queues.
-Rule 3. Damage that goes on to the end of its segment, the blank included, is no damaged record but
-    a damaged file: the store is refused, nothing is changed.
-Rule 4. A system that lost its power may have written the last bytes in any order, so that a valid
-    record behind a hole proves nothing. It proves damage when the store was closed, when the
-    machine runs since the store was opened, or when the note, the checkpoint or, with SYNC_FLUSH,
-    a queue knows it.
-Rule 5. A record's checksum does not cover its properties. In a record that is not known to have
-    been written whole, zeros among them that a medium can leave are a part that was lost: the log
-    ends before it. That is a whole sector of zeros, or the record's end and all behind it in its
-    sector. Any other zero byte is what the client sent.
-Rule 6. Of the queues only what was synced is believed; the rest is built from the log again. A
-    queue that lacks units which the note knows, or that the log goes on without, is built again
-    from the first record.
-Rule 7. Of a log that is known to be whole only the newest part is read again: bit rot in older
-    segments is named by the first who reads it, not by a start that takes minutes.
+Rule 1. The log ends at the first place without a valid record. All bytes after it are removed.
+Rule 2. Exception: a durable valid record follows. Then the bytes in between were durable, too, and
+    something destroyed them. The log continues after such damage. The damage is logged and not
+    changed, and the lost messages keep their numbers in the queues.
+Rule 3. Damage up to the end of its segment, including the blank, means a damaged file, not a
+    damaged record. The store is refused and nothing is changed.
+Rule 4. After a power loss the last bytes may have been written in any order, so a valid record
+    after a hole proves nothing. It proves damage if the store was closed, or if the machine has run
+    since the store was opened. It also proves damage if the note or the checkpoint knows the
+    record, or, with SYNC_FLUSH, a queue.
+Rule 5. The checksum of a record does not cover its properties. If a record is not known to be
+    complete, zeros in its properties may be a lost part, and the log ends before the record. Such
+    zeros are a whole sector, or the record's end with the rest of its sector. The client sent any
+    other zero byte.
+Rule 6. Only the synced part of a queue is trusted; the rest is rebuilt from the log. A queue that
+    lacks units which the note knows, or which the log needs, is rebuilt from the first record.
+Rule 7. Of a log that is known to be complete, only the newest part is read again. Bit rot in older
+    segments is logged by the first reader; a start must not take minutes to find it.
 
-Apache RocketMQ's `CommitLog.recoverNormally` and `recoverAbnormally` know rules 1 and 6 (by
-segment), and cut the log where it is damaged: what was acknowledged behind it is gone.
+Apache RocketMQ's `CommitLog.recoverNormally` and `recoverAbnormally` use rules 1 and 6 (by segment)
+and cut the log at damage, so acknowledged messages after it are lost.
 """
 
 import logging
@@ -53,17 +52,17 @@ from reliable_mq.wire.record_scan import RecordHead, head_at
 
 say = logging.getLogger(__name__)
 
-SECTOR_SIZE = 512  # the least that a medium writes or loses
-VERIFIED_SIZE = 256 * 1024 * 1024  # how much of a log that is known to be whole is read again
+SECTOR_SIZE = 512  # the smallest unit that a medium writes or loses
+VERIFIED_SIZE = 256 * 1024 * 1024  # bytes of a complete log that are read again
 
 
 class RecoveryPlan(msgspec.Struct, kw_only=True):
-    """What is to be done, and what was found.
+    """The findings, and the changes to make.
 
-    `queue_ends` are the queues that stay, and up to which message; the others begin anew.
-    `damage` lies before `log_end`, where something destroyed records.
-    `torn` says that valid records lie behind the end, which nothing proves to have been durable.
-    `lost_from` is where the log was known to reach when it now ends before (-1: it does not).
+    `queue_ends` has the queues that are kept, and their message ends; other queues are rebuilt.
+    `damage` lies before `log_end`: something destroyed records there.
+    `torn`: valid records follow the end, but nothing proves that they were durable.
+    `lost_from`: the known former end of the log, if it now ends earlier (-1: it does not).
     """
 
     log_end: int
@@ -76,13 +75,13 @@ class RecoveryPlan(msgspec.Struct, kw_only=True):
     lost_from: int = -1
 
     def tell(self, log: CommitLog) -> None:
-        """Say in the process's log what is not as it should be."""
+        """Log every finding that is not normal."""
         for stretch in self.damage:
             log.name_damage(*stretch)
         if self.torn:
             say.warning(
-                "the log ends at %d, where a record is torn: those behind it were not known to be "
-                "on the medium when the machine stopped, and go",
+                "the log ends at %d, where a record is torn: later records were not known to be "
+                "on the medium when the machine stopped, and are removed",
                 self.log_end,
             )
         if self.lost_from >= 0:
@@ -94,9 +93,9 @@ class RecoveryPlan(msgspec.Struct, kw_only=True):
             )
 
     def carry_out(self, log: CommitLog, queues: Mapping[QueueKey, ConsumeQueue]) -> None:
-        """Change the files. `queues` hold every queue of the plan.
+        """Change the files. `queues` must have every queue of the plan.
 
-        The log comes first and is durable: a queue never knows a record that a crash can take away.
+        The log is changed first, durably, so a queue never knows a record that a crash can remove.
         """
         log.cut(self.log_end)
         for segment in log.segments_from(self.verified_from):
@@ -114,18 +113,18 @@ class RecoveryPlan(msgspec.Struct, kw_only=True):
 
 
 class _Known(NamedTuple):
-    """Up to where log and queues are known to agree, and the queues that must begin anew."""
+    """The offset up to which log and queues agree, and the queues that must be rebuilt."""
 
     log_end: int
-    is_proven: bool  # by the note; else by the checkpoint's time, to a segment's start
+    is_proven: bool  # by the note; else only the checkpoint's time, at the start of a segment
     lost: frozenset[QueueKey]
-    queue_ends: Mapping[QueueKey, int] | None = None  # of all queues, where the note knows them
+    queue_ends: Mapping[QueueKey, int] | None = None  # of all queues, if the note has them
 
     def end_of(self, key: QueueKey, queue: ConsumeQueue) -> int:
-        """Return up to which message a queue and the known log agree.
+        """Return the message number up to which a queue and the known log agree.
 
-        What the queue has beyond the note, for a part of the log that the note knows, is of a log
-        that was cut: it was taken out, and the power failed before that was on the medium.
+        The queue may have units beyond the note for a part of the log that the note covers. They
+        are from a log that was cut: the power failed before their removal was on the medium.
         """
         end = queue.index_of(self.log_end)
         if self.queue_ends is None:
@@ -134,7 +133,7 @@ class _Known(NamedTuple):
 
 
 class _Gap(Exception):
-    """A record does not follow what its queue holds."""
+    """A record is not the next message of its queue."""
 
     def __init__(self, key: QueueKey, record: FoundRecord, queue_offset: int) -> None:
         super().__init__(key)
@@ -144,11 +143,11 @@ class _Gap(Exception):
 
 
 def plan(evidence: Evidence) -> RecoveryPlan:
-    """Return what has to be done before the store can be used.
+    """Return the changes that are necessary before the store can be used.
 
     Raises:
-        StoreCorrupt: when a segment is missing or damaged to its end; names file and offset.
-        StoreError: when the log goes on in a format that is not known here.
+        StoreCorrupt: when a segment is missing or is damaged to its end; names file and offset.
+        StoreError: when the log continues in an unknown format.
     """
     _refuse_missing_segments(evidence)
     known = _known(evidence)
@@ -165,8 +164,8 @@ def _out_of_order(log: CommitLog, gap: _Gap) -> StoreCorrupt:
     first, _segment = log.segment_at(gap.record.offset)
     return StoreCorrupt(
         f"{segment_path(first)}: the record at {gap.record.offset - first} (log offset "
-        f"{gap.record.offset}) says it is message {gap.queue_offset} of {gap.key[0]} queue "
-        f"{gap.key[1]}, where another one is due; restore the file from a copy"
+        f"{gap.record.offset}) claims to be message {gap.queue_offset} of {gap.key[0]} queue "
+        f"{gap.key[1]}, but another message is expected; restore the file from a copy"
     )
 
 
@@ -181,9 +180,9 @@ def _refuse_missing_segments(evidence: Evidence) -> None:
         missing = note.log_start
     if missing >= 0:
         raise StoreCorrupt(
-            f"{segment_path(missing)}: this segment is missing, {PROGRESS_PATH} knows the log from "
-            f"{note.log_start} to {note.log_end}; restore it from a copy, or remove that note to "
-            "go on without these messages"
+            f"{segment_path(missing)}: this segment is missing; {PROGRESS_PATH} knows the log from "
+            f"{note.log_start} to {note.log_end}; restore it from a copy, or remove that file to "
+            "continue without these messages"
         )
 
 
@@ -205,7 +204,7 @@ def _known(evidence: Evidence) -> _Known:
     if not evidence.was_killed:
         known = [queue.log_end for queue in queues.values() if queue.is_contiguous]
         return _Known(max(known, default=log.start), True, frozenset(lost))
-    if evidence.newest_progress:  # its last record is damaged, but it knows which queues there were
+    if evidence.newest_progress:  # its last record is damaged, but its list of queues is usable
         of_topics = evidence.newest_progress.queues
         lost |= {(topic, queue_id) for topic in of_topics for queue_id in of_topics[topic]} - {
             *queues
@@ -219,7 +218,7 @@ def _known(evidence: Evidence) -> _Known:
 
 
 def _bears_out(log: CommitLog, note: StoreProgress) -> bool:
-    """Whether the log still holds the last record that the note knows."""
+    """Whether the log still has the last record of the note."""
     if note.last_record < 0:
         return note.log_end == log.start
     record = record_at(log, note.last_record)
@@ -231,12 +230,12 @@ def _bears_out(log: CommitLog, note: StoreProgress) -> bool:
 
 
 def _holds(queue: ConsumeQueue, noted: QueueExtent, log_start: int, noted_start: int) -> bool:
-    """Whether a queue has all units that the note knows, save those that expired with the log."""
+    """Whether a queue has all units of the note, except those that expired with the log."""
     if not queue.is_contiguous or queue.end < noted.end:
         return False
     if (
-        # A queue is trimmed after it is noted that the log begins later: then what is left of it
-        # begins before the log, or nothing is left.
+        # A queue is trimmed only after the new start of the log is noted. Then its first unit is
+        # before the log, or it has no unit.
         queue.end > queue.first > noted.first
         and log_start == noted_start
         and queue.unit(queue.first).commit_log_offset >= log_start
@@ -299,7 +298,7 @@ def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
 
 
 def _verified_from(evidence: Evidence, known: _Known, keep: Mapping[QueueKey, int]) -> int:
-    """Return where a record begins, `VERIFIED_SIZE` bytes or a little more before the known end."""
+    """Return the begin of a record, at least `VERIFIED_SIZE` bytes before the known end."""
     target = known.log_end - VERIFIED_SIZE
     if target <= evidence.log.start:
         return evidence.log.start
@@ -320,9 +319,9 @@ def _new_units(queue: ConsumeQueue, end: int) -> NewUnits:
 
 
 def _lost_its_head(evidence: Evidence, key: QueueKey, keep: int, new: NewUnits) -> bool:
-    """Whether a queue, none of whose units is believed, seems to begin too late.
+    """Whether a queue without trusted units seems to begin too late.
 
-    When the power fails, a file that was just made may be gone though a later one is there.
+    After a power loss a new file may be missing although a later one exists.
     """
     queue, note = evidence.queues[key], evidence.newest_progress
     if keep > queue.first:
@@ -342,7 +341,7 @@ def _dispatch(
     units: dict[QueueKey, NewUnits],
     damage: list[DamagedRange],
 ) -> None:
-    """Add a record's unit to its queue, unless the queue knows it."""
+    """Add a record's unit to its queue, unless the queue has it."""
     key = (head.topic, head.queue_id)
     if not is_queued(head.sys_flag) or evidence.deletions.is_deleted(*key, record.offset):
         return
@@ -355,8 +354,8 @@ def _dispatch(
     if not is_next and not (
         damage and new.bridge(head.queue_offset, damage, evidence.queues.get(key))
     ):
-        # A queue begins with its first record. That of a topic made anew begins at 0 where Apache's
-        # broker deleted the topic, and at the begin of a file where ours did (see `deletions`).
+        # A queue begins with its first record. After a deletion by Apache's broker, a new topic of
+        # that name begins at 0; after ours, at the begin of a file (see `deletions`).
         is_anew = head.queue_offset % evidence.units_per_file == 0 and (
             new.end is None or not 0 < head.queue_offset < new.end
         )
@@ -370,9 +369,9 @@ def _dispatch(
 
 
 def _was_whole(evidence: Evidence, record: FoundRecord, head: RecordHead) -> bool:
-    """Whether a record is what was written, zero bytes and all; see rule 5.
+    """Whether a record is complete, including its zero bytes; see rule 5.
 
-    A process that dies within a write leaves its beginning: what has its last byte is whole.
+    A process that dies during a write leaves a prefix, so a record with its last byte is complete.
     """
     if not _may_lack_a_part(evidence.log, record, head):
         return True
@@ -382,11 +381,11 @@ def _was_whole(evidence: Evidence, record: FoundRecord, head: RecordHead) -> boo
 
 
 def _may_lack_a_part(log: CommitLog, record: FoundRecord, head: RecordHead) -> bool:
-    """Whether zeros among the properties of a valid record are such as a medium leaves.
+    """Whether the zeros in the properties of a valid record may be a lost part.
 
-    Sectors are lost whole; pages are several of them. A lost sector that the properties share with
-    what stands before them makes the record invalid: their length is zero in it, too. A write that
-    ended early has nothing behind it.
+    A medium loses whole sectors; a page has several. If a lost sector also has bytes before the
+    properties, the record is invalid, because their length is zero, too. After a write that ended
+    early there are only zeros.
     """
     first, segment = log.segment_at(record.offset)
     end = record.offset + record.size - first

@@ -1,8 +1,8 @@
-"""How long messages are kept: by time, and by how full the disk is.
+"""Retention of the log: by age, and by the used share of the disk.
 
-Receives how full the disk is, how old the log's files are, and looks at two clocks; hands on how
-many files go, and whether writes are to be refused; refuses to touch a file. A file is old when the
-clock says so and that time was watched, see `watched_time`.
+Receives the used share of the disk, the age of the log's files, and readings of two clocks. Returns
+how many files to remove, and whether writes must be refused. Touches no file. A file is old if the
+wall clock says so and this time was watched; see `watched_time`.
 Source: Apache RocketMQ `DefaultMessageStore.CleanCommitLogService`, with its property names.
 """
 
@@ -24,16 +24,16 @@ from reliable_mq.watched_time import (
 )
 
 PATH = "config/watchedTime.json"
-MANUAL_ROUNDS = 20  # how many rounds one request to delete holds for
+MANUAL_ROUNDS = 20  # rounds for which one request to delete is valid
 _HOUR_MS = 3_600_000
 
 
 class RetentionRules(NamedTuple):
-    """When files of the log go. Ratios between 0 and 1, times in milliseconds.
+    """When to remove log files. Ratios between 0 and 1, times in milliseconds.
 
-    `hours` are those of the day in which old files go; `reserved_ms` is how old that is. Above
-    `used_max` old files go at any hour; above `forcibly` even younger ones, when `may_force`;
-    above `warning` nothing is written any more. `batch_max` files go in one round.
+    `hours`: hours of the day in which old files are removed. `reserved_ms`: age of an old file.
+    Above `used_max` old files are removed at any hour. Above `forcibly` younger files are removed,
+    too, if `may_force`. Above `warning` writes are refused. `batch_max`: files per round.
     """
 
     hours: frozenset[int]
@@ -49,42 +49,42 @@ def parse_hours(text: str) -> frozenset[int]:
     """Return the hours of Apache's deleteWhen, "04" or "04;16".
 
     Raises:
-        ValueError: when one is no hour.
+        ValueError: when one is not an hour.
     """
     hours = frozenset(int(word) for word in text.split(";") if word.strip())
     if not hours <= frozenset(range(24)):
-        raise ValueError(f"{text!r} names an hour that no day has")
+        raise ValueError(f"{text!r} contains a number that is not an hour; use 00 to 23")
     return hours
 
 
 class DiskSurvey(NamedTuple):
-    """What a look at the disk found: how full it is, and when the oldest files were written (ms).
+    """Used share of the disk, and last write times of the oldest files (ms).
 
-    Of the log's files as many as one round may remove, oldest first.
+    It has as many log files as one round may remove, oldest first.
     """
 
     used: float
     modified_ms: Sequence[int]
-    capacity: tuple[int, int] = (0, 0)  # bytes: all, and free
+    capacity: tuple[int, int] = (0, 0)  # bytes: total, free
 
 
 def survey(disk: Disk, segment_starts: Sequence[int]) -> DiskSurvey:
-    """Look at the disk. May run in another thread."""
+    """Survey the disk. May run in another thread."""
     times = [disk.modified_ms(segment_path(first)) for first in segment_starts]
     return DiskSurvey(disk.used_ratio, times, disk.capacity)
 
 
 class LogRetention:
-    """What goes now. `is_full` says whether writes are refused.
+    """Decides which files to remove now. `is_full` says whether writes are refused.
 
-    Invariant R2: only files older than `reserved_ms` go, by the clock and by the time that was
-    watched, unless `may_force` allows others and the disk is fuller than `forcibly`.
+    Invariant R2: only files older than `reserved_ms` are removed, by the wall clock and by watched
+    time. Exception: `may_force` is set and the used share is above `forcibly`.
     """
 
     def __init__(self, rules: RetentionRules) -> None:
         self.rules = rules
         self.manual_rounds = 0
-        self.old_count = 0  # how many of the files that went last were older than `reserved_ms`
+        self.old_count = 0  # old files among those that were removed last
         self.is_full = False
         self.used = 0.0
         self.capacity = (0, 0)
@@ -93,25 +93,25 @@ class LogRetention:
         self._newest: float | None = None
 
     def load(self, text: str) -> None:
-        """Take what was known of the clocks; what does not read says nothing."""
+        """Load the state of the clocks; an unreadable text is ignored."""
         self._known = self._noted = read(text)
 
     def dump(self) -> str:
-        """Return what is known of the clocks."""
+        """Return the state of the clocks as text."""
         self._noted = self._known
         return text_of(self._known) if self._known is not None else ""
 
     def begin(self, newest_ms: int) -> None:
-        """Note when the newest message was stored that was there at the start; 0: there is none."""
+        """Note the store time of the newest message at the start; 0 without messages."""
         self._newest = newest_ms / 1000 if newest_ms else None
 
     @property
     def held_seconds(self) -> float:
-        """For how much longer than they should files are kept, because the clock jumped."""
+        """How many seconds longer files are kept because the clock jumped."""
         return 0.0 if self._known is None else self._known.held(self.rules.reserved_ms / 1000)
 
     def look(self, reading: ClockReading) -> str:
-        """Note a look at the clocks; return what a person is to be told of it, or ""."""
+        """Note a reading of the clocks; return a text for people about a jump, or ""."""
         window, earlier = self.rules.reserved_ms / 1000, self._known
         gap = unwatched_max(window)
         self._known = (
@@ -122,7 +122,7 @@ class LogRetention:
         return jump_text(self._known, earlier, window, clock="the clock", things="files")
 
     def is_over(self, time_ms: int, now_ms: int) -> bool:
-        """Whether a message of a time is older than files are kept, so that it may be given up."""
+        """Whether a message is older than the retention time, so that it may be given up."""
         if time_ms + self.rules.reserved_ms >= now_ms:
             return False
         known = self._known
@@ -130,22 +130,22 @@ class LogRetention:
 
     @property
     def is_worth_noting(self) -> bool:
-        """Whether what is known of the clocks is to be written down."""
+        """Whether the state of the clocks must be saved."""
         return self._known is not None and is_worth_noting(self._known, self._noted)
 
     def begin_manual(self) -> None:
-        """Let old files go at any hour, for the next rounds."""
+        """Allow the removal of old files at any hour, for the next rounds."""
         self.manual_rounds = MANUAL_ROUNDS
 
     def change_rules(self, rules: RetentionRules) -> None:
-        """Go on with other rules, also for what the last look at the disk found."""
+        """Set new rules, and apply them to the last disk survey."""
         self.rules = rules
         self.is_full = self.used > rules.warning
 
     def judge(self, found: DiskSurvey, now_ms: int) -> int:
-        """Return how many of the oldest files go, after a look at the clocks.
+        """Return how many of the oldest files to remove; call `look` before.
 
-        Without a look no file is old.
+        Without a call of `look` no file is old.
         """
         rules = self.rules
         self.used, self.capacity = found.used, found.capacity
@@ -169,16 +169,16 @@ class LogRetention:
 
 
 class Closeable(Protocol):
-    """A file that is let go of."""
+    """A file that can be closed."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""
 
 
 class FileRemoval:
-    """Files that nobody knows any more, to be closed and removed in another thread.
+    """Closes and removes forgotten files in another thread.
 
-    One that cannot be removed is tried again with each later call, `retry_ms` apart.
+    If a removal fails, later jobs retry it, at intervals of at least `retry_ms`.
     """
 
     def __init__(self, disk: Disk, retry_ms: int) -> None:
@@ -188,7 +188,7 @@ class FileRemoval:
         self._tried_ms = 0
 
     def job(self, files: Sequence[tuple[Closeable, str]], now_ms: int) -> Callable[[], None]:
-        """Return the work; it returns when the files are gone."""
+        """Return the job that closes and removes the files."""
 
         def work() -> None:
             paths = [path for _file, path in files]

@@ -1,12 +1,12 @@
-"""How far the timers have come, as of what is on the medium.
+"""The checkpoint of the timers: how much is delivered and taken up, durably.
 
      0 delivered before this time, ms      24 the master's queue offset, which is ours
      8 end of the synced timer log         32 version: state, time in ms, counter
     16 taken up before this queue offset   56 ours: the log offset behind the deliveries before 0
                                            all i64; 4096 bytes
 
-Apache leaves the bytes behind 56 as they are. What stands there may be old after its broker ran,
-but never ahead, so that a search from there finds every delivery.
+Apache does not change the bytes after 56. Our field may be old after Apache's broker ran, but never
+too new, so a search from there finds every delivery.
 Source: Apache RocketMQ `TimerCheckpoint`.
 """
 
@@ -19,7 +19,7 @@ PATH = "config/timercheck"
 
 
 class TimerCheckpoint(msgspec.Struct, kw_only=True):
-    """The fields of the file, in its order."""
+    """The fields of the file, in order."""
 
     read_ms: int = 0
     log_end: int = 0
@@ -32,10 +32,10 @@ class TimerCheckpoint(msgspec.Struct, kw_only=True):
 
 
 def load_timer_checkpoint(disk: Disk) -> TimerCheckpoint:
-    """Return the checkpoint of a store; all zero when there is none."""
+    """Return the checkpoint of a store; all fields are 0 without a file."""
     return load_fields(disk, PATH, TimerCheckpoint)
 
 
 def save_timer_checkpoint(disk: Disk, checkpoint: TimerCheckpoint) -> None:
-    """Write the checkpoint and sync it. What it claims must be synced before."""
+    """Write and sync the checkpoint. Everything that it claims must be synced before."""
     save_fields(disk, PATH, checkpoint)

@@ -1,14 +1,14 @@
-"""The timer log: one entry for every timed message, in the order in which they were taken up.
+"""The timer log: one entry per timed message, in the order in which they were taken up.
 
-An entry says where the message is in the commit log and which slot of the wheel it waits in. The
-entries of one slot are a chain: each names the position of the one before it. Files of one size are
-named by the position of their first byte; an entry never spans two, a blank closes a file.
+An entry has the message's place in the commit log, and its slot of the wheel. The entries of one
+slot are a chain: each has the position of the entry before it. Files have equal sizes and are named
+by the position of their first byte. An entry never spans two files; a blank closes a file.
 
     size i32 = 52 | previous position i64 (-1: none) | magic i32 | taken up at i64 | slot's time
     less that i32 | log offset i64 | size i32 | hash of the real topic i32 | reserved i64
 
-Apache writes 0 as `reserved` and never reads it. We keep there when the message is due, to the
-millisecond; an entry with 0 is Apache's, and its time is in the message.
+Apache writes 0 as `reserved` and never reads it. Here it is the due time of the message, to the
+millisecond. An entry with 0 is Apache's; its due time is in the message.
 Source: Apache RocketMQ `TimerLog`, `TimerMessageStore`.
 """
 
@@ -30,7 +30,7 @@ SIZE = _ENTRY.size
 
 
 class TimerEntry(NamedTuple):
-    """One timed message; times in milliseconds. `due_ms` is 0 when only the message knows it."""
+    """One timed message; times in milliseconds. `due_ms` is 0 when only the message has it."""
 
     previous: int
     magic: int
@@ -43,17 +43,17 @@ class TimerEntry(NamedTuple):
 
 
 class TimerLog:
-    """The files of the log. Entries from `start` to `end` are there; `flush` makes them readable.
+    """The files of the log. Entries from `start` to `end` exist; `flush` makes them readable.
 
-    `cut` must follow: until then entries behind `end` can be read as well, some of them damaged.
+    The caller must call `cut` first: before that, entries after `end` may be readable or damaged.
 
     Args:
         disk: the store's folder.
         file_size: bytes of one file.
-        end: up to where the log is known to be on the medium; what stands behind it may be lost.
+        end: the position up to which the log is known to be on the medium; the rest may be lost.
 
     Raises:
-        StoreCorrupt: when a file has another size, or one before `end` is missing in the middle.
+        StoreCorrupt: when a file has a wrong size, or a file before `end` is missing in the middle.
     """
 
     def __init__(self, disk: Disk, file_size: int, end: int) -> None:
@@ -73,18 +73,18 @@ class TimerLog:
             path = f"{FOLDER}/{name}"
             size = self._disk.size_of(path)
             if size == 0:
-                continue  # the process died while it made this file
+                continue  # the process died while it created this file
             if size != self._file_size:
                 raise StoreCorrupt(
                     f"{path}: {size} bytes instead of {self._file_size}; "
-                    "set mappedFileSizeTimerLog as it was when the file was written"
+                    "set mappedFileSizeTimerLog to its value when the file was written"
                 )
             first = int(name)
             due = max(self._files) + self._file_size if self._files else min(first, self.end)
             if first == due:
                 self._files[first] = self._disk.open(path, self._file_size)
             elif due >= self.end:
-                self._disk.remove(path)  # a power loss took the file before it
+                self._disk.remove(path)  # a power loss removed the file before it
             else:
                 raise StoreCorrupt(f"{path}: the file before it is missing; restore it from a copy")
 
@@ -122,14 +122,14 @@ class TimerLog:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether everything that was appended is written."""
+        """Whether all appended entries are written."""
         return not self._gathered
 
     def flush(self) -> None:
-        """Write what was appended: one write, as all of it lies in one file.
+        """Write the appended entries in one write; all of them are in one file.
 
         Raises:
-            StoreError, OSError: when there is no room; the same call may be tried again.
+            StoreError, OSError: when there is no room; the caller may retry.
         """
         if not self._gathered:
             return
@@ -144,7 +144,7 @@ class TimerLog:
         self._unsynced.add(position - at)
 
     def read(self, position: int) -> TimerEntry | None:
-        """Return the entry at a position, or None when none is there."""
+        """Return the entry at a position, or None without an entry."""
         at = position % self._file_size
         file = self._files.get(position - at)
         data = file.read(at, SIZE) if file and position >= self.start else b""
@@ -156,9 +156,9 @@ class TimerLog:
         return TimerEntry(previous, magic, taken_ms, taken_ms + delay_ms, *rest)
 
     def after(self, position: int) -> int:
-        """Return where the entry begins that follows on what is at `position`: an entry or a blank.
+        """Return the position after the entry or blank at `position`.
 
-        A position without either is returned as it is.
+        Without an entry or a blank the result is `position`.
         """
         at = position % self._file_size
         file = self._files.get(position - at)
@@ -169,24 +169,24 @@ class TimerLog:
         return position + SIZE if self.read(position) else position
 
     def relink(self, position: int, previous: int) -> None:
-        """Let the entry at `position` name another one before it in its chain."""
+        """Set the previous entry of the entry at `position` in its chain."""
         self._write(position + _PREVIOUS_PLACE, [previous.to_bytes(8, "big", signed=True)])
 
     def retire(self, position: int, slot_ms: int) -> None:
-        """Let the entry at `position` say another slot, as one that has passed."""
+        """Move the entry at `position` to another slot, such as a past one."""
         entry = self.read(position)
         if entry:
             delay_ms = slot_ms - entry.taken_ms
             self._write(position + _DELAY_PLACE, [delay_ms.to_bytes(4, "big", signed=True)])
 
     def last(self) -> TimerEntry | None:
-        """Return the entry before `end`, or None when there is none."""
+        """Return the entry before `end`, or None without entries."""
         first = (self.end - 1) // self._file_size * self._file_size
-        most = (self._file_size - _BLANK.size) // SIZE * SIZE  # then comes a blank
+        most = (self._file_size - _BLANK.size) // SIZE * SIZE  # a blank follows
         return self.read(first + min(self.end - first, most) - SIZE)
 
     def cut(self) -> None:
-        """Remove what stands behind `end`."""
+        """Remove everything after `end`."""
         end = self.end
         keep = end - end % self._file_size
         for first in sorted(self._files, reverse=True):
@@ -198,7 +198,7 @@ class TimerLog:
             self._unsynced.add(keep)
 
     def remove_before(self, log_start: int) -> None:
-        """Remove files whose messages are all gone: the commit log begins at `log_start`."""
+        """Remove files whose messages are all before `log_start`, the start of the commit log."""
         for first in sorted(self._files)[:-1]:
             last = (self._file_size - _BLANK.size - SIZE) // SIZE * SIZE
             entry = self.read(first + last)
@@ -216,6 +216,6 @@ class TimerLog:
         return unsynced
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for file in self._files.values():
             file.close()

@@ -1,12 +1,13 @@
-"""Timer log, wheel and checkpoint as one: what waits, and how far that is safe.
+"""The files of the timers: log, wheel and checkpoint together.
 
-Receives entries; hands on the chain of a slot; refuses to know messages beyond their place.
+Receives entries. Returns the chain of a slot. Knows only the places of messages.
 
-A checkpoint syncs the log first, then the wheel, then notes how far both reach. Only the note is
-believed. What a crash leaves behind it may be there in part, or only until the power fails: it is
-cut off, and its messages are taken up again from their queue. A wheel that is ahead, as the crash
-came before the note, is set back first, while the entries are there that tell how.
-Invariant M1: the wheel on the medium names no entry at or behind the synced end of the timer log.
+A checkpoint syncs the log, then the wheel, and then notes the end of both. Only this note is
+trusted. After a crash, data beyond the note may be incomplete, or may be lost at the next power
+failure. So it is cut off, and its messages are taken up again from their queue. If the crash came
+before the note, the wheel is ahead. Then it is set back first, while the entries that are needed
+for this still exist.
+Invariant M1: the wheel on the medium names no entry at or after the synced end of the timer log.
 Source: Apache RocketMQ `TimerMessageStore`.
 """
 
@@ -28,20 +29,20 @@ from reliable_mq.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-_SEARCH_MAX = 64 * 1024 * 1024  # of the log, for deliveries that no checkpoint covers
+_SEARCH_MAX = 64 * 1024 * 1024  # bytes of the log to search for deliveries after a checkpoint
 
 
 class TimerStore:
-    """The files of the timers. They are made with the first timed message.
+    """The files of the timers. The first timed message creates them.
 
-    `queue_offset` is up to where the queue of timed messages was taken up. All slots before
-    `read_ms` are delivered, by records that lie before `delivered_end` in the commit log.
+    `queue_offset`: messages before it are taken up from the queue of timed messages. All slots
+    before `read_ms` are delivered, by records before `delivered_end` in the commit log.
 
     Args:
         disk: the store's folder.
         file_size: bytes of one file of the timer log.
-        precision_ms: how long a slot lasts.
-        is_sync_flush: whether messages come here only when they are durable.
+        precision_ms: duration of a slot, in milliseconds.
+        is_sync_flush: whether only durable messages arrive here.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class TimerStore:
         self._log: TimerLog
         self._wheel: TimerWheel
         self._noted = TimerCheckpoint()
-        self._synced_before = 0  # messages of the commit log that earlier checkpoints synced
+        self._synced_before = 0  # log offset up to which earlier checkpoints synced messages
         self.is_open = False
         self.queue_offset = 0
         self.read_ms = 0
@@ -62,14 +63,14 @@ class TimerStore:
 
     @property
     def room_end_ms(self) -> int:
-        """Before this time a slot is free for its own time: the wheel has gone round only once."""
+        """End of the wheel's range: no earlier time uses a slot of a time before this one."""
         return self.read_ms + SLOTS * self._precision_ms
 
     def open(self, store: MessageStore, now_slot_ms: int) -> None:
-        """Recover what the folder holds, or begin; the queue of timed messages must be there.
+        """Recover the content of the folder, or begin; the queue of timed messages must exist.
 
         Raises:
-            StoreCorrupt: when a file cannot be what it claims.
+            StoreCorrupt: when a file has impossible content.
         """
         noted = self._noted = load_timer_checkpoint(self._disk)
         if not self._is_whole(noted, now_slot_ms):
@@ -89,8 +90,8 @@ class TimerStore:
         self.is_open = True
 
     def _is_whole(self, noted: TimerCheckpoint, now_slot_ms: int) -> bool:
-        """Whether a checkpoint can be true, and the files are there that it speaks of."""
-        newest_ms = now_slot_ms + SLOTS * self._precision_ms  # should the clock have gone back
+        """Whether a checkpoint is plausible, and its files exist."""
+        newest_ms = now_slot_ms + SLOTS * self._precision_ms  # allows for a clock that went back
         if not 0 < noted.read_ms <= newest_ms or noted.read_ms % self._precision_ms:
             return False
         if not noted.log_end:
@@ -102,12 +103,12 @@ class TimerStore:
         )
 
     def _begin(self, store: MessageStore, now_slot_ms: int) -> None:
-        """Begin with empty files: everything is taken up again that the log holds.
+        """Begin with empty files: all messages in the log are taken up again.
 
-        What was delivered is found in the log, so that files which were lost cost time, no message.
+        Past deliveries are found in the log, so lost files cost time, but no message.
         """
         for name in self._disk.names(timer_log.FOLDER):
-            log.warning("timer files are missing; the rest is built again from the log")
+            log.warning("timer files are missing; the rest is rebuilt from the log")
             self._disk.remove(f"{timer_log.FOLDER}/{name}")
         self._disk.remove(timer_wheel.PATH)
         queue = store.queue(TIMER_TOPIC, 0)
@@ -122,10 +123,10 @@ class TimerStore:
         save_timer_checkpoint(self._disk, self._noted)
 
     def _set_wheel_back(self) -> None:
-        """Let the wheel name only entries before the end of the log, durably.
+        """Make the wheel name only entries before the end of the log, durably.
 
-        The entries that it names were synced before it was written: they are whole, and nothing
-        that is damaged lies between them and the end.
+        The entries that the wheel names were synced before the wheel was written. So they are
+        complete, and there is no damage between them and the end.
         """
         end = position = self._log.end
         is_ahead = False
@@ -148,7 +149,7 @@ class TimerStore:
         self._wheel.put(slot_ms, Slot(first, last, waiting) if last >= 0 else EMPTY)
 
     def _taken_up(self, store: MessageStore) -> int:
-        """Return up to where messages were taken up, by the last entry: Apache's note may lag."""
+        """Return the queue offset after the last entry's message; Apache's note may be older."""
         entry = self._log.last()
         record = store.read_record(entry.commit_log_offset) if entry else None
         if record is None or record.topic != TIMER_TOPIC:
@@ -156,7 +157,7 @@ class TimerStore:
         return record.queue_offset + 1
 
     def put(self, entry: TimerEntry) -> int:
-        """Add an entry to the chain of its slot; return its position. `flush` must follow."""
+        """Add an entry to its slot's chain; return its position. The caller must call `flush`."""
         slot = self._wheel.slot(entry.slot_ms)
         position = self._log.append(entry._replace(previous=slot.last))
         self._link(entry, position, slot)
@@ -167,11 +168,11 @@ class TimerStore:
         self._wheel.put(entry.slot_ms, Slot(first, position, slot.waiting + _change(entry)))
 
     def flush(self) -> None:
-        """Write what was put."""
+        """Write the new entries."""
         self._log.flush()
 
     def next_used(self, slot_ms: int, until_ms: int) -> int:
-        """Return the first time from `slot_ms` on whose slot may be used, at most `until_ms`."""
+        """Return the first time from `slot_ms` on with a maybe used slot, at most `until_ms`."""
         return self._wheel.next_used(slot_ms, until_ms)
 
     def slot(self, slot_ms: int) -> Slot:
@@ -179,11 +180,11 @@ class TimerStore:
         return self._wheel.slot(slot_ms)
 
     def is_expired(self, position: int) -> bool:
-        """Whether an entry went with its message, and so did those before it."""
+        """Whether an entry was removed with its message, and all earlier entries, too."""
         return position < self._log.start
 
     def entry(self, position: int) -> TimerEntry | None:
-        """Return the entry at a position, or None when there is none."""
+        """Return the entry at a position, or None without an entry."""
         return self._log.read(position)
 
     def chain(self, slot_ms: int) -> Iterator[tuple[int, TimerEntry]]:
@@ -194,12 +195,12 @@ class TimerStore:
             if entry is None:
                 return
             yield position, entry
-            position = entry.previous if entry.previous < position else -1  # or it is damaged
+            position = entry.previous if entry.previous < position else -1  # -1: end, or damaged
 
     def leave(self, slot_ms: int, keep: Callable[[int, TimerEntry], bool]) -> None:
-        """Take out of a slot what need not be kept: Apache's broker delivers a slot as a whole.
+        """Remove unneeded entries from a slot, because Apache's broker delivers whole slots.
 
-        At every moment the chain holds at least what is kept.
+        At every moment the chain has at least the kept entries.
         """
         chain = list(self.chain(slot_ms))
         kept = [(position, entry) for position, entry in chain if keep(position, entry)]
@@ -216,18 +217,18 @@ class TimerStore:
         self._wheel.put(slot_ms, Slot(first, last, count))
 
     def advance(self, read_ms: int, delivered_end: int) -> None:
-        """Note that all slots before `read_ms` are delivered for good."""
+        """Note that all slots before `read_ms` are delivered durably."""
         self.read_ms = read_ms
         self.delivered_end = delivered_end
 
     def needs_checkpoint(self, store: MessageStore, used_ms: int) -> bool:
-        """Whether a crash now would cost more than a moment of work.
+        """Whether a crash now would cost much work at the next start.
 
-        Entries that found no room yet are not to be vouched for.
+        False while entries wait for room: a checkpoint must not claim them.
 
         Args:
-            store: its log is searched for deliveries then.
-            used_ms: the last slot from which something was delivered.
+            store: its log would be searched for deliveries.
+            used_ms: the last slot with a delivery.
         """
         if not self.is_open or not self._log.is_flushed:
             return False
@@ -238,10 +239,10 @@ class TimerStore:
         )
 
     def begin_checkpoint(self, store: MessageStore, now_ms: int) -> Callable[[], None]:
-        """Return the work of a checkpoint as of now; it may run in another thread.
+        """Return the job of a checkpoint of the current state; it may run in another thread.
 
-        It runs between two writes of batches. Raises, when it runs:
-            StoreError, OSError: when the disk fails; the store is of no further use then.
+        It must run between two writes of batches. Raises, when it runs:
+            StoreError, OSError: when the disk fails; the store must not be used any more.
         """
         self._log.remove_before(store.log.start)
         read = store.log.segments_from(self._synced_before)
@@ -269,18 +270,18 @@ class TimerStore:
             except (OSError, StoreError) as error:
                 if not is_out_of_room(error):
                     raise
-                log.warning("no room for a checkpoint of the timers, the last one stays: %s", error)
-            for file in (*read, *unsynced):  # each timed message was read once, to be taken up
+                log.warning("no room for a timer checkpoint; the last one stays valid: %s", error)
+            for file in (*read, *unsynced):  # timed messages are read once; free the memory
                 file.release()
 
         return work
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._log.close()
         self._wheel.close()
 
 
 def _change(entry: TimerEntry) -> int:
-    """Return by how many more messages wait with an entry."""
+    """Return the change in the number of waiting messages by an entry."""
     return -1 if entry.magic & timer_log.DELETE else 1

@@ -1,12 +1,12 @@
-"""The timer wheel: which entries of the timer log are due in which second.
+"""The timer wheel: the entries of the timer log that are due in each slot.
 
-Two weeks of slots in one file, and each slot knows the first and the last entry of its chain. A
-slot belongs to the time that it says; said otherwise, it is empty.
+The file has two weeks of slots. Each slot has the first and the last entry of its chain. A slot is
+valid only for the time that is stored in it; for any other time it is empty.
 
     time in units of the precision i64 | first position i64 | last position i64 | count i32 | 0 i32
 
-What changes is kept in memory until a checkpoint: by then the entries are on the medium, so that
-the file never names one that a crash can take away.
+Changes stay in memory until a checkpoint. By then the entries are on the medium, so the file never
+names an entry that a crash can remove.
 Source: Apache RocketMQ `TimerWheel`, `Slot`.
 """
 
@@ -26,7 +26,7 @@ _LOOK = 2048  # slots read at once
 
 
 class Slot(NamedTuple):
-    """A chain: the positions of its first and last entry, and how many wait."""
+    """A chain of entries: positions of the first and the last one, and the number of entries."""
 
     first: int
     last: int
@@ -40,11 +40,11 @@ class TimerWheel:
     """The slots by time.
 
     Args:
-        disk: the store's folder; the file is made when it is not there.
-        precision_ms: how long a slot lasts.
+        disk: the store's folder; the file is created if it does not exist.
+        precision_ms: duration of a slot, in milliseconds.
 
     Raises:
-        StoreCorrupt: when the file has another size.
+        StoreCorrupt: when the file has a wrong size.
     """
 
     def __init__(self, disk: Disk, precision_ms: int) -> None:
@@ -56,7 +56,7 @@ class TimerWheel:
         self._precision_ms = precision_ms
         self._file: DiskFile = disk.open(PATH, SLOTS * _SLOT.size)
         self._changed: dict[int, bytes] = {}  # by slot number
-        self._leaving: dict[int, bytes] = {}  # what a checkpoint is writing
+        self._leaving: dict[int, bytes] = {}  # slots that a checkpoint is writing
 
     def slot(self, slot_ms: int) -> Slot:
         """Return the slot of a time."""
@@ -68,14 +68,14 @@ class TimerWheel:
         return Slot(first, last, count) if time == units else EMPTY
 
     def put(self, slot_ms: int, slot: Slot) -> None:
-        """Set the slot of a time; an older time that had the same place is forgotten."""
+        """Set the slot of a time; it replaces an older time with the same slot number."""
         units = slot_ms // self._precision_ms
         self._changed[units % SLOTS] = _SLOT.pack(units, *slot, 0)
 
     def next_used(self, slot_ms: int, until_ms: int) -> int:
-        """Return the first time from `slot_ms` on whose slot is used, at most `until_ms`.
+        """Return the first time from `slot_ms` on with a used slot, at most `until_ms`.
 
-        At most a fixed number of slots is looked at: the time that is returned may be unused.
+        Only a limited number of slots is checked, so the returned time may be unused.
         """
         units, until = slot_ms // self._precision_ms, until_ms // self._precision_ms
         number = units % SLOTS
@@ -88,7 +88,7 @@ class TimerWheel:
         return min(units + max(0, count), until) * self._precision_ms
 
     def begin_checkpoint(self) -> Callable[[], None]:
-        """Return the work of writing what changed; it may run in another thread."""
+        """Return the job that writes the changed slots; it may run in another thread."""
         leaving = self._leaving = {**self._leaving, **self._changed}
         self._changed = {}
 
@@ -103,12 +103,12 @@ class TimerWheel:
         return work
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 def _runs(slots: dict[int, bytes]) -> list[tuple[int, list[bytes]]]:
-    """Return (place, slots one after another) of neighbours, to be written at once."""
+    """Return (position, slots) for each run of neighbouring slots, to write each run at once."""
     runs: list[tuple[int, list[bytes]]] = []
     last = -2
     for number in sorted(slots):

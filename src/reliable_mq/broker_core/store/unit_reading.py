@@ -1,7 +1,7 @@
-"""Reading what a unit of a queue, or the index, points to, around damage.
+"""Reading the record at a place that a unit or the index names; damage is skipped.
 
-Receives a log and places in it; hands on sound records; refuses to hand on anything else: what
-cannot be read is left out, and named once. Not for the path of a plain pull: it checks bodies.
+Receives a log and places in it. Returns sound records only. An unreadable record is omitted, and
+logged once. Plain pulls do not use this module, because it checks bodies.
 """
 
 import logging
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 
 def sound_record(commit_log: CommitLog, offset: int, size: int) -> bytes | None:
-    """Return the record of a unit as it is stored; None when it is damaged, or expired.
+    """Return the stored record of a unit; None when it is damaged or expired.
 
     Args:
         commit_log: the log.
-        offset: where the unit says that the record begins.
-        size: how large the unit says that it is.
+        offset: log offset of the record, from the unit.
+        size: size of the record, from the unit.
     """
     if RECORD_SIZE_MIN <= size <= FRAME_SIZE_MAX:
         data = commit_log.read(offset, size)
@@ -31,8 +31,8 @@ def sound_record(commit_log: CommitLog, offset: int, size: int) -> bytes | None:
     if offset >= commit_log.written:
         if commit_log.damage.note(offset, offset + max(size, 1)):
             log.warning(
-                "a consume queue names log offset %d, the log ends at %d: its unit is damaged, "
-                "readers skip it; remove the queue's files, they are built again at the start",
+                "a consume queue names log offset %d, but the log ends at %d: the unit is damaged "
+                "and skipped; remove the queue's files, the next start builds them again",
                 offset,
                 commit_log.end,
             )
@@ -48,13 +48,13 @@ def _name(commit_log: CommitLog, offset: int) -> None:
 
 
 def read_unit(commit_log: CommitLog, unit: QueueUnit) -> Record | None:
-    """Return the message of a unit; None when it is damaged, or expired."""
+    """Return the message of a unit; None when it is damaged or expired."""
     data = sound_record(commit_log, unit.commit_log_offset, unit.size)
     return decode_record(data) if data else None
 
 
 def read_listed(commit_log: CommitLog, offset: int) -> Record | None:
-    """Return the message that the index lists at a log offset; None when damaged, or expired."""
+    """Return the message that the index lists at a log offset; None when damaged or expired."""
     found = record_at(commit_log, offset)
     if found is None:
         _name(commit_log, offset)
