@@ -260,19 +260,19 @@ FAULTS = [
         "orphans",
         EVERY,
         lambda w: w.stub(status=1, create_date=utc_datetime(time.time() + 600)),
-        "written in the future",
+        "have a date in the future",
     ),
     Fault(
         "orphans",
         (POSTGRES,),
         date_of_no_time,
-        "written in the future",
+        "have a date in the future",
     ),
     Fault(
         "orphans",
         EVERY,
         lambda w: w.stub(create_date=utc_datetime(time.time() + 600)),
-        "written in the future",
+        "have a date in the future",
     ),
     Fault(
         "orphans",

@@ -237,7 +237,7 @@ def test_names_are_listed_with_commas_between_them() -> None:
     assert names({"columns": "a, b"}, "columns", ()) == ["a", "b"]
     assert names({}, "columns", ("c",)) == ["c"]
     for text in ("", "a,,b", "a,b,a"):
-        with pytest.raises(ConfigurationError, match="takes names with commas between them"):
+        with pytest.raises(ConfigurationError, match="takes names separated by commas"):
             names({"columns": text}, "columns", ())
 
 
