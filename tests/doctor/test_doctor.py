@@ -179,12 +179,7 @@ VALUES = [
     ("leases", with_settings(resend_lease=9.0), "resend_lease is 9 s", Level.ERROR),
     ("leases", with_settings(redis_timeout=4.0), "the lease of group payments", Level.ERROR),
     ("windows", with_broker(config={"fileReservedTime": "1"}), "files after 1 h", Level.ERROR),
-    (
-        "windows",
-        with_settings(duplicate_window=60.0),
-        "forgets consumed messages after 60 s",
-        Level.WARNING,
-    ),
+    ("windows", with_settings(duplicate_window=60.0), "messages after 60 s", Level.WARNING),
     ("redis", context(redis=(RedisFacts(failure="refused"),)), "cannot be reached", Level.ERROR),
     (
         "redis",

@@ -43,7 +43,7 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
         ({"--store": __file__}, "is no store directory: it is a file"),
         ({"--store": "", "--cluster": "nobody"}, "name server 'nobody' is no host:port"),
         ({"--store": "", "--cluster": "127.0.0.1:1"}, "no name server answers (127.0.0.1:1: "),
-        ({"--cluster": "127.0.0.1:1"}, "beside --cluster a store needs its broker's name"),
+        ({"--cluster": "127.0.0.1:1"}, "with --cluster, a store needs its broker's name"),
         ({"--db": "shop.db"}, "not a database URL"),
         ({"--db": "oddsql://host/name"}, "not a database URL"),
         ({"--db": "postgresql+psycopg://u@host:port/x"}, "not a database URL"),
