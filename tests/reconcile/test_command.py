@@ -56,9 +56,9 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
         ({"--since": "yesterday"}, "--since takes a time like"),
         ({"--until": "-3x"}, "--until takes a duration like"),
         ({"--grace": "soon"}, "--grace takes a duration like"),
-        ({"--since": "2999-01-01"}, "--since 2999-01-01T00:00:00+00:00 has not come yet"),
+        ({"--since": "2999-01-01"}, "--since 2999-01-01T00:00:00+00:00 is in the future"),
         ({"--since": "2026-11-20", "--until": "2026-11-19"}, "--since must be before --until"),
-        ({"--db-share": "0"}, "--db-share takes a share above 0, at most 1, not 0.0"),
+        ({"--db-share": "0"}, "--db-share takes a share above 0, up to 1, not 0.0"),
         ({"--repair": "all"}, "--repair takes plan or apply"),
     ],
 )

@@ -1,9 +1,9 @@
 """The roles of records: the queue of a record says if it is a first delivery or a broker's copy.
 
 Pure. A record in an ordinary topic is a first delivery (`first`). It is `stranded` if no queue
-lists it any more, because its topic was deleted. System topics have copies: `delayed` (still in a delay
-queue), `retry` and `retry delayed` (to be delivered again after a failed attempt), and `dead` (a
-dead letter). Any other record there is `system`. `damaged` is a part of a log that is no record.
+lists it any more, because its topic was deleted. System topics have copies: `delayed` (still in a
+delay queue), `retry` and `retry delayed` (to be delivered again after a failed attempt), and `dead`
+(a dead letter). Any other record there is `system`. `damaged` is a part of a log that is no record.
 
 Source: Apache RocketMQ `MixAll`, `TopicValidator`, `KeyBuilder`, `ScheduleMessageService`.
 """

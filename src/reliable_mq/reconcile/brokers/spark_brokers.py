@@ -119,7 +119,7 @@ def open_logs(
     """
     if not stores and not cluster:
         raise ConfigurationError(
-            "give the logs: --store with a broker's store directory, or --cluster with name servers"
+            "--store is missing: give a broker's store directory, or --cluster with name servers"
         )
     refuse_namespace()
     if cluster and UNNAMED in stores:
