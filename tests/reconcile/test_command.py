@@ -150,7 +150,7 @@ def test_its_findings_are_in_the_metrics_and_wait_for_people_who_cannot_be_told_
     assert 'reliable_mq_reconcile_repairs{action="resend",state="planned"} 1\n' in metrics
     summary = json.loads(done.process.stdout)
     assert (summary["told"], summary["findings_kept"]) == (1, 1)
-    assert "was not told" in done.process.stderr
+    assert "was not sent" in done.process.stderr
     database = Database(done.url, prefix="rmq_", connections=1)
     with database.engine.connect() as connection:
         (told,) = connection.execute(select(database.escalations)).all()

@@ -267,7 +267,7 @@ class Alerts:
             why = words_of(error)
             wait = self._book.failed(notifier.name, self._owner, why, now)
             log.warning(
-                "notifier %s: digest %s (%s) was not told, again in %g s: %s",
+                "notifier %s: digest %s (%s) was not sent, next try in %g s: %s",
                 *(notifier.name, digest.digest_id, digest.headline, wait, why),
             )
             return False

@@ -168,7 +168,7 @@ class Digest(msgspec.Struct, frozen=True):
     def headline(self) -> str:
         """A summary in one line without line breaks: the number of escalations of each kind."""
         if not self.total:
-            return f"[{self.application}] this is a test: it tells of nothing"
+            return f"[{self.application}] this is a test: it has no escalations"
         counts: dict[str, int] = dict.fromkeys(EscalationKind, 0)
         for share in self.shares:
             counts[share.kind] = counts.get(share.kind, 0) + share.count
@@ -186,7 +186,7 @@ class Digest(msgspec.Struct, frozen=True):
 def retry_wait(failures: int) -> float:
     """Return the seconds until the next try of a notifier after `failures` failures in a row."""
     if failures < 1:
-        raise UsageError("the wait follows a failure: there is at least 1")
+        raise UsageError("a wait follows a failure: give at least 1 failure")
     return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 30), RETRY_SECONDS_MAX)
 
 

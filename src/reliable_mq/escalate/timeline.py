@@ -96,7 +96,7 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
         stub["create_date"], "stub", f"committed: topic {stub['topic']}{key}{groups}"
     )
     if stub["deliver_time"] is not None:
-        yield TimelineEntry(stub["deliver_time"], "stub", "the message is to arrive")
+        yield TimelineEntry(stub["deliver_time"], "stub", "delivery time of the message")
     sent = f"sent {stub['count']} times"
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
@@ -108,7 +108,7 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
     if stub["status"] != StubStatus.UNCONFIRMED:
         return
     if stub["resend_time"] is None:
-        why = "was given up by a consumer group" if stub["given_up"] else "was sent often enough"
+        why = "was given up by a consumer group" if stub["given_up"] else "has used up its sends"
         yield TimelineEntry(None, "stub", f"waits for a person: it {why}")
     else:
         yield TimelineEntry(stub["resend_time"], "stub", _next_step(stub))
@@ -118,8 +118,8 @@ def _next_step(stub: Row) -> str:
     """Return, as text, what the scheduler does with a stub when it is due."""
     due, is_free = stub["deliver_time"], stub["owner"] is None and stub["broker_name"] is None
     if due is not None and is_free and stub["resend_time"] < due:
-        return "sent, to wait at the broker for its time; until then it waits here"
-    return "looked at again, by the resend scheduler"
+        return "to be sent, and to wait at the broker for its time; until then it waits here"
+    return "to be checked again by the resend scheduler"
 
 
 def _of_log(log: Row) -> Iterator[TimelineEntry]:
@@ -131,9 +131,9 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
         return
     yield TimelineEntry(log["create_date"], ledger, "first received")
     if log["owner"] is not None:
-        what = f"attempt {attempt} runs, or its process died: its lease ends here"
+        what = f"attempt {attempt} is running, or its process died: its lease ends at this time"
     else:
-        what = f"attempt {attempt} failed; the next one from here on"
+        what = f"attempt {attempt} failed; the next one may begin at this time"
     yield TimelineEntry(log["lease_until"], ledger, what)
 
 
@@ -141,9 +141,9 @@ def _of_confirmation(told: Row) -> TimelineEntry:
     group = told["consumer_group"]
     if told["state"] == LogState.CONSUMED:
         return TimelineEntry(
-            told["update_date"], "notice", f"{group} told from its database: consumed"
+            told["update_date"], "notice", f"from the database of {group}: consumed"
         )
-    what = f"{group} told from its database: an attempt failed"
+    what = f"from the database of {group}: an attempt failed"
     return TimelineEntry(told["update_date"], "notice", what)
 
 
@@ -172,10 +172,10 @@ def _of_alert(alert: Row) -> Iterator[TimelineEntry]:
     name, state = alert["notifier"], alert["state"]
     if state == AlertState.TOLD:
         yield TimelineEntry(
-            alert["told_date"], "alert", f"told by {name}, digest {alert['digest_id']}"
+            alert["told_date"], "alert", f"sent by {name}, digest {alert['digest_id']}"
         )
     else:
-        what = f"not told by {name} yet"
+        what = f"not sent by {name} yet"
         if alert["failures"]:
             what += f", {alert['failures']} tries failed: {alert['notifier_note']}"
         yield TimelineEntry(alert["next_time"], "alert", what)

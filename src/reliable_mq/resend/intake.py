@@ -190,7 +190,7 @@ class Intake:
                 topic, verdict.failures, now, verdict.error
             )
             if row.is_closed and not known.is_closed:
-                said = "topic %s: %d sends failed and none arrived, so only probes go: %s"
+                said = "topic %s is closed, only probes are sent: %d sends failed, none arrived: %s"
                 log.warning(said, topic, row.failures, verdict.error)
             free = known.is_closed
             return [

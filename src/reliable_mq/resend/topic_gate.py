@@ -102,7 +102,7 @@ def gate_text(row: TopicRow, now: float) -> str:
         by = f" by {row.actor}" if row.actor else ""
         return f"topic {row.topic} is paused{by}{end}{row.note and f': {row.note}'}"
     if row.probe_time is None:
-        return f"topic {row.topic} is open; of the last sends {row.failures} failed"
+        return f"topic {row.topic} is open; its last {row.failures} sends failed"
     ahead = row.probe_time - now
     probe = f"is due in {ahead:.0f} s" if ahead > 0 else f"has been due for {-ahead:.0f} s"
     return (

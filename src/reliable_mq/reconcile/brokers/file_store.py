@@ -122,7 +122,7 @@ def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
     files = sorted(log.iterdir()) if log.is_dir() else []  # the first message makes the folder
     segments = [path for path in files if is_offset_name(path.name)]
     if files and not segments:
-        raise StoreError(f"{log} holds no segment, but {files[0].name}")
+        raise StoreError(f"{log} has no segment, but {files[0].name}")
     queues = list(queues_of(root))
     newest, sure_end = max((queue.last() for queue in queues), default=(0, 0))
     log_begin = int(segments[0].name) if segments else 0
@@ -177,9 +177,9 @@ def _missing(
         return (f"{listed} holds none: is storePathCommitLog elsewhere?",) if sure_end else ()
     found = [flaw for queue in queues if (flaw := queue.flaw()) is not None]
     if not queues:
-        found.append("it has no consume queues, which tell where the log must end")
+        found.append("it has no consume queues, which show where the log must end")
     if not has_progress(store, queues):
-        found.append(f"it has no config/{OFFSETS}, which tells how far consumer groups have come")
+        found.append(f"it has no config/{OFFSETS}, which has the offsets of consumer groups")
     return tuple(found)
 
 

@@ -49,8 +49,8 @@ def named_stores(texts: Iterable[str]) -> dict[str, str]:
         if name in stores:
             which = f"two stores of the broker {name}" if name else "two stores without a name"
             raise ConfigurationError(
-                f"--store gives {which}: say NAME=DIR, each broker once, by the names that stubs"
-                " and consume logs have for them"
+                f"--store gives {which}: write NAME=DIR, each broker once, with the names in stubs"
+                " and consume logs"
             )
         stores[name] = path
     return stores
@@ -171,7 +171,7 @@ def hold_against(
             )
         return logs, next(iter(unknown), claimed)
     if claimed:
-        raise ConfigurationError("--broker-name is for one --store DIR; else say --store NAME=DIR")
+        raise ConfigurationError("--broker-name is for one --store DIR; else give --store NAME=DIR")
     if unknown and not is_partial:
         where = "is not in the cluster now" if logs.cluster else "was not given by --store NAME=DIR"
         raise ConfigurationError(f"{says} whose log {where}: its messages cannot be judged")

@@ -77,7 +77,7 @@ def brokers_in(answer: Command) -> list[BrokerAddress]:
                 found.append(BrokerAddress(name, known.get(_MASTER_ID) or known[min(known)]))
         return sorted(found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProtocolError(f"the list of brokers does not read: {error!r}") from error
+        raise ProtocolError(f"the list of brokers is invalid: {error!r}") from error
 
 
 def ask_topics() -> Command:
@@ -95,7 +95,7 @@ def topics_in(answer: Command) -> dict[str, bool]:
     try:
         return {name: bool(int(table[name]["perm"]) & _READABLE) for name in sorted(table)}
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the list of topics does not read: {error!r}") from error
+        raise ProtocolError(f"the list of topics is invalid: {error!r}") from error
 
 
 def is_told_of(topic: str) -> bool:
@@ -122,7 +122,7 @@ def ranges_in(answer: Command) -> list[QueueRange]:
             for queue, each in table.items()
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the queues of a topic do not read: {error!r}") from error
+        raise ProtocolError(f"the list of a topic's queues is invalid: {error!r}") from error
     return sorted(
         QueueRange(each.queue_id, max(0, each.begin), max(0, each.begin, each.end))
         for each in found
@@ -143,7 +143,7 @@ def first_in(answer: Command) -> int:
     """
     text = _succeeded(answer).ext_fields.get("offset", "")
     if not text.removeprefix("-").isdecimal():
-        raise ProtocolError(f"an offset does not read: {text!r}")
+        raise ProtocolError(f"the offset in a reply is invalid: {text!r}")
     return int(text)
 
 
@@ -196,7 +196,7 @@ def delay_levels_in(answer: Command) -> str | None:
     try:
         return parse_properties(_succeeded(answer).body.decode()).get(_LEVELS)
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"the settings of a broker do not read: {error}") from error
+        raise ProtocolError(f"the settings of a broker are invalid: {error}") from error
 
 
 def ask_runtime() -> Command:
@@ -304,7 +304,7 @@ def _table(answer: Command, name: str) -> Mapping[Any, Any]:
     try:
         table = fastjson.loads(_succeeded(answer).body)[name]
     except (ValueError, KeyError, TypeError) as error:
-        raise ProtocolError(f"an answer does not read: {error!r}") from error
+        raise ProtocolError(f"a reply is invalid: {error!r}") from error
     if not isinstance(table, dict):
-        raise ProtocolError(f"an answer does not read: {name} is {table!r}")
+        raise ProtocolError(f"a reply is invalid: {name} is {table!r}")
     return table

@@ -85,7 +85,7 @@ def _plain(column: str, value: Any) -> Any:
 def sentence(row: Mapping[str, Any]) -> str:
     """Return one sentence: what is wrong, and which values show it."""
     if row["stub_status"] == ODD:
-        return f"{_sentence(row)}; somebody wrote to the stub: its status is {_STATUS_NAMES[ODD]}"
+        return f"{_sentence(row)}; another program set the stub's status: {_STATUS_NAMES[ODD]}"
     return _sentence(row)
 
 
@@ -95,8 +95,8 @@ def _sentence(row: Mapping[str, Any]) -> str:
         case Verdict.LOST if "acknowledged_queue_offset" in told:
             return (
                 f"acknowledged at queue {told['acknowledged_queue_id']} offset"
-                f" {told['acknowledged_queue_offset']}, where the log does not hold it, nor"
-                " anywhere else"
+                f" {told['acknowledged_queue_offset']}, but the log does not have it there"
+                " or anywhere else"
             )
         case Verdict.NOT_SENT:
             return f"committed {told.get('created', '')}, {told.get('sends', 0)} sends, no record"

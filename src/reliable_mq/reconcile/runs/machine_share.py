@@ -59,8 +59,8 @@ def share_of(machine_bytes: int, cpus: int, wanted_bytes: int | None = None) -> 
     if mib < MEMORY_MIB_MIN:
         told = "--memory gives" if wanted_bytes is not None else "this machine can spare"
         raise ConfigurationError(
-            f"Spark needs {MEMORY_MIB_MIN} MiB of memory, {told} {mib} MiB; choose another machine,"
-            " or let it run on a cluster (spark-submit)"
+            f"Spark needs {MEMORY_MIB_MIN} MiB of memory, {told} {mib} MiB; use another machine,"
+            " or run it on a cluster (spark-submit)"
         )
     of_a_core = _HEAP_OF_A_CORE_MIB + _WORKER_MIB
     cores = max(1, min(cpus, (mib - _HEAP_MIB - _BESIDE_MIB) // of_a_core))

@@ -197,7 +197,7 @@ def _queue_ranges(
             raise ConfigurationError(
                 f"queue {queue[1]} of {queue[0]} in the broker {name} ends at {queues[queue][1]},"
                 f" but the last increment read it up to {read[queue]}: it is another broker, or the"
-                f" topic was made anew. {_ANEW}"
+                f" topic was deleted and created again. {_ANEW}"
             )
         ranges[name] = behind(queues, read)
         gone = [
@@ -210,7 +210,7 @@ def _queue_ranges(
     return ranges, lost
 
 
-_ANEW = "--increment --full reads everything, and the increments go on from there"
+_ANEW = "--increment --full reads everything, and later increments continue from there"
 
 
 def _check_same(what: str, before: set[str], now: set[str]) -> None:
