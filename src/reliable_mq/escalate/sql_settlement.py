@@ -65,7 +65,7 @@ class SqlSettlement:
         The stub is sent no more when every other required group has consumed the message or given
         it up. "Given up" is a column of its own: a send that is recorded late does not make the
         stub due again, and `count` stays the number of sends. The message is also escalated if it
-        has no stub here, or if its stub does not require the group. `topic` is then its topic.
+        has no stub here (`topic` is then its topic), or if its stub does not require the group.
         """
         row = connection.execute(self._lock, {"id": message_id}).one_or_none()
         if row is not None and group in (required := groups_of(row.required_groups)):
