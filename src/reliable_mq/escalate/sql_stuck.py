@@ -1,9 +1,9 @@
 """Search for stuck stubs: old, not settled, not given to a person. One instance at a time.
 
 Stuck stubs are grouped by *matter*. A matter is a topic and a consumer group that has not consumed
-its messages. Another matter of a topic are the stubs that were not sent, or that all groups have
-consumed but that are not confirmed. The oldest stubs of a matter get one escalation each. One
-backlog escalation counts the rest, so a large matter does not hide a small one.
+its messages. Each topic has one more matter, without a group: stubs that were not sent, and stubs
+that all groups have consumed but that are not confirmed. The oldest stubs of a matter get one
+escalation each. One backlog escalation counts the rest, so a large matter cannot hide a small one.
 
 The search reads only old stubs, by an index on topic and time. Young stubs cost nothing.
 """

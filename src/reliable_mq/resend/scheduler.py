@@ -1,8 +1,8 @@
 """The resend scheduler: handles the stubs that the relay could not settle (P2).
 
 Receives the time. Sends stubs again, makes up missed confirmations, and escalates. The decisions
-are in other modules: `outbox.stub.due_state` says what to do with a stub, the policy says when it
-is due next, and `intake` says how many stubs of each topic a turn claims. Any number of schedulers
+are in other modules. `outbox.stub.due_state` says what to do with a stub, and the policy says when
+it is due next. `intake` says how many stubs of each topic a turn claims. Any number of schedulers
 may run; one of them at a time owns a stub.
 """
 

@@ -9,8 +9,8 @@ one writer at a time.
 A claim to send counts the send before it begins. So a message that kills its sender uses up its
 sends, too. Its stub then has an owner with an expired lease: it is a suspect, and claimed alone.
 
-A claim never reads more rows than its limit. Every kind has a partial index by topic and time, and
-a stub that may not be sent yet gets a later due time from the scheduler that claimed it.
+A claim never reads more rows than its limit. Every kind has a partial index by topic and time. A
+stub that may not be sent yet gets a later due time from the scheduler that claimed it.
 """
 
 from collections.abc import Collection, Sequence

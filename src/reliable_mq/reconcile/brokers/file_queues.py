@@ -151,8 +151,8 @@ class DeliveryTimes:
     """Finds the due times of delayed messages, in the units of the delay queues.
 
     A unit of a delay queue has the due time in the place of the tag's hash. So the times are right
-    for any delay levels of the broker. Queues are read in blocks, and the last block of each is
-    kept, because a log has the messages of a queue in the order of the queue.
+    for any delay levels of the broker. Queues are read in blocks. The last block of each queue is
+    kept, because a log has the messages of a queue in their order.
     """
 
     def __init__(self, store: Path) -> None:

@@ -1,8 +1,8 @@
 """The logs that a run reads: from store directories, and from the brokers of a running cluster.
 
 Receives directories and name servers. Returns, by broker name, the facts about each log that a run
-needs before it reads, and the readers of the records. If a log is not complete, or a broker cannot
-be reached, the run ends with one line that names it, unless a partial run is allowed.
+needs before it reads, and the readers of the records. An incomplete log or an unreachable broker
+ends the run with one line that names it. A partial run leaves it out instead.
 """
 
 import json
