@@ -89,7 +89,7 @@ def test_offsets_are_missed_where_a_topic_shows_that_there_are_consumers(
 
     (missing,) = read_layout(path).missing
 
-    assert missing.startswith("it has no config/consumerOffset.json, which tells how far")
+    assert missing.startswith("it has no config/consumerOffset.json, which has the offsets")
 
 
 def test_a_store_without_consume_queues_is_not_whole(tmp_path: Path) -> None:
