@@ -204,7 +204,7 @@ def test_a_dead_letter_is_mailed_shown_retried_and_settled(
     ):
         assert line in lines
     assert any(line.startswith(f"broker: stored in {shop.topic}") for line in lines)
-    assert any(line.startswith("alert: told by mail") for line in lines)
+    assert any(line.startswith("alert: sent by mail") for line in lines)
     assert len(mailbox[0].mails) == 1
 
 
@@ -213,7 +213,7 @@ def test_a_person_can_see_whether_anybody_would_be_told(
 ) -> None:
     code, out, _ = call("notifiers", "--app", "people_shop:mq", "--test")
     assert (code, out) == (0, f"log: told\n{MAIL}: told\n")
-    assert mailbox[0].mails[0]["Subject"] == "[shop] this is a test: it tells of nothing"
+    assert mailbox[0].mails[0]["Subject"] == "[shop] this is a test: it has no escalations"
     mailbox[0].answer = "451 full"
     code, out, _ = call("notifiers", "--app", "people_shop:mq", "--test", "--json")
     assert (code, json.loads(out)["log"]) == (1, "")

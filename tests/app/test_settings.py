@@ -164,7 +164,7 @@ def test_applications_that_tell_different_people_have_different_notifiers(tmp_pa
     [
         ({"escalation_mail_to": "ops@shop.example"}, "needs an escalation_mail_server"),
         ({"escalation_mail_server": "ftp://host"}, "smtp://… or smtp+starttls://… or smtps://…"),
-        ({"escalation_mail_server": "smtp://host:http"}, "does not read"),
+        ({"escalation_mail_server": "smtp://host:http"}, "is invalid"),
         ({**MAIL, "escalation_mail_to": ""}, "write it like ops@shop.example"),
         ({**MAIL, "escalation_mail_to": "ops"}, "write it like ops@shop.example"),
         ({**MAIL, "escalation_mail_from": "a@b\nBcc: c@d"}, "escalation_mail_from"),

@@ -52,9 +52,9 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
         (("--follow", "--every", "5x"), "--every takes a duration like 90s"),
         (("--broker", "127.0.0.1:9876"), "--broker goes with --repair apply"),
         (("--repair", "apply", "--broker", "nobody"), "name server 'nobody' is no host:port"),
-        (("--increment", "--partial"), "judge the others by a run of its own, with --partial and"),
-        (("--follow", "--export", "new"), "to a run of its own, with --since where only"),
-        (("--export", "new", "--partial"), "or judge what can be read by a run without --export"),
+        (("--increment", "--partial"), "brokers by a run without --increment, with --partial and"),
+        (("--follow", "--export", "new"), "to a run without --increment, with --since to judge"),
+        (("--export", "new", "--partial"), "that can be read, by a run without --export"),
         (("--grace", "9999999d"), "--grace takes a duration of at most 100 years"),
     ],
 )

@@ -57,7 +57,7 @@ def test_an_account_that_may_only_read_is_told(postgres_url: str) -> None:
             world.sql("DROP OWNED BY reader", "DROP ROLE reader")
 
     assert told.level is Level.ERROR
-    assert "the database takes no writes: permission denied for table" in told.text
+    assert "the database accepts no writes: permission denied for table" in told.text
 
 
 def test_an_sqlite_file_that_is_opened_to_be_read_is_told(tmp_path: Path) -> None:
@@ -173,13 +173,13 @@ VALUES = [
     (
         "clocks",
         with_broker(runtime={"filesHeldSeconds": "345600"}),
-        "the clock of broker b went 345600 s further than anybody watched",
+        "the clock of broker b jumped by 345600 s that were not watched",
         Level.WARNING,
     ),
     ("leases", with_settings(resend_lease=9.0), "resend_lease is 9 s", Level.ERROR),
     ("leases", with_settings(redis_timeout=4.0), "the lease of group payments", Level.ERROR),
     ("windows", with_broker(config={"fileReservedTime": "1"}), "files after 1 h", Level.ERROR),
-    ("windows", with_settings(duplicate_window=60.0), "forgets after 60 s", Level.WARNING),
+    ("windows", with_settings(duplicate_window=60.0), "messages after 60 s", Level.WARNING),
     ("redis", context(redis=(RedisFacts(failure="refused"),)), "cannot be reached", Level.ERROR),
     (
         "redis",
@@ -194,7 +194,7 @@ VALUES = [
     (
         "broker",
         with_broker(config={"cleanFileForciblyEnable": "true"}),
-        "removes messages that nobody has read when its disk is more than 85% full",
+        "removes unread messages when its disk is more than 85% full",
         Level.WARNING,
     ),
     ("broker", with_broker(config={"brokerPermission": "4"}), "permission 4", Level.ERROR),
@@ -243,7 +243,7 @@ VALUES = [
     (
         "broker",
         with_broker(config={"timerMaxDelaySec": "3600"}),
-        "takes messages 3600 s ahead, less than timer_range=259200",
+        "accepts delays of up to 3600 s, less than timer_range=259200",
         Level.WARNING,
     ),
     (

@@ -115,25 +115,25 @@ FAULTS = [
             "ALTER TABLE rmq_consume_log CONVERT TO CHARACTER SET utf8mb4 "
             "COLLATE utf8mb4_general_ci"
         ),
-        "rmq_consume_log.message_id compares by utf8mb4_general_ci",
+        "rmq_consume_log.message_id has the collation utf8mb4_general_ci",
     ),
     Fault(
         "writes",
         (POSTGRES,),
         database_default("default_transaction_read_only = on"),
-        "the database takes no writes: cannot execute INSERT in a read-only transaction",
+        "the database accepts no writes: cannot execute INSERT in a read-only transaction",
     ),
     Fault(
         "writes",
         (MYSQL,),
         lambda w: w.on_connect("SET SESSION TRANSACTION READ ONLY"),
-        "the database takes no writes",
+        "the database accepts no writes",
     ),
     Fault(
         "writes",
         (MYSQL,),
         globally("read_only = ON"),
-        "read_only is ON, and this account may write all the same",
+        "read_only is ON, but this account may write",
         Level.WARNING,
         undo="SET GLOBAL read_only = OFF",
     ),
@@ -141,7 +141,7 @@ FAULTS = [
         "writes",
         (SQLITE,),
         lambda w: w.on_connect("PRAGMA query_only = ON"),
-        "the database takes no writes: attempt to write a readonly database",
+        "the database accepts no writes: attempt to write a readonly database",
     ),
     Fault(
         "isolation",
@@ -204,7 +204,7 @@ FAULTS = [
         "clocks",
         EVERY,
         jumped,
-        "the database's clock went 3456000 s further than anybody watched",
+        "the database's clock jumped by 3456000 s that were not watched",
         Level.WARNING,
     ),
     Fault(
@@ -245,14 +245,14 @@ FAULTS = [
         "orphans",
         EVERY,
         lambda w: w.stub(resend_time=None),
-        "1 stub(s) have no time of a next send, and nobody was told",
+        "1 stub(s) have no time of a next send and no escalation",
     ),
     *(
         Fault(
             "orphans",
             EVERY,
             lambda w, value=value: w.stub(status=value),  # type: ignore[misc]
-            f"1 stub(s) have the status {value}, which nothing of ours writes",
+            f"1 stub(s) have the status {value}, which this package never writes",
         )
         for value in (-1, 3, 300)
     ),
@@ -260,25 +260,25 @@ FAULTS = [
         "orphans",
         EVERY,
         lambda w: w.stub(status=1, create_date=utc_datetime(time.time() + 600)),
-        "written in the future",
+        "have a date in the future",
     ),
     Fault(
         "orphans",
         (POSTGRES,),
         date_of_no_time,
-        "written in the future",
+        "have a date in the future",
     ),
     Fault(
         "orphans",
         EVERY,
         lambda w: w.stub(create_date=utc_datetime(time.time() + 600)),
-        "written in the future",
+        "have a date in the future",
     ),
     Fault(
         "orphans",
         EVERY,
         lambda w: w.log(state=0, owner="gone", lease_until=LONG_AGO),
-        "1 attempt(s) of group payments ended nowhere",
+        "1 attempt(s) of group payments have a lease that expired",
     ),
 ]
 

@@ -134,5 +134,5 @@ def test_a_namespace_is_refused_before_anything_is_judged_by_wrong_names(
 ) -> None:
     monkeypatch.setenv("RELIABLE_MQ_NAMESPACE", "east")
 
-    with pytest.raises(ConfigurationError, match="cannot judge the namespace 'east'"):
+    with pytest.raises(ConfigurationError, match="does not support the namespace 'east'"):
         open_logs({"": str(tmp_path)})

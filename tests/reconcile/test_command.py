@@ -43,7 +43,7 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
         ({"--store": __file__}, "is no store directory: it is a file"),
         ({"--store": "", "--cluster": "nobody"}, "name server 'nobody' is no host:port"),
         ({"--store": "", "--cluster": "127.0.0.1:1"}, "no name server answers (127.0.0.1:1: "),
-        ({"--cluster": "127.0.0.1:1"}, "beside --cluster a store needs its broker's name"),
+        ({"--cluster": "127.0.0.1:1"}, "with --cluster, a store needs its broker's name"),
         ({"--db": "shop.db"}, "not a database URL"),
         ({"--db": "oddsql://host/name"}, "not a database URL"),
         ({"--db": "postgresql+psycopg://u@host:port/x"}, "not a database URL"),
@@ -56,9 +56,9 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
         ({"--since": "yesterday"}, "--since takes a time like"),
         ({"--until": "-3x"}, "--until takes a duration like"),
         ({"--grace": "soon"}, "--grace takes a duration like"),
-        ({"--since": "2999-01-01"}, "--since 2999-01-01T00:00:00+00:00 has not come yet"),
+        ({"--since": "2999-01-01"}, "--since 2999-01-01T00:00:00+00:00 is in the future"),
         ({"--since": "2026-11-20", "--until": "2026-11-19"}, "--since must be before --until"),
-        ({"--db-share": "0"}, "--db-share takes a share above 0, at most 1, not 0.0"),
+        ({"--db-share": "0"}, "--db-share takes a share above 0, up to 1, not 0.0"),
         ({"--repair": "all"}, "--repair takes plan or apply"),
     ],
 )
@@ -150,7 +150,7 @@ def test_its_findings_are_in_the_metrics_and_wait_for_people_who_cannot_be_told_
     assert 'reliable_mq_reconcile_repairs{action="resend",state="planned"} 1\n' in metrics
     summary = json.loads(done.process.stdout)
     assert (summary["told"], summary["findings_kept"]) == (1, 1)
-    assert "was not told" in done.process.stderr
+    assert "was not sent" in done.process.stderr
     database = Database(done.url, prefix="rmq_", connections=1)
     with database.engine.connect() as connection:
         (told,) = connection.execute(select(database.escalations)).all()

@@ -43,7 +43,7 @@ CONSUMED = {"log_consume_date": MOMENT, "log_attempt": 2}
         (
             Verdict.LOST,
             {"stub_queue_id": 1, "stub_offset": 5},
-            "acknowledged at queue 1 offset 5, where the log does not hold it, nor anywhere else",
+            "acknowledged at queue 1 offset 5, but the log does not have it there or anywhere else",
         ),
         (Verdict.LOST, {}, MEANINGS[Verdict.LOST]),
         (
@@ -142,8 +142,7 @@ def test_a_finding_is_told_in_one_sentence(
 def test_a_status_that_nobody_writes_is_told_with_the_finding() -> None:
     told = sentence(row(Verdict.VOIDED_BUT_CONSUMED, stub_status=ODD, **CONSUMED))
     assert told == (
-        f"consumed {TOLD} at attempt 2;"
-        " somebody wrote to the stub: its status is none that we write"
+        f"consumed {TOLD} at attempt 2; another program set the stub's status: none that we write"
     )
 
 

@@ -33,7 +33,7 @@ NOTHING: dict[str, Any] = {"prefix": "rmq_", "stores": {}, "progress": {}, "now"
 def test_a_folder_that_is_no_whole_export_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "stubs").mkdir()
 
-    with pytest.raises(ConfigurationError, match="is no export of ledgers, or not a whole one"):
+    with pytest.raises(ConfigurationError, match="is no export of ledgers, or an incomplete one"):
         open_export(spark, tmp_path.as_uri())
 
 
@@ -41,7 +41,7 @@ def test_a_folder_that_is_no_whole_export_is_refused(spark: SparkSession, tmp_pa
 def test_an_export_is_not_written_among_other_things(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "stubs").mkdir()
 
-    with pytest.raises(ConfigurationError, match="holds something already; export to a new folder"):
+    with pytest.raises(ConfigurationError, match="is not empty; export to a new folder"):
         export_ledgers(spark, tmp_path.as_uri(), urls=[], **NOTHING)
 
 
@@ -112,8 +112,8 @@ def test_exported_records_are_of_the_broker_that_each_names() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"store": "store"}, "--ledgers stands in place of --db, --store and --export"),
-        ({"export": "other"}, "--ledgers stands in place of --db, --store and --export"),
+        ({"store": "store"}, "--ledgers replaces --db, --store and --export"),
+        ({"export": "other"}, "--ledgers replaces --db, --store and --export"),
         ({"repair": "plan"}, "--repair needs the databases: give --db and --store"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_store_without_its_consumers_offsets_is_not_whole(tmp_path: Path) -> N
 
     (missing,) = read_layout(path).missing
     assert missing == (
-        "it has no config/consumerOffset.json, which tells how far consumer groups have come"
+        "it has no config/consumerOffset.json, which has the offsets of consumer groups"
     )
     (config / "topics.json").write_bytes(b"{}")
     assert read_layout(path).missing == ()
@@ -89,7 +89,7 @@ def test_offsets_are_missed_where_a_topic_shows_that_there_are_consumers(
 
     (missing,) = read_layout(path).missing
 
-    assert missing.startswith("it has no config/consumerOffset.json, which tells how far")
+    assert missing.startswith("it has no config/consumerOffset.json, which has the offsets")
 
 
 def test_a_store_without_consume_queues_is_not_whole(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_store_without_consume_queues_is_not_whole(tmp_path: Path) -> None:
 
     (missing,) = read_layout(path).missing
 
-    assert missing == "it has no consume queues, which tell where the log must end"
+    assert missing == "it has no consume queues, which show where the log must end"
 
 
 def test_a_store_whose_log_is_elsewhere_is_not_whole(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_status_that_nobody_of_us_wrote_settles_nothing(tmp_path: Path, status
     assert verdicts_of(judged) == cases.expected
     for row in judged.to_pylist():
         finding = defaultdict(lambda: None, row)
-        assert "its status is none that we write" in sentence(finding)
+        assert "status: none that we write" in sentence(finding)
         assert ALL_THAT_IS_SAFE.action_for(finding) is None
 
 

@@ -277,7 +277,7 @@ def test_of_two_stubs_with_one_id_the_older_one_is_judged_and_the_other_one_told
         twins.add_data(json.loads(json.dumps(twins_in(judged).to_data())))
         assert twins.told() == {"count": 1, "first": [M]}
         assert twins.invariants()
-        assert (twins.flaw() or "").startswith("1 is that of two stubs")
+        assert (twins.flaw() or "").startswith("1 id belongs to two stubs")
 
 
 def twins_in(judged: pa.Table) -> TwinIds:

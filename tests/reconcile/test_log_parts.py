@@ -212,7 +212,7 @@ def test_a_stream_does_not_pass_over_what_was_removed_unread(tmp_path: Path) -> 
     start, end = stream.initialOffset(), stream.latestOffset()
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
 
-    with pytest.raises(StoreError, match="begins at 4096 by now: bytes from 0 on went before"):
+    with pytest.raises(StoreError, match="begins at 4096 now: bytes from 0 on were removed before"):
         stream.partitions(start, end)
     assert len(ids_between(stream_of(path, fails_on_loss=False), start, end)) == 8
 

@@ -110,7 +110,7 @@ Caused by: java.net.ConnectException: Connection refused
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[Errno 111] Connection refused", "Spark's Java ended in the middle"),
+        ("[Errno 111] Connection refused", "Spark's Java ended, prob"),
         ("An error occurred while trying to connect to the Java server (::1:5)", "Spark's Java en"),
         (REFUSED_BY_A_DATABASE, 'Spark: connection to server at "db1", port 5432 failed'),
         (REFUSED_BY_A_NAMENODE, "Spark: Call From here to files:9000 failed on connection"),

@@ -70,7 +70,7 @@ def test_unsettled_stubs_that_retention_hides_are_told_of(tmp_path: Path) -> Non
     judged = replace(asked, since=NOW - 2 * GRACE)
 
     assert hidden_by_retention(asked, judged) == {
-        "old stubs": "4 that are not settled are from a time of which retention has removed"
+        "old stubs": "4 that are not settled are from a time range in which retention has removed"
         " messages, and are not judged"
     }
     assert hidden_by_retention(judged, judged) == {}
@@ -107,7 +107,7 @@ def test_orphans_are_found_where_no_stub_is_left(spark: SparkSession, tmp_path: 
     assert forgotten["verdicts"] == {"unmanaged": 2}
     assert declared["verdicts"] == {"orphan": 2}
     assert forgotten["exit_code"] == 2
-    assert "there are none, nor has a run known any" in forgotten["whole"]["managed topics"]
+    assert "there are none, and earlier runs knew none" in forgotten["whole"]["managed topics"]
 
 
 @pytest.mark.spark

@@ -66,7 +66,7 @@ def test_what_went_before_it_was_read_is_told() -> None:
 
     assert second.queue_ranges == {"b-1": {QUEUE: (9, 12)}}
     assert second.lost == {
-        "log of broker b-1": "messages went before they were read: 2 of queue 0 of orders"
+        "log of broker b-1": "messages were removed before they were read: 2 of queue 0 of orders"
     }
 
 

@@ -63,7 +63,7 @@ def test_a_heap_that_is_too_small_for_spark_is_told(words: list[str], tmp_path: 
 
     line = fails([*COMMAND, *words], small)
 
-    assert "Spark has too little memory to begin with: give it more (--memory 8g" in line
+    assert "Spark has too little memory to start: give it more (--memory 8g" in line
     assert reports(tmp_path) == []
 
 

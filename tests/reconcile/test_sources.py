@@ -124,7 +124,7 @@ def test_what_was_changed_is_read_alone_or_with_all_that_is_open(database_url: s
     assert found(CONSUME_LOG, with_open) == {message_id(index) for index in range(100, 105)}
     assert len(found(TOLD, ChangeWindow(LONG_AGO, moment(1)))) == 5
     assert found(TOLD, ChangeWindow(moment(1))) == set()
-    with pytest.raises(ConfigurationError, match="stub, consume_log, confirmation, not of audit"):
+    with pytest.raises(ConfigurationError, match="stub, consume_log, confirmation, not from audit"):
         key_ranges(url, AUDIT, "rmq_", changed)
 
 
@@ -237,7 +237,7 @@ def test_names_are_listed_with_commas_between_them() -> None:
     assert names({"columns": "a, b"}, "columns", ()) == ["a", "b"]
     assert names({}, "columns", ("c",)) == ["c"]
     for text in ("", "a,,b", "a,b,a"):
-        with pytest.raises(ConfigurationError, match="takes names with commas between them"):
+        with pytest.raises(ConfigurationError, match="takes names separated by commas"):
             names({"columns": text}, "columns", ())
 
 

@@ -170,7 +170,7 @@ def test_increments_that_cannot_go_on_say_so_and_can_begin_anew(tmp_path: Path) 
         days.run(FIRST_DAY, runs_kept=1)
     assert (tmp_path / "out" / f"run-{first['run_id']}").exists(), "the next one needs it"
 
-    with pytest.raises(ConfigurationError, match="no --since and no --until"):
+    with pytest.raises(ConfigurationError, match="omit --since and --until"):
         days.increment(day, since=FIRST_DAY)
     with pytest.raises(
         ConfigurationError, match=r"read the databases .*shop.db; now it is .*/x/shop.db"
@@ -183,7 +183,7 @@ def test_increments_that_cannot_go_on_say_so_and_can_begin_anew(tmp_path: Path) 
         days.increment(day)
     days.store = str(tmp_path / "store")
     (tmp_path / "out" / f"run-{first['run_id']}" / "carried.parquet").rename(tmp_path / "gone")
-    with pytest.raises(ConfigurationError, match="what the last increment carried is not at"):
+    with pytest.raises(ConfigurationError, match="carried events of the last increment are not at"):
         days.increment(day)
 
     anew = days.increment(day, anew=True)
@@ -211,5 +211,5 @@ def test_what_the_broker_removed_before_it_was_read_is_not_clean(tmp_path: Path)
 
     summary = days.increment(FIRST_DAY + DAY)
 
-    assert "bytes -10 to 0 went before they were read" in summary["whole"].values()
+    assert "bytes -10 to 0 were removed before they were read" in summary["whole"].values()
     assert (summary["clean"], summary["exit_code"]) == (False, 2)

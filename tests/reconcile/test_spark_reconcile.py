@@ -301,7 +301,7 @@ def test_ledgers_of_several_databases_are_judged_as_one_and_repaired_where_they_
     assert verdicts_in(tmp_path / "out") == cases.expected
     assert summary["twin_ids"] == {"count": 1, "first": [twin]}
     assert (
-        f"two stubs, in two databases, of which the older one was judged; the first is {twin}"
+        f"two stubs, in two databases, and the older stub was judged; the first id is {twin}"
         in (summary["whole"]["message ids"])
     )
     assert {a["message_id"]: a["outcome"] for a in summary["repair"]["actions"]} == {

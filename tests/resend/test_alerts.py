@@ -317,7 +317,7 @@ def test_a_test_is_told_by_all_that_can_and_leaves_no_trace(world: World) -> Non
 
     assert outcome == {"mail": "OSError: mail server", "hook": ""}
     (test,) = hook.digests
-    assert test.headline == "[shop] this is a test: it tells of nothing"
+    assert test.headline == "[shop] this is a test: it has no escalations"
     assert world.rows(world.database.notifiers) == []
 
 

@@ -227,5 +227,5 @@ def test_a_person_neither_confirms_stubs_nor_touches_what_is_confirmed(world: Wo
     with pytest.raises(UsageError, match="a person retries or voids"):
         OperatorActions(world.database, StubEvent.CONFIRM, actor="ann", why="")
     hands = OperatorActions(world.database, StubEvent.RETRY, actor="ann", why="")
-    with pytest.raises(UsageError, match="what is confirmed"):
+    with pytest.raises(UsageError, match="confirmed stubs are not"):
         hands.chosen(StubFilter(status=StubStatus.CONFIRMED))

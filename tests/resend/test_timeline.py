@@ -96,13 +96,13 @@ def test_every_ledger_tells_what_it_knows_in_the_order_of_time(world: World) -> 
         (103.0, "log of h", "consumed, attempt 1"),
         (109.0, "broker", "dead letter of g: no"),
         (110.0, "escalation", "dead letter of g: no"),
-        (111.0, "alert", f"told by mail, digest {digest}"),
+        (111.0, "alert", f"sent by mail, digest {digest}"),
         (112.0, "reconcile", "found dead-lettered for g, in run run-1"),
         (120.0, "stub", "UNCONFIRMED, sent 0 times: retry by hand: fixed"),
-        (120.0, "stub", "looked at again, by the resend scheduler"),
+        (120.0, "stub", "to be checked again by the resend scheduler"),
         (120.0, "escalation", "closed by retry: dead letter of g"),
         (120.0, "audit", "stub retry by ann: fixed"),
-        (None, "log of g", "attempt 0 failed; the next one from here on"),
+        (None, "log of g", "attempt 0 failed; the next one may begin at this time"),
     ]
 
 
@@ -118,11 +118,15 @@ def test_what_waits_and_what_could_not_be_told_is_said(world: World) -> None:
 
     lines = told(world, stub)
 
-    assert (104.0, "stub", "the message is to arrive") in lines
-    assert (130.0, "log of g", "attempt 1 runs, or its process died: its lease ends here") in lines
-    said = "not told by mail yet, 1 tries failed: OSError: mail server"
+    assert (104.0, "stub", "delivery time of the message") in lines
+    assert (
+        130.0,
+        "log of g",
+        "attempt 1 is running, or its process died: its lease ends at this time",
+    ) in lines
+    said = "not sent by mail yet, 1 tries failed: OSError: mail server"
     assert (111.0, "alert", said) in lines
-    assert lines[-1] == (None, "stub", "waits for a person: it was sent often enough")
+    assert lines[-1] == (None, "stub", "waits for a person: it has used up its sends")
 
 
 def test_what_waits_here_for_its_time_says_when_it_is_sent_and_when_it_arrives(
@@ -133,8 +137,8 @@ def test_what_waits_here_for_its_time_says_when_it_is_sent_and_when_it_arrives(
 
     lines = told(world, stub)
 
-    assert (9_000.0, "stub", "the message is to arrive") in lines
-    waits = "sent, to wait at the broker for its time; until then it waits here"
+    assert (9_000.0, "stub", "delivery time of the message") in lines
+    waits = "to be sent, and to wait at the broker for its time; until then it waits here"
     assert (4_000.0, "stub", waits) in lines
 
 
@@ -174,8 +178,8 @@ def test_what_other_databases_told_is_part_of_it(world: World) -> None:
 
     lines = told(world, stub)
 
-    assert (104.0, "notice", "g told from its database: consumed") in lines
-    assert (104.0, "notice", "h told from its database: an attempt failed") in lines
+    assert (104.0, "notice", "from the database of g: consumed") in lines
+    assert (104.0, "notice", "from the database of h: an attempt failed") in lines
     with world.database.engine.begin() as connection:
         history = history_of(world).read(connection, stub)
     assert timeline(merged([MessageHistory(), history])) == timeline(history)

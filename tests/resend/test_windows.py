@@ -46,7 +46,7 @@ def test_the_windows_of_the_settings_fit() -> None:
         ({"retry_horizon": 31 * DAY}, "retry_waits and max_attempts"),
         (
             {"stub_retention": 3600.0},
-            "stub_retention=3600 is shorter than 7200 s of questions for halves",
+            "stub_retention=3600 is shorter than the 7200 s of check-backs",
         ),
     ],
 )

@@ -1,5 +1,5 @@
-"""Looks for what would break a promise: in the database, in Redis, at the broker, in the settings.
+"""The doctor: check the database, Redis, the brokers and the settings for broken guarantees.
 
-Receives an application; hands on findings, each with what to do about it. It reads only, and asks
-for nothing that would hold anybody up.
+Receives an application. Returns findings, each with a remedy. The checks read only, and delay no
+other process.
 """

@@ -1,4 +1,4 @@
-"""What the checks look at, gathered once. Values, and one connection to read by."""
+"""The input of the checks, gathered once: values, and one database connection for reading."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,10 +15,14 @@ from reliable_mq.watched_time import WatchedTime
 
 @dataclass(frozen=True, kw_only=True)
 class RedisFacts:
-    """What a Redis says: `role` master or slave, its clock, and how long an answer took (seconds).
+    """The state of one Redis server.
 
-    `name`: its address, where there are several. `failure`: why it, or one of several, did not
-    answer; empty: it did.
+    Attributes:
+        name: its address, if there are several servers.
+        role: "master" or "slave".
+        clock_ahead: seconds by which its clock is ahead.
+        answer_seconds: how long its answer took.
+        failure: why the server, or one of several, did not answer. Empty: it did.
     """
 
     name: str = ""
@@ -33,21 +37,21 @@ class CheckContext:
     """One application at one of its databases.
 
     Attributes:
-        connection: to the database, to read by.
-        database: where its tables are.
-        settings: all of them.
-        leases: seconds for which a claim of each consumer group holds.
-        now: the time by the database's clock.
+        connection: a connection to the database, for reading.
+        database: the database with its tables.
+        settings: the settings of the application.
+        leases: seconds that a claim lasts, by consumer group.
+        now: the time by the database's clock, seconds since the epoch.
         clock_ahead: seconds by which the database's clock is ahead of this machine's.
-        clock_error: how wrong that may be.
+        clock_error: the possible error of `clock_ahead`, seconds.
         processes: rows of the process table that were written within ten minutes.
-        watched: what retention knows of the database's clock; None: it has not looked yet.
-        handling: the longest handling of each consumer group that they tell of, seconds.
-        topics: what the resend schedulers know of topics, by name.
-        redis: of each server; empty: the application has none.
-        cluster: None: it could not be asked; `cluster_failure` says why.
-        unawaited: how many of the newest messages wait for no consumer group, by topic. Topics that
-            the application declared as read by nobody are left out.
+        watched: the watched time of retention. None: retention has not run yet.
+        handling: the longest handler call in seconds, by consumer group, from `processes`.
+        topics: the states of topics that the resend schedulers wrote, by name.
+        redis: the state of each Redis server. Empty: the application has none.
+        cluster: the state of the cluster. None: it is unknown; `cluster_failure` has the reason.
+        unawaited: of the newest messages, the number that waits for no consumer group, by topic.
+            Topics that the application declared without readers are left out.
     """
 
     connection: Connection

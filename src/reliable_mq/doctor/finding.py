@@ -1,4 +1,4 @@
-"""What a check found. Values only."""
+"""The findings of a check. Values only."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -7,21 +7,21 @@ import msgspec
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
-    #: not wrong by itself, but somebody should look
+    #: not wrong by itself, but a person should look at it
     WARNING = "warning"
-    #: a promise is broken, or will be when something dies
+    #: a guarantee is broken, or will be broken by the next crash
     ERROR = "error"
-    #: could not be looked at; the text says why
+    #: the check was not possible; the text has the reason
     SKIPPED = "skipped"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One finding of one check; `remedy` says what to do.
+    """One finding of one check. `remedy` says what to do.
 
-    `database`: its name where the application has several, else empty.
+    `database`: the name of the database if the application has several, else empty.
     """
 
     check: str
@@ -32,7 +32,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def worst(findings: Iterable[Finding]) -> Level:
-    """Return the worst level among findings; what was skipped is no fault."""
+    """Return the worst level of the findings. A skipped check counts as OK."""
     levels = {finding.level for finding in findings}
     return next((each for each in (Level.ERROR, Level.WARNING) if each in levels), Level.OK)
 
@@ -45,17 +45,17 @@ class CheckFindings:
         self.findings: list[Finding] = []
 
     def ok(self, text: str) -> None:
-        """Say what is well; of use when nothing else is told."""
+        """Add a finding of level OK. Use it if the check has no other finding."""
         self.findings.append(Finding(self._check, Level.OK, text))
 
     def warn(self, text: str, remedy: str) -> None:
-        """Say what somebody should look at."""
+        """Add a warning: a person should look at it."""
         self.findings.append(Finding(self._check, Level.WARNING, text, remedy))
 
     def error(self, text: str, remedy: str) -> None:
-        """Say what breaks a promise."""
+        """Add an error: it breaks a guarantee."""
         self.findings.append(Finding(self._check, Level.ERROR, text, remedy))
 
     def skip(self, text: str) -> None:
-        """Say why nothing was looked at."""
+        """Add the reason why the check was not possible."""
         self.findings.append(Finding(self._check, Level.SKIPPED, text))

@@ -1,4 +1,4 @@
-"""Redis and the broker: are they there, and do they keep what we rely on? Values only."""
+"""Checks of Redis and the brokers: do they answer, and do they work as we need? Values only."""
 
 from reliable_mq.client.sending.timed import TIMERS_SINCE
 from reliable_mq.doctor.check_context import CheckContext, RedisFacts
@@ -14,7 +14,7 @@ _DISK_RATIOS = "commitLogDiskRatio", "consumeQueueDiskRatio"
 
 
 def redis(context: CheckContext, told: CheckFindings) -> None:
-    """Redis answers in time and takes writes; without it everything costs one more commit."""
+    """Redis answers in time and accepts writes. Without it, each message costs one more commit."""
     if not context.redis:
         told.skip("no Redis is set: the database alone decides")
         return
@@ -42,14 +42,14 @@ def _redis(facts: RedisFacts, timeout: float, told: CheckFindings) -> None:
         )
     if facts.answer_seconds > timeout / 2:
         told.warn(
-            f"{who} took {facts.answer_seconds:.2f} s to answer, after {timeout:g} s it counts as "
-            "away",
-            "put it nearer, or raise redis_timeout",
+            f"{who} took {facts.answer_seconds:.2f} s to answer; after {timeout:g} s it counts as "
+            "down",
+            "move it closer to the application, or raise redis_timeout",
         )
 
 
 def broker(context: CheckContext, told: CheckFindings) -> None:
-    """Every broker answers, takes writes, and acknowledges only what is on its disk (P3)."""
+    """Every broker answers, accepts writes, and acknowledges only messages on its disk (P3)."""
     cluster = context.cluster
     if cluster is None:
         if context.settings.broker.startswith(EMBEDDED):
@@ -80,7 +80,7 @@ def _timers(
     timer_range: float,
     told: CheckFindings,
 ) -> None:
-    """A broker shows messages at their time, as far ahead as it is believed to."""
+    """A broker has timers, and accepts delays of up to `timer_range` seconds."""
     version, reach = runtime.get("brokerVersion", ""), config.get("timerMaxDelaySec", "")
     is_old = version.isdecimal() and int(version) < TIMERS_SINCE
     if is_old or config.get("timerWheelEnable") == "false":
@@ -92,8 +92,8 @@ def _timers(
         )
     elif reach.isdecimal() and int(reach) < timer_range:
         told.warn(
-            f"broker {name} takes messages {reach} s ahead, less than timer_range={timer_range:g}: "
-            "it refuses what is further, which then waits in the database",
+            f"broker {name} accepts delays of up to {reach} s, less than "
+            f"timer_range={timer_range:g}: messages with a longer delay wait in the database",
             f"timerMaxDelaySec={timer_range:g} at the broker, or timer_range={reach}",
         )
 
@@ -104,17 +104,17 @@ def _broker(
     flush = config.get("flushDiskType", "SYNC_FLUSH")
     if flush != "SYNC_FLUSH":
         told.error(
-            f"broker {name} acknowledges before a message is on the disk ({flush}): the loss of "
-            "power takes it away (P3); stubs are sent again only as long as they are unconfirmed",
-            "flushDiskType=SYNC_FLUSH; or live with it, replicas and a battery",
+            f"broker {name} acknowledges messages before they are on its disk ({flush}): a power "
+            "failure can lose them (P3); only stubs that are unconfirmed are sent again",
+            "flushDiskType=SYNC_FLUSH; or accept the risk, with replicas and a battery",
         )
     if _removes_unread(config):
         mark = _percent(config, *_REMOVES)
         told.warn(
-            f"broker {name} removes messages that nobody has read when its disk is more than "
-            f"{mark}% full, whatever fills it (P2); stubs are sent again only as long as they are "
-            "unconfirmed",
-            "cleanFileForciblyEnable=false: a disk that fills then refuses sends",
+            f"broker {name} removes unread messages when its disk is more than "
+            f"{mark}% full, whatever fills it (P2); only stubs that are unconfirmed are sent "
+            "again",
+            "cleanFileForciblyEnable=false: a broker with a full disk then refuses sends",
         )
     permission = config.get("brokerPermission", "6")
     if permission.isdecimal() and int(permission) & _READ_AND_WRITE != _READ_AND_WRITE:
@@ -125,15 +125,15 @@ def _broker(
     levels = " ".join(config.get("messageDelayLevel", DELAY_LEVELS_TEXT).split())
     if levels != DELAY_LEVELS_TEXT:
         told.error(
-            f"broker {name} has the delay levels {levels!r}: retries and delays of the client "
-            "come at other times than asked for",
+            f"broker {name} has the delay levels {levels!r}: retries and delayed messages "
+            "arrive at other times than requested",
             f"messageDelayLevel={DELAY_LEVELS_TEXT}",
         )
     _disk(name, config, runtime, told)
 
 
 def _disk(name: str, config: dict[str, str], runtime: dict[str, str], told: CheckFindings) -> None:
-    """The disk of a broker has room: from its own marks on it removes files and refuses sends."""
+    """The disk of a broker has room. Above its two marks it removes files and refuses sends."""
     used = max(_used_percent(runtime, each) for each in _DISK_RATIOS)
     ends = [(_percent(config, *_REFUSES), "refuses sends")]
     if _removes_unread(config):
@@ -148,7 +148,7 @@ def _disk(name: str, config: dict[str, str], runtime: dict[str, str], told: Chec
 
 
 def _used_percent(runtime: dict[str, str], name: str) -> int:
-    """Return how full a disk is, in whole percent; 0 when the broker does not know."""
+    """Return how full a disk is, in whole percent. 0: the broker does not know."""
     try:
         return max(0, round(float(runtime.get(name, "")) * 100))
     except (ValueError, OverflowError):
@@ -156,7 +156,7 @@ def _used_percent(runtime: dict[str, str], name: str) -> int:
 
 
 def _percent(config: dict[str, str], name: str, least: int, most: int) -> int:
-    """Return a mark as the broker takes it: within its bounds, of which the higher is default."""
+    """Return a mark in percent, limited to `least`…`most` as the broker does. Default: `most`."""
     try:
         return min(max(int(config.get(name, "")), least), most)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Gathers what there is to know of an application, and puts every check to it.
+"""Run every check on an application: gather the context, and call the checks.
 
-A check is a function of the literal table below. It never raises for what is wrong with the
-context; when the database does, the check says so.
+The table `CHECKS` lists the checks. A check is a function that reports problems as findings and
+never raises for them. If the database raises, the check is reported as skipped.
 """
 
 import asyncio
@@ -60,19 +60,19 @@ CHECKS: dict[str, Check] = {
 }
 
 _OF_THE_APPLICATION = frozenset({"windows", "redis", "broker"})
-"""Checks that say the same whichever of its databases is looked at."""
+"""Checks that do not depend on the database: they run once for an application."""
 
 _SEEN_WITHIN = timedelta(minutes=10)
 _NEWEST_ROWS = 100_000
 _TOPICS_ASKED = 200
-"""Most topics of which brokers are asked who reads them."""
+"""Most topics whose readers the brokers are asked for."""
 
 
 class BrokerAsker(Protocol):
-    """Who can ask the brokers."""
+    """Asks the brokers of a cluster."""
 
     def cluster_facts(self, groups: Sequence[str], topics: Sequence[str]) -> ClusterFacts:
-        """Return what they say; raises `ReliableMQError` when they do not."""
+        """Return the state of the cluster; raises `ReliableMQError` when it cannot be asked."""
         ...
 
 
@@ -83,14 +83,14 @@ def examine_all(
     cluster: BrokerAsker | None,
     unread: Collection[str] = (),
 ) -> list[Finding]:
-    """Return what every check found at every database, in the order of `CHECKS`.
+    """Run every check on every database; return the findings in the order of `CHECKS`.
 
     Args:
-        databases: the application's, by name.
-        settings: the application's.
-        leases: seconds for which a claim of each consumer group holds, by the database's name.
-        cluster: None: there is none that this process could ask.
-        unread: topics that the application declared as read by nobody.
+        databases: the databases of the application, by name.
+        settings: the settings of the application.
+        leases: seconds that a claim lasts, by database name and consumer group.
+        cluster: asks the brokers. None: this process cannot reach them.
+        unread: topics that the application declared without readers. Default: none.
     """
     findings: list[Finding] = []
     for number, (name, database) in enumerate(databases.items()):
@@ -172,7 +172,7 @@ def _rows(connection: Any, database: Database, now: float) -> list[Any]:
     since = utc_datetime(now) - _SEEN_WITHIN
     try:
         return list(connection.execute(select(table).where(table.c.seen_date > since)))
-    except SQLAlchemyError:  # the check of tables says that it is missing
+    except SQLAlchemyError:  # the check `tables` reports a missing table
         connection.rollback()
         return []
 
@@ -180,7 +180,7 @@ def _rows(connection: Any, database: Database, now: float) -> list[Any]:
 def _watched(connection: Connection, database: Database) -> WatchedTime | None:
     try:
         return SqlWatchedTime(database.watched_time).found(connection)
-    except SQLAlchemyError:  # the check of tables says that it is missing
+    except SQLAlchemyError:  # the check `tables` reports a missing table
         connection.rollback()
         return None
 
@@ -204,7 +204,7 @@ def _groups(connection: Any, database: Database) -> set[str]:
 
 
 def _unawaited(connection: Any, database: Database, unread: Collection[str]) -> dict[str, int]:
-    """Return how many of the newest messages wait for no consumer group, by topic."""
+    """Count, by topic, those of the newest messages that wait for no consumer group."""
     stub = database.stubs.c
     columns = (stub.topic, stub.required_groups)
     newest = select(*columns).order_by(stub.seq.desc()).limit(_NEWEST_ROWS).subquery()
@@ -227,7 +227,7 @@ def _handling(processes: Sequence[Any]) -> dict[str, float]:
     for row in processes:
         try:
             told = json.loads(row.handling)
-        except ValueError:  # somebody wrote into it
+        except ValueError:  # another program wrote into the column
             continue
         for group, seconds in told.items():
             longest[group] = max(float(seconds), longest.get(group, 0.0))
@@ -246,10 +246,10 @@ def _cluster_facts(
 
 
 def _redis_facts(settings: Settings) -> tuple[RedisFacts, ...]:
-    """Return what the servers say that leases are asked of: one, a primary, or a cluster's."""
+    """Return the states of the Redis servers: the single server, the primary, or a cluster's."""
     if not settings.redis:
         return ()
-    # In a thread of its own: the caller may be on an event loop.
+    # In another thread, because the caller's thread may run an event loop.
     with ThreadPoolExecutor(1) as thread:
         try:
             standings = thread.submit(asyncio.run, _standings(settings)).result()

@@ -1,4 +1,4 @@
-"""Does somebody read what is sent? A name or a tag that is misspelt is stored, and no more."""
+"""Checks of readers: does a consumer read each topic and tag? A misspelt one is only stored."""
 
 from sqlalchemy import func, select
 
@@ -10,9 +10,9 @@ from reliable_mq.outbox.stub import groups_of
 
 
 def readers(context: CheckContext, told: CheckFindings) -> None:
-    """Every topic that messages were sent to is read, and every tag is wanted by who must have it.
+    """Every topic with messages has a reader, and every required group subscribes to their tags.
 
-    Asked are the brokers. They know readers of other applications, which no process of ours knows.
+    The brokers know the readers, including those of other applications.
     """
     cluster = context.cluster
     if cluster is None:
@@ -23,7 +23,7 @@ def readers(context: CheckContext, told: CheckFindings) -> None:
             told.warn(
                 f"nobody reads topic {topic}: of the newest messages {number} count as delivered "
                 "because the broker stored them",
-                "correct its name; or run its consumers; or say that it is meant: "
+                "correct its name; or run its consumers; or declare that it has no readers: "
                 f"mq.topic({topic!r}, groups=[])",
             )
     _unwanted(context, told)
@@ -32,7 +32,7 @@ def readers(context: CheckContext, told: CheckFindings) -> None:
 
 
 def _unwanted(context: CheckContext, told: CheckFindings) -> None:
-    """Tell of messages that wait for a connected group that does not want them."""
+    """Report messages that wait for a connected group without a matching subscription."""
     if context.cluster is None or not context.cluster.subscriptions:
         return
     stub = context.database.stubs.c
@@ -45,7 +45,7 @@ def _unwanted(context: CheckContext, told: CheckFindings) -> None:
         for group in groups_of(groups):
             wanted = context.cluster.subscriptions.get(group)
             if wanted is None:
-                continue  # nobody is connected; another check tells of it
+                continue  # no consumer is connected; another check reports that
             tags = wanted.get(topic, "")
             if tags is None or (tags and (not tags_of(tags) or tag in tags_of(tags))):
                 continue

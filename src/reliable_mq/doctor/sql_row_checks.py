@@ -1,6 +1,6 @@
-"""What lies in the tables and moves no more: due stubs nobody sends, groups nobody consumes for.
+"""Checks of rows that make no progress: due stubs without a scheduler, groups without a consumer.
 
-Every question is answered from an index, or reads unconfirmed stubs only, or the newest.
+Every query uses an index, or reads only unconfirmed stubs or the newest rows.
 """
 
 from sqlalchemy import ColumnElement, func, not_, select
@@ -15,7 +15,7 @@ from reliable_mq.outbox.stub import groups_of
 from reliable_mq.resend.topic_gate import TopicGate, gate_of
 
 _LOOKS_MISSED = 30
-"""A scheduler that is alive leaves nothing due for so many of its intervals."""
+"""If a stub is due for this many intervals of the scheduler, no scheduler is running."""
 _MISSED_SECONDS_MIN = 60.0
 _IN_DOUBT_SECONDS = 3600.0
 _FUTURE_SECONDS = 60.0
@@ -25,7 +25,7 @@ _VOID = "reliable-mq stub void ID --app MODULE:OBJECT for each"
 
 
 def orphans(context: CheckContext, told: CheckFindings) -> None:
-    """No stub and no attempt waits for somebody who does not exist."""
+    """No stub and no attempt waits for a scheduler, a consumer or a topic that does not exist."""
     _overdue(context, told)
     _waiting_for_a_person(context, told)
     _of_no_status(context, told)
@@ -34,14 +34,14 @@ def orphans(context: CheckContext, told: CheckFindings) -> None:
     _not_reconciled(context, told)
     _without_consumer_or_topic(context, told)
     if not told.findings:
-        told.ok("nothing waits for somebody who does not exist")
+        told.ok("no stub waits for a process or a group that does not exist")
 
 
 def _overdue(context: CheckContext, told: CheckFindings) -> None:
     stub = context.database.stubs.c
     patience = max(_LOOKS_MISSED * context.settings.resend_interval, _MISSED_SECONDS_MIN)
     before = utc_datetime(context.now - patience)
-    # What is not sent for its topic's sake is told of with the topic.
+    # The check `topics` reports stubs that are not sent because of their topic.
     shut = [
         name
         for name, row in context.topics.items()
@@ -62,7 +62,7 @@ def _overdue(context: CheckContext, told: CheckFindings) -> None:
 
 def _waiting_for_a_person(context: CheckContext, told: CheckFindings) -> None:
     stub = context.database.stubs.c
-    # The first condition is the index's.
+    # The first condition is that of the index.
     held = parked_rows(context.database.stubs)
     parked = (held, stub.status == UNCONFIRMED, stub.resend_time.is_(None))
     escalation = context.database.escalations.c
@@ -71,11 +71,11 @@ def _waiting_for_a_person(context: CheckContext, told: CheckFindings) -> None:
         .where(escalation.message_id == stub.message_id, escalation.close_date.is_(None))
         .exists()
     )
-    # Whoever gives a stub up has a person told in the same transaction.
+    # The package gives a stub up and escalates it in one transaction.
     if number := _count(context, *parked, not_(is_told)):
         told.error(
-            f"{number} stub(s) have no time of a next send, and nobody was told: somebody wrote "
-            "into the table",
+            f"{number} stub(s) have no time of a next send and no escalation: another program "
+            "wrote into the table",
             "reliable-mq stub list --escalated --app MODULE:OBJECT, then stub retry or void; dead "
             "letters: reliable-mq dlq list --app MODULE:OBJECT, then dlq retry",
         )
@@ -98,10 +98,10 @@ def _of_no_status(context: CheckContext, told: CheckFindings) -> None:
     )
     for value, number in found:
         told.error(
-            f"{number} stub(s) have the status {value}, which nothing of ours writes: they "
+            f"{number} stub(s) have the status {value}, which this package never writes: they "
             "are neither sent nor removed",
-            "reliable-mq reconcile --db URL says what became of each; UPDATE their status: 0 sends "
-            "them, 2 gives them up",
+            "reliable-mq reconcile --db URL says what happened to each; UPDATE their status: 0 "
+            "sends them, 2 gives them up",
         )
 
 
@@ -117,9 +117,9 @@ def _in_doubt(context: CheckContext, told: CheckFindings) -> None:
     )
     for group, number in found:
         told.error(
-            f"{number} attempt(s) of group {group} ended nowhere, an hour ago or more, and were "
-            "not begun again",
-            f"look whether a consumer of {group} runs; then "
+            f"{number} attempt(s) of group {group} have a lease that expired an hour ago or "
+            "more, and no consumer has tried again",
+            f"check whether a consumer of {group} runs; then "
             "reliable-mq reconcile --db URL --repair plan",
         )
 
@@ -127,7 +127,7 @@ def _in_doubt(context: CheckContext, told: CheckFindings) -> None:
 def _from_the_future(context: CheckContext, told: CheckFindings) -> None:
     stub = context.database.stubs.c
     after = utc_datetime(context.now + _FUTURE_SECONDS)
-    # Lately written rows have the highest numbers; of older ones those count that wait.
+    # New rows have the highest numbers. Of older rows, only unconfirmed ones count.
     columns = (stub.create_date, stub.status)
     newest = select(*columns).order_by(stub.seq.desc()).limit(_NEWEST_ROWS).subquery()
     settled = select(func.count()).where(
@@ -137,9 +137,9 @@ def _from_the_future(context: CheckContext, told: CheckFindings) -> None:
     number += int(context.connection.execute(settled).scalar_one())
     if number:
         told.error(
-            f"{number} stub(s) were written in the future: a clock was ahead",
-            "see the check of clocks; they are sent and consumed all the same, but for one whose "
-            "date is none (infinity): of it a person is told when its sends are used up",
+            f"{number} stub(s) have a date in the future: a clock was ahead",
+            "see the check of clocks; they are sent and consumed as usual, except a stub with the "
+            "date infinity: it is escalated when its sends are used up",
         )
 
 
@@ -152,8 +152,8 @@ def _not_reconciled(context: CheckContext, told: CheckFindings) -> None:
         days = (context.now - seen.timestamp()) / 86_400
         told.warn(
             f"nothing was reconciled for {days:.0f} days, and retention waits for it",
-            "run reliable-mq reconcile --db URL --increment, or with --forget, which lets "
-            "retention go on",
+            "run reliable-mq reconcile --db URL --increment, or with --forget, so that "
+            "retention continues without it",
         )
 
 

@@ -1,5 +1,5 @@
-"""The tables: are they all there, with their columns, keys and indexes, and do they compare texts
-letter for letter?
+"""Checks of the schema: do all tables, columns, keys and indexes exist, and are texts compared
+exactly?
 """
 
 from sqlalchemy import text
@@ -14,7 +14,7 @@ _EXACT = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
 
 
 def tables(context: CheckContext, told: CheckFindings) -> None:
-    """Every table and column of this release is there, at its revision."""
+    """Every table and column of this release exists, and the revision is that of this release."""
     connection, database = context.connection, context.database
     lacking = differences(connection, database.metadata)
     for each in lacking:
@@ -33,14 +33,14 @@ def tables(context: CheckContext, told: CheckFindings) -> None:
 
 
 def indexes(context: CheckContext, told: CheckFindings) -> None:
-    """Every key and index is there and in use; without its keys a table keeps no promise."""
+    """Every key and index exists and is valid. Without its keys a table guarantees nothing."""
     connection, database = context.connection, context.database
     for each in differences(connection, database.metadata):
         if each.kind == "key":
-            told.error(f"{each}: two of one message would be let in", "restore the table's key")
+            told.error(f"{each}: a message could have two rows", "restore the table's key")
         elif each.kind == "index":
             told.error(
-                f"{each}: whoever looks there reads the whole table",
+                f"{each}: queries read the whole table",
                 "run reliable-mq create-tables MODULE:OBJECT",
             )
     if database.dialect == "postgresql":
@@ -58,7 +58,7 @@ _INVALID = text(
 
 
 def storage(context: CheckContext, told: CheckFindings) -> None:
-    """MySQL only: the tables have transactions and compare texts letter for letter."""
+    """MySQL only: the tables have transactions and compare texts exactly."""
     connection, database = context.connection, context.database
     if database.dialect != "mysql":
         told.skip("MySQL and MariaDB only")
@@ -67,18 +67,18 @@ def storage(context: CheckContext, told: CheckFindings) -> None:
     for name, engine in connection.execute(_ENGINES):
         if name in ours and str(engine).lower() != "innodb":
             told.error(
-                f"table {name} is kept by {engine}, which has no transactions",
+                f"table {name} has the engine {engine}, which has no transactions",
                 f"ALTER TABLE {name} ENGINE = InnoDB",
             )
     for name, column, collation in connection.execute(_COLLATIONS):
         if name in ours and collation not in _EXACT:
             told.error(
-                f"{name}.{column} compares by {collation}: ids that differ may count as one",
+                f"{name}.{column} has the collation {collation}: different ids may count as equal",
                 f"ALTER TABLE {name} CONVERT TO CHARACTER SET utf8mb4 COLLATE {_EXACT[0]} "
                 f"(at MySQL {_EXACT[1]})",
             )
     if not told.findings:
-        told.ok("InnoDB, and texts are compared letter for letter")
+        told.ok("InnoDB, and texts are compared exactly")
 
 
 _ENGINES = text(

@@ -1,4 +1,4 @@
-"""The database server: does it take writes, isolate and keep them, and let us have what we need?"""
+"""Checks of the database server: writes, isolation, durability and limits."""
 
 from sqlalchemy import Connection, Table, false, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
@@ -10,7 +10,7 @@ from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 
 _PACKET_SIZE_MIN = 3 * MESSAGE_BODY_SIZE_MAX
-"""A body of which every byte is escaped, and the rest of its row."""
+"""Bytes of a statement with the largest body, of which every byte is escaped, and its row."""
 _SYNCHRONOUS_FULL = 2  # of SQLite
 _LET_US_WRITE = {
     "postgresql": "default_transaction_read_only = off for this database and role, and let the "
@@ -22,17 +22,18 @@ _LET_US_WRITE = {
 
 
 def writes(context: CheckContext, told: CheckFindings) -> None:
-    """The database takes what every commit of an application writes: a stub, a log.
+    """The database accepts the writes of an application: stubs and consume logs.
 
-    A statement that concerns no row is refused like any other, and changes nothing.
+    The check uses statements without rows: they change nothing, but a read-only server refuses
+    them.
     """
     database = context.database
-    # A connection of its own: a snapshot that others have written past could not begin to write.
+    # A new connection: in a read snapshot of SQLite, a write fails if others have written since.
     with database.engine.connect() as connection:
         if database.dialect == "postgresql" and connection.scalar(select(func.pg_is_in_recovery())):
             told.error(
-                "this is a standby, which takes no writes",
-                "give the address of the primary; of several hosts in the URL "
+                "this is a standby, which accepts no writes",
+                "give the address of the primary; with several hosts in the URL, "
                 "target_session_attrs=read-write finds it",
             )
             return
@@ -43,7 +44,7 @@ def writes(context: CheckContext, told: CheckFindings) -> None:
             if is_missing_table(error) or is_database_busy(error):
                 raise
             told.error(
-                f"the database takes no writes: {fault_line(error)}",
+                f"the database accepts no writes: {fault_line(error)}",
                 _LET_US_WRITE[database.dialect],
             )
             return
@@ -51,7 +52,7 @@ def writes(context: CheckContext, told: CheckFindings) -> None:
             "read_only": "ON"
         }:
             told.warn(
-                "read_only is ON, and this account may write all the same: this may be a replica",
+                "read_only is ON, but this account may write: this may be a replica",
                 "give the address of the primary, and an account without SUPER",
             )
     if not told.findings:
@@ -59,7 +60,7 @@ def writes(context: CheckContext, told: CheckFindings) -> None:
 
 
 def _write_nothing(connection: Connection, table: Table) -> None:
-    """Put statements to a table that write no row; raises what one that does would raise."""
+    """Run an INSERT and an UPDATE without rows; they raise what real ones would raise."""
     own = [each for each in table.c if each is not table.autoincrement_column]
     nothing = select(*own).where(false())
     connection.execute(insert(table).from_select(own, nothing, include_defaults=False))
@@ -67,9 +68,10 @@ def _write_nothing(connection: Connection, table: Table) -> None:
 
 
 def isolation(context: CheckContext, told: CheckFindings) -> None:
-    """A statement sees what was committed before it began: READ COMMITTED.
+    """A statement sees all commits before its begin: READ COMMITTED.
 
-    A group that waits for another one's confirmation counts its row afterwards (P2, P4).
+    Two groups may confirm a stub at the same time. The second waits for the first one's lock, and
+    must then see its row (P2, P4).
     """
     connection, database = context.connection, context.database
     level = _isolation_level(connection, database.dialect)
@@ -101,7 +103,7 @@ def isolation(context: CheckContext, told: CheckFindings) -> None:
 
 def _isolation_level(connection: Connection, dialect: str) -> str:
     if dialect == "sqlite":
-        return "SERIALIZABLE"  # one writer at a time, whatever is set
+        return "SERIALIZABLE"  # one writer at a time, with any setting
     if dialect == "postgresql":
         level = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
     else:
@@ -111,7 +113,7 @@ def _isolation_level(connection: Connection, dialect: str) -> str:
 
 
 def durability(context: CheckContext, told: CheckFindings) -> None:
-    """What is committed survives the loss of power (P1, P2, P4)."""
+    """Commits survive a power failure (P1, P2, P4)."""
     connection, database = context.connection, context.database
     if database.dialect == "postgresql":
         for name, remedy in (
@@ -132,7 +134,7 @@ def durability(context: CheckContext, told: CheckFindings) -> None:
                 "let our connections have PRAGMA synchronous = FULL",
             )
     if not told.findings:
-        told.ok("a commit is on the medium")
+        told.ok("commits are flushed to disk")
 
 
 def _mysql_durability(connection: Connection, told: CheckFindings) -> None:
@@ -145,23 +147,23 @@ def _mysql_durability(connection: Connection, told: CheckFindings) -> None:
         )
     if found.get("log_bin") == "ON" and found.get("sync_binlog") != "1":
         told.warn(
-            f"sync_binlog is {found.get('sync_binlog')}: a replica that takes over may lack "
-            "commits that were acknowledged",
+            f"sync_binlog is {found.get('sync_binlog')}: after a failover, the replica may lack "
+            "acknowledged commits",
             "SET GLOBAL sync_binlog = 1, and in the server's configuration",
         )
     if found.get("innodb_doublewrite") == "OFF":
         told.warn(
-            "innodb_doublewrite is OFF: the loss of power may tear pages",
-            "innodb_doublewrite = ON, unless the file system writes pages whole",
+            "innodb_doublewrite is OFF: a power failure may leave half-written pages",
+            "innodb_doublewrite = ON, unless the file system writes pages atomically",
         )
 
 
 def limits(context: CheckContext, told: CheckFindings) -> None:
-    """The server takes our largest statement, and as many connections as a process may open."""
+    """The server accepts our largest statement, and all connections that a process may open."""
     connection, database = context.connection, context.database
     ours = database.connections_max
     if database.dialect == "sqlite":
-        told.skip("an SQLite file has none")
+        told.skip("SQLite has no such limits")
         return
     if database.dialect == "postgresql":
         theirs = int(connection.exec_driver_sql("SHOW max_connections").scalar_one())
@@ -184,13 +186,13 @@ def limits(context: CheckContext, told: CheckFindings) -> None:
             )
     if ours > theirs:
         told.error(
-            f"a process may open {ours} connections, the server allows {theirs} in all",
+            f"a process may open {ours} connections, the server allows {theirs} in total",
             "set database_connections (RELIABLE_MQ_DATABASE_CONNECTIONS), or a lower concurrency",
         )
     elif ours * 2 > theirs:
         told.warn(
-            f"a process may open {ours} connections, the server allows {theirs}: there is room "
-            "for one process",
+            f"a process may open {ours} connections, the server allows {theirs}: only one "
+            "process can run",
             "raise max_connections, or set database_connections",
         )
     if not told.findings:
@@ -203,7 +205,7 @@ _IDLE_LIMIT = text(
 
 
 def _variables(connection: Connection, *names: str, scope: str = "GLOBAL") -> dict[str, str]:
-    """Return those of the variables of a MySQL server that it has, in the order of the names."""
+    """Return the values of MySQL variables in the order of the names, without unknown ones."""
     wanted = ", ".join(f"'{name}'" for name in names)
     shown = connection.exec_driver_sql(
         f"SHOW {scope} VARIABLES WHERE Variable_name IN ({wanted})"  # names are our own

@@ -1,4 +1,4 @@
-"""Which topics are not sent to: closed, because nothing arrives there, or paused by a person."""
+"""Checks of topics: closed, because their sends fail, or paused by a person."""
 
 from sqlalchemy import func, select
 
@@ -8,7 +8,7 @@ from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.resend.topic_gate import TopicGate, TopicRow, gate_of, gate_text
 
 _PROBE_MISSED_SECONDS = 60.0
-"""A scheduler that is alive probes a closed topic within a quarter of this."""
+"""If a probe is overdue by so many seconds, no scheduler runs: one probes four times as often."""
 
 
 def topics(context: CheckContext, told: CheckFindings) -> None:
@@ -33,8 +33,8 @@ def _remedy(row: TopicRow, now: float) -> str:
     if row.probe_time is not None and row.probe_time < now - _PROBE_MISSED_SECONDS:
         return "nobody probes it: run reliable-mq resend MODULE:OBJECT; if one runs, see its log"
     return (
-        "let its broker take messages: the first that arrives opens the topic, and all that waits "
-        f"is due at once; reliable-mq pause {row.topic} --end --app MODULE:OBJECT opens it"
+        "repair its broker: the first message that arrives opens the topic, and all waiting stubs "
+        f"are then due; reliable-mq pause {row.topic} --end --app MODULE:OBJECT opens it now"
     )
 
 

@@ -1,4 +1,4 @@
-"""Clocks, leases and windows: do the times fit each other? Decides on values only."""
+"""Checks of clocks, leases and windows: do the times fit each other? Values only."""
 
 from datetime import UTC, datetime
 
@@ -8,20 +8,20 @@ from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.retention.windows import send_seconds
 
 SKEW_SECONDS_MAX = 0.5
-"""As `sql_clock.TOLERATED_SECONDS`: what lies within is left alone by everybody."""
+"""As `sql_clock.TOLERATED_SECONDS`: a smaller difference is ignored everywhere."""
 FAR_SECONDS = 60.0
-"""From here on windows and lists by time are wrong for a person, too."""
+"""From this difference on, windows and lists by time are visibly wrong."""
 _SYNCHRONIZE = "let NTP (chrony, systemd-timesyncd) set that machine's clock"
 _IF_WRONG = "if the clock is wrong, set it; if the machine was off, there is nothing to do"
 _RENEWALS = 3
-"""A lease is renewed after a third of it."""
+"""A lease is renewed after a third of its duration."""
 
 
 def clocks(context: CheckContext, told: CheckFindings) -> None:
-    """All machines agree about the time, to half a second.
+    """The clocks of all machines agree within half a second.
 
-    Rows are dated and judged by the database's clock, so a machine that is wrong takes nothing from
-    anybody; but what brokers say of messages, and every log, goes by the clock of who writes it.
+    The package dates rows by the database's clock, so a wrong clock of a machine loses no lease.
+    But broker timestamps and log files use the clock of their own machine.
     """
     ahead, error = -context.clock_ahead, context.clock_error  # this machine's, by the database's
     _compare(told, "this machine", ahead, error)
@@ -41,12 +41,12 @@ def clocks(context: CheckContext, told: CheckFindings) -> None:
 
 
 def _jumps(context: CheckContext, told: CheckFindings) -> None:
-    """Say what is kept longer because a clock jumped: nobody can know whether that time passed."""
+    """Report rows that are kept longer because a clock jumped: the time may not have passed."""
     known, longest = context.watched, context.settings.log_retention
     if known is not None and (held := known.held(longest)):
         until = datetime.fromtimestamp(known.held_until(longest), UTC)
         told.warn(
-            f"the database's clock went {held:.0f} s further than anybody watched: old rows are "
+            f"the database's clock jumped by {held:.0f} s that were not watched: old rows are "
             f"kept so much longer, until {until:%Y-%m-%d %H:%M} UTC",
             _IF_WRONG,
         )
@@ -54,7 +54,7 @@ def _jumps(context: CheckContext, told: CheckFindings) -> None:
         seconds = broker.runtime.get("filesHeldSeconds", "")
         if seconds.isdecimal() and int(seconds):
             told.warn(
-                f"the clock of broker {broker.name} went {seconds} s further than anybody watched: "
+                f"the clock of broker {broker.name} jumped by {seconds} s that were not watched: "
                 "old files of its log are kept so much longer",
                 _IF_WRONG,
             )
@@ -69,7 +69,7 @@ def _compare(told: CheckFindings, whose: str, ahead: float, error: float) -> Non
 
 
 def leases(context: CheckContext, told: CheckFindings) -> None:
-    """A lease outlives what is done under it; one that passes early lets a second one in."""
+    """A lease lasts longer than its work. If it expires early, two processes do the same work."""
     settings, client = context.settings, configured(context.settings)
     send = send_seconds(client.request_timeout, client.retries)
     if settings.resend_lease <= send:
@@ -89,29 +89,29 @@ def leases(context: CheckContext, told: CheckFindings) -> None:
         longest = context.handling.get(group, 0.0)
         if longest > lease:
             told.error(
-                f"handlers of group {group} took {longest:.1f} s, their lease is {lease:g} s: it "
-                "holds only while it is renewed, and a process that hangs is taken over",
+                f"handlers of group {group} took {longest:.1f} s, their lease is {lease:g} s: if "
+                "its renewal stops, another process handles the message at the same time",
                 f"give the consumer a lease above {longest:.0f}, or make its handler shorter",
             )
     if not told.findings:
-        told.ok("every lease outlives what is done under it")
+        told.ok("every lease lasts longer than its work")
 
 
 def windows(context: CheckContext, told: CheckFindings) -> None:
-    """Nothing is forgotten before the last moment at which it may come again (P7)."""
+    """A consumed message is remembered as long as it may arrive again (P7)."""
     settings = context.settings
     for broker in context.cluster.brokers if context.cluster is not None else ():
         hours = broker.config.get("fileReservedTime", "")
         if hours.isdecimal() and int(hours) * 3600.0 < settings.resend_told_after:
             told.error(
-                f"broker {broker.name} removes files after {hours} h, but a person is told of a "
-                f"group that does not consume after {settings.resend_told_after / 3600:g} h: "
+                f"broker {broker.name} removes files after {hours} h, but a group that does not "
+                f"consume is escalated after {settings.resend_told_after / 3600:g} h: "
                 "messages may be gone before anybody knows",
                 "raise fileReservedTime, or lower resend_told_after",
             )
     if settings.redis and settings.duplicate_window < max(settings.resend_waits):
         told.warn(
-            f"Redis forgets after {settings.duplicate_window:g} s what was consumed, and stubs are "
+            f"Redis forgets consumed messages after {settings.duplicate_window:g} s, and stubs are "
             f"sent again after up to {max(settings.resend_waits):g} s: the database will have to "
             "suppress those duplicates",
             "raise duplicate_window",

@@ -1,4 +1,4 @@
-"""Station 13, escalate: people learn of what no program can finish, and their decisions are done.
+"""Station 13, escalate: report what no program can finish to people, and carry out their decisions.
 
-Receives stuck stubs and dead messages. Hands on alerts, timelines, retries and voided stubs.
+Receives stuck stubs and dead letters. Returns alerts, timelines, retried stubs and voided stubs.
 """

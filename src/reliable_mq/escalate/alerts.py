@@ -1,8 +1,8 @@
-"""Telling people: escalations become digests, and each notifier tells its own.
+"""Notify people: gather escalations into digests, and let each notifier send its own digest.
 
-Receives the time; hands on digests to notifiers, and what came of them to the database. Decides
-nothing by itself: what waits and when the next digest is due is `escalation`'s to say. Any number
-of processes may do this; a notifier is held by one at a time.
+Receives the time. Passes digests to notifiers, and writes the outcome to the database. The module
+`escalation` decides what is sent and when. Any number of processes may run this; each notifier is
+leased to one process at a time.
 """
 
 import logging
@@ -26,38 +26,38 @@ from reliable_mq.escalate.escalation import (
 log = logging.getLogger(__name__)
 
 _WHAT_NOTIFIERS_RAISE = (Exception, SystemExit)
-"""The latter would end the thread without a word, and with it the other notifiers."""
+"""An uncaught SystemExit would end the thread silently, and with it the other notifiers."""
 CLOSED_LOOK_SECONDS = 60.0
-"""How often one instance looks for stubs that are stuck, and for what has settled since."""
+"""Seconds between two searches for stuck stubs and for escalations that have settled."""
 
 
 class Notifier(Protocol):
-    """Tells a person. `name` is how the database knows it: the same name, the same notifier."""
+    """Sends digests to people. The database identifies a notifier by its `name`."""
 
     @property
     def name(self) -> str:
-        """At most 64 printable characters; of one application no two are the same."""
+        """1 to 64 printable characters, unique within one application."""
         ...
 
     @property
     def cooldown(self) -> float:
-        """Seconds from one digest to the next; what comes meanwhile is gathered."""
+        """Seconds from one digest to the next. New escalations wait for the next digest."""
         ...
 
     def tell(self, digest: Digest) -> None:
-        """Tell; returning says that the digest was accepted.
+        """Send a digest. A return without an exception means that the digest was accepted.
 
-        Raises whatever it likes when it was not, or when nobody knows: the same digest comes again
-        later, under the same `digest_id`.
+        Raise any exception when it was refused, or when the outcome is unknown. The same digest
+        is then sent again later, under the same `digest_id`.
         """
         ...
 
 
 class LogNotifier:
-    """Tells by an error line of the log for each escalation, at once.
+    """Writes one error line to the log for each escalation, without a cooldown.
 
     Args:
-        where: returns what the commands that it names need to find the database, such as
+        where: returns the options with which the commands in the lines find the database, such as
             "--app examples.shop:mq".
     """
 
@@ -68,7 +68,7 @@ class LogNotifier:
         self._where = where
 
     def tell(self, digest: Digest) -> None:
-        """Write one line for each escalation that the digest names, and one for the others."""
+        """Write one line for each escalation that the digest lists, and one for all others."""
         for each in digest.items:
             group = f", group {each.consumer_group}" if each.consumer_group else ""
             if each.kind == EscalationKind.BACKLOG:
@@ -90,22 +90,23 @@ class LogNotifier:
             log.error("%s; see `%s`", digest.headline, self._typed("stub list --escalated"))
 
     def _cure(self, each: Escalation) -> str:
-        """Return the command that lets it come again; a dead letter comes to its group alone."""
+        """Return the command that sends the message again; a dead letter goes to its group only."""
         if each.kind == EscalationKind.DEAD_LETTER:
             group = ("--group", each.consumer_group) if each.consumer_group else ()
             return self._typed("dlq retry", each.message_id, *group)
         return self._typed("stub retry", each.message_id)
 
     def _typed(self, verbs: str, *words: str) -> str:
-        """Return a command to paste; a shell takes each word as it is, whoever wrote it."""
+        """Return a command to paste. Each word is quoted, so a shell does not interpret it."""
         return " ".join(filter(None, ("reliable-mq", verbs, shlex.join(words), self._where())))
 
 
 def check_notifiers(notifiers: Sequence[Notifier]) -> tuple[Notifier, ...]:
-    """Return notifiers that an application gave.
+    """Check the notifiers of an application, and return them.
 
     Raises:
-        ConfigurationError: when one is none, two share a name, or one says something impossible.
+        ConfigurationError: when an object is no notifier, two notifiers share a name, or a name or
+            a cooldown is invalid.
     """
     if isinstance(notifiers, str) or not isinstance(notifiers, Sequence):
         raise ConfigurationError(f"notifiers is {notifiers!r:.200}: give a list of them")
@@ -122,7 +123,7 @@ def check_notifiers(notifiers: Sequence[Notifier]) -> tuple[Notifier, ...]:
 
 
 class AlertBook(Protocol):
-    """What telling needs of the database; see `sql_alerts`."""
+    """The database operations on alerts; see `sql_alerts`."""
 
     def standings(self, notifiers: Collection[str]) -> dict[str, NotifierState]: ...
 
@@ -140,7 +141,7 @@ class AlertBook(Protocol):
 
 
 class StuckBook(Protocol):
-    """What looking for the stuck needs of the database; see `sql_stuck`."""
+    """The database operations on stuck stubs; see `sql_stuck`."""
 
     def take_turn(self, now: float, next_time: float) -> bool: ...
 
@@ -150,7 +151,7 @@ class StuckBook(Protocol):
 
 
 class AlertCounts(msgspec.Struct, frozen=True):
-    """What one run did. `told` and `failed` count digests."""
+    """The result of one run. `stuck` counts stubs; `told` and `failed` count digests."""
 
     stuck: int = 0
     told: int = 0
@@ -158,23 +159,23 @@ class AlertCounts(msgspec.Struct, frozen=True):
 
 
 class Alerts:
-    """Looks for stuck stubs, and lets each notifier tell what waits for it.
+    """Searches for stuck stubs, and lets each notifier send its digest.
 
-    Invariant: it tells only digests that it claimed, under its own name, and a digest is committed
-    before it is told.
+    Invariant: it sends only digests that it has claimed under its own name, and each digest is
+    committed before it is sent.
 
     Args:
-        book: alerts.
-        stuck: looks for what is stuck or has settled.
-        notifiers: who tells.
-        owner: this process's name; no two may share it.
-        lease: seconds after which another process may tell what this one claimed; longer than a
-            notifier takes.
+        book: the alerts in the database.
+        stuck: searches for stuck stubs and settled escalations.
+        notifiers: the notifiers that send.
+        owner: the name of this process, different for each process.
+        lease: seconds after which another process may send a digest that this process claimed.
+            Longer than a notifier takes to send.
         stuck_after: age at which a stub is stuck, seconds.
         new_id: makes the ids of digests.
 
     Raises:
-        ConfigurationError: when two notifiers share a name, or one says something impossible.
+        ConfigurationError: when two notifiers share a name, or a name or cooldown is invalid.
     """
 
     def __init__(
@@ -196,21 +197,24 @@ class Alerts:
         self._stuck_after = stuck_after
         self._new_id = new_id
         self._look_at = 0.0
-        #: Up to which escalation each notifier has told all; forgotten now and then, because rows
-        #: that were numbered earlier may be committed later.
+        #: For each notifier, the escalation up to which it has sent all. Cleared regularly: a row
+        #: with a lower number may be committed later.
         self._seen: dict[str, int] = {}
 
     def run_once(self, now: float) -> AlertCounts:
-        """Look for the stuck when it is time, tell what is due.
+        """Search for stuck stubs when a search is due, and send the digests that are due.
 
-        Raises whatever the database raises; what was claimed is told when the lease ends.
+        Raises what the database raises. A claimed digest is then sent after its lease has expired.
         """
         stuck = self._look(now)
         told, failed = self.tell_what_is_due(now)
         return AlertCounts(stuck, told, failed)
 
     def tell_what_is_due(self, now: float, but: Collection[str] = ()) -> tuple[int, int]:
-        """Let every notifier tell what is due, `but` these; return the digests told and failed."""
+        """Send the digests that are due, except those of the notifiers in `but`.
+
+        Returns how many were sent, and how many failed.
+        """
         told = failed = 0
         for name, notifier in sorted(self._notifiers.items()):
             digest = None if name in but else self._claimed(name, now)
@@ -220,7 +224,7 @@ class Alerts:
         return told, failed
 
     def _claimed(self, name: str, now: float) -> Digest | None:
-        """Return what a notifier shall tell now, if there is something."""
+        """Claim and return the digest that a notifier may send now; None: there is none."""
         after = self._seen.get(name, 0)
         look = self._book.look(name, now, after)
         if not look.waits:
@@ -230,7 +234,7 @@ class Alerts:
         return self._book.claim(name, now, self._owner, self._lease, self._new_id(), after)
 
     def test(self, application: str, now: float) -> dict[str, str]:
-        """Let every notifier tell a test; return what went wrong, by name; "": nothing."""
+        """Let every notifier send a test; return the error of each, by name. "": no error."""
         outcome = {}
         for name, notifier in self._notifiers.items():
             test = Digest(self._new_id(), application, utc_datetime(now), 0, (), ())
@@ -243,7 +247,7 @@ class Alerts:
         return outcome
 
     def standings(self) -> dict[str, NotifierState]:
-        """Return how every notifier stands, by name: those of here, and those of the database."""
+        """Return the state of each notifier by name: ours, and those that the database knows."""
         return self._book.standings(self._notifiers)
 
     def _look(self, now: float) -> int:
@@ -263,7 +267,7 @@ class Alerts:
             why = words_of(error)
             wait = self._book.failed(notifier.name, self._owner, why, now)
             log.warning(
-                "notifier %s: digest %s (%s) was not told, again in %g s: %s",
+                "notifier %s: digest %s (%s) was not sent, next try in %g s: %s",
                 *(notifier.name, digest.digest_id, digest.headline, wait, why),
             )
             return False

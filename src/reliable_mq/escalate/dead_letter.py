@@ -1,6 +1,6 @@
-"""A dead letter of a consumer group, and what has become of it. Pure.
+"""A dead letter of a consumer group, and its present state. Pure.
 
-Receives what the broker stored and what the databases know; hands on what a person sees of it.
+Receives the broker's record and the state in the databases. Returns values that a person sees.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire.properties import RETRY_TOPIC
 
 CONSUMED_SINCE = "consumed since"
-"""Where a letter stands that nobody needs to retry."""
+"""The standing of a dead letter that needs no retry: its group has consumed the message."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A dead letter: the newest of a message and group. `state` None: no database was asked."""
+    """The newest dead letter of a message and group. `state` None: no database was asked."""
 
     group: str
     message: ReceivedMessage
@@ -31,17 +31,17 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Why it was given up; empty when whoever did said nothing."""
+        """Why the group gave the message up. Empty when the record names no reason."""
         return self.message.properties.get(DEAD_LETTER_REASON, "")
 
     @property
     def time(self) -> datetime:
-        """When it was given up."""
+        """When the group gave the message up, UTC."""
         return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.message.store_time_ms)
 
     @property
     def standing(self) -> str:
-        """What has become of it, in a word or two."""
+        """The present state of the dead letter, in a word or two."""
         state = self.state
         if state is None:
             return "unknown"
@@ -55,7 +55,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Letters that fit all that is given; what is empty or None says nothing."""
+    """A filter for dead letters: all conditions must hold. An empty or None field is none."""
 
     group: str = ""
     topic: str = ""
@@ -65,7 +65,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     def fits(self, letter: DeadLetter) -> bool:
-        """Say whether a letter is one of those that are meant."""
+        """Say whether a dead letter matches the filter."""
         return (
             (not self.topic or letter.topic == self.topic)
             and (not self.key or self.key in letter.message.keys)
@@ -76,7 +76,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-    """Return the newest letter of each message and group."""
+    """Return the newest dead letter of each message and group."""
     found: dict[tuple[str, str], DeadLetter] = {}
     for letter in letters:
         key = (letter.group, letter.message.message_id)

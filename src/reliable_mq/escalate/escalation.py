@@ -1,15 +1,15 @@
-"""What a person must know, how it is gathered, and when it is told. Pure.
+"""Escalations, alerts and digests: their values, and the rules for when to send them. Pure.
 
-An *escalation* is something that did not settle by itself: a stub that was sent as often as
-allowed, a dead letter, a stub that is stuck, what a reconciliation has found. Each *notifier*
-(mail, webhook, log) tells of all that are open and that it has no *alert* of, at once, in a
-*digest*; then it has one of each:
+An *escalation* is a problem that did not settle by itself: a stub that used up its sends, a dead
+letter, a stuck stub, or the findings of a reconciliation run. A *notifier* (mail, webhook, log)
+collects all open escalations for which it has no *alert*. It sends them together, as one *digest*.
+Each escalation in a digest then has one alert for this notifier:
 
     GATHERED --tell--> TOLD
 
-A digest is committed before it is told and stays as it is until it is told: when nobody knows
-whether it arrived, it goes out once more under the same id. What was closed before a notifier came
-to it (a retry, or the message itself, was faster) is not told.
+A digest is committed before it is sent, and does not change until it was sent. If the outcome of a
+send is unknown, the same digest is sent again under the same id. An escalation that was closed
+before the notifier gathered it (by a retry, or because the message was consumed) is not sent.
 """
 
 from collections.abc import Mapping
@@ -25,28 +25,28 @@ from reliable_mq.transitions import after
 FIRST_RETRY_SECONDS = 5.0
 RETRY_SECONDS_MAX = 600.0
 DIGEST_ITEMS_MAX = 50
-"""Escalations that a digest names one by one; all of them are in its sums."""
+"""Most escalations that a digest lists one by one. Its sums count all of them."""
 
 
 class EscalationKind(StrEnum):
-    """Why a person is told; the words of the column `kind`."""
+    """Why a person is notified. These are the values of the column `kind`."""
 
     USED_UP = "sends used up"
     DEAD_LETTER = "dead letter"
     STUCK = "stuck"
-    BACKLOG = "backlog"  # the stubs of a topic and group that are stuck, beyond those told already
-    RECONCILIATION = "reconciliation"  # a run has found what nobody was told of
+    BACKLOG = "backlog"  # stuck stubs of a topic and group, beyond those escalated one by one
+    RECONCILIATION = "reconciliation"  # a run has findings that no open escalation reports
 
 
 class AlertState(IntEnum):
-    """What the column `state` of an alert holds."""
+    """The state of an alert, as stored in the column `state`."""
 
     GATHERED = 0
     TOLD = 1
 
 
 class AlertEvent(Enum):
-    """What can happen to an alert."""
+    """An event that changes the state of an alert."""
 
     TELL = "tell"  # the digest was accepted
 
@@ -60,16 +60,17 @@ def next_state(state: AlertState, event: AlertEvent) -> AlertState:
     """Return the state after `event`.
 
     Raises:
-        UsageError: when the event is illegal in this state; nothing has changed then.
+        UsageError: when the event is illegal in this state. Nothing has changed then.
     """
     return after(TRANSITIONS, state, event, f"an alert that is {state.name}")
 
 
 class Escalation(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a person must know. `consumer_group` is empty unless it is one group's.
+    """One problem that a person must know. `consumer_group` is set if it concerns one group only.
 
-    `kind` is an `EscalationKind`, unless somebody wrote another word into the table. A backlog is
-    of no one message: its `message_id` is empty. That of a reconciliation is the id of the run.
+    `kind` is an `EscalationKind`, unless another program wrote another word into the table.
+    `message_id` is empty for a backlog, which has many messages. For a reconciliation it is the id
+    of the run.
     """
 
     kind: str
@@ -82,7 +83,10 @@ class Escalation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open_key(self) -> str:
-        """What may be open once at a time: a stub is stuck once, whichever groups it waits for."""
+        """The key of which only one escalation may be open at a time.
+
+        The key of a stuck stub has no group: the stub is stuck once, for all groups together.
+        """
         if self.kind == EscalationKind.BACKLOG:
             return open_key(self.kind, self.topic, self.consumer_group)
         group = "" if self.kind == EscalationKind.STUCK else self.consumer_group
@@ -92,13 +96,13 @@ class Escalation(msgspec.Struct, frozen=True, kw_only=True):
 def open_key(kind: str, name: str, group: str = "") -> str:
     """Return the value of the column `open_key` while an escalation is open.
 
-    `name` is what it is open of: a message's id, or the topic of a backlog.
+    `name` is the message id, or the topic of a backlog.
     """
     return f"{kind}/{group}/{name}"
 
 
 class EscalationCount(msgspec.Struct, frozen=True):
-    """How many escalations of one kind, topic and consumer group a digest tells of."""
+    """How many escalations of one kind, topic and consumer group a digest contains."""
 
     kind: str
     topic: str
@@ -108,12 +112,12 @@ class EscalationCount(msgspec.Struct, frozen=True):
 
 
 class NotifierQuery(msgspec.Struct, frozen=True):
-    """What a notifier may have to do.
+    """Whether a notifier has work to do.
 
     Attributes:
-        newest: the last escalation there was, whatever became of it.
-        waits: there is something that it has yet to tell.
-        is_held: but not now: its next digest may not go out yet, or another process tells it.
+        newest: the number (`seq`) of the newest escalation, open or closed.
+        waits: the notifier has something to send.
+        is_held: it may not send now: its next digest is not due yet, or another process has it.
     """
 
     newest: int
@@ -122,15 +126,15 @@ class NotifierQuery(msgspec.Struct, frozen=True):
 
 
 class NotifierState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a notifier stands.
+    """The state of a notifier.
 
     Attributes:
-        name: the notifier's.
-        waiting: escalations that it has yet to tell.
-        failures: how often in a row its digest was not told.
-        next_time: when it may tell again; None: it never told.
-        told_date: when it last told.
-        note: why it failed last.
+        name: the notifier's name.
+        waiting: number of escalations that it has not sent yet.
+        failures: number of failed sends in a row.
+        next_time: when it may send again. None: it has never tried to send.
+        told_date: when it last sent a digest. None: never.
+        note: the reason of its last failure.
     """
 
     name: str
@@ -142,15 +146,15 @@ class NotifierState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """What a notifier tells at once.
+    """The escalations that a notifier sends together.
 
     Attributes:
-        digest_id: 32 hexadecimal digits; the same when the same digest is told once more.
+        digest_id: 32 hexadecimal digits. A digest that is sent again keeps its id.
         application: the name of the application.
         time: when it was gathered, UTC.
-        total: how many escalations it tells of; 0: it is a test.
-        shares: the sums, the largest first.
-        items: the first escalations one by one, the oldest first; at most `DIGEST_ITEMS_MAX`.
+        total: number of escalations. 0: the digest is a test.
+        shares: the sums by kind, topic and group, the largest first.
+        items: the first escalations, the oldest first, `DIGEST_ITEMS_MAX` at most.
     """
 
     digest_id: str
@@ -162,9 +166,9 @@ class Digest(msgspec.Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        """One line without line breaks: how many, and of what."""
+        """A summary in one line without line breaks: the number of escalations of each kind."""
         if not self.total:
-            return f"[{self.application}] this is a test: it tells of nothing"
+            return f"[{self.application}] this is a test: it has no escalations"
         counts: dict[str, int] = dict.fromkeys(EscalationKind, 0)
         for share in self.shares:
             counts[share.kind] = counts.get(share.kind, 0) + share.count
@@ -180,27 +184,27 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 def retry_wait(failures: int) -> float:
-    """Return the seconds until a notifier that failed so often in a row is tried again."""
+    """Return the seconds until the next try of a notifier after `failures` failures in a row."""
     if failures < 1:
-        raise UsageError("the wait follows a failure: there is at least 1")
+        raise UsageError("a wait follows a failure: give at least 1 failure")
     return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 30), RETRY_SECONDS_MAX)
 
 
 def next_digest_time(now: float, digest_time: float, cooldown: float) -> float:
     """Return when the next digest may go out, after one that was gathered at `digest_time`.
 
-    The cooldown counts from there and not from `now`: what came while a mail server was down for
-    longer than the cooldown goes out at once when it is back.
+    The cooldown (seconds) counts from `digest_time`, not from `now`. After an outage of the mail
+    server that is longer than the cooldown, the next digest therefore goes out at once.
     """
     return max(now, digest_time + cooldown)
 
 
 def check_notifier(name: object, cooldown: object) -> None:
-    """Check what a notifier says of itself.
+    """Check the name and the cooldown (seconds) of a notifier.
 
     Raises:
-        ConfigurationError: when its name is empty, too long or not printable, or its cooldown is
-            negative.
+        ConfigurationError: when the name is empty, too long or not printable, or the cooldown is
+            negative or no number.
     """
     if (
         not isinstance(name, str)

@@ -1,8 +1,8 @@
-"""Tells a webhook. Receives digests; hands on one signed POST for each.
+"""The webhook notifier: sends one signed POST for each digest.
 
-The signature is that of Standard Webhooks (standardwebhooks.com), for which receivers find a
-library in every language: headers `webhook-id` (the digest's id, also when it is sent once more),
-`webhook-timestamp` and `webhook-signature`, HMAC-SHA256 over id, timestamp and body.
+The signature follows Standard Webhooks (standardwebhooks.com); receivers find a library for it in
+most languages. The headers are `webhook-id` (the digest id, the same when a digest is sent again),
+`webhook-timestamp` and `webhook-signature` (HMAC-SHA256 over id, timestamp and body).
 """
 
 import base64
@@ -28,20 +28,20 @@ _ANSWER_SIZE_MAX = 500
 
 
 class WebhookNotifier:
-    """Posts a JSON object for each digest and takes any answer of 200 to 299 for "accepted".
+    """Posts a JSON object for each digest. A status of 200 to 299 means "accepted".
 
-    A redirect is not followed: a signed POST goes where it was sent, or nowhere.
+    Redirects are not followed: a signed POST must not reach another server than the one named.
 
     Args:
         url: `https://…`, or `http://…` inside your own network.
-        secret: "whsec_" and 24 to 64 bytes in base64; the receiver has the same.
-        cooldown: seconds from one post to the next.
-        timeout: seconds after which a server that does not answer is given up.
-        name: the notifier's name.
-        clock: seconds since the epoch; receivers refuse timestamps that are minutes off.
+        secret: "whsec_" and 24 to 64 bytes in base64. The receiver has the same secret.
+        cooldown: seconds from one post to the next. Default 900.
+        timeout: seconds to wait for the server's answer. Default 10.
+        name: the notifier's name. Default "webhook".
+        clock: seconds since the epoch. Receivers refuse timestamps that are minutes off.
 
     Raises:
-        ConfigurationError: when URL or secret does not read.
+        ConfigurationError: when the URL or the secret is invalid.
     """
 
     def __init__(
@@ -59,10 +59,11 @@ class WebhookNotifier:
         self._timeout = timeout
         self._clock = clock
         if not _is_url(url):
-            # It is not shown: its path may be a secret, and a part of a login its port.
+            # The text does not show the URL: its path may be a secret, and what looks like a port
+            # may be a part of a password.
             raise ConfigurationError(
-                "escalation_webhook is no URL: write it like https://host/path, without a login,"
-                " and other signs than ASCII's encoded, a blank as %20"
+                "escalation_webhook is no valid URL: write it like https://host/path, without a"
+                " login; percent-encode blanks (%20) and all characters outside ASCII"
             )
         self._url = url
         self._key = _key_of(secret)
@@ -72,8 +73,8 @@ class WebhookNotifier:
         """Post the digest.
 
         Raises:
-            Unavailable: when the answer is not 200 to 299; says which it was.
-            OSError: when there is no answer.
+            Unavailable: when the status is not 200 to 299. The text has the status.
+            OSError: when the server does not answer.
         """
         body = json.dumps(payload_of(digest), separators=(",", ":")).encode()
         headers = signed(self._key, digest.digest_id, int(self._clock()), body)
@@ -92,7 +93,10 @@ class WebhookNotifier:
 
 
 def _is_url(text: str) -> bool:
-    """Say whether a post can go to a URL. `urlsplit` mends what the post would take as it is."""
+    """Say whether a URL can be posted to.
+
+    The first checks come before `urlsplit`, which silently repairs texts that a POST would not.
+    """
     if not text.isascii() or not text.isprintable() or set(text) & {" ", "\\"}:
         return False
     try:
@@ -113,7 +117,7 @@ def _opener() -> OpenerDirector:
 
 
 def payload_of(digest: Digest) -> dict[str, Any]:
-    """Return the JSON object of a digest; times are ISO 8601, UTC."""
+    """Return a digest as a JSON object. Times are ISO 8601, UTC."""
     return {
         "type": "escalation.digest",
         "timestamp": digest.time.isoformat(),

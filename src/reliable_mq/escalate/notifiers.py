@@ -1,7 +1,7 @@
-"""The notifiers that settings name.
+"""Make the notifiers that the settings name.
 
-A notifier is known by its name to all processes that share a database, and one of them tells. So
-its name says whom it tells: applications that write to different people are different notifiers.
+All processes that share a database identify a notifier by its name, and one of them sends. So the
+name contains the recipients: two applications with different recipients have two notifiers.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from reliable_mq.settings import Settings
 
 
 def notifiers_of(settings: Settings, where: Callable[[], str]) -> list[Notifier]:
-    """Return the log, and the mail and the webhook that the settings name.
+    """Return the log notifier, and the mail and webhook notifiers that the settings name.
 
     Args:
-        settings: the application's.
+        settings: the application's settings.
         where: see `LogNotifier`.
 
     Raises:
@@ -30,7 +30,7 @@ def notifiers_of(settings: Settings, where: Callable[[], str]) -> list[Notifier]
     made: list[Notifier] = [LogNotifier(where)]
     cooldown, timeout = settings.escalation_cooldown, settings.escalation_timeout
     if server := settings.escalation_mail_server.get_secret_value():
-        # Imported late: who sends no mail needs no templates.
+        # Imported late: an application without mail needs no template library.
         with extra_of("escalation_mail_server"):
             from reliable_mq.escalate.smtp_notifier import SmtpNotifier  # noqa: PLC0415
 
@@ -65,7 +65,7 @@ def notifiers_of(settings: Settings, where: Callable[[], str]) -> list[Notifier]
 
 
 def mail_name(recipients: str) -> str:
-    """Return the name of who mails to these addresses, in whatever order they are written."""
+    """Return the name of the mail notifier for these addresses. Their order does not matter."""
     try:
         addresses = {address.addr_spec.lower() for address in addresses_of(recipients)}
     except ValueError:  # the notifier will say what is wrong with it
@@ -77,7 +77,10 @@ def mail_name(recipients: str) -> str:
 
 
 def webhook_name(url: str) -> str:
-    """Return the name of who posts to a URL; of its path, which may be a secret, a digest only."""
+    """Return the name of the notifier for a webhook URL.
+
+    The path may be a secret, so the name has only a hash of the URL, and the host.
+    """
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:  # the notifier will say what is wrong with it

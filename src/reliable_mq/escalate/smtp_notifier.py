@@ -1,8 +1,8 @@
-"""Tells by mail. Receives digests; hands on one mail for each to a mail server.
+"""The mail notifier: sends one mail for each digest to a mail server.
 
-Texts are Jinja2 templates, `templates/escalation.*`, in a sandbox; an application may bring its own
-of the same names. A mail bears its digest's id as Message-ID: when a digest is sent once more
-because nobody knows whether it arrived, a mail program knows the copy.
+The texts are Jinja2 templates, `templates/escalation.*`, rendered in a sandbox. An application may
+bring templates of the same names. The digest id is the Message-ID of the mail. If a digest is sent
+again because its outcome was unknown, a mail program recognises the copy.
 """
 
 import contextlib
@@ -39,18 +39,18 @@ _SUBJECT_LENGTH_MAX = 200
 
 
 def _parts_of(server: str) -> tuple[SplitResult, HostAndPort]:
-    """Return the parts of a URL, its host and its port, or refuse it and show nothing of it.
+    """Return the parts of a URL, its host and its port. Errors show no part of the URL.
 
-    Of a password that is not encoded a part reads as the port, and the errors of connections, too,
-    would tell that.
+    If a password is not percent-encoded, a part of it can look like the port. Connection errors
+    would then show this part, too.
     """
     with contextlib.suppress(ValueError):
         parts = urlsplit(server)
         if "@" not in f"{parts.path}{parts.query}{parts.fragment}":
             return parts, place_of_authority(parts.netloc) or HostAndPort("", None)
     raise ConfigurationError(
-        "the URL of the mail server does not read: one is written smtps://user:password@host:465,"
-        " and /?#[]@ in the login as %2F %3F %23 %5B %5D %40"
+        "the URL of the mail server is invalid: write it like smtps://user:password@host:465;"
+        " in the login, write /?#[]@ as %2F %3F %23 %5B %5D %40"
     )
 
 
@@ -59,19 +59,19 @@ class SmtpNotifier:
 
     Args:
         server: `smtp://host:25`, `smtp+starttls://user:password@host:587` or
-            `smtps://user:password@host:465`; user and password are percent-encoded.
-        sender: the address that mails come from, also with a name: `MQ <mq@shop.example>`.
-        recipients: the addresses that they go to, with commas between them.
-        cooldown: seconds from one mail to the next.
-        timeout: seconds after which a server that does not answer is given up.
-        templates: a folder with `escalation.subject.txt`, `escalation.txt` or `escalation.html`,
-            each instead of ours; they get `digest`, a `Digest`.
-        name: the notifier's name.
-        tls: makes the TLS context, for a server with a certificate of your own; default: one that
-            trusts what the system trusts.
+            `smtps://user:password@host:465`. User and password are percent-encoded.
+        sender: the sender's address, with or without a name: `MQ <mq@shop.example>`.
+        recipients: the recipients' addresses, separated by commas.
+        cooldown: seconds from one mail to the next. Default 900.
+        timeout: seconds to wait for the server's answer. Default 10.
+        templates: a folder with `escalation.subject.txt`, `escalation.txt` or `escalation.html`.
+            Each file replaces ours. The variable `digest` is a `Digest`.
+        name: the notifier's name. Default "mail".
+        tls: makes the TLS context, for a server with a certificate of your own. By default the
+            context trusts the certificates that the system trusts.
 
     Raises:
-        ConfigurationError: when the URL, an address or a template does not read.
+        ConfigurationError: when the URL, an address or a template is invalid.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SmtpNotifier:
         self._port = port or _PORTS.get(parts.scheme, 0)
         if self._scheme not in _PORTS or not self._host:
             raise ConfigurationError(
-                f"a mail server is {' or '.join(f'{scheme}://…' for scheme in _PORTS)}, not "
+                f"the mail server is {' or '.join(f'{scheme}://…' for scheme in _PORTS)}, not "
                 f"{self._scheme or 'something without a scheme'}://{self._host}"
             )
         self._user, self._password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -111,8 +111,8 @@ class SmtpNotifier:
             keep_trailing_newline=True,
         )
         try:
-            self._mail(_EXAMPLE)  # a template that cannot be filled is told at the start
-        except Exception as error:  # whatever the words of a template make of an example
+            self._mail(_EXAMPLE)  # finds a wrong template at the start
+        except Exception as error:  # a template can raise anything
             raise ConfigurationError(
                 f"the templates of mails cannot be filled: {type(error).__name__}: {error}"
             ) from error
@@ -121,13 +121,13 @@ class SmtpNotifier:
         """Send the mail.
 
         Raises:
-            smtplib.SMTPException, OSError: when the server did not take it for any recipient.
+            smtplib.SMTPException, OSError: when the server accepted the mail for no recipient.
         """
         mail = self._mail(digest)
         server = self._connected()
         try:
             refused = server.send_message(mail)
-            with contextlib.suppress(smtplib.SMTPException, OSError):  # it was taken already
+            with contextlib.suppress(smtplib.SMTPException, OSError):  # the mail is accepted
                 server.quit()
         finally:
             server.close()

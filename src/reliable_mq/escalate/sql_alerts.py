@@ -1,9 +1,11 @@
-"""The statements on alerts: who was told of what, once each, by any number of processes.
+"""The SQL statements on alerts: each notifier sends each escalation once, from any process.
 
-Tables `<prefix>alert` and `<prefix>notifier`, see `sql_people_tables`. A notifier takes what is
-open and what it has not taken yet, whoever saw it first. A digest is committed before it is told,
-and one process at a time holds a notifier: by a lease, so that another goes on when it died, and by
-its name, so that one whose lease has passed writes nothing.
+Tables `<prefix>alert` and `<prefix>notifier`, see `sql_people_tables`. A notifier gathers all open
+escalations that it has no alert for. A digest is committed before it is sent.
+
+One process at a time owns a notifier, by a lease. If this process dies, another one continues after
+the lease has expired. Each write checks the owner, so a process with an expired lease cannot write
+once another process is the owner.
 """
 
 from collections.abc import Collection
@@ -52,7 +54,7 @@ class SqlAlerts:
         escalations: the table of escalations.
         alerts: the table of alerts.
         notifiers: the table of notifiers.
-        application: the name that digests bear.
+        application: the name of the application, for the digests.
     """
 
     def __init__(
@@ -150,12 +152,12 @@ class SqlAlerts:
         )
 
     def look(self, notifier: str, now: float, after: int) -> NotifierQuery:
-        """Return what a notifier may have to do, without a lock.
+        """Say whether a notifier has work to do, without a lock.
 
         Args:
             notifier: its name.
             now: the time, seconds since the epoch.
-            after: escalations up to this one need not be looked at.
+            after: skip escalations up to this number (`seq`).
         """
         values = {"who": notifier, "at": utc_datetime(now), "after": after}
         with self._engine.execution_options(**READS_ONLY).begin() as connection:
@@ -163,7 +165,7 @@ class SqlAlerts:
         return NotifierQuery(row.newest or 0, bool(row.waits), bool(row.is_held))
 
     def standings(self, notifiers: Collection[str]) -> dict[str, NotifierState]:
-        """Return how notifiers stand: these, and those that ever ran, by name."""
+        """Return the states of these notifiers, and of all that ever ran, by name."""
         with self._engine.execution_options(**READS_ONLY).begin() as connection:
             rows = {row.name: row for row in connection.execute(self._all_notifiers)}
             waiting = {
@@ -185,15 +187,17 @@ class SqlAlerts:
     def claim(
         self, notifier: str, now: float, owner: str, lease: float, digest_id: str, after: int = 0
     ) -> Digest | None:
-        """Return what a notifier shall tell now; None: nothing, or not yet, or somebody else does.
+        """Claim the digest that a notifier shall send now.
+
+        None: there is nothing to send, it is too early, or another process has the lease.
 
         Args:
             notifier: its name.
             now: the time, seconds since the epoch.
-            owner: who tells.
-            lease: seconds for which nobody else will.
-            digest_id: names the digest, unless there is one that was begun and not told.
-            after: escalations up to this one need not be looked at.
+            owner: the process that sends.
+            lease: seconds for which no other process sends.
+            digest_id: the id of a new digest. A digest that was gathered but not sent keeps its id.
+            after: skip escalations up to this number (`seq`).
         """
         at = utc_datetime(now)
         with self._engine.begin() as connection:
@@ -204,11 +208,11 @@ class SqlAlerts:
             gathered = row.digest_time if row.digest_id else at
             chosen = row.digest_id or digest_id
             if not row.digest_id:
-                # Nobody else gathers for this notifier meanwhile: its row is locked.
+                # No other process gathers for this notifier now: its row is locked.
                 lacking = {"who": notifier, "digest": chosen, "after": after}
                 connection.execute(self._gather, lacking)
             digest = self._digest(connection, chosen, gathered)
-            if digest.total == 0:  # there was nothing to gather, or somebody removed its rows
+            if digest.total == 0:  # nothing to gather, or its rows were removed
                 connection.execute(self._drop_digest, {"who": notifier})
                 return None
             holding = {"who": notifier, "me": owner, "until": utc_datetime(now + lease)}
@@ -216,7 +220,7 @@ class SqlAlerts:
             return digest
 
     def _notifier(self, connection: Connection, name: str, now: float) -> Any:
-        """Return the row of a notifier, locked; it is made when there is none."""
+        """Lock and return the row of a notifier. Insert it if there is none."""
         row = connection.execute(self._find, {"who": name}).one_or_none()
         if row is None:
             first = {"name": name, "next_time": utc_datetime(now)}
@@ -249,7 +253,7 @@ class SqlAlerts:
         )
 
     def told(self, notifier: str, digest: Digest, owner: str, now: float, cooldown: float) -> bool:
-        """Record that a digest was told; False: the notifier is somebody else's by now."""
+        """Record that a digest was sent; False: another process owns the notifier now."""
         values = {"who": notifier, "me": owner, "at": utc_datetime(now)}
         later = next_digest_time(now, digest.time.timestamp(), cooldown)
         with self._engine.begin() as connection:
@@ -260,7 +264,7 @@ class SqlAlerts:
         return True
 
     def failed(self, notifier: str, owner: str, why: str, now: float) -> float:
-        """Record that a digest was not told; return the seconds until it is tried again."""
+        """Record that a send failed; return the seconds until the next try."""
         with self._engine.begin() as connection:
             row = connection.execute(self._find, {"who": notifier}).one()
             wait = retry_wait(row.failures + 1)

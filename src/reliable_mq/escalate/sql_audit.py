@@ -1,6 +1,6 @@
-"""The audit: what was changed by hand, by whom and why, in the transaction of the change.
+"""The audit: manual changes, with actor and reason, written in the transaction of the change.
 
-Table `<prefix>audit`, see `sql_people_tables`; reconciliation's repair writes to it too.
+Table `<prefix>audit`, see `sql_people_tables`. The repair of reconciliation writes to it, too.
 """
 
 import json
@@ -14,15 +14,15 @@ from reliable_mq.database.sql_types import plain_text, utc_datetime
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What one person did to one message.
+    """One action of one person on one message.
 
     Attributes:
-        actor: who; the first 127 characters are kept.
-        action: what, in a word or two: "stub retry".
-        message_id: to which message.
-        changed: False: something stood against it, `detail` says what.
-        detail: why, from which state, chosen by what; a JSON object.
-        run_id: names what several acts have in common, at most 32 characters.
+        actor: the person. The first 127 characters are kept.
+        action: the action in a word or two, such as "stub retry".
+        message_id: the message; empty when the action concerns no single message.
+        changed: whether the action changed something. If not, `detail` has the reason.
+        detail: a JSON object with the person's reason, the state before, and similar facts.
+        run_id: identifies the entries that belong together, at most 32 characters.
     """
 
     actor: str
@@ -41,7 +41,7 @@ class SqlAudit:
         self._insert = insert(table)
 
     def write(self, connection: Connection, acts: Iterable[AuditEntry], now: float) -> None:
-        """Write down what was done."""
+        """Insert audit entries. `now` is in seconds since the epoch."""
         at = utc_datetime(now)
         rows = [
             {

@@ -1,4 +1,4 @@
-"""Removes escalations that are closed and old, and the alerts of them. For retention."""
+"""Remove old closed escalations and their alerts. Retention uses it."""
 
 from sqlalchemy import Connection, Table, bindparam, delete, exists, select
 
@@ -31,7 +31,11 @@ class SqlClosedEscalations:
         self._remove = delete(escalations).where(is_among(this.seq, "seqs", dialect))
 
     def remove(self, connection: Connection, before: float, limit: int) -> int:
-        """Remove what was closed before a time and has nobody left to tell; return how many."""
+        """Remove escalations that were closed before a time; return how many.
+
+        An escalation stays while one of its alerts is not sent yet. `before` is in seconds since
+        the epoch; `limit` is the most that one call removes.
+        """
         values = {"before": utc_datetime(before), "limit": limit}
         seqs = list(connection.execute(self._old, values).scalars())
         for statement in (self._remove_alerts, self._remove) if seqs else ():

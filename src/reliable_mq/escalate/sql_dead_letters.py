@@ -1,10 +1,13 @@
-"""What a person does to the dead letters of a consumer group, beside what the broker does.
+"""The database side of a retry of dead letters. The broker does the other side.
 
-The broker cannot take part in a transaction, so a retry has two, around it: attempts start again
-and the intent is written down; the broker hands the letters to the group; what came of it is
-written down, and the stub is looked after again. Whoever dies in between, the letter still lies in
-its topic, its escalation is open, and the next retry is as good as the first: consumers are
-idempotent.
+The broker cannot take part in a database transaction, so a retry has two transactions:
+
+1. `begin` resets the attempts and writes the intent to the audit.
+2. The broker sends the dead letters to the group again.
+3. `done` writes the outcome to the audit, and the scheduler takes care of the stub again.
+
+If the process dies in between, the dead letter is still in its topic and its escalation is open.
+A person can then simply retry again, because consumers are idempotent.
 """
 
 import json
@@ -22,14 +25,16 @@ from reliable_mq.escalate.sql_escalations import SqlEscalations
 
 ACTION = "dlq retry"
 REVIVED_SECONDS = 60.0
-"""When the resend scheduler looks at the stub of a letter that came again."""
+"""Seconds after a retry until the resend scheduler checks the stub of the dead letter."""
 
 
 class DeadLetterState(msgspec.Struct, frozen=True):
-    """What the database knows of one dead letter of one group.
+    """What one database knows of a dead letter of one group.
 
-    `consumed`: when the group consumed the message after all. `retried`: when it was last retried.
-    `is_voided`: a person gave its stub up.
+    Attributes:
+        consumed: when the group consumed the message later. None: it has not.
+        retried: when the dead letter was last retried. None: never.
+        is_voided: a person voided its stub.
     """
 
     consumed: datetime | None = None
@@ -38,7 +43,7 @@ class DeadLetterState(msgspec.Struct, frozen=True):
 
 
 def both(states: Sequence[DeadLetterState]) -> DeadLetterState:
-    """Return what several databases know of one letter together."""
+    """Merge what several databases know of one dead letter."""
     consumed = [state.consumed for state in states if state.consumed is not None]
     retried = [state.retried for state in states if state.retried is not None]
     is_voided = any(state.is_voided for state in states)
@@ -46,7 +51,7 @@ def both(states: Sequence[DeadLetterState]) -> DeadLetterState:
 
 
 class SqlDeadLetters:
-    """Dead letters as one database sees them. Works in the caller's transaction."""
+    """The state of dead letters in one database. Works in the caller's transaction."""
 
     def __init__(
         self,
@@ -77,7 +82,7 @@ class SqlDeadLetters:
             )
             .order_by(act.seq)
         )
-        # Attempts that were used up start again, or the message would be given up unread.
+        # Reset the used-up attempts. Otherwise the group would give the message up at once.
         self._forget_attempts = (
             update(logs)
             .where(these, log.state == LogState.RECEIVED.value, log.owner.is_(None))
@@ -114,7 +119,7 @@ class SqlDeadLetters:
     def states(
         self, connection: Connection, group: str, message_ids: Sequence[str]
     ) -> dict[str, DeadLetterState]:
-        """Return what is known of letters, by message id."""
+        """Return the state of dead letters of a group, by message id."""
         ids = list(message_ids)
         logs = connection.execute(self._consumed, {"group": group, "ids": ids}).all()
         consumed = {row.message_id: row.consume_date for row in logs}
@@ -137,15 +142,15 @@ class SqlDeadLetters:
         why: str,
         now: float,
     ) -> None:
-        """Make letters ready to come again, and write down that they are about to.
+        """Prepare dead letters for a retry, and write the intent to the audit.
 
         Args:
-            connection: a transaction, to be committed before the broker is asked.
+            connection: a transaction. Commit it before you ask the broker.
             group: the consumer group.
-            message_ids: which letters.
-            retry_id: 32 characters that name this retry.
-            actor: who does it.
-            why: why.
+            message_ids: the message ids of the dead letters.
+            retry_id: 32 characters that identify this retry.
+            actor: the person who retries.
+            why: the person's reason.
             now: the time, seconds since the epoch.
         """
         values = {"group": group, "ids": list(message_ids)}
@@ -173,7 +178,7 @@ class SqlDeadLetters:
         why: str,
         now: float,
     ) -> None:
-        """Write down that somebody asked for letters, and why nothing was done, by group and id."""
+        """Write refused retries to the audit. `refused` maps (group, message id) to the reason."""
         acts = [
             AuditEntry(
                 actor=actor,
@@ -195,7 +200,7 @@ class SqlDeadLetters:
         retry_id: str,
         now: float,
     ) -> None:
-        """Write down that the broker has handed letters to their group."""
+        """Write to the audit that the broker has sent dead letters to their group again."""
         ids = {"ids": list(message_ids)}
         connection.execute(self._done, ids | {"retry": retry_id})
         self._escalations.close_letters(connection, message_ids, group, now)
@@ -206,7 +211,7 @@ class SqlDeadLetters:
 
 
 def _is_of(detail: str, group: str) -> bool:
-    """Say whether the detail of an act names a consumer group; what does not read names none."""
+    """Say whether an audit detail names this consumer group. Invalid JSON names no group."""
     try:
         read = json.loads(detail)
     except ValueError:

@@ -1,7 +1,8 @@
-"""The statements on escalations: what a person must know is committed with what it tells of.
+"""The SQL statements on escalations. An escalation is committed together with its cause.
 
-Table `<prefix>escalation`, see `sql_people_tables`. That a stub is given to a person (no more sends
-by themselves) and the row that says so are one commit: whoever dies, neither is without the other.
+Table `<prefix>escalation`, see `sql_people_tables`. When a stub is given to a person, the scheduler
+sends it no more. This change and the escalation row are in one transaction. So after a crash there
+is either both or neither.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 
 
 class SqlEscalations:
-    """The escalations of one database. Methods that take a connection work in its transaction."""
+    """The escalations of one database. A method with a connection works in its transaction."""
 
     def __init__(self, engine: Engine, table: Table, stubs: Table) -> None:
         self.table = table
@@ -84,9 +85,9 @@ class SqlEscalations:
     def escalate(
         self, connection: Connection, escalations: Sequence[Escalation], now: float
     ) -> None:
-        """Write down what a person must know; what is open already is not told again."""
+        """Insert escalations, except those whose `open_key` is open already."""
         rows = [_row(each, utc_datetime(now)) for each in escalations]
-        rows.sort(key=lambda row: str(row["open_key"]))  # two batches wait in one order
+        rows.sort(key=lambda row: str(row["open_key"]))  # one lock order: batches cannot deadlock
         connection.execute(self._raise, rows)
 
     def dead_letter(
@@ -99,9 +100,9 @@ class SqlEscalations:
         reason: str,
         now: float,
     ) -> None:
-        """Have a person told that a consumer group gave a message up, whoever sent it.
+        """Insert an escalation: a consumer group gave a message up.
 
-        `topic` is that of a message without a stub here.
+        `topic` is used only if the message has no stub in this database.
         """
         stub = connection.execute(self._named, {"id": message_id}).one_or_none()
         letter = Escalation(
@@ -115,7 +116,7 @@ class SqlEscalations:
         self.escalate(connection, [letter], now)
 
     def used_up(self, stubs: Sequence[Stub], owner: str, now: float) -> int:
-        """Hand stubs that were sent often enough to a person; return how many were still ours."""
+        """Give stubs that used up their sends to a person; return how many `owner` still owned."""
         ids = {"ids": [stub.message_id for stub in stubs]}
         with self._engine.begin() as connection:
             rows = connection.execute(self._ours, ids | {"me": owner}).all()
@@ -132,17 +133,17 @@ class SqlEscalations:
     def close(
         self, connection: Connection, message_ids: Sequence[str], why: str, now: float
     ) -> None:
-        """Close what is open of these messages, because a person did something about it."""
+        """Close the open escalations of these messages, because a person acted on them."""
         values = {"ids": list(message_ids), "why": why, "at": utc_datetime(now)}
         connection.execute(self._close, values)
 
     def letters_retried(
         self, connection: Connection, message_ids: Sequence[str], group: str, retry_id: str
     ) -> None:
-        """Make room: these dead letters are about to come again, and may fail once more.
+        """Free the open keys of these dead letters before they are retried.
 
-        They stay open, each under a key of its own, until `close_letters`; when one becomes a dead
-        letter again meanwhile, that is another escalation, and told.
+        Their escalations stay open, each under another key, until `close_letters`. If a message
+        becomes a dead letter again before that, it gets a new escalation, and notifiers send it.
         """
         keys = [open_key(EscalationKind.DEAD_LETTER, each, group) for each in message_ids]
         connection.execute(self._letters_retried, {"keys": keys, "retry": retry_id})
@@ -150,7 +151,7 @@ class SqlEscalations:
     def close_letters(
         self, connection: Connection, message_ids: Sequence[str], group: str, now: float
     ) -> None:
-        """Close the dead letters of a consumer group that have come again."""
+        """Close the escalations of dead letters that were sent to their group again."""
         values = {"ids": list(message_ids), "group": group, "why": "retry"}
         connection.execute(self._close_letters, values | {"at": utc_datetime(now)})
 
@@ -183,10 +184,10 @@ def _used_up(stub: Stub, note: str | None) -> Escalation:
 
 
 def insert_new(dialect: str, table: Table) -> Any:
-    """Return the insert that leaves a row alone that is there.
+    """Return an INSERT that does nothing if the row exists.
 
-    On MySQL by setting a column to what it is: INSERT IGNORE would also cut texts and take NULL for
-    nothing.
+    On MySQL it sets a column to its own value. INSERT IGNORE would also truncate texts, and would
+    replace NULL by a default.
     """
     family = family_of(dialect)
     if family == "mysql":
@@ -197,5 +198,5 @@ def insert_new(dialect: str, table: Table) -> Any:
 
 
 def escalations_of(database: Database) -> SqlEscalations:
-    """Return what has a person told of what is in a database."""
+    """Return the escalations of a database."""
     return SqlEscalations(database.forgiving_engine, database.escalations, database.stubs)

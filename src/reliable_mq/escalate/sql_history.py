@@ -1,4 +1,4 @@
-"""Reads everything that the tables of one database know of one message."""
+"""Read all rows of one message from the tables of one database."""
 
 import json
 from typing import Any
@@ -15,12 +15,12 @@ class SqlHistory:
     Args:
         stubs: the message stub table.
         logs: the consume log.
-        confirmations: what other databases told of the stubs.
+        confirmations: the notices that came from other databases.
         escalations: the table of escalations.
         alerts: the table of alerts.
         notifiers: the table of notifiers.
-        audit: the table of what was changed by hand.
-        findings: reconciliation's table of findings; it is there after a first run.
+        audit: the audit table.
+        findings: the table of reconciliation findings. It exists after the first run.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SqlHistory:
         self._findings = findings
 
     def read(self, connection: Connection, message_id: str) -> MessageHistory:
-        """Return what is known of a message; an empty history when nothing is."""
+        """Return the rows of a message. The history is empty when there are none."""
         stub = connection.execute(
             select(self._stubs).where(self._stubs.c.message_id == message_id)
         ).one_or_none()
@@ -104,7 +104,7 @@ class SqlHistory:
 
 
 def _detail(text: str) -> dict[str, Any]:
-    """Return the detail of an act; what does not read is shown as it is."""
+    """Return the detail of an audit row. A text that is no JSON object is shown as it is."""
     try:
         detail = json.loads(text)
     except ValueError:
@@ -113,7 +113,10 @@ def _detail(text: str) -> dict[str, Any]:
 
 
 def readable(history: MessageHistory) -> dict[str, Any]:
-    """Return a history for `json.dumps(…, default=str)`: the stub's columns, and lists of rows."""
+    """Return a history as values for `json.dumps(…, default=str)`.
+
+    The result has the columns of the stub, and one list of rows for each other table.
+    """
     shown: dict[str, Any] = {}
     if history.stub is not None:
         shown |= history.stub

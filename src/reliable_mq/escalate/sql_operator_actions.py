@@ -1,7 +1,8 @@
-"""What a person does to many stubs: chosen by id or by a filter, a few hundred in a transaction.
+"""Retry or void many stubs for a person: selected by id or by a filter.
 
-Receives ids or a filter; hands on what was done, part by part, so that whoever asked can show how
-far it is and nobody waits long for the rows. `sql_settlement` does it to those of one part.
+Each transaction changes a few hundred stubs, so that the rows are locked for a short time only. The
+result is returned part by part, so that the caller can show the progress. `sql_settlement` changes
+the stubs of one part.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,18 +25,18 @@ class OperatorActions:
     """Retries stubs, or voids them, for one person.
 
     Args:
-        database: where they are.
+        database: the database of the stubs.
         verb: `StubEvent.RETRY` or `VOID`.
-        actor: who; written to the audit.
-        why: why; so too.
+        actor: the person; written to the audit.
+        why: the person's reason; written to the audit.
 
     Raises:
-        UsageError: when the verb is none of a person's.
+        UsageError: when the verb is another one.
     """
 
     def __init__(self, database: Database, verb: StubEvent, *, actor: str, why: str) -> None:
         if verb not in VERBS:
-            raise UsageError(f"{verb.value}: a person retries or voids")
+            raise UsageError(f"{verb.value}: a person retries or voids; use one of these verbs")
         self._database = database
         self._actor = actor
         self._why = why
@@ -43,24 +44,26 @@ class OperatorActions:
         self._step = hands.retry if verb is StubEvent.RETRY else hands.void
 
     def these(self, message_ids: Sequence[str]) -> Iterator[dict[str, bool]]:
-        """Do it to stubs; yield for each of a part whether it was done, as soon as it is."""
+        """Change the stubs with these ids. Yield, after each part, which of its stubs changed."""
         for at in range(0, len(message_ids), PAGE_ROWS):
             yield self._do(message_ids[at : at + PAGE_ROWS])
 
     def chosen(self, wanted: StubFilter) -> "SelectedStubs":
-        """Return the stubs that a filter means: those that wait for a person, or in its status.
+        """Return the stubs that match a filter.
+
+        A filter without a status selects only stubs that wait for a person.
 
         Raises:
-            UsageError: when it means what is confirmed.
+            UsageError: when the filter selects confirmed stubs.
         """
         if wanted.status is StubStatus.CONFIRMED:
-            raise UsageError("what is confirmed is neither sent again nor voided")
+            raise UsageError("confirmed stubs are not retried or voided: choose another status")
         if wanted.status is None:
             wanted = msgspec.structs.replace(wanted, escalated=True)
         return SelectedStubs(self._database, wanted)
 
     def each_of(self, chosen: "SelectedStubs") -> Iterator[dict[str, bool]]:
-        """Do it to what was chosen; see `these`."""
+        """Change the stubs of a selection; see `these`."""
         for ids in chosen.pages():
             yield self._do(ids)
 
@@ -71,24 +74,24 @@ class OperatorActions:
 
 
 class SelectedStubs:
-    """The stubs of a database that fit a filter, as they are at the moment of asking."""
+    """The stubs of a database that match a filter. Each method reads their present state."""
 
     def __init__(self, database: Database, wanted: StubFilter) -> None:
         self._engine = database.forgiving_engine
         self._stubs = SqlStubList(database.stubs, database.logs, wanted)
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of stubs."""
         with self._engine.begin() as connection:
             return self._stubs.count(connection)
 
     def first(self, limit: int) -> list[dict[str, Any]]:
-        """Return the oldest, without their content."""
+        """Return the oldest `limit` stubs, without their content."""
         with self._engine.begin() as connection:
             return self._stubs.page(connection, 0, limit)[0]
 
     def pages(self) -> Iterator[list[str]]:
-        """Yield the ids page by page; what was done no longer fits, or lies behind."""
+        """Yield the ids page by page. Stubs of earlier pages are not returned again."""
         at = 0
         while True:
             with self._engine.begin() as connection:

@@ -1,7 +1,7 @@
-"""How a stub comes to its end other than by confirmation: given up, retried, voided.
+"""End the life of a stub other than by confirmation: give it up, retry it, void it.
 
-What a person does to stubs is done to many at once: locked in one order, changed where that is
-legal, written down in the audit and closed among the escalations, all in the caller's transaction.
+An action of a person applies to many stubs at once. In the caller's transaction it locks them in
+one order, changes each stub whose status allows it, writes the audit, and closes the escalations.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ class SqlSettlement:
 
     Args:
         stubs: the message stub table.
-        confirmation: knows which groups have consumed a message.
-        escalations: those of the same database.
+        confirmation: finds the groups that have consumed a message.
+        escalations: the escalations of the same database.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class SqlSettlement:
         now: float,
         topic: str = "",
     ) -> None:
-        """Let a consumer group give a message up: a person is told.
+        """Record that a consumer group gave a message up, and escalate it.
 
-        Nothing is sent any more when no other required group is waited for. That its stub is given
-        up is a fact of its own: a send that is recorded late does not make it due again, and
-        `count` goes on to tell how often it was sent. A message without a stub here is told of
-        too, and one whose stub does not wait for the group; `topic` is where it was sent to.
+        The stub is sent no more when every other required group has consumed the message or given
+        it up. "Given up" is a column of its own: a send that is recorded late does not make the
+        stub due again, and `count` stays the number of sends. The message is also escalated if it
+        has no stub here (`topic` is then its topic), or if its stub does not require the group.
         """
         row = connection.execute(self._lock, {"id": message_id}).one_or_none()
         if row is not None and group in (required := groups_of(row.required_groups)):
@@ -86,14 +86,14 @@ class SqlSettlement:
 
 
 class SqlOperatorActions:
-    """What a person does to stubs. Works in the caller's transaction.
+    """The actions of a person on stubs: retry and void. Works in the caller's transaction.
 
     Args:
         stubs: the message stub table.
         logs: the consume log.
-        escalations: those of the same database.
-        audit: that of the same database.
-        dialect: the database's.
+        escalations: the escalations of the same database.
+        audit: the audit of the same database.
+        dialect: the SQLAlchemy dialect name of the database.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class SqlOperatorActions:
                 func.length(stub.content).label("size"),
             )
             .where(these)
-            .order_by(stub.message_id)  # two batches lock in one order
+            .order_by(stub.message_id)  # one lock order: batches cannot deadlock
             .with_for_update()
         )
         change = update(stubs).where(these)
@@ -131,7 +131,7 @@ class SqlOperatorActions:
     def retry(
         self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
     ) -> dict[str, bool]:
-        """Let stubs be sent again from the start; False: there is none, or it is confirmed."""
+        """Let stubs be sent again from the start. False: no such stub, or a retry is illegal."""
         done, legal = self._change(
             connection, StubEvent.RETRY, self._retry, message_ids, actor, why, now
         )
@@ -142,7 +142,7 @@ class SqlOperatorActions:
     def void(
         self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
     ) -> dict[str, bool]:
-        """Void stubs; False: there is none, or it was settled already."""
+        """Void stubs. False: there is no such stub, or it was settled already."""
         done, _ = self._change(connection, StubEvent.VOID, self._void, message_ids, actor, why, now)
         return done
 
@@ -156,7 +156,10 @@ class SqlOperatorActions:
         why: str,
         now: float,
     ) -> tuple[dict[str, bool], list[str]]:
-        """Do what `event` asks where it is legal; return what was done to each, and to which."""
+        """Apply `event` to the stubs whose status allows it.
+
+        Returns for each message id whether its stub was changed, and the ids of the changed stubs.
+        """
         verb = event.value
         rows = connection.execute(self._lock, {"ids": list(message_ids)}).all()
         seen: dict[str, Any] = {row.message_id: row._mapping for row in rows}
@@ -165,7 +168,7 @@ class SqlOperatorActions:
             each
             for each in seen
             if seen[each]["status"] in before
-            # a tombstone of a half has nothing to send
+            # a tombstone of a half message has nothing to send
             and (event is not StubEvent.RETRY or seen[each]["size"])
         ]
         if legal:
@@ -197,11 +200,11 @@ def _detail(seen: Any, why: str, *, changed: bool) -> dict[str, Any]:
 
 
 def settlement_of(database: Database) -> SqlSettlement:
-    """Return what gives stubs of a database up."""
+    """Return the settlement of a database."""
     return SqlSettlement(database.stubs, confirmation_of(database), escalations_of(database))
 
 
 def hands_of(database: Database) -> SqlOperatorActions:
-    """Return what a person does to stubs of a database."""
+    """Return the actions of a person on the stubs of a database."""
     audit, escalations = SqlAudit(database.audit), escalations_of(database)
     return SqlOperatorActions(database.stubs, database.logs, escalations, audit, database.dialect)

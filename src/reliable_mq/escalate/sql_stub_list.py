@@ -1,4 +1,4 @@
-"""Reads stubs for a person: those that a filter lets through, page by page."""
+"""Read the stubs that match a person's filter, page by page."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ PAGE_ROWS = 500
 
 
 class SqlStubList:
-    """The stubs of one database that fit a filter. Works in the caller's transaction."""
+    """The stubs of one database that match a filter. Works in the caller's transaction."""
 
     def __init__(self, stubs: Table, logs: Table, wanted: StubFilter) -> None:
         self._seq = stubs.c.seq
@@ -25,18 +25,18 @@ class SqlStubList:
         self._columns = [stubs.c[name] for name in SUMMARY]
 
     def count(self, connection: Connection) -> int:
-        """Return how many fit."""
+        """Return the number of matching stubs."""
         return connection.execute(select(func.count(self._seq)).where(*self._where)).scalar_one()
 
     def newest(self, connection: Connection, limit: int) -> list[dict[str, Any]]:
-        """Return the newest that fit, without their content."""
+        """Return the newest matching stubs, without their content."""
         wanted = select(*self._columns).where(*self._where).order_by(self._seq.desc()).limit(limit)
         return [_readable(row) for row in connection.execute(wanted)]
 
     def page(
         self, connection: Connection, after: int, limit: int = PAGE_ROWS
     ) -> tuple[list[dict[str, Any]], int]:
-        """Return the oldest that fit behind the row `after`, and the last one's row."""
+        """Return the oldest matching stubs after the row `after`, and the `seq` of the last one."""
         wanted = (
             select(self._seq, *self._columns)
             .where(self._seq > after, *self._where)

@@ -1,10 +1,11 @@
-"""Looks for stubs that are stuck: old, neither settled nor with a person. One instance at a time.
+"""Search for stuck stubs: old, not settled, not given to a person. One instance at a time.
 
-A topic and a consumer group that has not consumed its messages are one *matter*; what was not sent,
-or is not confirmed though all have consumed it, is another. Of each matter the oldest stubs are
-told one by one and the rest by one row that counts them, so no matter hides another, however large.
+Stuck stubs are grouped by *matter*. A matter is a topic and a consumer group that has not consumed
+its messages. Each topic has one more matter, without a group: stubs that were not sent, and stubs
+that all groups have consumed but that are not confirmed. The oldest stubs of a matter get one
+escalation each. One backlog escalation counts the rest, so a large matter cannot hide a small one.
 
-What is looked at is what is old, along an index by topic and time; what waits costs nothing.
+The search reads only old stubs, by an index on topic and time. Young stubs cost nothing.
 """
 
 import time
@@ -43,11 +44,11 @@ from reliable_mq.escalate.sql_escalations import SqlEscalations, escalations_of
 from reliable_mq.outbox.stub import groups_of
 
 TOLD_ONE_BY_ONE = 50
-"""Stubs of a matter that are told by themselves at once."""
+"""Most stubs of a matter that have an open escalation of their own."""
 
 PART = 20
-"""Looking takes at most one part in so many of the time of all instances together: after a look
-that took long, because very much is stuck, the next turn comes later."""
+"""All instances together spend at most 1/PART of the time searching. After a search that took long,
+because many stubs are stuck, the next turn therefore comes later."""
 
 DUTY = "stuck"
 _READ = (
@@ -58,7 +59,7 @@ _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 
 
 class _Matter(NamedTuple):
-    """What stubs have in common that wait for the same thing. `group` "": for none."""
+    """Stubs of one topic that wait for the same group. `group` "": they wait for no group."""
 
     topic: str
     group: str
@@ -66,23 +67,23 @@ class _Matter(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """What is open: how many stubs by topic and group, and of which of these also the rest."""
+    """Open escalations: stubs counted by topic and group, and the matters with an open backlog."""
 
     stubs: dict[tuple[str, str], int]
     rests: set[tuple[str, str]]
 
 
 class SqlStuck:
-    """What a database knows of stubs that do not settle.
+    """The search for stuck stubs in one database.
 
     Args:
         engine: the database.
         stubs: the message stub table.
         logs: the consume log beside it.
-        confirmation: what groups of other databases have told.
-        escalations: where what is found is written down.
-        duties: the table of whose turn it is.
-        stopwatch: tells how long a look takes.
+        confirmation: finds the groups that have consumed a message, also by notices.
+        escalations: where found stubs are escalated.
+        duties: the table of duties: it says when the next turn is.
+        stopwatch: a clock in seconds that never jumps. It measures how long a search takes.
     """
 
     def __init__(
@@ -125,7 +126,8 @@ class SqlStuck:
     def _prepare_finding(self, stubs: Table, escalations: Table, dialect: str) -> None:
         stub, this = stubs.c, escalations.c
         waiting, old = waiting_rows(stubs), bindparam("old", type_=stub.create_date.type)
-        # Times are compared there and never read here: one that does not read hides nothing.
+        # The database compares the times, and Python never reads them. So an unreadable time in
+        # one row cannot hide the other rows.
         agenda = (
             mysql_topics_of(stubs)
             if dialect in MYSQL
@@ -144,7 +146,7 @@ class SqlStuck:
             .group_by(stub.required_groups, stub.given_up_by)
         )
         is_told = this.open_key == literal(open_key(EscalationKind.STUCK, "")) + stub.message_id
-        # Whoever had it sent again need not be told at once that it is old.
+        # A person retried it a short time ago: do not escalate at once that it is old.
         is_tried = and_(
             this.message_id == stub.message_id, this.close_reason == "retry", this.close_date > old
         )
@@ -174,7 +176,7 @@ class SqlStuck:
         )
         consumed = self._has_consumed(this.message_id, this.consumer_group)
         is_letter = this.kind == EscalationKind.DEAD_LETTER.value
-        # Of what its group has given up since, a dead letter tells.
+        # If its group has given the message up since, the dead letter has its own escalation.
         comma = literal(",")
         named, over = comma + this.consumer_group + comma, comma + stub.given_up_by + comma
         given_up = exists().where(
@@ -189,7 +191,7 @@ class SqlStuck:
     def _has_consumed(
         self, message_id: ColumnElement[str], group: ColumnElement[str]
     ) -> ColumnElement[bool]:
-        """Say that a group has consumed a message, here or as it was told."""
+        """Return the condition that a group has consumed a message, by our log or by a notice."""
         return or_(
             *(
                 exists().where(
@@ -202,7 +204,7 @@ class SqlStuck:
         )
 
     def take_turn(self, now: float, next_time: float) -> bool:
-        """Take the turn to look, until `next_time`; False: it is another instance's."""
+        """Take the turn to search, until `next_time`; False: another instance has it."""
         values = {"at": utc_datetime(now), "next": utc_datetime(next_time)}
         with self._engine.begin() as connection:
             if connection.execute(self._take, values).rowcount == 1:
@@ -213,19 +215,20 @@ class SqlStuck:
             with self._engine.begin() as connection:
                 row = {"duty": DUTY, "next_time": values["next"]}
                 connection.execute(insert(self._duties), row)
-        except IntegrityError:  # another one made it at this moment, to have the turn
+        except IntegrityError:  # another instance inserted the row at this moment
             return False
         return True
 
     def close_settled(self, now: float) -> int:
-        """Close what has settled by itself since; return how many."""
+        """Close escalations whose cause has settled by itself; return how many."""
         with self._engine.begin() as connection:
             return connection.execute(self._close_settled, {"at": utc_datetime(now)}).rowcount
 
     def look(self, now: float, age: float) -> int:
-        """Escalate stubs that wait though they are so old; return how many are told of now.
+        """Escalate unsettled stubs older than `age` seconds; return how many are new.
 
-        Killed in between, it has told of some matters; the next look tells of the others.
+        Each matter has its own transaction. If the process dies in between, the next search
+        escalates the other matters.
         """
         began = self._stopwatch()
         found = self._look(now, age)
@@ -262,9 +265,9 @@ class SqlStuck:
         return known
 
     def _matters(self, topic: str, old: datetime) -> Iterator[_Matter]:
-        """Yield what old stubs of a topic may wait for.
+        """Yield the matters that old stubs of a topic may belong to.
 
-        Of a group that gave a message up, a person was told in that commit.
+        A group that gave a message up does not count: this was escalated when it gave up.
         """
         stub = self._stubs.c
         with self._reading.begin() as connection:
@@ -281,7 +284,7 @@ class SqlStuck:
             yield _Matter(topic, group, and_(sent, waits, not_(over), not_(consumed)))
 
     def _tell(self, matter: _Matter, known: _Open, age: float, now: float) -> tuple[int, bool]:
-        """Escalate what is new of a matter; return how many stubs, and whether there is a rest."""
+        """Escalate the new stubs of a matter; return their number, and whether it has a backlog."""
         stub, place = self._stubs.c, (matter.topic, matter.group)
         is_known = place in known.rests
         room = 0 if is_known else max(0, TOLD_ONE_BY_ONE - known.stubs.get(place, 0))
@@ -361,7 +364,7 @@ def _rest_key(topic: str, group: str) -> str:
 
 
 def stuck_of(database: Database) -> SqlStuck:
-    """Return what looks for stubs of a database that do not settle."""
+    """Return the search for stuck stubs of a database."""
     return SqlStuck(
         database.forgiving_engine,
         stubs=database.stubs,

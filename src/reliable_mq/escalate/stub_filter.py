@@ -1,4 +1,4 @@
-"""Which stubs a person means. Pure values; `sql_stub_list` makes conditions of them."""
+"""The filter by which a person selects stubs. Pure values; `sql_stub_list` makes SQL of them."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from reliable_mq.database.row_values import StubStatus
 
 
 def status_text(value: int) -> str:
-    """Return the name of a stub's status; what nobody of us wrote is shown as it is."""
+    """Return the name of a stub's status. A value that we do not know is shown as a number."""
     try:
         return StubStatus(value).name
     except ValueError:
@@ -16,19 +16,19 @@ def status_text(value: int) -> str:
 
 
 class StubFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Stubs that fit all that is given.
+    """A filter for stubs: all conditions must hold. An empty or None field is no condition.
 
     Attributes:
         status: only those in this status.
-        escalated: only those that wait for a person: nothing is done with them by itself any more.
+        escalated: only those that wait for a person. The scheduler no longer sends them.
         topic: only those of this topic.
         tag: only those with this tag.
         key: only those with this message key.
         ordering_key: only those with this ordering key.
-        group: only those that this consumer group must consume and has not.
+        group: only those that this consumer group must consume and has not consumed.
         since: only those written at this time or later.
-        until: only those written before.
-        note: only those whose note holds this text; letters are as they are.
+        until: only those written before this time.
+        note: only those with this text in their note. Capital and small letters differ.
     """
 
     status: StubStatus | None = None
@@ -44,5 +44,5 @@ class StubFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is given, so that every stub fits."""
+        """Whether the filter has no condition, so that every stub matches."""
         return self == StubFilter()

@@ -1,6 +1,6 @@
-"""Tells people again and again. Receives an event that ends it.
+"""The loop that sends alerts. It runs until the caller's event is set.
 
-In a thread of its own: a mail server that is slow must not hold up what is sent again.
+It has a thread of its own: a slow mail server must not delay the resend scheduler.
 """
 
 import logging
@@ -21,7 +21,7 @@ def tell_forever(
     interval: float,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Run until `stopped`, every `interval` seconds."""
+    """Run `alerts` every `interval` seconds, until `stopped` is set."""
     faults = FaultLog(log, "alerts")
     while not stopped.is_set():
         try:

@@ -1,7 +1,7 @@
-"""The dead letters of an application: found at the broker, retried in step with its databases.
+"""The dead letters of an application: list them at the broker, and retry them.
 
-The broker takes part in no transaction, so a retry has one before it is asked and one after, in
-each database; `sql_dead_letters` says what each of them leaves to whoever comes after a death.
+The broker takes part in no database transaction. So a retry has one transaction in each database
+before it asks the broker, and one after. `sql_dead_letters` says what a crash in between leaves.
 """
 
 import itertools
@@ -23,21 +23,21 @@ from reliable_mq.escalate.sql_escalations import escalations_of
 from reliable_mq.names import DEAD_LETTER_PREFIX
 
 AT_ONCE = 200
-"""Letters of one transaction."""
+"""Most dead letters of one transaction."""
 _OPEN = ("waiting", "unknown")
 
 Outcome = dict[tuple[str, str], str]
-"""Why a letter was not handed over, by (consumer group, message id); "": it was."""
+"""The error of each retry by (consumer group, message id). "": the retry succeeded."""
 
 
 class DeadLetterActions:
-    """Dead letters at a broker, as an application's databases know them.
+    """Dead letters at the broker, with their state in the application's databases.
 
     Args:
-        databases: the application's, by name; none: what became of letters is unknown, and what is
-            done is noted nowhere.
-        name_servers: "host:port", several joined by ";".
-        settings: who we are to a cluster that is closed.
+        databases: the application's databases by name. If there are none, the state of a dead
+            letter is unknown, and no audit is written.
+        name_servers: "host:port"; several are joined by ";".
+        settings: the client settings, such as the credentials of the cluster.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class DeadLetterActions:
         self._books = {name: _book(each) for name, each in databases.items()}
 
     def that_fit(self, wanted: DeadLetterFilter, *, everything: bool = False) -> list[DeadLetter]:
-        """Return the newest letter of each message and group that fits, without its body.
+        """Return the newest dead letter of each message and group, without its body.
 
         Args:
-            wanted: which.
-            everything: also those that were retried, voided or consumed since.
+            wanted: the filter.
+            everything: include those that were retried, voided or consumed since.
 
         Raises:
-            ConfigurationError: when the name servers' address does not read.
-            RemoteError, Unavailable: when nobody tells.
+            ConfigurationError: when the name servers' address is invalid.
+            RemoteError, Unavailable: when no broker or name server answers as needed.
         """
         with Browser(self._name_servers, self._settings) as browser:
             groups = _groups(browser, wanted.group)
@@ -78,9 +78,9 @@ class DeadLetterActions:
         return known if everything else [each for each in known if each.standing in _OPEN]
 
     def of_ids(self, message_ids: Sequence[str], group: str = "") -> list[DeadLetter]:
-        """Return the newest letter of each message, of one group or of all that have one.
+        """Return the newest dead letter of each message, for one group or ("") for all groups.
 
-        Raises as `that_fit` does.
+        Raises the same errors as `that_fit`.
         """
         with Browser(self._name_servers, self._settings) as browser:
             groups = _groups(browser, group)
@@ -93,10 +93,10 @@ class DeadLetterActions:
         return self._with_states(newest(found))
 
     def retry(self, letters: Sequence[DeadLetter], *, actor: str, why: str) -> Outcome:
-        """Let letters come to their groups again, and to no others, with new attempts.
+        """Send dead letters to their own groups again, with new attempts.
 
-        Whoever dies meanwhile leaves letters that were not handed over where they are, and their
-        escalations open; they may be retried again.
+        If the process dies meanwhile, the other dead letters stay where they are, and their
+        escalations stay open. You can retry them again.
         """
         outcome: Outcome = {}
         with Browser(self._name_servers, self._settings) as browser:
@@ -121,14 +121,14 @@ class DeadLetterActions:
         return outcome
 
     def note_refused(self, refused: Outcome, *, actor: str, why: str) -> None:
-        """Write down who asked for letters that are not retried, and why: in the first database."""
+        """Write refused retries to the audit of the first database."""
         for name, each in itertools.islice(self._databases.items(), 1):
             now = each.clock.measured_now()
             with each.forgiving_engine.begin() as connection:
                 self._books[name].refuse(connection, refused, actor=actor, why=why, now=now)
 
     def _with_states(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Return letters with what is known of them; in one database at most is their log."""
+        """Return dead letters with their state. At most one database has their consume log."""
         if not self._databases:
             return list(letters)
         known = []
@@ -149,7 +149,7 @@ class DeadLetterActions:
 
 
 def _groups(browser: Browser, group: str) -> list[str]:
-    """Return the groups that have dead letters, of one or of all: a healthy group has none."""
+    """Return the groups that have dead letters. `group` "": all; otherwise only this group."""
     return [each for each in browser.dead_letter_groups() if group in {"", each}]
 
 
@@ -161,7 +161,7 @@ def _book(database: Database) -> SqlDeadLetters:
 
 
 def _parts(letters: Sequence[DeadLetter]) -> Iterator[tuple[str, list[DeadLetter]]]:
-    """Yield letters by consumer group, a few hundred at a time."""
+    """Yield dead letters by consumer group, at most `AT_ONCE` together."""
     by_group: dict[str, list[DeadLetter]] = defaultdict(list)
     for letter in letters:
         by_group[letter.group].append(letter)

@@ -1,7 +1,7 @@
-"""A message's life in the order of time, put together from every ledger that knows of it. Pure.
+"""The timeline of one message: entries from all ledgers, in the order of time. Pure.
 
-Receives the rows and records of one message as they are; hands on moments. Each ledger speaks for
-itself: where two of them disagree, both are shown.
+Receives the rows and records of one message. Returns timeline entries. Where two ledgers disagree,
+the timeline shows both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 class MessageHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tables of one database know of a message; rows by column name.
+    """The rows of one message in the tables of one database. A row maps column names to values.
 
-    `alerts` has a row for each escalation that is open or was told and each notifier, with what is
-    known of the notifier: `failures`, `notifier_note`, `next_time`; without a `state` its telling
-    has not begun.
+    `alerts` has one row for each notifier and each escalation that is open or was sent. The row
+    also has the notifier's `failures`, `notifier_note` and `next_time`. `state` is None while the
+    notifier has not gathered the escalation.
     """
 
     stub: Row | None = None
@@ -39,12 +39,12 @@ class MessageHistory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no table knows the message."""
+        """Whether no table has a row of the message."""
         return not any(getattr(self, name) for name in self.__struct_fields__)
 
 
 def merged(histories: Sequence[MessageHistory]) -> MessageHistory:
-    """Return what several databases know of one message; it has one stub, in one of them."""
+    """Merge the histories of one message from several databases. Only one of them has its stub."""
     stubs = [each.stub for each in histories if each.stub is not None]
     return MessageHistory(
         stub=stubs[0] if stubs else None,
@@ -58,7 +58,7 @@ def merged(histories: Sequence[MessageHistory]) -> MessageHistory:
 
 
 class TimelineEntry(msgspec.Struct, frozen=True):
-    """Something that happened, or that is to happen; `time` None: at no known time."""
+    """Something that happened or will happen. `time` None: the time is unknown."""
 
     time: datetime | None
     ledger: str
@@ -68,11 +68,11 @@ class TimelineEntry(msgspec.Struct, frozen=True):
 def timeline(
     history: MessageHistory, records: Sequence[ReceivedMessage] = ()
 ) -> list[TimelineEntry]:
-    """Return the moments of a message's life in order; those at no known time come last.
+    """Return the timeline of a message, in order. Entries without a known time come last.
 
     Args:
-        history: what the tables know.
-        records: what the broker holds: the message, its copies in retry and dead-letter topics.
+        history: the rows of the databases.
+        records: the broker's records: the message, and its copies in retry and dead-letter topics.
     """
     found: list[TimelineEntry] = []
     if history.stub is not None:
@@ -96,7 +96,7 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
         stub["create_date"], "stub", f"committed: topic {stub['topic']}{key}{groups}"
     )
     if stub["deliver_time"] is not None:
-        yield TimelineEntry(stub["deliver_time"], "stub", "the message is to arrive")
+        yield TimelineEntry(stub["deliver_time"], "stub", "delivery time of the message")
     sent = f"sent {stub['count']} times"
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
@@ -108,18 +108,18 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
     if stub["status"] != StubStatus.UNCONFIRMED:
         return
     if stub["resend_time"] is None:
-        why = "was given up by a consumer group" if stub["given_up"] else "was sent often enough"
+        why = "was given up by a consumer group" if stub["given_up"] else "has used up its sends"
         yield TimelineEntry(None, "stub", f"waits for a person: it {why}")
     else:
         yield TimelineEntry(stub["resend_time"], "stub", _next_step(stub))
 
 
 def _next_step(stub: Row) -> str:
-    """Return what the scheduler does with a stub when it is due."""
+    """Return, as text, what the scheduler does with a stub when it is due."""
     due, is_free = stub["deliver_time"], stub["owner"] is None and stub["broker_name"] is None
     if due is not None and is_free and stub["resend_time"] < due:
-        return "sent, to wait at the broker for its time; until then it waits here"
-    return "looked at again, by the resend scheduler"
+        return "to be sent, and to wait at the broker for its time; until then it waits here"
+    return "to be checked again by the resend scheduler"
 
 
 def _of_log(log: Row) -> Iterator[TimelineEntry]:
@@ -131,9 +131,9 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
         return
     yield TimelineEntry(log["create_date"], ledger, "first received")
     if log["owner"] is not None:
-        what = f"attempt {attempt} runs, or its process died: its lease ends here"
+        what = f"attempt {attempt} is running, or its process died: its lease ends at this time"
     else:
-        what = f"attempt {attempt} failed; the next one from here on"
+        what = f"attempt {attempt} failed; the next one may begin at this time"
     yield TimelineEntry(log["lease_until"], ledger, what)
 
 
@@ -141,9 +141,9 @@ def _of_confirmation(told: Row) -> TimelineEntry:
     group = told["consumer_group"]
     if told["state"] == LogState.CONSUMED:
         return TimelineEntry(
-            told["update_date"], "notice", f"{group} told from its database: consumed"
+            told["update_date"], "notice", f"from the database of {group}: consumed"
         )
-    what = f"{group} told from its database: an attempt failed"
+    what = f"from the database of {group}: an attempt failed"
     return TimelineEntry(told["update_date"], "notice", what)
 
 
@@ -172,10 +172,10 @@ def _of_alert(alert: Row) -> Iterator[TimelineEntry]:
     name, state = alert["notifier"], alert["state"]
     if state == AlertState.TOLD:
         yield TimelineEntry(
-            alert["told_date"], "alert", f"told by {name}, digest {alert['digest_id']}"
+            alert["told_date"], "alert", f"sent by {name}, digest {alert['digest_id']}"
         )
     else:
-        what = f"not told by {name} yet"
+        what = f"not sent by {name} yet"
         if alert["failures"]:
             what += f", {alert['failures']} tries failed: {alert['notifier_note']}"
         yield TimelineEntry(alert["next_time"], "alert", what)

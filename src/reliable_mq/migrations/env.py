@@ -1,6 +1,6 @@
-"""What Alembic runs: with our connection, or without one to print the SQL.
+"""The environment that Alembic runs: with our connection, or without one to print the SQL.
 
-`config.attributes` are set by `sql_upgrade`: `prefix`, and `connection` or `dialect`.
+`sql_upgrade` sets `config.attributes`: `prefix`, and `connection` or `dialect`.
 """
 
 from alembic import context
@@ -22,7 +22,7 @@ else:
         connection=given["connection"],
         version_table=versions,
         transaction_per_migration=True,
-        # Our engines begin a transaction of SQLite where SQLAlchemy does, so that DDL is in it.
+        # On SQLite, our engines begin a transaction where SQLAlchemy does. So it includes the DDL.
         transactional_ddl=given["connection"].dialect.name in ("postgresql", "sqlite"),
     )
 

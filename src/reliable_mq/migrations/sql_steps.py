@@ -1,4 +1,4 @@
-"""What migrations are made of; each step does nothing when it was done before."""
+"""The steps of migrations. A step does nothing if it was done before."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from reliable_mq.database.sql_types import is_on, table_options
 
 
 def add_tables(metadata: MetaData) -> None:
-    """Create those of the tables and of their indexes that are not there."""
+    """Create the tables and indexes that do not exist."""
     context = op.get_context()
     if not context.as_sql:
         create_missing(op.get_bind(), metadata)
@@ -26,11 +26,13 @@ def add_tables(metadata: MetaData) -> None:
 
 
 def partial(*conditions: str | tuple[str, str]) -> dict[str, Any]:
-    """Return what lets an index leave out the rows without all conditions, where that is possible.
+    """Return the options of a partial index, for databases that have partial indexes.
+
+    The index contains only rows for which all conditions hold.
 
     Args:
-        *conditions: SQL, as the statements say it that look there; two where SQLite says it
-            otherwise, its own second.
+        *conditions: SQL conditions, written exactly as in the statements that use the index. If
+            SQLite needs another text, give a pair: (usual, SQLite's).
     """
     both = [(each, each) if isinstance(each, str) else each for each in conditions]
     usual, sqlite = (" AND ".join(said) for said in zip(*both, strict=True))

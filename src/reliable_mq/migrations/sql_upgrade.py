@@ -1,4 +1,4 @@
-"""Runs the migrations, or prints them. Needs Alembic (the extra `migrations`)."""
+"""Run the migrations, or print their SQL. Needs Alembic (the extra `migrations`)."""
 
 import io
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ from reliable_mq.errors import ConfigurationError
 __all__ = ["migrate", "migrate_all", "pending", "script_text", "upgrade"]
 
 _one_thread = Lock()
-"""Alembic keeps what it is at in globals of the process."""
+"""Alembic keeps its state in global variables of the process."""
 
 
 @contextmanager
 def _within_another_run() -> Iterator[None]:
-    """Let a run of Alembic that has called us go on: what it is at lies in those globals, too.
+    """Restore the global state of an outer Alembic run that has called us.
 
-    An application may migrate our tables in an `env.py` or a migration of its own.
+    An application may migrate our tables in its own `env.py` or in one of its own migrations.
     """
     earlier = [getattr(each, "_proxy", None) for each in (context, op)]
     try:
@@ -48,7 +48,7 @@ def _config(printed: io.StringIO | None = None, **attributes: Any) -> Config:
 def pending(connection: Connection, prefix: str) -> list[str]:
     """Return the revisions that the database lacks, the oldest first.
 
-    A revision of a newer release lacks none.
+    A database at a revision of a newer release lacks none.
     """
     there = revision_of(connection, prefix) or ""
     revisions = ScriptDirectory.from_config(_config(prefix=prefix)).walk_revisions()
@@ -62,18 +62,19 @@ def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
     transactions another process would see tables of an older release.
 
     Args:
-        engine: the database; one of `Database`.
+        engine: an engine of the database, made by `Database`.
         metadata: the tables of this release.
-        prefix: of their names.
+        prefix: the prefix of the table names.
 
     Raises:
-        ConfigurationError: when the tables lack something afterwards: they were not made by us.
-        Unavailable: when another process has been at it for a minute.
+        ConfigurationError: when the tables lack something afterwards, because another program made
+            them.
+        Unavailable: when another process has held the lock for a minute.
     """
     with _one_thread, engine.connect() as connection, alone(connection, prefix):
         wanted = pending(connection, prefix)
         if connection.dialect.name != "sqlite":
-            connection.rollback()  # Alembic commits after each migration; the lock goes on
+            connection.rollback()  # Alembic commits after each migration; the lock stays
         if wanted:
             with _within_another_run():
                 command.upgrade(_config(prefix=prefix, connection=connection), REVISION)
@@ -99,19 +100,22 @@ def migrate(database: Database) -> list[str]:
 
 
 def migrate_all(databases: Databases) -> list[str]:
-    """Do the same for several databases, where a revision is `database.revision`."""
+    """Migrate several databases; return the revisions as `database.revision`.
+
+    With one database it does the same as `migrate`.
+    """
     if len(databases) == 1:
         return migrate(next(iter(databases.values())))
     return [f"{name}.{each}" for name, database in databases.items() for each in migrate(database)]
 
 
 def script_text(dialect: str, prefix: str, since: str | None = None) -> str:
-    """Return the SQL of the migrations after `since`, for those who run it by hand.
+    """Return the SQL of the migrations after `since`, for people who run it by hand.
 
     Args:
-        dialect: sqlite, postgresql, mysql or mariadb; the last two differ in the collation.
-        prefix: of the tables' names.
-        since: the revision of the database; None: it has no tables.
+        dialect: sqlite, postgresql, mysql or mariadb. The last two differ in the collation.
+        prefix: the prefix of the table names.
+        since: the revision of the database. None: it has no tables.
     """
     printed = io.StringIO()
     config = _config(printed, prefix=prefix, dialect=dialect)

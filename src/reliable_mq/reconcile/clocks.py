@@ -1,7 +1,7 @@
-"""How far the clocks of those who write ledgers are from this machine's. Pure.
+"""The differences between the clocks of the ledgers and the clock of this machine. Pure.
 
-A message is young by the clocks of its database and its broker; the grace time ends by that of the
-machine that reconciles.
+The clocks of database and broker date a message. The clock of the reconciling machine says when the
+grace time is over. So a difference changes which messages count as young.
 """
 
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ from reliable_mq.errors import ConfigurationError
 
 
 class LedgerClock(NamedTuple):
-    """What is known of a clock.
+    """A measured clock.
 
     Args:
-        whose: for people.
-        ahead: seconds that it is ahead of this machine's; below 0 it is behind.
-        wrong: by how many seconds that may be wrong, either way.
+        whose: the owner of the clock, as a text for people.
+        ahead: seconds by which it is ahead of this machine's clock. Below 0: it is behind.
+        wrong: the possible error of `ahead` in seconds, in both directions. Default 0.
     """
 
     whose: str
@@ -26,19 +26,20 @@ class LedgerClock(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """How far it surely is from this machine's, in seconds, either way."""
+        """The least possible difference to this machine's clock, in seconds, without a sign."""
         return max(abs(self.ahead) - self.wrong, 0.0)
 
 
 def largest_difference(clocks: Iterable[LedgerClock], grace: timedelta) -> float:
-    """Return the largest difference of a clock to this machine's, in seconds, either way.
+    """Return the largest difference of a clock to this machine's clock, in seconds, without sign.
 
     Args:
-        clocks: those that are known.
-        grace: what is younger is not judged; 0: everything has stopped, and no clock matters.
+        clocks: the measured clocks.
+        grace: younger messages are not judged. 0: all processes have stopped; no clock is checked.
 
     Raises:
-        ConfigurationError: when it is longer than the grace time: what is young would look old.
+        ConfigurationError: when the difference exceeds the grace time: young messages would look
+            old.
     """
     largest = 0.0
     for clock in clocks:
@@ -47,7 +48,7 @@ def largest_difference(clocks: Iterable[LedgerClock], grace: timedelta) -> float
             way = "ahead of" if clock.ahead > 0 else "behind"
             raise ConfigurationError(
                 f"the clock of {clock.whose} is {abs(clock.ahead):.0f} s {way} this machine's, more"
-                f" than --grace ({grace.total_seconds():g} s): what is in flight would be judged,"
-                " or what is old would look young"
+                f" than --grace ({grace.total_seconds():g} s): messages in flight would be judged,"
+                " or old messages would look young; set the clock, or raise --grace"
             )
     return largest

@@ -1,11 +1,11 @@
-"""Filters of a query as conditions that a source can apply before Spark sees a row. Pure.
+"""Convert the filters of a Spark query to conditions that a data source applies itself. Pure.
 
-Receives the filters that Spark pushes down; hands on conditions of a closed list, and applies them
-to Arrow batches. Spark is told to apply all filters again: a database compares by collations of its
-own, so what is done here only has to leave out no row that Spark would keep.
+Receives the filters that Spark pushes down. Returns conditions of a closed list, and applies them
+to Arrow batches. Spark applies all filters again, because a database compares by its own
+collations. So a condition may keep too many rows, but must never drop a row that Spark would keep.
 
-A filter on something that is no column of the source, or whose value is not of the column's type,
-makes no condition. Ors, and functions of columns, are never pushed down.
+A filter gives no condition if it names no column of the source, or if its value does not have the
+column's type. Spark never pushes down OR or functions of columns.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,9 +46,9 @@ _NULL_TESTS: dict[type[Filter], str] = {IsNull: NULL, IsNotNull: NOT_NULL}
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that a row's column must be. `value`: a tuple for `AMONG`, None for null tests.
+    """A condition on one column. `value` is a tuple for `AMONG`, and None for null tests.
 
-    A comparison with a null holds for no row, as in SQL.
+    A comparison with NULL is true for no row, as in SQL.
     """
 
     column: str
@@ -57,7 +57,7 @@ class Condition:
 
 
 def conditions_of(filters: Iterable[Filter], schema: pa.Schema) -> tuple[Condition, ...]:
-    """Return the conditions that follow from filters which all hold, for columns of `schema`."""
+    """Return the conditions of filters that are joined by AND, for columns of `schema`."""
     found = (_condition(each, schema) for each in filters)
     return tuple(condition for condition in found if condition is not None)
 
@@ -82,7 +82,7 @@ def _condition(each: Filter, schema: pa.Schema) -> Condition | None:
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
     if pa.types.is_string(kind):
-        return isinstance(value, str) and "\0" not in value  # PostgreSQL knows no such text
+        return isinstance(value, str) and "\0" not in value  # PostgreSQL has no text with NUL
     if pa.types.is_boolean(kind):
         return isinstance(value, bool)
     if pa.types.is_integer(kind):
@@ -102,7 +102,7 @@ _APPLIED: Mapping[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
 
 
 def filtered(batch: pa.RecordBatch, conditions: Iterable[Condition]) -> pa.RecordBatch:
-    """Return the rows of a batch for which all conditions hold; those on other columns hold."""
+    """Return the rows of a batch for which all conditions hold. Unknown columns are ignored."""
     masks = [
         _mask(batch.column(each.column), each)
         for each in conditions

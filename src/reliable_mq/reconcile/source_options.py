@@ -1,4 +1,4 @@
-"""Options of the data sources: texts that Spark hands over, as values. Pure."""
+"""Parser of the options of the data sources: texts from Spark become values. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,15 +9,15 @@ PUSH_FILTERS = "pushFilters"
 
 
 def check_known(options: Iterable[str], source: str, known: Sequence[str]) -> None:
-    """Refuse options that a source does not have: one that is misspelt would do nothing.
+    """Refuse unknown options: a misspelt option would have no effect.
 
     Args:
-        options: the names that are given, in any case, as Spark takes them.
-        source: its name.
+        options: the given names. As in Spark, capital and small letters do not differ.
+        source: the name of the source.
         known: the names of its options.
 
     Raises:
-        ConfigurationError: names the first one, and all that there are.
+        ConfigurationError: names the first unknown option, and all known ones.
     """
     lower = {each.lower() for each in known}
     for name in sorted(each for each in options if each.lower() not in lower):
@@ -25,10 +25,10 @@ def check_known(options: Iterable[str], source: str, known: Sequence[str]) -> No
 
 
 def option(options: Mapping[str, str], name: str, otherwise: str | None = None) -> str:
-    """Return an option's text.
+    """Return the text of an option, or `otherwise` if it is not given.
 
     Raises:
-        ConfigurationError: when it is missing and nothing stands in for it.
+        ConfigurationError: when it is missing and `otherwise` is None.
     """
     value = options.get(name, otherwise)
     if value is None:
@@ -37,7 +37,7 @@ def option(options: Mapping[str, str], name: str, otherwise: str | None = None) 
 
 
 def number(options: Mapping[str, str], name: str, otherwise: int) -> int:
-    """Return an option's number.
+    """Return the number of an option, or `otherwise` if it is not given.
 
     Raises:
         ConfigurationError: when it is not a whole number above 0.
@@ -49,7 +49,7 @@ def number(options: Mapping[str, str], name: str, otherwise: int) -> int:
 
 
 def switch(options: Mapping[str, str], name: str, otherwise: str) -> bool:
-    """Return whether an option is on.
+    """Return whether an option is true. `otherwise` is its text if it is not given.
 
     Raises:
         ConfigurationError: when it is neither true nor false.
@@ -61,27 +61,27 @@ def switch(options: Mapping[str, str], name: str, otherwise: str) -> bool:
 
 
 def names(options: Mapping[str, str], name: str, otherwise: Sequence[str]) -> list[str]:
-    """Return the names that an option lists, with commas between them.
+    """Return the names of a list that commas separate, or `otherwise` if it is not given.
 
     Raises:
-        ConfigurationError: when it lists none, or one twice.
+        ConfigurationError: when a name is empty or occurs twice.
     """
     if name not in options:
         return list(otherwise)
     found = [part.strip() for part in options[name].split(",")]
     if not all(found) or len(set(found)) != len(found):
         raise ConfigurationError(
-            f"the option {name!r} takes names with commas between them, each once,"
+            f"the option {name!r} takes names separated by commas, each of them only once,"
             f" not {options[name]!r}"
         )
     return found
 
 
 def share(options: Mapping[str, str], name: str) -> float:
-    """Return an option's share of a whole, 1.0 unless it is given.
+    """Return the share that an option gives, default 1.0.
 
     Raises:
-        ConfigurationError: when it is no number above 0 and at most 1.
+        ConfigurationError: when it is no number above 0 and up to 1.
     """
     value = options.get(name, "1")
     try:
@@ -96,10 +96,10 @@ def share(options: Mapping[str, str], name: str) -> float:
 
 
 def moment(options: Mapping[str, str], name: str) -> datetime | None:
-    """Return an option's moment, ISO 8601 and UTC if no zone is named; None: it is not given.
+    """Return the moment of an option: ISO 8601, in UTC if it has no zone. None: it is not given.
 
     Raises:
-        ConfigurationError: when it is none.
+        ConfigurationError: when it is no moment.
     """
     value = options.get(name)
     if value is None:
@@ -114,10 +114,10 @@ def moment(options: Mapping[str, str], name: str) -> datetime | None:
 
 
 def one_of(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
-    """Return an option that is one of several words, the first of them when it is not given.
+    """Return an option that is one of several words. Default: the first one.
 
     Raises:
-        ConfigurationError: when it is another one.
+        ConfigurationError: when it is another word.
     """
     value = options.get(name, known[0])
     if value not in known:

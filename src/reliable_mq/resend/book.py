@@ -1,4 +1,4 @@
-"""One database, as the scheduler sees it: what each part of a turn needs of it, by name."""
+"""The database operations that the scheduler needs, as one protocol for each part of a turn."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ from reliable_mq.resend.topic_gate import TopicRow
 
 
 class DueBook(Protocol):
-    """Claims what is due; see `sql_due`."""
+    """Claims due stubs; see `sql_due`."""
 
     def agenda(self) -> list[DueTopic]: ...
 
@@ -38,13 +38,13 @@ class DueBook(Protocol):
 
 
 class SendBook(Protocol):
-    """Records what sends came to; see `outbox.sql_stubs`."""
+    """Records the outcomes of sends; see `outbox.sql_stubs`."""
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None: ...
 
 
 class TopicBook(Protocol):
-    """Knows which topics are paused, or closed because nothing arrives; see `sql_topics`."""
+    """Stores which topics are paused, or closed because their sends fail; see `sql_topics`."""
 
     def rows(self) -> Mapping[str, TopicRow]: ...
 
@@ -60,16 +60,16 @@ class TopicBook(Protocol):
 
 
 class OpeningBook(Protocol):
-    """Makes due what waited for a topic that was closed; see `sql_opening`."""
+    """Makes the waiting stubs of a topic due after it has opened; see `sql_opening`."""
 
     def hurry(self, topic: str, now: float) -> bool: ...
 
 
 class EscalationBook(Protocol):
-    """Hands stubs to a person; see `sql_escalations`."""
+    """Gives stubs to a person; see `sql_escalations`."""
 
     def used_up(self, stubs: Sequence[Stub], owner: str, now: float) -> int:
-        """Send these stubs no more, and have a person told; return how many were still ours."""
+        """Send these stubs no more and escalate them; return how many `owner` still owned."""
         ...
 
 
@@ -77,15 +77,14 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     """One database.
 
     Attributes:
-        due: claims.
-        sends: what sends came to.
-        topics: what is known of topics.
-        opening: makes due what waited for a topic.
-        escalations: has a person told.
-        notice_topic: where this database reads notices of other databases' consumer groups; "":
-            nowhere.
-        clock: the time by which its rows are judged, seconds; by default it stands still, as if
-            sends took no time.
+        due: claims due stubs.
+        sends: records the outcomes of sends.
+        topics: the states of topics.
+        opening: makes the waiting stubs of a topic due.
+        escalations: escalates stubs.
+        notice_topic: the topic with notices for this database, from consumer groups of other
+            databases. "": there is none.
+        clock: the database's time in seconds. By default it never moves, as if sends took no time.
     """
 
     due: DueBook

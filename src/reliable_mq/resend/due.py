@@ -1,8 +1,8 @@
-"""What is due, of which kind, and how much of each a turn takes. Values and decisions, pure.
+"""Due stubs: their kinds, and how many of each a turn claims. Values and decisions, pure.
 
-A turn of the scheduler costs the same whether ten thousand stubs wait or ten million: it reads, for
-each topic and kind, how early the first one is due, and takes a share of those that are. So no
-topic, however many of its stubs are due, keeps another one waiting.
+A turn of the scheduler costs the same with ten thousand waiting stubs as with ten million. For each
+topic and kind it reads when the first stub is due, and claims a share of the due stubs. So a topic
+with many due stubs does not delay another topic.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,15 +14,15 @@ from reliable_mq.outbox.stub import Stub
 
 
 class DueKind(StrEnum):
-    """What a stub that waits is waiting for. Each has an index of its own."""
+    """Why a stub waits. Each kind has an index of its own."""
 
-    UNSENT = "unsent"  # no broker acknowledged it
-    SENT = "sent"  # a broker did; is it consumed, waiting or lost?
-    SUSPECT = "suspect"  # a scheduler was never heard of again that was about to send it
+    UNSENT = "unsent"  # no broker has acknowledged it
+    SENT = "sent"  # a broker has acknowledged it: is it consumed, waiting or lost?
+    SUSPECT = "suspect"  # its lease expired in a send: the message may have killed its sender
 
 
 class DueTopic(msgspec.Struct, frozen=True):
-    """One topic has stubs of one kind that wait; the earliest is due at `first_time` (seconds)."""
+    """A topic with waiting stubs of one kind. The first is due at `first_time`, in seconds."""
 
     kind: DueKind
     topic: str
@@ -30,10 +30,13 @@ class DueTopic(msgspec.Struct, frozen=True):
 
 
 class HeldStub(msgspec.Struct, frozen=True):
-    """A due stub that may not go: an earlier one of its ordering key has to go first.
+    """A due stub that may not be sent yet: an earlier stub of its ordering key goes first.
 
-    `until`: when that one is due, or now when somebody has it in hand; None: when a person says so.
-    `behind`: the row of that one.
+    Attributes:
+        stub: the stub that has to wait.
+        until: when the earlier stub is due, in seconds. Now, if it is claimed at this moment. None:
+            it waits for a person.
+        behind: the row number (`seq`) of the earlier stub.
     """
 
     stub: Stub
@@ -42,14 +45,14 @@ class HeldStub(msgspec.Struct, frozen=True):
 
 
 class ClaimedStubs(msgspec.Struct, frozen=True):
-    """Stubs that are one scheduler's until its lease ends.
+    """Stubs that one scheduler owns until its lease expires.
 
     Attributes:
-        stubs: to be sent, or looked at; of those to be sent, this send is counted already.
+        stubs: to be sent, or to be checked. Their `count` includes a send that is about to begin.
         held: not to be sent yet.
         used_up: sent as often as allowed.
-        found: how many were due and free, as many as were asked for at most.
-        is_full: there may be more.
+        found: number of due and free stubs that were found, at most the limit of the request.
+        is_full: more stubs may be due.
     """
 
     stubs: list[Stub]
@@ -60,11 +63,11 @@ class ClaimedStubs(msgspec.Struct, frozen=True):
 
     @property
     def claimed(self) -> int:
-        """How many there are."""
+        """The number of claimed stubs."""
         return len(self.stubs) + len(self.held) + len(self.used_up)
 
     def plus(self, other: "ClaimedStubs", *, is_full: bool = False) -> "ClaimedStubs":
-        """Return these and others."""
+        """Return the union of these claims and `other`."""
         return ClaimedStubs(
             self.stubs + other.stubs,
             self.held + other.held,
@@ -78,22 +81,21 @@ NOTHING = ClaimedStubs([], [], [], 0)
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scheduler asks for.
+    """A scheduler's request for a claim.
 
     Attributes:
-        kind: what is wanted.
-        topic: of which topic.
+        kind: the kind of stubs.
+        topic: the topic.
         now: the time, seconds since the epoch.
         owner: the scheduler's name.
-        lease: seconds for which the claim holds.
-        limit: most stubs that are looked at.
-        sent_max: most of them that are claimed to be sent; the rest are left as they are. None: as
-            many as may go.
+        lease: seconds that the claim lasts.
+        limit: most stubs that are read.
+        sent_max: most stubs that are claimed to be sent. The others stay unchanged. None: no limit.
         count_max: sends after which a stub is used up.
-        newest: those that became due last instead of first.
-        is_probe: the topic is closed. What may not go yet is replaced by what it waits for.
-        is_early: what is not due yet counts as due, unless somebody has it in hand or the message
-            is to be delivered later.
+        newest: claim the stubs that became due last, not first.
+        is_probe: the topic is closed. Instead of a held stub, claim the stub that it waits for.
+        is_early: stubs that are not due yet count as due, too. Exceptions: stubs that are claimed,
+            and stubs with a later delivery time.
     """
 
     kind: DueKind
@@ -116,10 +118,10 @@ def due_topics(
     most: int,
     early: Collection[str] = (),
 ) -> list[str]:
-    """Return the topics that have something of a kind due, the earliest first, `most` of them.
+    """Return at most `most` topics with due stubs of a kind, the earliest due time first.
 
-    Where there are more topics than that they take turns, because what waited longest is earliest.
-    `early`: topics of which what is not due yet counts, too.
+    If there are more topics they take turns, because the longest wait comes first.
+    For the topics in `early`, stubs that are not due yet count, too.
     """
     due = [
         each
@@ -130,13 +132,13 @@ def due_topics(
 
 
 def share(room: int, topics: int) -> int:
-    """Return what one of so many topics gets of the room that is left, at least 1.
+    """Return the share of one topic: the room that is left, divided by the topics that are left.
 
-    A topic that needs less than its share leaves the rest to those that come after it.
+    It is at least 1. The part of a share that a topic does not need goes to later topics.
     """
     return max(1, -(-room // topics))
 
 
 def next_time(agenda: Iterable[DueTopic], now: float) -> float | None:
-    """Return when the next stub becomes due, None when none waits for a time to come."""
+    """Return when the next stub becomes due. None: no stub waits for a future time."""
     return min((each.first_time for each in agenda if each.first_time > now), default=None)

@@ -1,7 +1,7 @@
-"""What one turn of the scheduler takes: of each topic that may be sent to, a fair share.
+"""The intake of the scheduler: each turn claims a fair share of every topic that is open.
 
-Receives the agenda and what is known of topics; hands on claims, and tells the topics what became
-of their sends. No topic's stubs, however many or however poisoned, keep another topic's waiting.
+Receives the agenda and the states of topics. Returns claims, and records in the topics whether
+their sends arrived. Many stubs or poisoned stubs of one topic do not delay another topic.
 """
 
 import logging
@@ -34,20 +34,20 @@ from reliable_mq.resend.topic_gate import (
 log = logging.getLogger(__name__)
 
 NEWEST_PART = 4
-"""Of a topic with more due than its share, one in so many is taken from those that became due last:
-what is new does not wait for all that is old."""
+"""If a topic has more due stubs than its share, 1/NEWEST_PART of the share goes to the stubs that
+became due last. So new stubs do not wait for all old ones."""
 
 
 class Intake:
     """Claims for one scheduler.
 
-    Invariant: 1 <= room <= batch; what is claimed at once, of one kind, is at most the room.
+    Invariant: 1 <= room <= batch. One turn claims at most `room` stubs of one kind.
 
     Args:
         book: the database.
         owner: the scheduler's name.
-        lease: seconds for which a claim holds.
-        batch: most stubs claimed at once, of each kind.
+        lease: seconds that a claim lasts.
+        batch: most stubs of each kind that one turn claims.
         count_max: sends after which a stub is used up.
     """
 
@@ -62,11 +62,11 @@ class Intake:
         self._room = batch
         self._agenda: Sequence[DueTopic] = ()
         self._rows: dict[str, TopicRow] = {}
-        #: When something becomes due that was not yet due at the last `begin`; None: nothing.
+        #: When the next stub or probe becomes due, as of the last `begin`. None: there is none.
         self.next_time: float | None = None
 
     def begin(self, now: float) -> None:
-        """Read what is known of topics, go on opening those that open, and read what waits."""
+        """Read the states of topics, continue to open those that are opening, read the agenda."""
         self._rows = dict(self._topics.rows())
         for topic in [row.topic for row in self._rows.values() if row.is_opening]:
             if not self._opening.hurry(topic, now):
@@ -77,7 +77,7 @@ class Intake:
         self.next_time = min((each for each in times if each is not None), default=None)
 
     def claims(self, kind: DueKind, now: float) -> ClaimedStubs:
-        """Claim what is due of a kind; of suspects one."""
+        """Claim due stubs of a kind; only one if the kind is SUSPECT."""
         room = 1 if kind is DueKind.SUSPECT else self._room
         gates = {
             topic: gate
@@ -91,7 +91,7 @@ class Intake:
             limit = share(room, len(gates) - place)
             if gate is TopicGate.PROBE:
                 claims = self._probe(kind, topic, now, limit)
-                room -= claims.claimed  # what it only looked at is left to others
+                room -= claims.claimed  # stubs that were only read do not use room
             else:
                 claims = self._claim(kind, topic, now, limit)
                 claims = claims.plus(NOTHING, is_full=claims.found >= limit)
@@ -100,17 +100,17 @@ class Intake:
         return found
 
     def _probed(self, kind: DueKind, now: float) -> set[str]:
-        """Return the closed topics of which a probe takes what is not due, too."""
+        """Return the closed topics whose probe is due: it may claim stubs before their time."""
         if kind is not DueKind.UNSENT:
             return set()
         return {topic for topic, row in self._rows.items() if gate_of(row, now) is TopicGate.PROBE}
 
     def _probe(self, kind: DueKind, topic: str, now: float, share: int) -> ClaimedStubs:
-        """Claim a few stubs of a closed topic; a probe that sends nothing is given back.
+        """Claim a few stubs of a closed topic as a probe. Return the probe if it sends nothing.
 
-        What may not go yet is moved out of the way, and what it waits for goes. Where that may not
-        go either, more is moved, and still only a few are sent. While nothing is due that may go,
-        something goes before its time.
+        A stub that waits for an earlier one is put aside, and the earlier one is sent. If that may
+        not be sent either, more stubs are put aside, but still only a few are sent. If no due stub
+        may be sent, one that is not due yet is sent.
         """
         if not self._topics.take_probe(topic, now):
             return NOTHING
@@ -130,11 +130,11 @@ class Intake:
     def _gate(self, kind: DueKind, topic: str, now: float) -> TopicGate:
         gate = gate_of(self._rows.get(topic), now)
         if kind is DueKind.SENT and gate is not TopicGate.PAUSED:
-            return TopicGate.OPEN  # it is looked at, and sent only when the broker has answered
+            return TopicGate.OPEN  # it is checked, and sent only after the broker has answered
         return gate
 
     def _claim(self, kind: DueKind, topic: str, now: float, limit: int) -> ClaimedStubs:
-        """Claim of one topic: the earliest and, where there are more, some of the latest."""
+        """Claim stubs of one topic: the earliest and, if there are more, some of the latest."""
         newest = limit // NEWEST_PART if kind is DueKind.UNSENT else 0
         asked = self._request(kind, topic, now, limit - newest)
         claims = self._due.claim(asked)
@@ -160,11 +160,11 @@ class Intake:
     def judge(
         self, stubs: Sequence[Stub], outcomes: Sequence[SendOutcome], now: float
     ) -> list[SendOutcome]:
-        """Close topics to which nothing could be sent, open those where something arrived.
+        """Close topics whose sends all failed, and open topics where a send arrived.
 
-        Returns what is to be recorded: a send that failed because its topic is closed is none of
-        its stub's, which has as many left as before; the next one is the topic's to say. So is one
-        that failed in an open topic, where the stub's own wait were long.
+        Returns the outcomes to record. A send that failed in a closed topic does not count for its
+        stub, and the topic sets the time of the next send. The same holds for a send that failed in
+        an open topic, if the stub's own wait would be long.
         """
         of_topic: dict[str, list[SendOutcome]] = {stub.topic: [] for stub in stubs}
         stub_of = {stub.message_id: stub for stub in stubs}
@@ -190,7 +190,7 @@ class Intake:
                 topic, verdict.failures, now, verdict.error
             )
             if row.is_closed and not known.is_closed:
-                said = "topic %s: %d sends failed and none arrived, so only probes go: %s"
+                said = "topic %s is closed, only probes are sent: %d sends failed, none arrived: %s"
                 log.warning(said, topic, row.failures, verdict.error)
             free = known.is_closed
             return [
@@ -209,9 +209,9 @@ class Intake:
         return outcomes
 
     def fit(self, sent: int, took: float) -> None:
-        """Take fewer at once where sending takes long (seconds), so that claims outlast it.
+        """Adapt the room to the seconds that a batch of sends took, so that leases do not expire.
 
-        That a few were quick says nothing of many.
+        A quick batch with few stubs does not raise the room: it says nothing about a full batch.
         """
         if took > self._lease / 4:
             self._room = max(self._room // 2, 1)

@@ -1,9 +1,9 @@
-"""The resend scheduler: what the relay could not settle (P2).
+"""The resend scheduler: handles the stubs that the relay could not settle (P2).
 
-Receives the time; hands on sends, confirmations that were left behind, and escalations. Decides
-nothing by itself: whether a stub is due is `outbox.stub.due_state`'s to say, when it is next is
-the policy's, what it takes of each topic is `intake`'s. Any number of schedulers may run; a stub is
-claimed by one of them at a time.
+Receives the time. Sends stubs again, makes up missed confirmations, and escalates. The decisions
+are in other modules. `outbox.stub.due_state` says what to do with a stub, and the policy says when
+it is due next. `intake` says how many stubs of each topic a turn claims. Any number of schedulers
+may run; one of them at a time owns a stub.
 """
 
 import logging
@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 
 
 class ResendClient(StubSender, Protocol):
-    """What the scheduler needs of a client."""
+    """The operations that the scheduler needs of a client."""
 
     def consumer_progress(self, group: str, topic: str) -> Progress:
-        """Return how far a consumer group has come in a topic."""
+        """Return the progress of a consumer group in a topic, by queue."""
         ...
 
 
 class ResendCounts(msgspec.Struct, frozen=True):
-    """What one run did with the stubs it claimed. `is_full`: more may be due at this moment."""
+    """The number of stubs that one run handled. `is_full`: more may be due at this moment."""
 
     claimed: int = 0
     sent: int = 0
@@ -46,17 +46,17 @@ class ResendCounts(msgspec.Struct, frozen=True):
 
 
 class Scheduler:
-    """Looks after stubs that are due.
+    """Sends, confirms or escalates due stubs.
 
-    Invariant: it writes only to stubs that it claimed, under its own name.
+    Invariant: it writes only to stubs that it has claimed under its own name.
 
     Args:
         book: the database.
-        broker: sends, and knows how far consumer groups have come.
-        policy: when the next send is due, and how many there are.
-        owner: this scheduler's name; no two may share it.
-        lease: seconds for which a claim holds; longer than a send with all its retries.
-        batch: most stubs claimed at once, of each kind. Where sends are slow it takes fewer, so
+        broker: sends messages, and returns the progress of consumer groups.
+        policy: when the next send is due, and how many sends are allowed.
+        owner: this scheduler's name, different for each scheduler.
+        lease: seconds that a claim lasts; longer than a send with all its retries.
+        batch: most stubs of each kind that one turn claims. If sends are slow it claims fewer, so
             that they end within a part of the lease.
     """
 
@@ -76,7 +76,7 @@ class Scheduler:
         self._policy = policy
         self._owner = owner
         self._lease = lease
-        self._ahead = 0.0  # of this turn's time, before the clock's
+        self._ahead = 0.0  # seconds by which this turn's time is ahead of the clock
         self._intake = Intake(
             book, owner=owner, lease=lease, batch=batch, count_max=policy.count_max
         )
@@ -85,24 +85,24 @@ class Scheduler:
 
     @property
     def next_time(self) -> float | None:
-        """When something becomes due that is not due yet, as the last run saw it."""
+        """When the next stub or probe becomes due, as of the last run."""
         return self._intake.next_time
 
     def run_once(self, now: float) -> ResendCounts:
-        """Deal with a batch of each kind of due stubs, the unsent ones first, and one suspect.
+        """Handle one batch of unsent stubs, one batch of sent stubs, and one suspect.
 
-        `now` is when the turn begins. It goes on as the book's clock does: sends may be slow, and
-        what is claimed after them is claimed for a whole lease from then on.
+        `now` is the time at the start of the turn. Then it runs with the book's clock, because
+        sends may be slow: a claim after slow sends gets a whole lease.
 
-        Raises whatever the database raises; what was claimed is due again when the lease ends.
+        Raises what the database raises. Claimed stubs are then due again when the lease expires.
         """
         self._ahead = now - self._book.clock()
         self._intake.begin(now)
-        # At once: what was never sent does not wait for the broker to tell of a backlog.
+        # First: unsent stubs do not wait until the broker has answered about sent ones.
         unsent = self._unsent(DueKind.UNSENT)
         sent = self._sent()
-        # By itself, when all else is done: it may be the last. If there are more, they are behind
-        # what has become due meanwhile.
+        # Last and alone: a suspect may kill this process. Other suspects wait for later turns,
+        # after the stubs that have become due meanwhile.
         return _sum(unsent, sent, self._unsent(DueKind.SUSPECT))
 
     def _now(self) -> float:
@@ -113,7 +113,7 @@ class Scheduler:
         return _sum(self._sending(claims), self._ended(claims))
 
     def _sent(self) -> ResendCounts:
-        """Look at stubs that a broker acknowledged; send those again that are lost."""
+        """Check stubs that a broker acknowledged; send lost ones again."""
         now = self._now()
         claims = self._intake.claims(DueKind.SENT, now)
         stubs = claims.stubs
@@ -126,7 +126,7 @@ class Scheduler:
         return _sum(again, looked, self._ended(claims))
 
     def _end(self, stubs: Sequence[Stub], states: Mapping[int, DueState | None]) -> int:
-        """Write down that nobody is waited for any more; return how many stubs are confirmed."""
+        """End stubs that wait for no group any more; return how many of them are confirmed."""
         behind = [s.message_id for s in stubs if states[s.seq] is DueState.CONFIRM]
         if behind:
             self._due.confirm(behind, self._now())
@@ -138,15 +138,16 @@ class Scheduler:
     def _send_again(
         self, stubs: Sequence[Stub], lost: Sequence[str]
     ) -> tuple[ResendCounts, set[str]]:
-        """Send lost stubs again; return what came of it, and which of them may not go yet.
+        """Send lost stubs again; return the counts, and the message ids that may not be sent yet.
 
-        Under a new lease: asking brokers for the progress of groups may have taken most of theirs.
+        The stubs get a new lease, because the questions to brokers may have used most of the old
+        one.
         """
         going, held = self._due.begin_again(lost, self._owner, self._now() + self._lease)
         return self._send([stub for stub in stubs if stub.message_id in going]), held
 
     def _sending(self, claims: ClaimedStubs) -> ResendCounts:
-        """Send what was claimed to be sent; let what is held up wait for what goes before it."""
+        """Send the claimed stubs. A held stub waits until the stub before it is due."""
         now = self._now()
         resting = defaultdict(list)
         for each in claims.held:
@@ -159,14 +160,14 @@ class Scheduler:
         return _sum(self._send(claims.stubs), ResendCounts(rested=len(claims.held)))
 
     def _ended(self, claims: ClaimedStubs) -> ResendCounts:
-        """Deal with what was sent as often as allowed; count what was claimed."""
+        """Escalate the used-up stubs, and count the claimed ones."""
         told, confirmed = self._escalate(claims.used_up, self._now())
         return ResendCounts(
             claimed=claims.claimed, confirmed=confirmed, escalated=told, is_full=claims.is_full
         )
 
     def _send(self, stubs: Sequence[Stub]) -> ResendCounts:
-        """Send stubs, whose sends are counted already, in the order of their rows."""
+        """Send stubs in the order of their rows. The claim has counted these sends already."""
         if not stubs:
             return ResendCounts()
         going = sorted(stubs, key=lambda stub: stub.seq)
@@ -192,7 +193,7 @@ class Scheduler:
         return ResendCounts(sent=len(outcomes) - failed, failed=failed, rested=len(untried))
 
     def _rest(self, stubs: Sequence[Stub]) -> None:
-        """Give stubs back that wait for a consumer group, for a time that grows with their age."""
+        """Release stubs that wait for a consumer group. The wait grows with the age of a stub."""
         now = self._now()
         resting = defaultdict(list)
         for stub in stubs:
@@ -201,9 +202,9 @@ class Scheduler:
             self._due.rest(message_ids, self._owner, now + seconds)
 
     def _escalate(self, stubs: Sequence[Stub], now: float) -> tuple[int, int]:
-        """Hand used-up stubs to a person; return how many, and how many are confirmed instead.
+        """Escalate used-up stubs; return how many, and how many were confirmed instead.
 
-        Those of which a person was told of each group that did not consume them need no other.
+        A stub is not escalated if each missing group has given it up: these have an escalation.
         """
         if not stubs:
             return 0, 0
@@ -221,7 +222,7 @@ class Scheduler:
         return told, self._end(stubs, states)
 
     def _states(self, stubs: Sequence[Stub], now: float) -> dict[int, DueState]:
-        """Return what to do with each claimed stub that was sent, by its row."""
+        """Return, by row number, what to do with each claimed stub that was sent."""
         views = self._due.views([stub.message_id for stub in stubs], now) if stubs else {}
         progress: dict[tuple[str, str], Progress | None] = {}
         states = {}
@@ -247,9 +248,9 @@ class Scheduler:
         return states
 
     def _awaits_notices(self, stub: Stub, notices: Progress | None) -> bool:
-        """Say whether what seems to be missed may be told of in notices that nobody has read yet.
+        """Say whether an unread notice may report that a seemingly lost message was consumed.
 
-        Those that were there at the first look count: more come all the time.
+        Only notices that existed at the first check count, because new ones arrive all the time.
         """
         if notices is None:
             return True
@@ -269,8 +270,8 @@ class Scheduler:
         try:
             return self._broker.consumer_progress(group, topic)
         except NoRoute:
-            return {}  # the topic is nowhere: neither is the message
-        except Exception as error:  # noqa: BLE001 - a broker that cannot be asked decides nothing
+            return {}  # no broker has the topic, so no broker has the message
+        except Exception as error:  # noqa: BLE001 - unknown progress decides nothing
             log.warning("progress of group %s in topic %s: %s", group, topic, error)
             return None
 
@@ -281,7 +282,7 @@ def _age(stub: Stub, now: float) -> float:
 
 
 def _sum(*runs: ResendCounts) -> ResendCounts:
-    """Return what several parts of a run did together."""
+    """Return the sums of several parts of a run."""
     return ResendCounts(
         claimed=sum(each.claimed for each in runs),
         sent=sum(each.sent for each in runs),

@@ -1,15 +1,16 @@
-"""Claims what is due. Receives a request; hands on stubs that are a scheduler's until a lease ends.
+"""Claim due stubs. Receives a request, returns stubs that a scheduler owns until its lease expires.
 
-A claim moves `resend_time` to the end of its lease and names its owner: no other scheduler sees the
-stub meanwhile, a scheduler that died gives it back by doing nothing, and one whose lease passed can
-write nothing, because every write asks for its name. Databases that can, skip rows that another
-scheduler is claiming at this moment; SQLite has one writer at a time anyway.
+A claim sets `resend_time` to the end of the lease, and writes the owner. No other scheduler finds
+the stub until then. If a scheduler dies, its stubs become due when the lease expires. Every write
+checks the owner, so a scheduler cannot write to a stub that another one has claimed since.
+PostgreSQL and MySQL skip rows that another scheduler is claiming at this moment. SQLite has only
+one writer at a time.
 
-A claim to send counts the send, before it is begun: a message that kills whoever sends it runs out
-of sends as any other. Such a stub has an owner that died, which makes it a suspect, claimed alone.
+A claim to send counts the send before it begins. So a message that kills its sender uses up its
+sends, too. Its stub then has an owner with an expired lease: it is a suspect, and claimed alone.
 
-Nothing here reads more rows than it is asked for, however many wait: every kind has a partial index
-by topic and time, and what may not go is moved out of the way by its claimer.
+A claim never reads more rows than its limit. Every kind has a partial index by topic and time. A
+stub that may not be sent yet gets a later due time from the scheduler that claimed it.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,14 +43,14 @@ from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueKind, DueTopic
 from reliable_mq.resend.sql_opening import is_free, latest_wait
 
 LogView = tuple[bool, bool]
-"""(the log says CONSUMED, an attempt is alive)"""
+"""(the consume log says CONSUMED, an attempt is running)"""
 
 _NOT_SENT_YET = frozenset({DueKind.UNSENT, DueKind.SUSPECT})
 _MYSQL_INDEX = {DueKind.UNSENT: "unsent", DueKind.SUSPECT: "unsent", DueKind.SENT: "sent"}
 
 
 class SqlDue:
-    """What the scheduler needs of one database. Every method is one transaction."""
+    """The claims of one database. Every method is one transaction."""
 
     def __init__(self, stubs: SqlStubs, logs: Table, confirmation: SqlConfirmation) -> None:
         self._engine = stubs.engine.execution_options(**ANY_TEXT)
@@ -67,7 +68,7 @@ class SqlDue:
             for name, kind in kinds.items()
             for newest in (False, True)
         }
-        # Of those that were begun nothing is known; they go alone, see `DueKind.SUSPECT`.
+        # Only stubs without an owner: the others may be suspects, which are claimed alone.
         early = (kinds["unsent"], is_free(table), stub.resend_time <= bindparam("at"))
         self._early = self._in_order(table, "unsent", *early, stub.topic == bindparam("topic"))
         of_rows = is_among(stub.seq, "seqs", dialect)
@@ -87,7 +88,7 @@ class SqlDue:
         )
         self._claim, self._claim_to_send = claim, claim.values(count=stub.count + 1)
         ours = (is_among(stub.message_id, "ids", dialect), stub.owner == bindparam("me"))
-        # A consumer group may have given it up since it was claimed: that is due no more.
+        # A consumer group may have given it up since the claim: then it gets no new due time.
         next_time: ColumnElement[datetime] = bindparam("next_time", type_=stub.resend_time.type)
         let_go = update(table).where(*ours, stub.status == UNCONFIRMED)
         let_go = let_go.values(owner=null(), lease_until=null())
@@ -96,8 +97,7 @@ class SqlDue:
         self._give_up = let_go.values(
             given_up=true(), resend_time=null(), update_date=bindparam("at")
         )
-        # What was settled or given up since it was claimed, or is somebody else's by now, is not
-        # sent.
+        # A stub is not sent if it was settled, given up, or claimed by another scheduler since.
         self._going = (
             select(stub.message_id, stubs.blocked.label("b"), stubs.overtaking.label("o"))
             .where(*ours, stub.status == UNCONFIRMED, not_(stub.given_up))
@@ -121,7 +121,7 @@ class SqlDue:
 
     @staticmethod
     def _due_first(table: Table, name: str, kind: ColumnElement[bool], *, newest: bool) -> Any:
-        """Return the statement that locks what is due of a kind and topic, and is free."""
+        """Return the statement that locks the due and free stubs of a kind and topic."""
         stub = table.c
         due = (kind, stub.topic == bindparam("topic"), stub.resend_time <= bindparam("at"))
         return SqlDue._in_order(table, name, *due, newest=newest)
@@ -130,10 +130,10 @@ class SqlDue:
     def _in_order(
         table: Table, name: str, *wanted: ColumnElement[bool], newest: bool = False
     ) -> Any:
-        """Return the statement that locks stubs of a kind, the first due or the last due first."""
+        """Return the statement that locks stubs in the order of their due time, or its reverse."""
         stub = table.c
         found = select(*stub_columns(table)).where(*wanted)
-        # MySQL would read past all that is due of the other kinds when there is much of each.
+        # Without the hint, MySQL may read all due stubs of other kinds, too.
         found = found.prefix_with(
             f"/*+ INDEX({table.name} {table.name}_{_MYSQL_INDEX[DueKind(name)]}) */",
             dialect="mysql",
@@ -145,8 +145,9 @@ class SqlDue:
 
     @staticmethod
     def _outsiders(table: Table, dialect: str) -> Any:
-        """Return the statement that finds, for one stub of each key, the key's first unsent one
-        that is not in the batch (parameters `seqs`: one for each key, `batch`: all).
+        """Return the statement that finds the first unsent stub of each key outside of the batch.
+
+        Parameters: `seqs` has the row of one stub for each key, `batch` the rows of all stubs.
         """
         stub, other = table.c, table.alias("other").c
         first = (
@@ -160,7 +161,8 @@ class SqlDue:
                 not_(other.given_up),
                 not_(is_among(other.seq, "batch", dialect)),
             )
-            # The index is by broker, too; here it is always null, and so is the order by it.
+            # The index has the broker first. Here the broker is always null; it is in ORDER BY so
+            # that the index is used.
             .order_by(other.broker_name, other.seq)
             .limit(literal_column("1"))
             .correlate(table)
@@ -171,7 +173,7 @@ class SqlDue:
         )
 
     def agenda(self) -> list[DueTopic]:
-        """Return when the first stub of each kind and topic is due, also in times to come."""
+        """Return when the first stub of each kind and topic is due, now or in the future."""
         with self._engine.begin() as connection:
             rows = connection.execute(self._agenda).all()
         return [
@@ -185,7 +187,7 @@ class SqlDue:
         until = {"me": asked.owner, "until": utc_datetime(asked.now + asked.lease)}
         with self._engine.begin() as connection:
             stubs = self._found(connection, asked)
-            # What is used up has had its last wait only when it is due.
+            # A used-up stub is escalated only when it is due, after its last wait.
             used_up = [s for s in stubs if s.count >= asked.count_max and not asked.is_early]
             rest = [stub for stub in stubs if stub.count < asked.count_max]
             held: list[HeldStub] = []
@@ -194,7 +196,7 @@ class SqlDue:
                 waits = {each.stub.seq for each in held}
                 rest = [stub for stub in rest if stub.seq not in waits]
                 if asked.newest:
-                    held = []  # they are left as they are: the oldest of their key come first
+                    held = []  # they stay unchanged: the oldest of their key come first
                 if asked.is_probe and held:
                     rest += self._free_heads(connection, held, asked)
                 rest = _first_of(rest, asked.sent_max)
@@ -209,7 +211,7 @@ class SqlDue:
         return ClaimedStubs(rest, held, used_up, len(stubs))
 
     def _found(self, connection: Connection, asked: ClaimRequest) -> list[Stub]:
-        """Lock and return what is asked for, whether it may go or not."""
+        """Lock and return the requested stubs, including those that may not be sent yet."""
         at = utc_datetime(asked.now)
         values = {"topic": asked.topic, "limit": asked.limit}
         if asked.is_early:
@@ -219,7 +221,7 @@ class SqlDue:
         return [stub_of(row) for row in connection.execute(due, values | {"at": at})]
 
     def _held(self, connection: Connection, stubs: Sequence[Stub], now: float) -> list[HeldStub]:
-        """Return those that an earlier stub of their key, which is not among them, holds up."""
+        """Return the stubs that wait for an earlier stub of their key outside of `stubs`."""
         first_of_key = {
             stub.ordering_key: stub.seq for stub in reversed(stubs) if stub.ordering_key
         }
@@ -249,9 +251,9 @@ class SqlDue:
     def _free_heads(
         self, connection: Connection, held: Sequence[HeldStub], asked: ClaimRequest
     ) -> list[Stub]:
-        """Return what held stubs wait for, as far as it is due and nobody has it in hand.
+        """Return the stubs that held stubs wait for, if they are due and free.
 
-        What is used up is left to be found by itself, when it is due.
+        A used-up stub is not returned: a normal claim finds it when it is due.
         """
         at = latest_wait(asked.now) if asked.is_early else asked.now
         values = {
@@ -265,12 +267,12 @@ class SqlDue:
     def begin_again(
         self, message_ids: Sequence[str], owner: str, until: float
     ) -> tuple[set[str], set[str]]:
-        """Make lost stubs unsent and count their next send; return (those that go, those held).
+        """Mark lost stubs as unsent and count their next send; return (ids to send, ids held).
 
-        Those that go are their owner's `until` then.
-        Unsent, they hold up the later ones of their key until they have gone. A stub is held when
-        it would overtake an earlier one of its key that is not settled: that one cannot be consumed
-        later. What is in neither was settled or given up since, or is somebody else's.
+        `owner` owns the stubs to send until the time `until` (seconds). Unsent stubs hold the later
+        stubs of their key until they are sent. A stub is held if it would overtake an earlier,
+        unsettled stub of its key, because that one could not be consumed after it. An id that is in
+        neither set was settled or given up since, or belongs to another owner.
         """
         values: dict[str, object] = {"ids": list(message_ids), "me": owner}
         with self._engine.begin() as connection:
@@ -283,7 +285,7 @@ class SqlDue:
         return going, held
 
     def views(self, message_ids: Collection[str], now: float) -> dict[tuple[str, str], LogView]:
-        """Return what consume logs say, other databases' as told, by (message id, group)."""
+        """Return the consume logs of messages by (message id, group), including notices."""
         ids, at = list(message_ids), utc_datetime(now)
         with self._engine.begin() as connection:
             rows = [
@@ -301,7 +303,7 @@ class SqlDue:
         return views
 
     def consumed_elsewhere(self, message_ids: Collection[str]) -> dict[str, list[str]]:
-        """Return the groups of other databases that told they consumed messages, by message id."""
+        """Return by message id the groups of other databases whose notice says CONSUMED."""
         found: dict[str, list[str]] = {}
         with self._engine.begin() as connection:
             for row in self._confirmation.told(connection, list(message_ids)):
@@ -315,7 +317,7 @@ class SqlDue:
             self._confirmation.catch_up(connection, message_ids, now)
 
     def give_up(self, message_ids: Sequence[str], owner: str, now: float) -> None:
-        """Let stubs be due no more that nobody is waited for: a person was told of each group."""
+        """Give stubs up that wait for no group. Each group that is missing was escalated before."""
         values = {"ids": list(message_ids), "me": owner, "at": utc_datetime(now)}
         with self._engine.begin() as connection:
             connection.execute(self._give_up, values)
@@ -323,19 +325,19 @@ class SqlDue:
     def rest(
         self, message_ids: Sequence[str], owner: str, next_time: float, *, untried: bool = False
     ) -> None:
-        """Give stubs back; they are looked at again at `next_time`. `untried`: uncount the send."""
+        """Release stubs; they are due again at `next_time`. `untried`: do not count the send."""
         values = {"ids": list(message_ids), "me": owner, "next_time": utc_datetime(next_time)}
         with self._engine.begin() as connection:
             connection.execute(self._untried if untried else self._rest, values)
 
 
 def _first_of(stubs: Sequence[Stub], most: int | None) -> list[Stub]:
-    """Return `most` stubs in the order of their rows, so that none goes before one of its key."""
+    """Return the first `most` stubs in the order of their rows: so the order of a key holds."""
     return sorted(stubs, key=lambda stub: stub.seq)[:most] if most is not None else list(stubs)
 
 
 def _until(blocker: Any, at: datetime) -> float | None:
-    """Return when a stub that holds others up is due, None: when a person says so."""
+    """Return when a stub that others wait for is due. None: it waits for a person."""
     if blocker is None or (blocker.lease_until is not None and blocker.lease_until > at):
-        return at.timestamp()  # somebody has it in hand; it is soon done
+        return at.timestamp()  # another scheduler is sending it; that is done soon
     return None if blocker.resend_time is None else float(blocker.resend_time.timestamp())

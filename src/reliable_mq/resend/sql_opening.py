@@ -1,8 +1,8 @@
-"""Makes due what waited for a topic that was closed. Receives the topic; says if there is more.
+"""Make the waiting stubs of a topic due after it has opened. Says whether more are waiting.
 
-Stubs of a closed topic wait for a probe, for their own next send, or for an earlier one of their
-ordering key. When the topic opens, all of them get one due time: that of the earliest. So they are
-claimed in the order of their rows, and no stub is claimed before one that has to go first.
+Stubs of a closed topic wait for a probe, for their own next send, or for an earlier stub of their
+ordering key. When the topic opens, all of them get the same due time: the earliest one. So they are
+claimed in the order of their rows, and the order of a key holds.
 """
 
 from sqlalchemy import (
@@ -22,13 +22,13 @@ from reliable_mq.outbox.resend_policy import WAIT_MAX
 from reliable_mq.outbox.sql_stubs import SqlStubs
 
 ROWS_MAX = 5_000
-"""Most rows that are made due at once, in one transaction."""
+"""Most rows that one transaction makes due."""
 
 
 def is_free(table: Table) -> ColumnElement[bool]:
-    """Say that nobody has a stub in hand, and that it is not to be delivered later (`now`).
+    """Return the condition that a stub is not claimed and has no delivery time after `now`.
 
-    A delayed message has a time of its own, and would come too early.
+    A delayed message keeps its own time: otherwise it would be delivered too early.
     """
     stub = table.c
     return and_(
@@ -38,12 +38,12 @@ def is_free(table: Table) -> ColumnElement[bool]:
 
 
 def latest_wait(now: float) -> float:
-    """Return a time that no stub waits beyond; one that does was written by somebody else."""
+    """Return the latest due time that we ever write. A later one comes from another program."""
     return now + WAIT_MAX
 
 
 class SqlOpening:
-    """What waits of one database's topics. Every method is one transaction."""
+    """The waiting stubs of topics that open, in one database. Every method is one transaction."""
 
     def __init__(self, stubs: SqlStubs) -> None:
         self._engine = stubs.engine
@@ -52,7 +52,7 @@ class SqlOpening:
         of_topic = (waiting_kinds(table)["unsent"], stub.topic == bindparam("topic"))
         hint = f"/*+ INDEX({table.name} {table.name}_unsent) */"
         in_order = (stub.resend_time, stub.seq)
-        # MariaDB would read all that waits for the least of them.
+        # ORDER BY and LIMIT instead of MIN: for MIN, MariaDB would read all waiting rows.
         self._first = (
             select(stub.resend_time)
             .where(*of_topic, stub.resend_time.is_not(None))
@@ -80,7 +80,7 @@ class SqlOpening:
         )
 
     def hurry(self, topic: str, now: float) -> bool:
-        """Make what waits of a topic due at once, `ROWS_MAX` stubs; True: there are more."""
+        """Make at most `ROWS_MAX` waiting stubs of a topic due now; True: there are more."""
         with self._engine.begin() as connection:
             first = connection.execute(self._first, {"topic": topic}).scalar()
             at = utc_datetime(now)
@@ -96,5 +96,5 @@ class SqlOpening:
             seqs = list(connection.execute(self._later, values).scalars())
             if seqs:
                 connection.execute(self._hurry, {"seqs": seqs, "first": at})
-            # What somebody had locked at that moment was left out, and keeps its time until then.
+            # Rows that were locked at that moment were skipped: they keep their time until then.
             return connection.execute(self._left, values | {"limit": 1}).first() is not None

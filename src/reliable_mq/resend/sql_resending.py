@@ -1,4 +1,4 @@
-"""A database as the resend scheduler sees it, and what is known of its topics."""
+"""Make the `Book` of a database for the resend scheduler, and its states of topics."""
 
 from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.sql_database import Database
@@ -13,11 +13,11 @@ from reliable_mq.resend.topic_gate import PROBE_LEASE
 
 
 def book_of(database: Database, *, lease: float = PROBE_LEASE) -> Book:
-    """Return a database as a resend scheduler sees it.
+    """Return the operations of a database that a resend scheduler needs.
 
     Args:
         database: the database.
-        lease: seconds for which the scheduler has a probe that it takes, see `probe_lease`.
+        lease: seconds that the right to probe lasts, see `probe_lease`. Default `PROBE_LEASE`.
     """
     stubs = SqlStubs(database.engine, database.stubs)
     return Book(
@@ -32,6 +32,6 @@ def book_of(database: Database, *, lease: float = PROBE_LEASE) -> Book:
 
 
 def topics_of(database: Database, *, lease: float = PROBE_LEASE) -> SqlTopics:
-    """Return what is known of topics in a database."""
+    """Return the states of topics in a database. `lease`: as in `book_of`."""
     audit = SqlAudit(database.audit)
     return SqlTopics(database.engine, database.resend_topics, audit, lease=lease)

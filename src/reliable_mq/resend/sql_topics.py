@@ -1,7 +1,7 @@
-"""What is known of topics beside their stubs: paused by a person, closed because sends fail.
+"""The states of topics in the database: paused by a person, or closed because their sends fail.
 
-Table `<prefix>resend_topic`, see `sql_scheduling_tables`; what a row means is `topic_gate`'s to
-say. Every method is one transaction or two, and safe while any number of schedulers does the same.
+Table `<prefix>resend_topic`, see `sql_scheduling_tables`; `topic_gate` says what a row means. Every
+method is one transaction or two. Any number of schedulers may call them at the same time.
 """
 
 from contextlib import suppress
@@ -34,9 +34,9 @@ class SqlTopics:
 
     Args:
         engine: the database.
-        table: of the topics.
-        audit: where it is written what people did to a topic, in the same transaction.
-        lease: seconds for which a scheduler that takes a probe has it.
+        table: the table of topics.
+        audit: records what people did to a topic, in the same transaction. None: no record.
+        lease: seconds that the right to probe lasts. Default `PROBE_LEASE`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SqlTopics:
             )
         )
         is_closed = topic.probe_time.is_not(None)
-        # In this order: MySQL's later assignments read what the earlier ones wrote.
+        # The order matters: on MySQL a later assignment reads the values of earlier ones.
         opening: tuple[tuple[Any, Any], ...] = (
             (topic.failures, 0),
             (topic.probes, case((is_closed, 1), else_=topic.probes)),
@@ -80,7 +80,7 @@ class SqlTopics:
         self._sent = (
             update(table).where(this, or_(topic.failures > 0, is_closed)).ordered_values(*opening)
         )
-        # Not one that has closed again meanwhile.
+        # Not a topic that has closed again meanwhile.
         is_opening = (topic.probe_time.is_(None), topic.probes > 0)
         self._opened = (
             update(table).where(this, *is_opening).values(probes=0, update_date=bindparam("now"))
@@ -135,7 +135,10 @@ class SqlTopics:
             return {row.topic: _row(row) for row in connection.execute(self._known)}
 
     def failed(self, topic: str, failures: int, now: float, error: str) -> TopicRow:
-        """Add sends that failed, of which none arrived; return the row: it may have closed."""
+        """Add failed sends, of which none arrived; return the new row. The topic may have closed.
+
+        `failures` is their number, `now` the time in seconds, `error` the text of one of them.
+        """
         self._make(topic, now)
         with self._engine.begin() as connection:
             row = _row(connection.execute(self._lock, {"this": topic}).one())
@@ -151,15 +154,15 @@ class SqlTopics:
         return row
 
     def sent(self, topic: str, now: float) -> None:
-        """Forget the failures of a topic, and open it: something has arrived.
+        """Open a topic and reset its failures: a send has arrived.
 
-        One that was closed is opening until `opened` says that all that waits of it is due.
+        A topic that was closed is "opening" until `opened` says that all its waiting stubs are due.
         """
         with self._engine.begin() as connection:
             connection.execute(self._sent, {"this": topic, "now": utc_datetime(now)})
 
     def opened(self, topic: str, now: float) -> None:
-        """Note that all that waited for a topic to open is due now."""
+        """Record that all stubs that waited for a topic to open are due now."""
         with self._engine.begin() as connection:
             connection.execute(self._opened, {"this": topic, "now": utc_datetime(now)})
 
@@ -170,19 +173,22 @@ class SqlTopics:
             return connection.execute(self._take_probe, values).rowcount == 1
 
     def give_probe_back(self, topic: str, now: float) -> None:
-        """Let a closed topic be probed at once: the probe that was taken has sent nothing."""
+        """Release the right to probe, because the probe sent nothing. The next one is due now."""
         with self._engine.begin() as connection:
             connection.execute(self._give_probe_back, {"this": topic, "now": utc_datetime(now)})
 
     def pause(self, topic: str, until: float | None, actor: str, note: str, now: float) -> None:
-        """Let no scheduler send a topic's stubs, until a time or until `resume`."""
+        """Pause a topic: no scheduler sends its stubs before `until` (seconds) or `resume`.
+
+        `until` None: until `resume`. `actor` and `note` go to the row and to the audit.
+        """
         values = {"until": None if until is None else utc_datetime(until), "who": actor}
         self._write(self._pause, topic, values | _why(note), now, act="resend pause")
 
     def resume(self, topic: str, actor: str, note: str, now: float) -> bool:
-        """End a topic's pause, and open it where it is closed; False: it was neither.
+        """End the pause of a topic, and open it if it is closed; False: it was neither.
 
-        Of a topic that was closed all that waits is due at once, as when something had arrived.
+        If it was closed, all its waiting stubs are due at once, as after a send that arrived.
         """
         who = {"this": topic, "who": actor, "now": utc_datetime(now)}
         values = who | _why(note)
@@ -196,7 +202,7 @@ class SqlTopics:
         return was_paused or was_closed
 
     def _note(self, connection: Connection, act: str, values: dict[str, Any], now: float) -> None:
-        """Write what a person did into the audit; it concerns no single message."""
+        """Write a person's action to the audit. It has no message id."""
         if self._audit is None or not act:
             return
         detail = {"topic": values["this"], "until": values.get("until"), "note": values["why"]}
@@ -208,7 +214,7 @@ class SqlTopics:
     def _write(
         self, statement: Any, topic: str, values: dict[str, Any], now: float, act: str = ""
     ) -> None:
-        """Change a topic's row, which is made first where there is none."""
+        """Change the row of a topic. Insert it first if there is none."""
         values = values | {"this": topic, "now": utc_datetime(now)}
         self._make(topic, now)
         with self._engine.begin() as connection:
@@ -216,12 +222,12 @@ class SqlTopics:
             self._note(connection, act, values, now)
 
     def _make(self, topic: str, now: float) -> None:
-        """Make a topic's row where there is none; such a row says nothing yet."""
+        """Insert the row of a topic if there is none. A new row has no state yet."""
         with self._engine.begin() as connection:
             if connection.execute(self._is_there, {"this": topic}).first() is not None:
                 return
         with suppress(IntegrityError), self._engine.begin() as connection:
-            # else another one made it at this moment
+            # IntegrityError: another process inserted it at this moment
             row = {"topic": topic, "update_date": utc_datetime(now)}
             connection.execute(insert(self._table), row)
 

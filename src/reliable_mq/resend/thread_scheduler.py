@@ -1,4 +1,4 @@
-"""Runs the scheduler again and again. Receives an event that ends it."""
+"""The loop that runs the resend scheduler, until the caller's event is set."""
 
 import logging
 import time
@@ -11,11 +11,11 @@ from reliable_mq.runtime.stopped import StopSignal
 log = logging.getLogger(__name__)
 
 SUM_SECONDS = 60.0
-"""What was done is told in one line, once in so many seconds."""
+"""Seconds between two log lines that sum up the work."""
 _TOLD = ("sent", "failed", "confirmed", "escalated")
-"""Fields of `ResendCounts` that tell of a change; to claim a stub and let it rest is none."""
+"""Fields of `ResendCounts` that are logged: changes. A claim that only waits is no change."""
 SOON_SECONDS = 0.05
-"""Shortest wait of a scheduler that has nothing due."""
+"""Shortest wait of a scheduler when no stub is due, seconds."""
 
 
 def run_forever(
@@ -25,10 +25,10 @@ def run_forever(
     interval: float,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Run until `stopped`: at once again while batches are full, else every `interval` seconds.
+    """Run the scheduler until `stopped` is set.
 
-    Earlier when a stub is known to become due earlier, such as one that another scheduler claimed
-    and did not give back.
+    While batches are full it runs again at once, else every `interval` seconds. It runs earlier if
+    a stub becomes due earlier, such as one whose lease expires.
     """
     faults, told = FaultLog(log, "resend"), SumLog(log)
     while not stopped.is_set():
@@ -45,12 +45,12 @@ def run_forever(
 
 
 class SumLog:
-    """Logs what many runs did in one line of words; each of them is a line of debugging.
+    """Logs the sums of many runs in one line. Each single run is a line of level DEBUG.
 
-    Invariant: no two lines within `SUM_SECONDS`; what a line leaves out the next one has.
+    Invariant: two lines are at least `SUM_SECONDS` apart, and no counted change is lost.
 
     Args:
-        log: where to.
+        log: the logger that gets the lines.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -59,7 +59,7 @@ class SumLog:
         self._due: float | None = None  # when the next line may be written
 
     def add(self, counts: ResendCounts, now: float) -> None:
-        """Take in what a run did that ended at `now`, in seconds of a clock that never jumps."""
+        """Add the counts of a run that ended at `now`, in seconds of a clock that never jumps."""
         if counts.claimed:
             self._log.debug("resend: %s", counts)
         for name in _TOLD:
@@ -74,12 +74,12 @@ class SumLog:
 def pause_after(
     counts: ResendCounts, took: float, interval: float, ahead: float | None = None
 ) -> float:
-    """Return how long to wait after a run that took `took` seconds.
+    """Return the seconds to wait after a run that took `took` seconds.
 
-    `ahead`: in how many seconds the next stub is due, None when none is known.
+    `ahead`: seconds until the next stub is due. None: unknown.
     """
     if counts.is_full:
-        # Looking at a backlog that only rests takes half of the time at most.
+        # If the stubs only wait, checking them takes at most half of the time.
         return 0.0 if counts.sent or counts.confirmed else min(interval, took)
     # Stubs of one ordering key follow one another: a send may have made the next one due.
     if counts.sent:

@@ -1,17 +1,17 @@
-"""May a topic's stubs be sent now? Pure: what a row says of a topic, and what follows from it.
+"""The gate of a topic: may the scheduler send its stubs now? Pure.
 
-A person pauses a topic. A topic to which nothing could be sent closes by itself, for every
-scheduler: its stubs keep their sends instead of using them up against a broker that is away, and
-a poisoned topic takes no turn from the others. Now and then one scheduler sends a few as a probe;
-one that arrives opens the topic again. The failures are summed over the turns of all schedulers,
-because a topic with little traffic never has many due at once.
+A person can pause a topic. If sends to a topic fail and none arrives, the topic closes by itself,
+for all schedulers. So its stubs do not use up their sends while a broker is down, and a poisoned
+topic does not delay others. From time to time one scheduler sends a few stubs as a probe. If one
+arrives, the topic opens again. Failures are summed over all schedulers and turns, because a topic
+with little traffic never has many due stubs at once.
 
-A stub whose send failed waits for its topic: until the next probe, or for a short time while the
-topic is still open. When the topic opens all its stubs are due at once, so nothing waits long after
-the broker is back. While that is written, some thousand stubs a turn, the topic is opening.
+After a failed send a stub waits for its topic: until the next probe, or for a short time while the
+topic is still open. When a topic opens, all its stubs become due at once, so none waits long after
+the broker is back. This takes several turns, of some thousand stubs each: the topic is "opening".
 
-What is wrong with a message itself, which no other broker or time would take, is no failure of its
-topic; what fails while its topic is closed is the topic's failure, and not the message's.
+A message that every broker would refuse at any time is no failure of its topic. Any send that fails
+while the topic is closed is a failure of the topic, not of the message.
 """
 
 from collections.abc import Sequence
@@ -22,40 +22,40 @@ import msgspec
 from reliable_mq.outbox.relay import SendOutcome
 
 PROBE_STUBS = 8
-"""A topic closes when so many sends in a row failed; a probe sends as many. More than one, so that
-a single message that nobody can send does not keep a topic closed."""
+"""A topic closes after so many failed sends in a row. A probe sends as many stubs. It sends more
+than one, so that a single bad message does not keep a topic closed."""
 PROBE_SECONDS_MAX = 10.0
-"""Longest wait between two probes of a topic: a broker that is back is noticed this soon."""
+"""Longest wait between two probes of a topic, seconds. So soon a broker that is back is found."""
 PROBE_LEASE = 15.0
-"""After this time another scheduler probes, when the one that took a probe says nothing."""
+"""Seconds after which another scheduler may probe, if the first one has reported no outcome."""
 _AFTER_SEND_SECONDS = 6.0
 
 AGE_PART = 0.1
-"""A stub that failed in an open topic waits for this part of its age, where that is longer."""
+"""A stub whose send failed in an open topic waits for this part of its age, if that is longer."""
 
 
 class TopicGate(Enum):
     """What the scheduler does with the due stubs of a topic."""
 
     OPEN = "open"  # send
-    PROBE = "probe"  # send a few, if no other scheduler does
-    CLOSED = "closed"  # leave them alone for now
-    PAUSED = "paused"  # leave them alone until a person says so, or a time has come
+    PROBE = "probe"  # send a few, unless another scheduler does
+    CLOSED = "closed"  # send none until the next probe
+    PAUSED = "paused"  # send none until a person ends the pause, or its time is over
 
 
 class TopicRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a topic beside its stubs. Times are seconds since the epoch.
+    """The state of a topic. Times are seconds since the epoch.
 
     Attributes:
         topic: the topic.
-        is_paused: a person paused it.
-        paused_until: when that ends by itself; None: never.
-        failures: sends in a row that failed.
-        probes: how often in a row nothing of it arrived, since that closed it. Of an open topic:
-            more than 0 says that it is opening.
-        probe_time: when the next probe may be sent; None: it is open.
-        actor: who paused it.
-        note: why, or what the last failure said.
+        is_paused: a person has paused it.
+        paused_until: when the pause ends by itself. None: never.
+        failures: number of failed sends in a row.
+        probes: of a closed topic: number of batches in a row without an arrival, since it closed.
+            Of an open topic: more than 0 means that it is opening.
+        probe_time: when the next probe may be sent. None: the topic is open.
+        actor: the person who paused it.
+        note: the reason of the pause, or the text of the last failure.
     """
 
     topic: str
@@ -69,22 +69,22 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing arrives there, as far as is known."""
+        """Whether the topic is closed: the last sends failed."""
         return self.probe_time is not None
 
     @property
     def is_opening(self) -> bool:
-        """Whether something arrived again, and what waits is still to be made due."""
+        """Whether a send has arrived again, but not all waiting stubs are made due yet."""
         return self.probe_time is None and self.probes > 0
 
 
 def probe_lease(send: float) -> float:
-    """Return the seconds for which a scheduler has a probe, where a send may take `send`."""
+    """Return the seconds that the right to probe lasts. `send`: seconds that a send may take."""
     return max(PROBE_LEASE, send + _AFTER_SEND_SECONDS)
 
 
 def gate_of(row: TopicRow | None, now: float) -> TopicGate:
-    """Return what to do with a topic whose row is `row`; None: there is none."""
+    """Return what to do with the stubs of a topic. `row` None: the topic has no row."""
     if row is None:
         return TopicGate.OPEN
     if row.is_paused and (row.paused_until is None or row.paused_until > now):
@@ -95,14 +95,14 @@ def gate_of(row: TopicRow | None, now: float) -> TopicGate:
 
 
 def gate_text(row: TopicRow, now: float) -> str:
-    """Return a line that tells a person what is known of a topic that is not simply open."""
+    """Return a line for a person: the state of a topic that has a row."""
     gate = gate_of(row, now)
     if gate is TopicGate.PAUSED:
         end = "" if row.paused_until is None else f" for {row.paused_until - now:.0f} s more"
         by = f" by {row.actor}" if row.actor else ""
         return f"topic {row.topic} is paused{by}{end}{row.note and f': {row.note}'}"
     if row.probe_time is None:
-        return f"topic {row.topic} is open; of the last sends {row.failures} failed"
+        return f"topic {row.topic} is open; its last {row.failures} sends failed"
     ahead = row.probe_time - now
     probe = f"is due in {ahead:.0f} s" if ahead > 0 else f"has been due for {-ahead:.0f} s"
     return (
@@ -112,17 +112,18 @@ def gate_text(row: TopicRow, now: float) -> str:
 
 
 def probe_wait(probes: int) -> float:
-    """Return the seconds until the next probe after so many that failed: 1, 2, 4, 8, 10 …"""
+    """Return the seconds until the next probe, after `probes` failures: 1, 2, 4, 8, 10, 10 …"""
     return float(min(2.0 ** min(probes - 1, 16), PROBE_SECONDS_MAX))
 
 
 class TopicVerdict(msgspec.Struct, frozen=True):
-    """What the sends of one batch say of their topic.
+    """What the sends of one batch say about their topic.
 
     Attributes:
-        failures: how many failed for the topic's sake; none of them arrived, then.
-        error: what one of them said.
-        arrived: whether one of them arrived.
+        failures: number of sends that failed because of the topic. More than 0 only if none
+            arrived.
+        error: the error text of one of them.
+        arrived: whether at least one send arrived.
     """
 
     failures: int = 0
@@ -131,7 +132,7 @@ class TopicVerdict(msgspec.Struct, frozen=True):
 
 
 def verdict_of(outcomes: Sequence[SendOutcome]) -> TopicVerdict:
-    """Return what sends say of the topic that all of them went to."""
+    """Return what the outcomes of sends to one topic say about it."""
     if any(each.error is None for each in outcomes):
         return TopicVerdict(arrived=True)
     errors = [each.error for each in outcomes if each.error is not None and not each.is_refused]
@@ -139,7 +140,7 @@ def verdict_of(outcomes: Sequence[SendOutcome]) -> TopicVerdict:
 
 
 def after_failures(row: TopicRow, failures: int, now: float) -> TopicRow:
-    """Return a topic's row after sends failed and none arrived: it may close, or stays closed."""
+    """Return the row of a topic after failed sends without an arrival: it may close now."""
     row = msgspec.structs.replace(row, failures=row.failures + failures)
     if not row.is_closed and row.failures < PROBE_STUBS:
         return row
@@ -150,18 +151,19 @@ def after_failures(row: TopicRow, failures: int, now: float) -> TopicRow:
 def after_failure(
     outcome: SendOutcome, row: TopicRow, now: float, born: float, *, free: bool
 ) -> SendOutcome:
-    """Return what is to be recorded of a send that failed for the sake of its topic.
+    """Return the outcome to record for a send that failed because of its topic.
 
-    In an open topic it waits for 10 s at most, or for a tenth of its age: nothing says when the
-    topic works again, so it is tried. Such a send does not count: an outage of some seconds shall
-    not use up a stub. With its age its waits grow until they are its own; those count.
+    In a closed topic the stub waits for the next probe. In an open topic it waits for at most 10 s
+    or a tenth of its age, whichever is longer; only a try can show that the topic works again. Such
+    a send does not count: an outage of some seconds must not use up a stub. When the stub's own
+    wait is shorter than that limit, it applies, and the send counts.
 
     Args:
-        outcome: what the send came to.
-        row: the topic's row after it.
-        now: when that was.
-        born: when the stub was written.
-        free: the send does not count, because the topic was closed.
+        outcome: the outcome of the send.
+        row: the topic's row after the send.
+        now: the time after the send, seconds since the epoch.
+        born: when the stub was written, seconds since the epoch.
+        free: the send does not count, because the topic was closed before it.
     """
     if row.probe_time is not None:
         latest, is_free = row.probe_time, free

@@ -1,4 +1,4 @@
-"""Station 14, retention: rows that nobody needs any more are removed.
+"""Station 14, retention: remove rows that are no longer needed.
 
-Receives ledgers, and how long each is kept. Hands on how many rows it removed.
+Receives ledgers, and how long each is kept. Returns how many rows it removed.
 """

@@ -1,9 +1,11 @@
-"""Retention: what is settled and past every window is removed, a few rows at a time (P7).
+"""Retention: remove settled rows that are older than every window, a few rows at a time (P7).
 
-Receives the time; hands on what is old enough to the ledgers. One instance at a time has the duty,
-by a lease that every removal renews: who lost it removes nothing. Whoever has it works a small part
-of the time, so that senders do not notice. How old a row is, is not taken from a clock alone: see
-`watched_time`. What is removed by age anywhere in the tables is removed here, by that one guard.
+Receives the time, and tells the ledgers which rows are old enough. One instance at a time has the
+duty, by a lease that every removal renews. An instance that lost the duty removes nothing. It works
+only a small part of the time, so that it does not slow down senders.
+
+The age of a row is not taken from one clock alone: see `watched_time`. This module is the only
+place that removes rows by age, so that this rule protects all of them.
 """
 
 import logging
@@ -28,18 +30,18 @@ from reliable_mq.watched_time import (
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 600.0
-"""How often partitions are looked at."""
+"""Seconds between two checks of the partitions."""
 
 
 class RemovedRows(msgspec.Struct, frozen=True):
-    """How many rows one transaction removed, and whether there may be more to look at."""
+    """How many rows one transaction removed, and whether there may be more to check."""
 
     rows: int
     is_full: bool
 
 
 class RetentionLedgers(Protocol):
-    """What retention needs of a database; see `sql_retention`."""
+    """The database operations of retention; see `sql_retention`."""
 
     def take(self, now: float, owner: str, lease: float) -> bool: ...
 
@@ -73,7 +75,7 @@ class RetentionLedgers(Protocol):
 
 
 class DayTables(Protocol):
-    """What retention needs of tables that are partitioned by day; see `sql_partitions`."""
+    """The operations of retention on tables with a partition for each day; see `sql_partitions`."""
 
     def ensure(self, now: float) -> list[str]: ...
 
@@ -87,10 +89,12 @@ class DayTables(Protocol):
 
 
 class RetentionCounts(msgspec.Struct, frozen=True):
-    """What one run removed.
+    """The result of one run: the numbers of removed rows, and of removed days (partitions).
 
-    `has_duty`: False when another instance has it. `is_full`: there may be more at this moment.
-    `held`: for how many seconds longer than its window a stub is kept, because the clock jumped.
+    Attributes:
+        held: seconds that a stub is kept beyond its window, because the clock jumped.
+        has_duty: whether this instance has the duty. If not, another one has it.
+        is_full: there may be more rows to remove at this moment.
     """
 
     stubs: int = 0
@@ -105,7 +109,7 @@ class RetentionCounts(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> dict[str, int]:
-        """The rows that were removed, by what they are; every kind of them."""
+        """The numbers of removed rows, by the name of their kind."""
         return {
             "stubs": self.stubs,
             "logs": self.logs,
@@ -117,24 +121,24 @@ class RetentionCounts(msgspec.Struct, frozen=True):
 
 
 class Retention:
-    """Removes what nobody can need any more.
+    """Removes old rows of one database.
 
-    Invariant: it removes only while it has the duty, and nothing that is younger than its window by
-    the clock or by the time that was watched.
+    Invariant: it removes only while it has the duty, and only rows that are older than their window
+    both by the clock and by watched time.
 
     Args:
-        ledgers: one database.
-        owner: this instance's name; no two may share it.
-        stub_retention: seconds after its end for which a stub is kept.
-        log_retention: seconds after its effect for which the log of a message is kept, and longer,
-            as long as its stub is there. An escalation that was closed is kept as long.
-        look: () -> the clock that dates rows, and one that nobody sets, both at one moment.
-        lease: seconds for which the duty is held.
-        batch: rows of one transaction.
-        waits: for reconciliation, so that nothing goes that it has not seen: "yes", "no", or
-            "auto", wherever it was done in increments.
-        days: the partitions, where the tables have some: they go whole, and what has to stay longer
-            than the rest of its day goes row by row.
+        ledgers: the database.
+        owner: this instance's name, different for each instance.
+        stub_retention: seconds that a stub is kept after it was settled.
+        log_retention: seconds that a consume log is kept after the effect, and at least as long as
+            the stub exists. A closed escalation is kept for the same time.
+        look: () -> one reading of two clocks: the clock that dates rows, and a monotonic clock.
+        lease: seconds that the duty lasts. Default 60.
+        batch: most rows of one transaction. Default 1000.
+        waits: whether rows stay until reconciliation has seen them: "yes", "no" or "auto". "auto"
+            means yes if the database is reconciled in increments. Default "auto".
+        days: the partitions, if the tables have some. A partition is dropped as a whole. If some
+            of its rows must stay longer, its rows are removed one by one.
 
     Raises:
         ConfigurationError: when a number is not positive.
@@ -168,10 +172,10 @@ class Retention:
         self._looked_at = -math.inf
 
     def run_once(self, now: float) -> RetentionCounts:
-        """Remove one batch of each: stubs, logs, free keys, results of calls, closed escalations.
+        """Remove one batch each of stubs, logs, free keys, call results and closed escalations.
 
-        Nothing is removed when another instance has the duty. Raises whatever the database raises;
-        nothing is half done then.
+        Removes nothing if another instance has the duty. Raises what the database raises; each
+        batch is one transaction, so none is half done.
         """
         if not self._ledgers.take(now, self._owner, self._lease):
             return RetentionCounts(has_duty=False)
@@ -203,8 +207,8 @@ class Retention:
         return msgspec.structs.replace(counts, **rows)
 
     def _look(self, until: float) -> WatchedTime | None:
-        """Look at the clocks and tell of a jump; None: the duty is another's by now."""
-        # Not `now`: the database may have kept `take` waiting since then.
+        """Read the clocks, and log a jump; None: another instance has the duty now."""
+        # A new reading instead of `now`: the database may have made `take` wait.
         reading, gap = self._read(), unwatched_max(self._stub_retention)
         earlier = self._ledgers.watched()
         known = (
@@ -222,7 +226,7 @@ class Retention:
         return known
 
     def _gate(self) -> float:
-        """Return the time from which everything stays because it was not reconciled."""
+        """Return the time from which all rows stay, because they are not reconciled yet."""
         reconciled = self._ledgers.reconciled_until()
         if self._waits == "no" or (self._waits == "auto" and reconciled is None):
             return math.inf
@@ -231,7 +235,7 @@ class Retention:
     def _whole_days(
         self, known: WatchedTime, gate: float, owner: str, until: float, limit: int
     ) -> RemovedRows | None:
-        """Make partitions ahead and drop old ones, where there are some; now and then is enough."""
+        """Make future partitions and drop old ones, if there are any, every `LOOK_SECONDS`."""
         now, args = known.last.wall, (owner, until, limit)
         if self._days is None or self._looked_at <= now < self._looked_at + LOOK_SECONDS:
             return RemovedRows(0, False)

@@ -1,4 +1,4 @@
-"""What retention removes from in a database: its ledgers, and partitions where it has some."""
+"""Make the ledgers of a database for retention, and its partitions if it has some."""
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.escalate.sql_closed_escalations import SqlClosedEscalations
@@ -8,7 +8,7 @@ from reliable_mq.retention.sql_retention import SqlRetention
 
 
 def retention_ledgers(database: Database) -> SqlRetention:
-    """Return what retention removes from, in a database."""
+    """Return the ledgers of a database, for retention."""
     return SqlRetention(
         database.engine,
         stubs=database.stubs,
@@ -25,7 +25,7 @@ def retention_ledgers(database: Database) -> SqlRetention:
 
 
 def partitions_of(database: Database, ledgers: SqlRetention | None = None) -> SqlPartitions:
-    """Return the partitions of a database whose tables have some."""
+    """Return the partitions of a database with partitioned tables."""
     return SqlPartitions(
         database.engine,
         stubs=database.stubs,

@@ -1,9 +1,9 @@
-"""Drops partitions of stubs and consume logs, a day each, on PostgreSQL (P7).
+"""Drop daily partitions of stubs and consume logs on PostgreSQL (P7).
 
-Dropping a partition costs what renaming a file does, however many rows it has. It goes only when
-every row in it may go; a day in which one stub is not settled stays, and its rows are removed one
-by one as in a table without partitions. Every step gives up after a tenth of a second when somebody
-holds what it wants to lock: senders wait no longer than that, and the next sweep tries again.
+To drop a partition costs as little as to rename a file, however many rows it has. A partition is
+dropped only if all its rows may be removed. If one stub of a day is not settled, the partition
+stays, and its rows are removed one by one, as in a table without partitions. Every step gives up
+after 0.1 s if it does not get its lock. So senders wait no longer, and the next sweep tries again.
 """
 
 import logging
@@ -26,12 +26,12 @@ class SqlPartitions:
     """The partitions of one database.
 
     Args:
-        engine: of a PostgreSQL.
-        stubs: the message stubs, partitioned by message id.
-        logs: the consume log, too.
-        dependents: tables whose rows go with a day of stubs or of logs: what other databases told
-            of the stubs, the business keys of the logs; each by `message_id`.
-        ledgers: keeps the duty and the marks.
+        engine: the engine of a PostgreSQL database.
+        stubs: the message stub table, partitioned by message id.
+        logs: the consume log, also partitioned by message id.
+        dependents: two tables whose rows are removed with a day: the notices of other databases
+            (with stubs) and the business keys (with logs). Both have a column `message_id`.
+        ledgers: stores the duty and the marks.
     """
 
     def __init__(
@@ -51,23 +51,24 @@ class SqlPartitions:
         self._ledgers = ledgers
 
     def ensure(self, now: float) -> list[str]:
-        """Make the partitions of today and of the next days; return the new ones."""
+        """Make the partitions of today and the next days; return the names of the new ones."""
         return self._partitions.ensure(now)
 
     def remove_stub_days(
         self, before: float, owner: str, until: float, limit: int
     ) -> RemovedRows | None:
-        """Drop the days of which every stub was settled before a time; `rows` counts days.
+        """Drop the days on which every stub was settled before a time; `rows` counts days.
 
-        None: the duty is another's by now.
+        None: another instance has the duty now.
         """
         return self._remove(self._stubs, self._told, before, owner, until, limit)
 
     def remove_log_days(
         self, before: float, owner: str, until: float, limit: int
     ) -> RemovedRows | None:
-        """Drop the days of which every message was consumed before a time, and whose stubs are
-        gone; as above.
+        """Drop the days on which every message was consumed before a time and has no stub left.
+
+        Returns the same as `remove_stub_days`.
         """
         return self._remove(self._logs, self._keys, before, owner, until, limit)
 
@@ -83,7 +84,7 @@ class SqlPartitions:
                     if self._has_rows_to_keep(connection, table, day, before):
                         continue
                     if self._remove_dependents(connection, dependent, day, limit):
-                        return RemovedRows(dropped, True)  # the rest of them the next time
+                        return RemovedRows(dropped, True)  # the next run removes more of them
                     if self._drop(connection, table, day, before):
                         dropped += 1
             except OperationalError as error:
@@ -93,7 +94,7 @@ class SqlPartitions:
     def _has_rows_to_keep(
         self, connection: Connection, table: Table, day: Day, before: float
     ) -> bool:
-        """Say whether something in a day may not go yet."""
+        """Say whether a day has a row that must stay."""
         part = table.to_metadata(MetaData(), name=day.table(table.name))
         at = utc_datetime(before)
         if table is self._stubs:
@@ -112,7 +113,7 @@ class SqlPartitions:
     def _remove_dependents(
         self, connection: Connection, table: Table, day: Day, limit: int
     ) -> bool:
-        """Remove some of the rows that go with a day; say whether there were any."""
+        """Remove at most `limit` dependent rows of a day; say whether there were any."""
         low, high = day.bounds
         some = select(table.c.message_id).where(
             table.c.message_id >= low, table.c.message_id < high
@@ -123,7 +124,7 @@ class SqlPartitions:
         return bool(found)
 
     def _drop(self, connection: Connection, table: Table, day: Day, before: float) -> bool:
-        """Drop a day's partition, after another look at it with all writers of it kept out."""
+        """Lock the partition of a day against writers, check it again, and drop it."""
         quoted = self._engine.dialect.identifier_preparer.quote
         name = quoted(day.table(table.name))
         be_brief(connection)

@@ -1,8 +1,10 @@
-"""Removes settled stubs and consumed logs of one database, in small transactions.
+"""Remove settled stubs and consumed logs of one database, in small transactions.
 
-Table `<prefix>retention` has one row: who has the duty, and a mark for each ledger, before which
-messages may be gone from it, which is committed together with every removal. A log goes only when
-its stub is gone: as long as there is a stub, a person or a repair may send its message again.
+Table `<prefix>retention` has one row. It has the owner of the duty, and one mark for each ledger.
+Messages before the mark may have been removed from the ledger. Every removal commits the mark, too.
+
+A log is removed only after its stub. As long as the stub exists, a person or a repair may send the
+message again.
 """
 
 from collections import defaultdict
@@ -42,27 +44,27 @@ RemoveOld = Callable[[Connection, float, int], int]
 Ledger = Literal["stubs", "logs"]
 
 LEASES_BEYOND = 10
-"""No lease lies so many of its lengths ahead, unless a clock was wrong."""
+"""A lease that ends more than this many lease lengths ahead was written by a wrong clock."""
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _START = (_BEGINNING, "", "")
 
 
 class SqlRetention:
-    """What retention does in one database. Every method is one transaction, or two.
+    """The statements of retention on one database. Every method is one transaction or two.
 
-    Invariant: a mark never decreases, and nothing younger is removed from its ledger.
+    Invariant: a mark never decreases, and no row that is younger than the mark is removed.
 
     Args:
         engine: the database.
         stubs: the message stubs.
-        logs: the consume log beside them.
-        told: what other databases told of the stubs; goes with them.
-        keys: the business keys that messages had their effect under; go with their logs.
+        logs: the consume log of the same database.
+        told: the notices of other databases; removed with their stubs.
+        keys: the business keys of consumed messages; removed with their logs.
         duties: the table of the duty.
-        watched: the table of what is known of the clocks.
-        remove_calls: (connection, now, limit) -> how many results of idempotent calls it removed.
-        remove_escalations: (connection, before, limit) -> how many that were closed it removed.
+        watched: the table with the watched time.
+        remove_calls: (connection, now, limit) -> number of results of idempotent calls removed.
+        remove_escalations: (connection, before, limit) -> number of closed escalations removed.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class SqlRetention:
                     duty.owner.is_(None),
                     duty.owner == bindparam("me"),
                     duty.lease_until <= bindparam("at"),
-                    # It was written under a clock that was ahead: nobody may wait for that.
+                    # A clock that was ahead wrote this lease: do not wait until it expires.
                     duty.lease_until > bindparam("beyond"),
                 ),
             )
@@ -112,7 +114,7 @@ class SqlRetention:
         self._said = select(duty.reconciled_until, known.label("known")).where(this)
         of_stubs, of_logs = stubs.c.update_date, logs.c.consume_date
         self._newest = [
-            # Nothing that a driver cannot read: what somebody wrote may be infinity.
+            # Skip dates that a driver cannot read: another program may have written infinity.
             select(func.max(date)).where(rows, date > _BEGINNING, date <= bindparam("at"))
             for date, rows in ((of_stubs, settled_rows(stubs)), (of_logs, consumed_rows(logs)))
         ]
@@ -127,7 +129,7 @@ class SqlRetention:
         stub = stubs.c
         self._old_stubs = (
             select(stub.seq, stub.message_id, stub.update_date)
-            # What somebody made of a status goes by no time.
+            # Only settled rows: a row with an unknown status is never removed by age.
             .where(
                 settled_rows(stubs),
                 stub.update_date < bindparam("before"),
@@ -137,15 +139,16 @@ class SqlRetention:
             .limit(bindparam("limit"))
             .with_for_update(skip_locked=True)
         )
-        # A million that are to arrive later may be the oldest: they are passed once in a sweep.
+        # The oldest rows may be many that must stay, such as delayed messages. So a sweep reads
+        # them once only.
         self._next_stubs = self._old_stubs.where(stub.update_date >= bindparam("date"))
         self._remove_stubs = delete(stubs).where(is_among(stub.seq, "seqs", dialect))
         self._remove_told = delete(told).where(is_among(told.c.message_id, "ids", dialect))
 
     def _find_and_remove_logs(self, stubs: Table, logs: Table, keys: Table, dialect: str) -> None:
         stub, log, key = stubs.c, logs.c, keys.c
-        # In the order of time and key, so that what stays behind because its stub is still there is
-        # passed once in a sweep, and each statement looks at as many rows as it is told to.
+        # In the order of time and key: a sweep reads a log whose stub still exists once only, and
+        # each statement reads no more rows than its limit.
         place = (log.consume_date, log.consumer_group, log.message_id)
         behind = or_(
             log.consume_date > bindparam("date"),
@@ -164,7 +167,7 @@ class SqlRetention:
             select(*place)
             .where(
                 consumed_rows(logs),
-                log.confirm_time.is_(None),  # else another database has yet to be told of it
+                log.confirm_time.is_(None),  # otherwise a notice is still to be sent
                 log.consume_date >= bindparam("date"),
                 log.consume_date < bindparam("before"),
                 behind,
@@ -172,7 +175,7 @@ class SqlRetention:
             .order_by(*place)
             .limit(bindparam("limit"))
         )
-        # Asked for by id: as part of the statement above a planner may read all stubs instead.
+        # A separate statement by id: as a part of the one above, a planner may read all stubs.
         self._with_stub = select(stub.message_id).where(is_among(stub.message_id, "ids", dialect))
         self._remove_logs = delete(logs).where(
             log.consumer_group == bindparam("group"), is_among(log.message_id, "ids", dialect)
@@ -187,7 +190,7 @@ class SqlRetention:
             .order_by(key.lease_until)
             .limit(bindparam("limit"))
         )
-        # A message may take a key at this moment; then it is no longer free.
+        # The conditions are repeated: a message may claim a key at this moment.
         self._remove_free_keys = delete(keys).where(
             key.consumer_group == bindparam("group"),
             is_among(key.key_digest, "digests", dialect),
@@ -195,7 +198,7 @@ class SqlRetention:
         )
 
     def take(self, now: float, owner: str, lease: float) -> bool:
-        """Take the duty, or keep it; False: another instance has it."""
+        """Take the duty or renew it, for `lease` seconds; False: another instance has it."""
         times = {"at": now, "until": now + lease, "beyond": now + LEASES_BEYOND * lease}
         values = {"me": owner} | {name: utc_datetime(time) for name, time in times.items()}
         with self._engine.begin() as connection:
@@ -208,11 +211,11 @@ class SqlRetention:
                 marks = dict.fromkeys(("stubs_removed_until", "logs_removed_until"), _BEGINNING)
                 connection.execute(insert(self._duties), {"duty": ROWS_DUTY, **marks})
                 return self._takes(connection, values)
-        except IntegrityError:  # another one made it at this moment, to have the duty
+        except IntegrityError:  # another instance inserted the row at this moment
             return False
 
     def _takes(self, connection: Connection, values: dict[str, Any]) -> bool:
-        """Take the duty if it is to be had, and see what is said beside it."""
+        """Take the duty if it is free, and read the other columns of its row."""
         if connection.execute(self._take, values).rowcount != 1:
             return False
         said = connection.execute(self._said).one()
@@ -220,25 +223,25 @@ class SqlRetention:
         return True
 
     def reconciled_until(self) -> float | None:
-        """Return the time from which nothing was reconciled when the duty was taken.
+        """Return the time up to which all was reconciled when the duty was taken.
 
-        None: nobody reconciles in increments.
+        None: the database is not reconciled in increments.
         """
         return None if self._gate is None else self._gate.timestamp()
 
     def watched(self) -> WatchedTime | None:
-        """Return what was known of the clocks when the duty was taken; None: nobody had looked."""
+        """Return the watched time as of when the duty was taken; None: none was recorded."""
         return self._known
 
     def newest(self, now: float) -> float | None:
-        """Return when a stub was settled or a message consumed last, by `now`; None: never."""
+        """Return when a stub was settled or a message consumed last, up to `now`; None: never."""
         at = {"at": utc_datetime(now)}
         with self._engine.begin() as connection:
             found = [connection.execute(newest, at).scalar() for newest in self._newest]
         return max((each.timestamp() for each in found if each is not None), default=None)
 
     def note_watched(self, known: WatchedTime, owner: str, until: float) -> bool:
-        """Write what is known of the clocks; False: the duty is another's by now."""
+        """Write the watched time; False: another instance has the duty now."""
         with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return False
@@ -247,9 +250,9 @@ class SqlRetention:
         return True
 
     def removed_until(self) -> tuple[float | None, float | None]:
-        """Return the times before which messages may be gone: (from the stubs, from the logs).
+        """Return the marks (of stubs, of logs): older messages may have been removed.
 
-        None: nothing is.
+        None: nothing was removed.
         """
         with self._engine.begin() as connection:
             stubs, logs = connection.execute(self._marks).first() or (_BEGINNING, _BEGINNING)
@@ -258,9 +261,9 @@ class SqlRetention:
     def remove_stubs(
         self, before: float, owner: str, until: float, limit: int
     ) -> RemovedRows | None:
-        """Remove stubs that were settled before a time; None: the duty is another's by now.
+        """Remove stubs that were settled before a time; None: another instance has the duty now.
 
-        Each call goes on where the last one ended, and begins anew when it came to the end.
+        Each call continues where the last one ended. At the end it starts again.
         """
         with self._removal() as connection:
             if not self.keeps(connection, owner, until):
@@ -273,7 +276,7 @@ class SqlRetention:
             ).all()
             if rows:
                 connection.execute(self._remove_stubs, {"seqs": [row.seq for row in rows]})
-                # What other databases told of a stub is of no use without it.
+                # Notices are of no use without their stub.
                 connection.execute(self._remove_told, {"ids": [row.message_id for row in rows]})
                 self.move_mark(connection, "stubs", rows[-1].update_date)
         is_full = len(rows) == limit
@@ -283,10 +286,10 @@ class SqlRetention:
     def remove_logs(
         self, before: float, owner: str, until: float, limit: int
     ) -> RemovedRows | None:
-        """Look at `limit` logs of messages consumed before a time; remove those without a stub.
+        """Check `limit` logs of messages consumed before a time; remove those without a stub.
 
-        Each call goes on where the last one ended, and begins anew when it came to the end. None:
-        as above.
+        Each call continues where the last one ended. At the end it starts again. None: another
+        instance has the duty now.
         """
         date, group, message_id = self._swept
         values = {"date": date, "group": group, "id": message_id, "limit": limit}
@@ -302,7 +305,7 @@ class SqlRetention:
                 if row.message_id not in staying:
                     removable[row.consumer_group].append(row.message_id)
             for name, gone in removable.items():
-                # No two transactions want these: CONSUMED is for ever, and the duty is ours.
+                # No lock conflicts: CONSUMED rows do not change, and only we have the duty.
                 for statement in (self._remove_keys, self._remove_logs):
                     connection.execute(statement, {"group": name, "ids": gone})
             if removable:
@@ -314,9 +317,10 @@ class SqlRetention:
     def remove_free_keys(
         self, before: float, owner: str, until: float, limit: int
     ) -> RemovedRows | None:
-        """Remove business keys whose last attempt failed before a time; None: as above.
+        """Remove business keys whose last attempt failed before a time.
 
-        Those that a message had its effect under go with its log.
+        A key of a consumed message is not removed here, but with the log of the message. None:
+        another instance has the duty now.
         """
         with self._removal() as connection:
             if not self.keeps(connection, owner, until):
@@ -332,7 +336,7 @@ class SqlRetention:
         return RemovedRows(len(rows), len(rows) == limit)
 
     def remove_calls(self, now: float, owner: str, until: float, limit: int) -> RemovedRows | None:
-        """Remove results of idempotent calls whose own window is over; None: as above."""
+        """Remove results of idempotent calls whose own window is over; None: the duty is lost."""
         with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return None
@@ -342,7 +346,7 @@ class SqlRetention:
     def remove_escalations(
         self, before: float, owner: str, until: float, limit: int
     ) -> RemovedRows | None:
-        """Remove escalations that were closed before a time; None: as above."""
+        """Remove escalations that were closed before a time; None: the duty is lost."""
         with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return None
@@ -351,9 +355,10 @@ class SqlRetention:
 
     @contextmanager
     def _removal(self) -> Iterator[Connection]:
-        """Begin a transaction whose loss with the power would do no harm: it is done again.
+        """Begin a transaction that may be lost in a power failure: retention then repeats it.
 
-        Rows and mark are lost together, in the order of the commits; so nobody has to wait for it.
+        Rows and mark are in one commit, and commits are lost from the newest on. So the commit
+        need not wait for the disk (PostgreSQL's `synchronous_commit = off`).
         """
         with self._engine.begin() as connection:
             if self._engine.dialect.name == "postgresql":
@@ -361,17 +366,17 @@ class SqlRetention:
             yield connection
 
     def keeps(self, connection: Connection, owner: str, until: float) -> bool:
-        """Renew the duty, in the transaction of a removal, if it is still ours."""
+        """Renew the duty in the transaction of a removal; False: it is no longer ours."""
         values = {"me": owner, "until": utc_datetime(until)}
         return connection.execute(self._keep, values).rowcount == 1
 
     def move_mark(self, connection: Connection, ledger: Ledger, moment: datetime) -> None:
-        """Note, in the transaction of a removal, from before when messages may be gone from it."""
+        """Move the mark of a ledger forward, in the transaction of a removal."""
         connection.execute(self._move_mark[ledger], {"mark": moment})
 
 
 def _later(column: Column[datetime]) -> ColumnElement[datetime]:
-    """Return the parameter `mark`, or what is there when that is later."""
+    """Return the later one of the parameter `mark` and the column's value."""
     mark: ColumnElement[datetime] = bindparam("mark", type_=column.type)
     return case((column < mark, mark), else_=column)
 

@@ -1,4 +1,4 @@
-"""Runs retention again and again, a small part of the time. Receives an event that ends it."""
+"""The loop that runs retention, a small part of the time, until the caller's event is set."""
 
 import logging
 import time
@@ -12,16 +12,17 @@ from reliable_mq.runtime.stopped import StopSignal
 log = logging.getLogger(__name__)
 
 PART = 0.03
-"""The part of the time in which rows are removed, as long as there are any."""
+"""The part of the time that removals take, while there are rows to remove."""
 IDLE_SECONDS = 60.0
-"""How often it is looked whether something has become old."""
+"""Seconds between two runs when there is nothing to remove."""
 TOLD_SECONDS = 600.0
+"""Seconds between two log lines while there are rows to remove."""
 
 
 def run_forever(
     retention: Retention, stopped: StopSignal, clock: Callable[[], float] = time.time
 ) -> None:
-    """Run until `stopped`."""
+    """Run retention until `stopped` is set."""
     faults = FaultLog(log, "retention")
     removed: Counter[str] = Counter()
     told = time.monotonic()
@@ -42,5 +43,5 @@ def run_forever(
 
 
 def pause_after(counts: RetentionCounts, took: float) -> float:
-    """Return how long to wait after a run that took `took` seconds."""
+    """Return the seconds to wait after a run that took `took` seconds."""
     return took * (1 / PART - 1) if counts.is_full else IDLE_SECONDS

@@ -1,28 +1,28 @@
-"""How long things are kept and how long they may come again, and whether that fits (P7). Pure.
+"""Check that retention is longer than all windows in which a message can come again (P7). Pure.
 
-A consumed message is known by its consume log. As long as a copy of it can still arrive, its log
-has to be there; so what is forgotten has to be older than every window in which one could.
+A consumed message is recognised by its consume log. So the log must stay as long as a copy of the
+message can still arrive, by a replay, a resend or a retry.
 """
 
 import msgspec
 
 from reliable_mq.errors import ConfigurationError
 
-_SEND_STEPS = 3  # name servers are asked, a connection is made, an answer is awaited
+_SEND_STEPS = 3  # ask name servers, connect, wait for the answer
 HALF_SECONDS = 7_200.0
-"""How long brokers may ask for a half message. Apache's default is 15 times in 15 minutes; the rest
-is for a broker that was away meanwhile."""
+"""Seconds during which brokers may send check-backs for a half message. Apache's default is 15
+check-backs in 15 minutes; the rest is for a broker that was down meanwhile."""
 
 
 class RetentionWindows(msgspec.Struct, frozen=True, kw_only=True):
-    """All windows of an application, seconds. The names are those of the settings.
+    """All windows of an application, in seconds. The first three are settings of the same name.
 
     Attributes:
         stub_retention: how long a settled stub is kept.
         log_retention: how long the log of a consumed message is kept.
-        replay_window: how far back a broker may deliver again.
-        resend_horizon: how long sends of a stub may go on.
-        retry_horizon: how long attempts at a message may go on, of the most patient consumer.
+        replay_window: how far back a broker may deliver messages again.
+        resend_horizon: how long a stub may be sent again.
+        retry_horizon: how long a consumer may retry a message; the longest of all consumers.
     """
 
     stub_retention: float
@@ -33,33 +33,33 @@ class RetentionWindows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def contradictions(windows: RetentionWindows, *, is_kept: bool = False) -> list[str]:
-    """Return a sentence for each pair of windows that contradict each other.
+    """Return one sentence for each pair of windows that contradict each other.
 
     Args:
         windows: the windows.
-        is_kept: nothing is ever removed, so it does not matter when it would be.
+        is_kept: nothing is ever removed, so there is no contradiction. Default False.
     """
     return [] if is_kept else _of_retention(windows)
 
 
 def send_seconds(request_timeout: float, retries: int) -> float:
-    """Return how long one send may take, seconds.
+    """Return the seconds that one send may take.
 
     Args:
-        request_timeout: seconds that one request waits, of the client's settings.
-        retries: how often a send that failed is tried again, of the same.
+        request_timeout: seconds that one request waits: a setting of the client.
+        retries: how often a failed send is retried: a setting of the client.
     """
     return request_timeout * max(_SEND_STEPS, retries + 1)
 
 
 def lease_doubt(resend_lease: float, send: float) -> str | None:
-    """Return what is to be said of a lease that is shorter than one send may take, None: nothing.
+    """Return a warning if the lease is not longer than one send may take, else None.
 
-    It breaks no promise: what two schedulers send at the same time is a duplicate.
+    A short lease breaks no guarantee: two schedulers that send the same message make a duplicate.
 
     Args:
-        resend_lease: seconds.
-        send: what `send_seconds` says.
+        resend_lease: seconds that a claim of the scheduler lasts.
+        send: seconds that one send may take, from `send_seconds`.
     """
     if resend_lease > send:
         return None
@@ -78,43 +78,43 @@ def _of_retention(windows: RetentionWindows) -> list[str]:
         (
             logged < kept,
             f"log_retention={logged:g} is shorter than stub_retention={kept:g}",
-            "a stub that can be sent again needs the logs of those who have consumed it",
+            "a stub that can be sent again needs the logs of the groups that have consumed it",
         ),
         (
             logged < windows.replay_window,
             f"log_retention={logged:g} is shorter than replay_window={windows.replay_window:g}",
-            "what a broker can still deliver again would have its effect twice",
+            "a message that a broker can still deliver again would have its effect twice",
         ),
         (
             logged < windows.resend_horizon,
             f"log_retention={logged:g} is shorter than {resends}",
-            "a group that has consumed a message would get it again, and not know it",
+            "a group that has consumed a message would get it again and not recognise it",
         ),
         (
             logged < windows.retry_horizon,
             f"log_retention={logged:g} is shorter than {retries}",
-            "a message that is still tried would have its effect twice",
+            "a message that is still retried would have its effect twice",
         ),
         (
             kept < HALF_SECONDS,
-            f"stub_retention={kept:g} is shorter than {HALF_SECONDS:g} s of questions for halves",
-            "a broker may ask for a half message so late, and would find that its stub is gone",
+            f"stub_retention={kept:g} is shorter than the {HALF_SECONDS:g} s of check-backs",
+            "a broker may still send a check-back for a half message when its stub is removed",
         ),
     )
     return [f"{which}: {why}" for is_short, which, why in too_short if is_short]
 
 
 def check_windows(windows: RetentionWindows, *, is_kept: bool = False) -> None:
-    """Refuse windows that contradict each other; arguments as of `contradictions`.
+    """Check that no windows contradict each other. The arguments are those of `contradictions`.
 
     Raises:
-        ConfigurationError: names them.
+        ConfigurationError: when some do. The text names them.
     """
     if found := contradictions(windows, is_kept=is_kept):
         raise ConfigurationError("; ".join(found))
 
 
 def horizon(waits: tuple[float, ...], times: int) -> float:
-    """Return how long a ladder of waits lasts that is climbed so many times."""
+    """Return the sum of the first `times` waits of a ladder. Its last wait repeats."""
     most = waits[-1] * max(times - len(waits), 0)
     return sum(waits[:times]) + most

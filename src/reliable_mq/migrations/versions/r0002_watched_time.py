@@ -1,4 +1,4 @@
-"""The table in which retention keeps what it knows of the clocks (P7).
+"""The table in which retention stores its watched time (P7).
 
 Revision 0002, after 0001.
 """

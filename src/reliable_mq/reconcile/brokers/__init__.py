@@ -1,1 +1,1 @@
-"""Ledgers of brokers: store directories and running clusters as columns, rows and Spark sources."""
+"""Read the ledgers of brokers, from store directories and running clusters, as Spark sources."""

@@ -1,8 +1,8 @@
-"""Which records of a store's log can still be read by a consumer, told by queues and settings.
+"""Find the records of a store's log that consumers can still read, by queues and settings.
 
-Receives the path of a store and what `file_store` saw of its queues; hands on from where in the log
-a queue lists its messages. A record of the queue before that place lies in the log, but nobody can
-pull it: its topic was deleted. Files are opened for reading only.
+Receives the path of a store and facts about its queues from `file_store`. Returns the log offset
+from which a queue lists its messages. Earlier records of the queue are in the log, but no consumer
+can pull them: their topic was deleted. Files are opened for reading only.
 
 Apache's broker removes the queues of a deleted topic. The bundled broker keeps them, and removes
 the topic from its settings. Source: Apache RocketMQ `DefaultMessageStore.cleanUnusedTopic`.
@@ -20,15 +20,16 @@ Listed = tuple[str, int, int]
 
 
 class Listing:
-    """Tells from which log offset on a queue lists its messages.
+    """Finds the log offset from which a queue lists its messages.
 
-    It looks once at each queue. Workers make one for each partition.
+    It reads each queue once. Workers make one `Listing` for each partition.
 
     Args:
         store: the store directory.
-        sure_end: up to here the queues know of all records.
-        is_ours: whether the bundled broker wrote the store last.
-        late: queues that begin with their first unit, so that earlier records may not be listed.
+        sure_end: the log offset up to which the queues list all records.
+        is_ours: whether the bundled broker was the last to write the store.
+        late: queues that begin with their first unit, so that earlier records may be unlisted.
+            Default: none.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Listing:
         self._is_read = False
 
     def __call__(self, topic: str, queue_id: int) -> int:
-        """Return the log offset before which the queue lists no record."""
+        """Return the log offset from which the queue lists its records."""
         queue = (topic, queue_id)
         if queue not in self._asked:
             is_there = self._has_topic(topic) if self._is_ours else self._has_queue(topic, queue_id)
@@ -58,4 +59,4 @@ class Listing:
                 with suppress(OSError, ValueError):
                     self._topics = topic_names(path.read_bytes())
                     break
-        return self._topics is None or topic in self._topics  # without settings nobody knows
+        return self._topics is None or topic in self._topics  # None: unknown, without settings

@@ -1,7 +1,7 @@
-"""What the bundled broker noted of its own log: from where on its segments must be there.
+"""Read the bundled broker's note about its own log: where the log begins.
 
-Receives the path of a store; hands on what the note says, as far as it may be believed. The broker
-refuses a store that lacks a noted segment; reconciliation reads on and names what is missing.
+Receives the path of a store. Returns the note if it is current. The broker refuses a store that
+lacks a noted segment. Reconciliation reads such a store, and reports what is missing.
 """
 
 from contextlib import suppress
@@ -29,11 +29,11 @@ def has_note(store: Path) -> bool:
 
 
 def noted_start(store: Path) -> int | None:
-    """Return the log offset from which on the broker knows its log; None: nobody knows.
+    """Return the log offset at which, by the note, the log begins; None: unknown.
 
-    Retention notes where the log begins before it removes a segment. So ask this after the segments
-    were listed. A note is of no use when another broker wrote to the store since: then the
-    checkpoint is newer. Source: Apache RocketMQ `StoreCheckpoint` for its first eight bytes.
+    Retention writes the note before it removes a segment. So list the segments first, and call this
+    after. The note is not current if another broker wrote to the store since: then the checkpoint
+    is newer. Source: Apache RocketMQ `StoreCheckpoint` for its first eight bytes.
     """
     with suppress(OSError, msgspec.MsgspecError):
         with (store / _CHECKPOINT).open("rb") as file:

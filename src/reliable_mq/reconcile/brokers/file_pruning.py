@@ -1,7 +1,7 @@
-"""Which partitions of a commit log can hold what a query asks for, told without reading them.
+"""Select the partitions of a commit log that can contain the records of a query.
 
-By log offsets exactly. By store times because a log is written in their order: a broker's clock may
-be set back, so a partition is left out only when it is an hour away from what is asked for.
+Log offsets decide exactly. Store times decide because a log is written in their order. A broker's
+clock may be set back, so a partition is left out only if it is an hour away from the wanted time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,11 +20,12 @@ _PLACE, _TIME = "commit_log_offset", "store_time"
 def can_hold(
     partitions: Sequence[LogPartition], conditions: Iterable[Condition]
 ) -> list[LogPartition]:
-    """Return the partitions of a log that may hold records for which all conditions hold.
+    """Return the partitions of a log that may have records for which all conditions hold.
 
     Args:
-        partitions: all of the log, in its order.
-        conditions: those on other columns than `commit_log_offset` and `store_time` say nothing.
+        partitions: all partitions of the log, in its order.
+        conditions: conditions of the query. Only those on `commit_log_offset` and `store_time`
+            count.
     """
     chosen = list(partitions)
     for each in conditions:
@@ -47,7 +48,7 @@ def _has_place(part: LogPartition, operator: str, place: int) -> bool:
 
 
 def _of_time(parts: list[LogPartition], operator: str, time: datetime) -> list[LogPartition]:
-    """Leave out what begins too late, and what is followed by something that begins too early."""
+    """Drop partitions that begin too late, and those whose following partition begins too early."""
     begins = [_first_time(part) for part in parts]
     chosen = []
     for part, begin, following in zip(parts, begins, [*begins[1:], None], strict=False):
@@ -62,7 +63,7 @@ def _of_time(parts: list[LogPartition], operator: str, time: datetime) -> list[L
 
 
 def _first_time(part: LogPartition) -> datetime | None:
-    """Return when the first record of a partition was stored; None where none begins there."""
+    """Return the store time of the first record of a partition. None: no record begins there."""
     if not part.path:
         return None
     with suppress(OSError, OverflowError, ValueError), Path(part.path).open("rb") as file:

@@ -1,7 +1,7 @@
-"""The consume queues of a store, and how far its groups have come, read without opening the store.
+"""The reader of a store's consume queues and committed offsets. It does not open the store.
 
-Receives the path of a store directory, of a running broker or a copy, ours or Apache's. Hands on
-which messages each queue still has, the units of a queue, when a delayed message is due, and the
+Receives the path of a store directory, of a running broker or a copy, ours or Apache's. Returns the
+messages that each queue still has, the units of a queue, the due times of delayed messages, and the
 committed offsets. It opens files for reading only.
 
 Source: Apache RocketMQ `ConsumeQueue`, `ConsumerOffsetManager`, `ScheduleMessageService`.
@@ -43,7 +43,7 @@ QUEUE_SCHEMA = pa.schema(
 
 
 class QueueFiles:
-    """The files of one consume queue, read without opening a queue."""
+    """The files of one consume queue, for reading only."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,16 +53,16 @@ class QueueFiles:
 
     @property
     def size(self) -> int:
-        """How many bytes the files have, whatever is in them."""
+        """The size of all files in bytes, including blank units."""
         return sum(path.stat().st_size for _, path in self._files)
 
     def _unit(self, index: int) -> tuple[int, int]:
-        """Return (log offset, size) of a unit; size 0 where none was written."""
+        """Return (log offset, size) of a unit. Size 0: it was not written."""
         data = self.read_units(index, 1)
         return _UNIT.unpack(data)[:2] if len(data) == _UNIT.size else (0, 0)
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first and one past the last unit that the files hold, blanks included."""
+        """Return the first unit of the files, and the one after the last, including blanks."""
         if not self._files:
             return 0, 0
         last_begin, last_path = self._files[-1]
@@ -71,7 +71,7 @@ class QueueFiles:
         return low, _first_index(low, high, lambda index: self._unit(index)[1] <= 0)
 
     def first_at_or_after(self, log_offset: int) -> tuple[int, int] | None:
-        """Return (unit, its log offset) of the first one at or behind `log_offset`, or None."""
+        """Return (unit, its log offset) of the first unit at or after `log_offset`, or None."""
         low, high = self.bounds()
 
         def is_behind(index: int) -> bool:
@@ -82,20 +82,20 @@ class QueueFiles:
         return (found, self._unit(found)[0]) if found < high else None
 
     def last(self) -> tuple[int, int]:
-        """Return where the last record lies that this queue knows: its log offset, and its end.
+        """Return the log offset and the end of the last record that this queue lists.
 
-        Both are 0 when it knows none.
+        Both are 0 if it lists none.
         """
         low, high = self.bounds()
         offset, size = self._unit(high - 1) if high > low else (0, 0)
         return (offset, offset + size) if size not in (0, _BLANK_UNIT_SIZE_FIELD) else (0, 0)
 
     def was_written(self) -> bool:
-        """Return whether a message ever lay in this queue, though it may have expired."""
+        """Return whether this queue ever had a message, which may have expired."""
         return self.bounds()[1] > 0
 
     def flaw(self) -> str | None:
-        """Return what is missing of the files, as one clause, or None."""
+        """Return the first missing part of the files as one clause, or None."""
         for (begin, path), (following, _) in zip(self._files, self._files[1:], strict=False):
             size = path.stat().st_size
             if begin + size != following:
@@ -104,7 +104,7 @@ class QueueFiles:
         return None
 
     def read_units(self, index: int, count: int) -> bytes:
-        """Return the bytes of up to `count` units from one on, all of one file."""
+        """Return the bytes of up to `count` units from `index` on, from one file only."""
         at = index * CONSUME_QUEUE_UNIT_SIZE
         for begin, path in reversed(self._files):
             if 0 <= begin <= at:
@@ -114,7 +114,7 @@ class QueueFiles:
         return b""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield what the queue lists, as batches of `QUEUE_SCHEMA`."""
+        """Yield the listed messages of the queue, as batches of `QUEUE_SCHEMA`."""
         for first, units in self._blocks():
             sizes = units["size"].astype(np.int32)
             listed = np.flatnonzero((sizes > 0) & (sizes != _BLANK_UNIT_SIZE_FIELD))
@@ -129,9 +129,10 @@ class QueueFiles:
             yield pa.record_batch(columns, schema=QUEUE_SCHEMA)
 
     def _blocks(self) -> Iterator[tuple[int, Any]]:
-        """Yield the units in the order of the queue, blanks included: (number of the first, units).
+        """Yield blocks of units in the order of the queue, including blanks.
 
-        Units are a numpy array of the fields `offset`, `size` and `tags_code`.
+        A block is (number of its first unit, units). Units are a numpy array with the fields
+        `offset`, `size` and `tags_code`.
         """
         _, high = self.bounds()
         for begin, path in self._files:
@@ -147,10 +148,11 @@ class QueueFiles:
 
 
 class DeliveryTimes:
-    """When delayed messages are due: the delay queues hold it where others hold a tag's hash.
+    """Finds the due times of delayed messages, in the units of the delay queues.
 
-    So it is right whatever delay levels the broker was set to. Queues are read in blocks, and the
-    last block of each is kept: a log meets the messages of a queue in the order of the queue.
+    A unit of a delay queue has the due time in the place of the tag's hash. So the times are right
+    for any delay levels of the broker. Queues are read in blocks. The last block of each queue is
+    kept, because a log has the messages of a queue in their order.
     """
 
     def __init__(self, store: Path) -> None:
@@ -159,7 +161,7 @@ class DeliveryTimes:
         self._queues: dict[int, QueueFiles | None] = {}
 
     def __call__(self, queue_id: int, queue_offset: int, log_offset: int) -> int | None:
-        """Return the time in milliseconds, or None when the queue does not tell."""
+        """Return the time in milliseconds since the epoch, or None if the queue lacks it."""
         first, block = self._blocks.get(queue_id, (0, b""))
         at = (queue_offset - first) * _UNIT.size
         if not 0 <= at < len(block):
@@ -177,13 +179,13 @@ class DeliveryTimes:
             self._queues[queue_id] = QueueFiles(folder) if folder.is_dir() else None
         queue = self._queues[queue_id]
         if queue is not None:
-            with suppress(FileNotFoundError):  # retention took it
+            with suppress(FileNotFoundError):  # retention removed it
                 return queue.read_units(queue_offset, _BLOCK_UNITS)
         return b""
 
 
 def _first_index(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the first index in `low` .. `high` - 1 from which on `holds` is true, else `high`."""
+    """Return the first index in `low` … `high` - 1 from which `holds` is true, else `high`."""
     while low < high:
         middle = (low + high) // 2
         if holds(middle):
@@ -214,19 +216,19 @@ def queues_of(store: Path) -> Iterator[QueueFiles]:
     reraise=True,
 )
 def read_progress(store: str) -> Progress:
-    """Return the committed offsets of a store; without the file none, see `has_progress`.
+    """Return the committed offsets of a store. Without the file there are none; see `has_progress`.
 
-    Apache's broker writes the file in place, so for a moment it may be empty, and its copy from
-    before the first offset is empty, too: what does not read is read again for two seconds.
+    Apache's broker writes the file in place, so it may be empty for a moment. The older copy may be
+    empty, too. So an unreadable file is read again for two seconds.
 
     Raises:
-        StoreError: when the file is there and says nothing that can be read.
+        StoreError: when the file exists but stays unreadable.
     """
     trouble: Exception | None = None
     for path in with_copy(store, OFFSETS):
         try:
             return committed_offsets(path.read_bytes())
-        except (FileNotFoundError, NotADirectoryError):  # the latter: `store` is a file
+        except (FileNotFoundError, NotADirectoryError):  # the second one: `store` is a file
             continue
         except ValueError as error:
             trouble = error
@@ -236,11 +238,11 @@ def read_progress(store: str) -> Progress:
 
 
 def has_progress(store: str, queues: Iterable[QueueFiles]) -> bool:
-    """Return whether it is known how far the groups of a store have come.
+    """Return whether the committed offsets of a store are known.
 
-    A broker writes the file with the first offset that a group commits; that of topics it writes
-    before the first message. Without both, the settings were lost or not copied; and without the
-    first one, when messages of a group's lie in its retry or dead-letter topic.
+    A broker writes the offsets file when a group commits its first offset. It writes the topics
+    file before the first message. If both are missing, they were lost or not copied. If only the
+    offsets file is missing, it was lost if a retry or dead-letter topic has messages.
     """
     if any(path.exists() for path in with_copy(store, OFFSETS)):
         return True
@@ -250,7 +252,7 @@ def has_progress(store: str, queues: Iterable[QueueFiles]) -> bool:
 
 
 def read_groups(store: str) -> frozenset[str]:
-    """Return the consumer groups that a store's settings name; none when they do not read."""
+    """Return the consumer groups in a store's settings; none if they are unreadable."""
     for path in with_copy(store, GROUPS):
         with suppress(OSError, ValueError):
             return group_names(path.read_bytes())
@@ -258,6 +260,6 @@ def read_groups(store: str) -> frozenset[str]:
 
 
 def with_copy(store: str, name: str) -> tuple[Path, Path]:
-    """Return where a broker keeps one of its tables, and the copy from before."""
+    """Return the paths of one of a broker's tables and of its older copy."""
     folder = Path(store) / "config"
     return folder / name, folder / f"{name}.bak"

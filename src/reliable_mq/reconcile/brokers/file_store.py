@@ -1,9 +1,9 @@
-"""A store directory as reconciliation sees it: its commit log in partitions, and what is missing.
+"""The reader of a store directory: its commit log in partitions, and missing files.
 
-Receives the path of a store directory, of a running broker or a copy, ours or Apache's. Hands on
-where its commit log begins and surely reaches to, partitions of it that begin and end between
-records, their records, and the first offset that each queue still has. It opens files for reading
-only and takes no lock, so it disturbs no broker. Consume queues are `file_queues`.
+Receives the path of a store directory, of a running broker or a copy, ours or Apache's. Returns the
+begin and the known end of its commit log, partitions between records, the records, and the first
+offset that each queue still has. It opens files for reading only and takes no lock, so it does not
+disturb a broker. `file_queues` reads the consume queues.
 
 Source: Apache RocketMQ `MappedFileQueue`.
 """
@@ -45,7 +45,7 @@ from reliable_mq.wire.record import decode_record
 
 _MARKS_OF_A_STORE = ("commitlog", "lock", "abort", "checkpoint", "config")
 _CHUNK_SIZE = 8 * 1024 * 1024
-_HEAD_OVERLAP = 64  # so that a head that two chunks share is found whole in the second
+_HEAD_OVERLAP = 64  # so that the second chunk contains a head that crosses the border
 SPLIT_SIZE = 64 * 1024 * 1024
 
 if not RECORD_SIZE_MAX < _CHUNK_SIZE <= SPLIT_SIZE:
@@ -54,13 +54,14 @@ if not RECORD_SIZE_MAX < _CHUNK_SIZE <= SPLIT_SIZE:
 
 @dataclass(frozen=True)
 class LogPartition:
-    """A stretch of one segment, in log offsets: records that begin in `start` .. `stop` - 1.
+    """A part of one segment: the records that begin in the log offsets `start` … `stop` - 1.
 
-    `start` and `stop` lie between records; the last partition of a segment stops at the segment's
-    end. `sure_end`: up to here the consume queues know of records, so that bytes before it that
-    are no record are damage, and bytes behind it are simply the end of the log. `pop_retries`:
-    see `RecordContext`, as (topic, group, topic that the messages were sent to). `is_ours`, `late`:
-    see `Listing`.
+    `start` and `stop` are between records. The last partition of a segment stops at the segment's
+    end. `path` is empty if the segment is missing.
+
+    `sure_end`: the log offset up to which the consume queues list records. Bytes before it that are
+    no record are damage; bytes after it are the end of the log. `pop_retries`: as in
+    `RecordContext`, as (retry topic, group, original topic). `is_ours`, `late`: see `Listing`.
     """
 
     path: str
@@ -75,12 +76,18 @@ class LogPartition:
 
 @dataclass(frozen=True)
 class StoreLayout:
-    """What a store directory holds.
+    """The contents of a store directory.
 
-    `queue_begins`: the first message that each queue has still. `missing`: what is not there though
-    it should be, one clause each; damage of the log itself is found by reading it. `newest_ms`:
-    when the last record was stored that a queue knows, and `oldest_ms` the first one of the log, by
-    the broker's clock, in milliseconds since the epoch; None: there is none, or it does not read.
+    Attributes:
+        log_begin: the log offset at which the log begins.
+        sure_end: the log offset up to which the consume queues list records.
+        partitions: the parts of the log.
+        queue_begins: (topic, queue id) -> the first message that the queue still has.
+        missing: one clause for each missing file or part. Damage inside the log is not included:
+            it is found when the log is read.
+        newest_ms: store time of the last record that a queue lists.
+        oldest_ms: store time of the first record of the log. Both are milliseconds since the epoch
+            by the broker's clock. None: there is no record, or it is unreadable.
     """
 
     log_begin: int
@@ -96,11 +103,11 @@ class StoreLayout:
 def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
     """Find the segments of a store and cut them into partitions.
 
-    What a broker's retention removes while it is looked at makes it look again.
+    If a broker's retention removes files meanwhile, it starts again.
 
     Args:
         store: the store directory (`storePathRootDir`).
-        split_size: about how many bytes one partition has.
+        split_size: approximate bytes of one partition. Default 64 MiB.
 
     Raises:
         StoreError: when `store` is no store directory.
@@ -112,10 +119,10 @@ def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
         raise StoreError(f"{store} is no store directory: {why}")
     if not any((root / mark).exists() for mark in _MARKS_OF_A_STORE):
         raise StoreError(f"{store} is no store directory: it has no folder commitlog")
-    files = sorted(log.iterdir()) if log.is_dir() else []  # made with the first message
+    files = sorted(log.iterdir()) if log.is_dir() else []  # the first message makes the folder
     segments = [path for path in files if is_offset_name(path.name)]
     if files and not segments:
-        raise StoreError(f"{log} holds no segment, but {files[0].name}")
+        raise StoreError(f"{log} has no segment, but {files[0].name}")
     queues = list(queues_of(root))
     newest, sure_end = max((queue.last() for queue in queues), default=(0, 0))
     log_begin = int(segments[0].name) if segments else 0
@@ -127,8 +134,9 @@ def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
         found = queue.first_at_or_after(log_begin)
         low, high = queue.bounds()
         begins[queue.topic, queue.queue_id] = found[0] if found else high
-        # What no unit lies before may have followed records of a topic that was deleted. The queues
-        # of the bundled broker go on counting, so there a queue from 0 on lists all of its records.
+        # If a queue begins with its first unit, an earlier queue of a deleted topic may have had
+        # records before it. The bundled broker keeps counting in the queues of a deleted topic. So
+        # there, a queue that begins at 0 lists all its records.
         if found is not None and found[0] == low and (low > 0 or not is_ours):
             late.append((queue.topic, queue.queue_id, found[1]))
     sample = LogPartition(
@@ -145,7 +153,7 @@ def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
 
 
 def _store_time(segments: list[Path], log_offset: int) -> int | None:
-    """Return when the record at a log offset was stored, None: there is no such record."""
+    """Return the store time of the record at a log offset. None: no record is there."""
     for path in reversed(segments):
         if int(path.name) <= log_offset:
             with path.open("rb") as file:
@@ -164,14 +172,14 @@ def _retries(store: str, queues: list[QueueFiles]) -> tuple[tuple[str, str, str]
 def _missing(
     store: str, queues: list[QueueFiles], segments: list[Path], sure_end: int
 ) -> tuple[str, ...]:
-    if not any(_has_records(path) for path in segments):  # brokers make files before they fill them
+    if not any(_has_records(path) for path in segments):  # a new segment file may be empty
         listed = f"its consume queues list messages up to log offset {sure_end:,}, and commitlog"
         return (f"{listed} holds none: is storePathCommitLog elsewhere?",) if sure_end else ()
     found = [flaw for queue in queues if (flaw := queue.flaw()) is not None]
     if not queues:
-        found.append("it has no consume queues, which tell where the log must end")
+        found.append("it has no consume queues, which show where the log must end")
     if not has_progress(store, queues):
-        found.append(f"it has no config/{OFFSETS}, which tells how far consumer groups have come")
+        found.append(f"it has no config/{OFFSETS}, which has the offsets of consumer groups")
     return tuple(found)
 
 
@@ -186,9 +194,9 @@ def _partitions(
     sample: LogPartition,
     split_size: int,
 ) -> tuple[LogPartition, ...]:
-    """Cut a log into partitions like `sample`, which is empty and lies where the log begins.
+    """Cut a log into partitions like `sample`, which is empty and at the beginning of the log.
 
-    A segment that is not there is one without a path.
+    A missing segment becomes a partition without a path.
     """
     sure_end = sample.sure_end
     widest = max(queues, key=lambda queue: queue.bounds()[1] - queue.bounds()[0], default=None)
@@ -211,7 +219,7 @@ def _partitions(
 
 
 def within(partitions: Sequence[LogPartition], low: int, high: int) -> tuple[LogPartition, ...]:
-    """Return what partitions have of the log between two log offsets that lie between records."""
+    """Cut partitions to the log range `low` … `high` - 1. Both offsets are between records."""
     cut = (
         replace(each, start=max(each.start, low), stop=min(each.stop, high)) for each in partitions
     )
@@ -219,7 +227,7 @@ def within(partitions: Sequence[LogPartition], low: int, high: int) -> tuple[Log
 
 
 def _borders(queue: QueueFiles | None, begin: int, end: int, split_size: int) -> list[int]:
-    """Return log offsets in `begin` .. `end`, about `split_size` apart, where records begin."""
+    """Return starts of records in `begin` … `end`, about `split_size` bytes apart."""
     borders = [begin]
     while queue is not None and borders[-1] + split_size < end:
         found = queue.first_at_or_after(borders[-1] + split_size)
@@ -236,8 +244,8 @@ def read_batches(
 
     Args:
         partition: the partition.
-        schema: the wanted columns, of `log_schema.RECORD_SCHEMA`.
-        check_body: whether a wanted `content_crc` is computed; else it is null.
+        schema: the wanted columns, from `log_schema.RECORD_SCHEMA`.
+        check_body: whether `content_crc` is computed if it is wanted. Otherwise it is null.
     """
     read = partial(columns, schema=schema, customs=_customs(partition), check_body=check_body)
     return _read_through(partition, schema, read)
@@ -266,14 +274,14 @@ def _read_through(
     schema: pa.Schema,
     read: Callable[[bytes, int], tuple[pa.RecordBatch, int, ScanEnd]],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what `read` finds from the partition's beginning to its end, and what is damaged."""
+    """Yield the batches of `read` for a whole partition, and batches for damaged parts."""
     if not partition.path:
         yield _damage_batch(schema, partition.start, partition.stop - partition.start)
         return
     try:
         segment = Path(partition.path).open("rb")  # noqa: SIM115 - closed two lines below
     except FileNotFoundError:
-        if _has_expired(partition):  # whoever judges asks again where the queues begin
+        if _has_expired(partition):  # the judge asks again later where the queues begin
             return
         raise
     with segment as file:
@@ -299,11 +307,11 @@ def _read_through(
 
 
 def _without_half(chunk: bytes, sure: int) -> bytes:
-    """Return a chunk without its last record, when a running broker may be writing it.
+    """Return a chunk without its last record, if a running broker may still be writing it.
 
-    A broker writes a record in parts, and a reader can come in between. Such a record has its size;
-    where its body or its properties will be, there are zeros. Of records before `sure` the queues
-    know: they are whole.
+    A broker writes a record in several parts, and a reader may see only the first ones. Such a
+    record has its size, but zeros instead of its body or properties. Records before `sure` are
+    complete, because the queues list them.
     """
     starts, _, end = record_starts(chunk)
     if end is not ScanEnd.INVALID or not starts or starts[-1] < sure:
@@ -316,13 +324,13 @@ def _without_half(chunk: bytes, sure: int) -> bytes:
 
 
 def _has_expired(partition: LogPartition) -> bool:
-    """Return whether retention took a segment: neither it nor an older one is there."""
+    """Return whether retention removed a segment: neither it nor an older one exists."""
     names = (path.name for path in Path(partition.path).parent.iterdir())
     return min(map(int, filter(is_offset_name, names)), default=-1) > partition.segment
 
 
 def _next_record(file: BinaryIO, partition: LogPartition, damage: int) -> int | None:
-    """Return the log offset of the first record behind `damage` that the queues can know of."""
+    """Return the log offset of the first record after `damage` and before `sure_end`, or None."""
     end = min(partition.stop, partition.sure_end)
     at = damage + 1
     while at < end:

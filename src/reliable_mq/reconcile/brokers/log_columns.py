@@ -1,13 +1,13 @@
-"""A scan of commit-log bytes for many records at once: bytes in, Arrow columns out.
+"""The fast reader of commit log records: many at once, bytes in, Arrow columns out.
 
-Receives bytes and the names of columns; hands on a batch of just these. Says of every record what
-`log_scan` says, which reads what is rare (copies in topics of the system, IPv6 hosts, long topics)
-and is what the tests hold this against. Refuses to know files and Spark.
+Receives bytes and the names of columns. Returns a batch of these columns. It returns the same
+values as `log_scan`, and tests compare both. `log_scan` reads the rare records: copies in system
+topics, IPv6 hosts, long topics. Knows no files and no Spark.
 
-How: the starts of records are walked to by their sizes; all heads are gathered and checked as
-columns. The parts of variable length are slices of the one buffer: an Arrow array over it whose
-offsets are begin, end, begin, end, … has the wanted slices as its even elements, and only these are
-copied (`log_slices`). What is not asked for is not touched.
+It finds the starts of records by their sizes, and reads and checks all heads as columns. Parts of
+variable length are slices of the buffer. An Arrow array over the buffer has the offsets begin, end,
+begin, end, …, so its even elements are the wanted slices. Only these are copied (`log_slices`).
+Columns that are not requested are not read.
 """
 
 from collections.abc import Callable
@@ -92,18 +92,18 @@ def columns(
     check_body: bool = True,
     customs: RecordContext = USUAL,
 ) -> tuple[pa.RecordBatch, int, ScanEnd]:
-    """Read the records that lie one after another from the beginning of `buffer`.
+    """Read consecutive records from the beginning of `buffer`.
 
     Args:
-        buffer: bytes of one segment, or of a pull; the first is where a record begins.
-        log_offset: the log offset of the first byte; every record must say the same of itself.
-            None: the records are from anywhere in the log, and believed about their place.
-        schema: the wanted columns, of `RECORD_SCHEMA`.
-        check_body: whether a wanted `content_crc` is computed; else it is null.
-        customs: of the broker whose log it is.
+        buffer: bytes of one segment or of a pull. The first byte is the start of a record.
+        log_offset: the log offset of the first byte. Every record must contain the right offset.
+            None: the records are from any place in the log, and their offsets are not checked.
+        schema: the wanted columns, from `RECORD_SCHEMA`.
+        check_body: whether `content_crc` is computed if it is wanted. Otherwise it is null.
+        customs: the settings and names of the broker of the log.
 
     Returns:
-        The batch, how many bytes its records took, and why the scan ended.
+        The batch, the number of bytes of its records, and why the scan ended.
     """
     starts, used, end = record_starts(buffer)
     if not starts:
@@ -116,10 +116,10 @@ def columns(
 
 
 class _Records:
-    """The sound records at the beginning of a buffer: `count` of them, up to the first bad one.
+    """The `count` valid records at the beginning of a buffer, up to the first invalid one.
 
-    `_usual` are those of which every column is computed at once, `_rare` the others, with the row
-    that the plain scan has for each.
+    `_usual` are the records that are read as columns. `_rare` are the others, each with its row
+    from the plain reader.
     """
 
     def __init__(
@@ -162,10 +162,10 @@ class _Records:
     def _parts(
         self, starts: Ints, ends: Ints, body_ends: Ints, body_sizes: Any
     ) -> tuple[NDArray[np.bool_], Ints]:
-        """Return whose lengths add up, and where their properties begin."""
+        """Return which records have consistent lengths, and where their properties begin."""
         data = self._bytes
         sound = (body_sizes >= 0) & (body_ends + 3 <= ends)
-        at = np.where(sound, body_ends, starts)  # of the others some place that can be read
+        at = np.where(sound, body_ends, starts)  # of the others: any readable index
         begins = at + 1 + data[at].astype(np.int64) + 2
         sound &= begins <= ends
         begins = np.where(sound, begins, starts + 2)
@@ -177,7 +177,7 @@ class _Records:
         return read_row(self._buffer, at, place, check_body=self._check_body, customs=self._customs)
 
     def _sorted_out(self, odd: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-        """Return the indexes of rare and of usual records; keep the topics of the usual ones."""
+        """Return the indexes of rare and of usual records, and store the topics of usual ones."""
         plain = np.flatnonzero(~odd)
         transaction = self._heads["sys_flag"][plain] & TRANSACTION_MASK
         topics = self._slices(self._body_ends[plain] + 1, self._property_begins[plain] - 2)
@@ -239,23 +239,23 @@ class _Records:
         return np.flatnonzero((heads["magic"] == MAGIC_V2) | (heads["sys_flag"] & _V6 != 0))
 
     def head_field(self, field: pa.Field) -> pa.Array:
-        """Return a number that every head has."""
+        """Return a number from the heads."""
         values = self._heads[field.name][self._usual]
         return pa.array(values.astype(field.type.to_pandas_dtype()), field.type)
 
     def time(self, field: pa.Field) -> pa.Array:
-        """Return a time that every head has, in milliseconds there."""
+        """Return a time from the heads, which have milliseconds."""
         values = self._heads[field.name][self._usual].astype(np.int64)
         wrong = (values < TIME_MIN_MS) | (values > TIME_MAX_MS)
         values = np.where(wrong, 0, values) * 1000
         return pa.array(values, pa.int64(), mask=wrong if wrong.any() else None).cast(field.type)
 
     def topics(self, field: pa.Field) -> pa.Array:
-        """Return the topic that holds the record, and to which it was sent."""
+        """Return the topic of the queue, which is also the topic that the message was sent to."""
         return self._topics.cast(field.type)
 
     def roles(self, field: pa.Field) -> pa.Array:
-        """Return that these are first deliveries, or stranded ones."""
+        """Return the roles: first deliveries, or stranded ones."""
         roles = pa.repeat(pa.scalar(FIRST, field.type), len(self._usual))
         listed_from = self._customs.listed_from
         if listed_from is None:
@@ -268,7 +268,7 @@ class _Records:
         return roles if is_listed.all() else pc.if_else(pa.array(is_listed), roles, STRANDED)
 
     def nothing(self, field: pa.Field) -> pa.Array:
-        """Return what first deliveries do not have."""
+        """Return nulls, for columns that first deliveries do not have."""
         return pa.nulls(len(self._usual), field.type)
 
     @cached_property
@@ -276,7 +276,7 @@ class _Records:
         return self._slices(self._property_begins[self._usual], self._ends[self._usual])
 
     def message_ids(self, field: pa.Field) -> pa.Array:
-        """Return what consumers call the messages."""
+        """Return the message ids that consumers see."""
         keys, found = property_slices(self._properties, UNIQ_KEY)
         if found.all() and is_plain(keys):
             return keys.cast(field.type)
@@ -296,7 +296,7 @@ class _Records:
         return ledger_id(id_without_key(b"", FIRST, host, place))
 
     def tags(self, field: pa.Field) -> pa.Array:
-        """Return the tags, null where there is none."""
+        """Return the tags. Null: there is none."""
         values, found = property_slices(self._properties, TAGS)
         if is_ascii(values):
             texts = values.cast(field.type)
@@ -322,7 +322,7 @@ class _Records:
 
     @cached_property
     def _contents(self) -> list[bytes | memoryview | None]:
-        """The bodies as they were sent, None where nothing here can unpack them."""
+        """The bodies as they were sent. None: it cannot be unpacked here."""
         ends = self._body_ends[self._usual]
         begins = ends - self._heads["body_size"][self._usual]
         flags = self._heads["sys_flag"][self._usual]

@@ -1,9 +1,9 @@
-"""What a record is by the queue that holds it: a first delivery, or a copy that a broker made.
+"""The roles of records: the queue of a record says if it is a first delivery or a broker's copy.
 
-Pure names and numbers. Topics of the system hold copies: `delayed` (still in a delay queue),
-`retry` and `retry delayed` (a failed attempt, to be delivered again), `dead` (a dead letter).
-`system` is anything else there. `damaged` is a stretch of a log that is no record. `stranded` is a
-first delivery that no queue lists any more, because its topic was deleted.
+Pure. A record in an ordinary topic is a first delivery (`first`). It is `stranded` if no queue
+lists it any more, because its topic was deleted. System topics have copies: `delayed` (still in a
+delay queue), `retry` and `retry delayed` (to be delivered again after a failed attempt), and `dead`
+(a dead letter). Any other record there is `system`. `damaged` is a part of a log that is no record.
 
 Source: Apache RocketMQ `MixAll`, `TopicValidator`, `KeyBuilder`, `ScheduleMessageService`.
 """
@@ -41,7 +41,7 @@ FIRST, DELAYED, RETRY, RETRY_DELAYED = "first", "delayed", "retry", "retry delay
 DEAD, SYSTEM, DAMAGED = "dead", "system", "damaged"
 STRANDED = "stranded"
 
-_POP_SEPARATOR = "+"  # no letter of a topic or group, so these names have one reading
+_POP_SEPARATOR = "+"  # not allowed in topics and groups, so these names are unambiguous
 _OLD_POP_SEPARATOR = "_"
 _MS_OF_UNIT = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TIMER_SLOT_MS = 1_000
@@ -62,13 +62,16 @@ def delay_levels(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class RecordContext:
-    """What a record's meaning depends on, beside the record: settings and names of its broker.
+    """The settings and names of a broker that the meaning of its records depends on.
 
-    `delay_ms`: how long each delay level waits, level 1 first. `pop_retries`: the retry topics in
-    which a group that pops keeps the messages of one topic: name -> (group, topic). `delivery_ms`:
-    tells by queue id, queue offset and log offset when a message of the delay queues is due, or
-    None; where it is known, the delay levels do not count. `listed_from`: tells by topic and queue
-    id before which log offset the queue lists no record; None: it lists all.
+    Attributes:
+        delay_ms: the wait of each delay level, level 1 first.
+        pop_retries: the retry topics of groups that pop, each for one topic: name ->
+            (group, topic).
+        delivery_ms: (queue id, queue offset, log offset) -> when a message of the delay queues is
+            due, in milliseconds since the epoch. If it is not None, delay levels do not count.
+        listed_from: (topic, queue id) -> the log offset from which the queue lists its records.
+            None: every queue lists all its records.
     """
 
     delay_ms: tuple[int, ...] = delay_levels(DELAY_LEVELS_TEXT)
@@ -81,9 +84,10 @@ USUAL = RecordContext()
 
 
 class RecordRole(NamedTuple):
-    """What a copy is: `topic` is the one the message was sent to, as far as is known.
+    """The role of a record. `topic` is the topic that the message was sent to, if it is known.
 
-    `due_ms`: when a broker is to deliver what waits, at the latest, milliseconds since the epoch.
+    `due_ms`: the latest time at which the broker delivers a delayed copy, in milliseconds since the
+    epoch.
     """
 
     role: str
@@ -94,7 +98,7 @@ class RecordRole(NamedTuple):
 
 
 def is_special(topic: str) -> bool:
-    """Return whether a topic is one of those in which brokers keep copies and notes."""
+    """Return whether a topic is a system topic, in which brokers store copies and notes."""
     return (
         topic.startswith("%")
         or topic in DELAY_TOPICS
@@ -104,14 +108,14 @@ def is_special(topic: str) -> bool:
 
 
 def role_of_first(topic: str, queue_id: int, log_offset: int, customs: RecordContext) -> str:
-    """Return what a record of an ordinary topic is: a first delivery, or one that is stranded."""
+    """Return the role of a record in an ordinary topic: a first delivery, or stranded."""
     listed_from = customs.listed_from
     is_listed = listed_from is None or log_offset >= listed_from(topic, queue_id)
     return FIRST if is_listed else STRANDED
 
 
 class RecordPlace(NamedTuple):
-    """Where a record lies, and since when in milliseconds since the epoch."""
+    """The position of a record, and its store time in milliseconds since the epoch."""
 
     queue_topic: str
     queue_id: int
@@ -123,7 +127,7 @@ class RecordPlace(NamedTuple):
 def role_of(
     place: RecordPlace, properties: Mapping[str, str], customs: RecordContext
 ) -> RecordRole:
-    """Return what a record is that lies in a special topic."""
+    """Return the role of a record in a system topic."""
     queue_topic, origin = place.queue_topic, properties.get(RETRY_TOPIC)
     level = _level(properties)
     if queue_topic.startswith(RETRY_PREFIX):
@@ -132,7 +136,7 @@ def role_of(
     if queue_topic.startswith(DEAD_PREFIX):
         group = queue_topic.removeprefix(DEAD_PREFIX)
         return RecordRole(DEAD, origin or queue_topic, group, level)
-    if queue_topic not in DELAY_TOPICS or TIMER_DELETED_KEY in properties:  # the latter recalls one
+    if queue_topic not in DELAY_TOPICS or TIMER_DELETED_KEY in properties:  # the key: a recall
         return RecordRole(SYSTEM, queue_topic, None, level)
     due = (_timer_due if queue_topic == TIMER_TOPIC else _level_due)(place, properties, customs)
     real = properties.get(REAL_TOPIC, queue_topic)
@@ -143,11 +147,11 @@ def role_of(
 
 
 def retry_names(queue_topic: str, customs: RecordContext) -> tuple[str, str | None]:
-    """Return (consumer group, topic or None) of a retry topic by its name alone.
+    """Return (consumer group, topic or None) of a retry topic, from its name.
 
-    A group that pops has a retry topic for each of its topics: `%RETRY%group+topic`, or, as older
-    brokers and Apache's settings by default have it, `%RETRY%group_topic`. The latter may be read
-    in several ways, so it has to be known.
+    A group that pops has one retry topic for each of its topics: `%RETRY%group+topic`. Older
+    brokers, and Apache's default settings, use `%RETRY%group_topic`. This form is ambiguous, so it
+    is found in `customs.pop_retries`.
     """
     known = customs.pop_retries.get(queue_topic)
     if known is not None:
@@ -157,11 +161,11 @@ def retry_names(queue_topic: str, customs: RecordContext) -> tuple[str, str | No
 
 
 def pop_retries(topics: Iterable[str], groups: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Find the names of the kind `%RETRY%group_topic` among the topics of a broker.
+    """Find the names of the form `%RETRY%group_topic` among the topics of a broker.
 
     Args:
-        topics: all topics of the broker, retry topics among them.
-        groups: its consumer groups. A name that is itself a group's is no such name.
+        topics: all topics of the broker, including retry topics.
+        groups: its consumer groups. The retry topic of a whole group name is not of this form.
     """
     names = set(topics)
     found: dict[str, tuple[str, str]] = {}
@@ -170,7 +174,7 @@ def pop_retries(topics: Iterable[str], groups: Collection[str]) -> dict[str, tup
         if rest == name or rest in groups or _POP_SEPARATOR in rest:
             continue
         at = rest.rfind(_OLD_POP_SEPARATOR)
-        while at > 0:  # the longest group that there is
+        while at > 0:  # try the longest group name first
             group, topic = rest[:at], rest[at + 1 :]
             if group in groups and topic in names:
                 found[name] = (group, topic)
@@ -186,7 +190,7 @@ def _level(properties: Mapping[str, str]) -> int | None:
 
 def _level_due(place: RecordPlace, properties: Mapping[str, str], customs: RecordContext) -> int:
     known = customs.delivery_ms(place.queue_id, place.queue_offset, place.log_offset)
-    if known is not None and known >= place.store_time_ms:  # else it is a tag's hash, or nothing
+    if known is not None and known >= place.store_time_ms:  # otherwise it is the hash of a tag
         return known
     level, steps = _level(properties), customs.delay_ms
     level = place.queue_id + 1 if level is None else level
@@ -194,7 +198,7 @@ def _level_due(place: RecordPlace, properties: Mapping[str, str], customs: Recor
 
 
 def _timer_due(place: RecordPlace, properties: Mapping[str, str], _customs: RecordContext) -> int:
-    """Return the end of the slot of the timer wheel: ours delivers in it, Apache's behind it."""
+    """Return the end of the timer wheel's slot. Our broker delivers in it, Apache's after it."""
     text = properties.get(TIMER_OUT_MS, "")
     is_number = text.isdecimal() and text.isascii() and len(text) < len(str(_LONG_MAX))
     return int(text) + _TIMER_SLOT_MS if is_number else place.store_time_ms

@@ -1,11 +1,11 @@
-"""The plain reading of records in commit-log bytes: of each only what reconciliation asks for.
+"""The plain reader of commit log records, one at a time, with the fields of reconciliation only.
 
-Receives bytes and where records begin; hands on one tuple per record (`LogRow`).
-Refuses to know files and Spark. It is written against the format alone (`wire/record.py`), not
-against the broker's own reader: reconciliation must not inherit a mistake of what it audits.
+Receives bytes and the starts of records. Returns one tuple (`LogRow`) for each record. Knows no
+files and no Spark. It uses only the format (`wire/record.py`), not the broker's own reader: so it
+cannot inherit a mistake of the code that it audits.
 
-What the roles mean is told in `log_roles`. `log_columns` reads many records at once, and comes here
-for what is rare; of every other record it must say the same.
+`log_roles` explains the roles. `log_columns` reads many records at once. It uses this module for
+rare records, and must return the same values as this module for all others.
 
 Source of the format: Apache RocketMQ `MessageDecoder`, `CommitLog`.
 """
@@ -52,17 +52,19 @@ DEAD_LETTER_REASON = "DEAD_LETTER_REASON"
 
 
 class LogRow(NamedTuple):
-    """What a scan tells of one record. Times are milliseconds since the epoch, sizes bytes.
+    """The values of one record. Times are milliseconds since the epoch, sizes are bytes.
 
-    `message_id` is what a consumer calls the message: the producer's UNIQ_KEY, or else the offset
-    message id of its first delivery; see `ledger_id`.
-
-    `topic` is the topic the message was sent to, as far as the record says; `queue_topic` and
-    `queue_id` are the queue that holds the record. `content_crc` is computed from the body as it
-    lies there, after decompression, and None when it was not asked for or cannot be known;
-    `body_crc` is what the record says of itself. `due_time` is when a broker is to deliver a copy
-    that waits, None of all others. `message_digest` is that of a first delivery or of a delayed
-    one, where the body is read; see `message_digest.py`.
+    Attributes:
+        message_id: the message id that consumers see: the producer's UNIQ_KEY, or else the offset
+            message id of the first delivery; see `ledger_id`.
+        topic: the topic that the message was sent to, as far as the record has it.
+        queue_topic: the topic of the queue with the record. `queue_id` is its number.
+        content_crc: computed from the stored body after decompression. None: it was not requested,
+            or the body cannot be unpacked.
+        body_crc: the checksum that is stored in the record.
+        due_time: when the broker will deliver a delayed copy. None: it is no such copy.
+        message_digest: of first deliveries and delayed ones, if the body is read; see
+            `message_digest.py`.
     """
 
     role: str
@@ -111,15 +113,15 @@ INVISIBLE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
 def damaged(log_offset: int, size: int) -> LogRow:
-    """Return the row of a stretch of the log that is no record."""
+    """Return the row of a damaged part of the log."""
     return LogRow(DAMAGED, log_offset, size)
 
 
 def record_starts(buffer: bytes) -> tuple[list[int], int, ScanEnd]:
-    """Walk over what claims to be records, from the beginning of `buffer`, by their sizes alone.
+    """Find the starts of records from the beginning of `buffer`, by their sizes only.
 
     Returns:
-        Where each begins, where the walk ended, and why.
+        The start of each record, where the scan ended, and why.
     """
     starts: list[int] = []
     at, length = 0, len(buffer)
@@ -138,10 +140,10 @@ def record_starts(buffer: bytes) -> tuple[list[int], int, ScanEnd]:
 
 
 def find_record(buffer: bytes, log_offset: int) -> int | None:
-    """Return where in `buffer` a record begins that knows its own log offset, or None.
+    """Return the start of the first record in `buffer` that contains its own log offset, or None.
 
-    This is how a scan finds its way after damage: the four bytes of a magic number may occur in any
-    body, but hardly together with the right log offset 24 bytes later.
+    A scan uses it to continue after damage. A body may contain the four bytes of a magic number,
+    but hardly together with the right log offset 24 bytes later.
     """
     found: list[int] = []
     for magic in _MAGICS:
@@ -158,7 +160,7 @@ def find_record(buffer: bytes, log_offset: int) -> int | None:
 
 
 def store_time_in(head: bytes) -> int | None:
-    """Return when a record was stored, by its first `HEAD_SIZE_MAX` bytes; None: it is none."""
+    """Return the store time in the first `HEAD_SIZE_MAX` bytes of a record; None: no record."""
     if len(head) < HEAD_SIZE_MAX or _SIZE_AND_MAGIC.unpack_from(head)[1] not in _MAGICS:
         return None
     is_v6 = int.from_bytes(head[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") & BORN_HOST_V6
@@ -169,14 +171,14 @@ def store_time_in(head: bytes) -> int | None:
 def read_row(
     buffer: bytes, at: int, log_offset: int | None, *, check_body: bool, customs: RecordContext
 ) -> LogRow | None:
-    """Return what the record at `at` says, or None when it is none.
+    """Return the values of the record at `at`, or None if no valid record is there.
 
     Args:
-        buffer: holds it whole, as `record_starts` found it.
-        at: where it begins.
-        log_offset: what it has to say of its place; None: whatever it says is believed.
+        buffer: contains the whole record, as found by `record_starts`.
+        at: the start of the record in `buffer`.
+        log_offset: the log offset that the record must contain. None: accept any.
         check_body: whether to compute `content_crc`.
-        customs: of the broker whose record it is.
+        customs: the settings and names of the record's broker.
     """
     head = _HEAD_V4.unpack_from(buffer, at)
     if head[1] == MAGIC_V2 or head[6] & (BORN_HOST_V6 | STORE_HOST_V6):
@@ -209,7 +211,7 @@ def read_row(
 def _unusual_row(
     buffer: bytes, at: int, log_offset: int | None, check_body: bool, customs: RecordContext
 ) -> LogRow | None:
-    """Read a record with IPv6 hosts or a long topic: rare, so the plain decoder is good enough."""
+    """Read a record with IPv6 hosts or a long topic. It is rare, so it may use the slow decoder."""
     try:
         record: Record = decode_record(buffer, at)
     except RecordError:
@@ -232,9 +234,9 @@ def _unusual_row(
 
 
 def content_of(body: bytes, sys_flag: int) -> bytes | None:
-    """Return a body as it was sent, or None when nothing here can unpack it.
+    """Return a body as it was sent, or None if it cannot be unpacked here.
 
-    A body that claims to be compressed and is not is what it is.
+    A body with the compressed flag that is not compressed is returned unchanged.
     """
     if not sys_flag & COMPRESSED:
         return body
@@ -246,7 +248,7 @@ def content_of(body: bytes, sys_flag: int) -> bytes | None:
         unpacked: bytes = unpacking.decompress(body, _UNPACKED_SIZE_MAX)
     except errors:
         return body
-    return unpacked if len(unpacked) < _UNPACKED_SIZE_MAX else None  # nobody sends such a body
+    return unpacked if len(unpacked) < _UNPACKED_SIZE_MAX else None  # larger than any message
 
 
 def content_crc(content: bytes) -> int:
@@ -255,7 +257,7 @@ def content_crc(content: bytes) -> int:
 
 
 def stored_digest(topic: str, properties: bytes, content: bytes | memoryview) -> bytes:
-    """Return the digest of a message as ledgers have it."""
+    """Return the digest of a message, in the form of the ledgers."""
     return digest_of_stored(topic, properties, body_hash_of(content))[:DIGEST_SIZE]
 
 
@@ -307,16 +309,16 @@ def _described(
 
 
 def id_without_key(properties: bytes, role: str, store_host: bytes, log_offset: int) -> str:
-    """Return what a consumer calls a message whose producer gave it no UNIQ_KEY.
+    """Return the message id, for consumers, of a message without UNIQ_KEY.
 
-    The offset message id of its first delivery; copies carry that of the first one as a property.
+    It is the offset message id of the first delivery. Copies have that id as a property.
     """
     origin = None if role == FIRST else property_value(properties, ORIGIN_MESSAGE_ID)
     return origin or (store_host + (log_offset % 2**64).to_bytes(8, "big")).hex().upper()
 
 
 def property_value(properties: bytes, name: str) -> str | None:
-    """Return the value of one property of the stored text without reading the others."""
+    """Return the value of one property of the stored text, without decoding the others."""
     start = value_begin(properties, name.encode() + b"\x01")
     if start < 0:
         return None
@@ -326,7 +328,10 @@ def property_value(properties: bytes, name: str) -> str | None:
 
 
 def value_begin(properties: bytes, mark: bytes) -> int:
-    """Return where the value of the last property begins whose name and 0x01 are `mark`, or -1."""
+    """Return where the value of a property begins, or -1. `mark`: its name and 0x01.
+
+    If the property occurs more than once, the last one counts.
+    """
     at = properties.rfind(b"\x02" + mark)
     if at >= 0:
         return at + 1 + len(mark)

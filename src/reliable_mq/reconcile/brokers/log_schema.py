@@ -1,7 +1,4 @@
-"""What a log tells of its records, as Arrow columns.
-
-Pure: names and types, and the rows of the plain scan put into them.
-"""
+"""The Arrow schemas of log records, and the conversion of rows to them. Pure."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -22,15 +19,15 @@ _TYPES = {
     "message_digest": pa.binary(),
 }
 LOG_SCHEMA = pa.schema([(name, _TYPES.get(name, _INT)) for name in LogRow._fields])
-"""What a log tells of its records when nobody says what is wanted; the fields are `LogRow`'s."""
+"""The default columns of records: the fields of `LogRow`."""
 BODY, PROPERTIES = "body", "properties"
 RECORD_SCHEMA = pa.schema([*LOG_SCHEMA, (BODY, pa.binary()), (PROPERTIES, pa.binary())])
-"""All that records tell: also the body and the text of the properties as they are stored."""
+"""All columns of records: also the stored body and the stored text of the properties."""
 BROKER = "broker"
 STORED_SCHEMA = pa.schema([(BROKER, pa.string()), *RECORD_SCHEMA])
-"""All that can be asked for: also the name of the broker, which a record does not hold."""
+"""All columns that a source offers: also the broker's name, which is not in a record."""
 
-# What Python, Spark and databases can say as a date: the years 1 to 9999.
+# The dates that Python, Spark and databases support: the years 1 to 9999.
 TIME_MIN_MS, TIME_MAX_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
@@ -38,7 +35,7 @@ def columns_of(names: Collection[str], schema: pa.Schema) -> pa.Schema:
     """Return the named columns of a schema, in the order of the names.
 
     Raises:
-        ConfigurationError: when one is not there.
+        ConfigurationError: when a column does not exist.
     """
     unknown = [name for name in names if name not in schema.names]
     if unknown:
@@ -49,9 +46,9 @@ def columns_of(names: Collection[str], schema: pa.Schema) -> pa.Schema:
 
 
 def log_batch(rows: Sequence[LogRow], schema: pa.Schema = LOG_SCHEMA) -> pa.RecordBatch:
-    """Return rows of the plain scan as a batch of columns that `LOG_SCHEMA` has.
+    """Return rows of the plain reader as a batch with columns of `LOG_SCHEMA`.
 
-    A time that no calendar has (before the year 1, after 9999) is null.
+    A time before the year 1 or after the year 9999 becomes null.
     """
     made: list[Any] = []
     for field in schema:
@@ -70,7 +67,7 @@ def log_batch(rows: Sequence[LogRow], schema: pa.Schema = LOG_SCHEMA) -> pa.Reco
 
 
 def with_broker(batch: pa.RecordBatch, schema: pa.Schema, broker: str | None) -> pa.RecordBatch:
-    """Return a batch with the broker's name in the column for it, if `schema` has that."""
+    """Return a batch with the broker's name in the column `broker`, if `schema` has this column."""
     if BROKER not in schema.names:
         return batch
     name = pa.repeat(pa.scalar(broker, pa.string()), batch.num_rows)
@@ -79,5 +76,5 @@ def with_broker(batch: pa.RecordBatch, schema: pa.Schema, broker: str | None) ->
 
 
 def without_broker(schema: pa.Schema) -> pa.Schema:
-    """Return the columns that records themselves tell."""
+    """Return the columns that are in the records: all but `broker`."""
     return columns_of([name for name in schema.names if name != BROKER], RECORD_SCHEMA)

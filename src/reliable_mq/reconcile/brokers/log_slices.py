@@ -1,7 +1,7 @@
-"""Texts of many records at once: parts of one buffer as an Arrow array, and what stands in them.
+"""Slices of one buffer as Arrow arrays, for the texts of many records at once. Pure.
 
-Pure; knows that properties are `name 0x01 value 0x02`, repeated (`wire/properties.py`), and nothing
-else of a record.
+Of a record it knows only that properties are `name 0x01 value 0x02`, repeated
+(`wire/properties.py`).
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ _PRINTABLE_FROM, _PRINTABLE_TO = 0x20, 0x7E
 
 
 def slices(buffer: Any, begins: Ints, ends: Ints) -> pa.LargeBinaryArray:
-    """Return copies of parts of a buffer that lie behind one another."""
+    """Return copies of parts of a buffer. Each part is after the part before it."""
     if not len(begins):
         return pa.array([], pa.large_binary())
     offsets = np.empty(2 * len(begins), np.int64)
@@ -37,11 +37,11 @@ def slices(buffer: Any, begins: Ints, ends: Ints) -> pa.LargeBinaryArray:
 def property_slices(
     properties: pa.LargeBinaryArray, name: str
 ) -> tuple[pa.LargeBinaryArray, NDArray[np.bool_]]:
-    """Return the values of one property, empty where there is none, and who has one.
+    """Return the values of one property, and which texts have it. A missing value is empty.
 
     Args:
         properties: stored texts of properties, without nulls.
-        name: of the property. Of several values the last counts.
+        name: the name of the property. If it occurs more than once, the last value counts.
     """
     mark = f"{name}\x01".encode()
     count = len(properties)
@@ -55,7 +55,8 @@ def property_slices(
     at = pc.find_substring(properties, mark).to_numpy(zero_copy_only=False).astype(np.int64)
     marks = pc.count_substring(properties, mark).to_numpy(zero_copy_only=False)
     begins = offsets[:-1] + at
-    # A name begins the text or follows a separator; another one may end like it.
+    # A name is at the start of the text or after a separator. Otherwise it is the end of another
+    # name.
     is_name = (at == 0) | (data[np.maximum(begins - 1, 0)] == _SEPARATOR if len(data) else False)
     found = (at >= 0) & is_name
     values = np.where(found, begins + len(mark), offsets[:-1])
@@ -79,12 +80,12 @@ def _text_of(values: pa.LargeBinaryArray) -> NDArray[np.uint8]:
 
 
 def is_ascii(values: pa.LargeBinaryArray) -> bool:
-    """Return whether every byte of the texts is a character of ASCII."""
+    """Return whether every byte of the texts is an ASCII character."""
     return not (_text_of(values) & 0x80).any()
 
 
 def is_plain(values: pa.LargeBinaryArray) -> bool:
-    """Return whether all are ids that ledgers hold as they are, and surely so."""
+    """Return True only if `ledger_id` changes none of these ids."""
     text = _text_of(values)
     printable = (text - np.uint8(_PRINTABLE_FROM)) <= _PRINTABLE_TO - _PRINTABLE_FROM
     lengths = pc.binary_length(values)

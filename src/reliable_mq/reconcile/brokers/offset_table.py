@@ -1,6 +1,6 @@
-"""How far consumer groups have come, as brokers write it in a file and in an answer, and as rows.
+"""The table of committed offsets, as brokers write it in files and replies, and as rows. Pure.
 
-Pure. Source: Apache RocketMQ `ConsumerOffsetManager`.
+Source: Apache RocketMQ `ConsumerOffsetManager`.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ OFFSET_SCHEMA = pa.schema(
         *((name, pa.int64()) for name in ("committed_offset", "queue_begin", "queue_end")),
     ]
 )
-"""One row for each queue that a consumer group has committed an offset of; begin and end are null
-where the broker has no such queue."""
+"""One row for each consumer group and queue with a committed offset. `queue_begin` and `queue_end`
+are null if the broker has no such queue."""
 
 Progress = dict[tuple[str, str], dict[int, int]]
 """(consumer group, topic) -> queue id -> the offset of the next message."""
 
 
 def committed_offsets(text: bytes) -> Progress:
-    """Return the offsets in the text of a broker's table.
+    """Return the offsets in the text of a broker's offset table.
 
     Raises:
-        ValueError: when it is no such table.
+        ValueError: when the text is no such table.
     """
     try:
         table: dict[str, Any] = fastjson.loads(text)["offsetTable"]
@@ -73,9 +73,9 @@ def offset_batch(
     """Return rows of `OFFSET_SCHEMA`.
 
     Args:
-        broker: its name, None: not known.
+        broker: its name. None: unknown.
         progress: the committed offsets.
-        queues: (topic, queue id) -> the first offset and the end.
+        queues: (topic, queue id) -> (first offset, end).
     """
     rows = []
     for (group, topic), offsets in sorted(progress.items()):

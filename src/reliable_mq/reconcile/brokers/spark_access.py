@@ -1,7 +1,7 @@
-"""As whom a running cluster is read, and how its connections are encrypted.
+"""The account and the TLS settings with which a running cluster is read.
 
-Read where a run is planned, from the variables `RELIABLE_MQ_…` of that process; goes with the
-partitions to Spark's workers. On other machines the PEM files have to lie at the same places.
+The process that plans a run reads them from its variables `RELIABLE_MQ_…`. The partitions carry
+them to Spark's workers. On other machines the PEM files must have the same paths.
 """
 
 import ssl
@@ -18,7 +18,7 @@ from reliable_mq.runtime.blocking_link import BlockingLink
 
 @dataclass(frozen=True)
 class ClusterAccess:
-    """An account, and TLS; both None: the cluster is open, and its connections are plain."""
+    """An account and TLS settings. None: the cluster needs no account; connections have no TLS."""
 
     credentials: Credentials | None = None
     tls: TLS | None = None
@@ -28,7 +28,7 @@ class ClusterAccess:
 
         Args:
             address: the peer, "host:port".
-            timeout: seconds that connecting, and each wait for bytes, may take.
+            timeout: seconds for connecting, and for each wait for bytes.
 
         Raises:
             ConfigurationError: when a PEM file cannot be used.
@@ -46,17 +46,17 @@ OPEN = ClusterAccess()
 
 
 def access_here() -> ClusterAccess:
-    """Return what this process's environment says.
+    """Return the access of this process's environment.
 
     Raises:
-        ConfigurationError: when there is half of an account, or a key without its certificate.
+        ConfigurationError: when a part of the account, or the certificate of a key, is missing.
     """
     settings = of_environment()
     return ClusterAccess(settings.credentials, settings.tls)
 
 
 def refuse_namespace() -> None:
-    """Let nobody be judged by names that the log has not: stubs say orders, it says shop%orders.
+    """Refuse a namespace: stubs would name a topic `orders`, but the log names it `shop%orders`.
 
     Raises:
         ConfigurationError: when this process's environment names a namespace.
@@ -64,8 +64,8 @@ def refuse_namespace() -> None:
     namespace = of_environment().namespace
     if namespace:
         raise ConfigurationError(
-            f"reconcile cannot judge the namespace {namespace!r} (RELIABLE_MQ_NAMESPACE): stubs"
-            " name topics without it, the log with it"
+            f"reconcile does not support the namespace {namespace!r} (RELIABLE_MQ_NAMESPACE):"
+            " stubs name topics without it, the log with it"
         )
 
 

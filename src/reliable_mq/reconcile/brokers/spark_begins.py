@@ -1,8 +1,8 @@
-"""Where the queues and logs of brokers begin, while retention is at work.
+"""The beginnings of queues and logs, which retention moves while a run reads.
 
-Receives what was asked before the logs were read; hands on what is asked again behind it. A message
-that expired in between is in nothing that was read, and yet no broker has lost it: its queue begins
-behind it by now.
+Receives the values from before the logs were read. Returns new values, requested after the reading.
+A message that expired in between was not read, but it is not lost either: it is before the new
+beginning of its queue.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,13 +16,13 @@ from reliable_mq.reconcile.brokers.spark_cluster import TIMEOUT_SECONDS
 from reliable_mq.reconcile.moments import of_milliseconds
 
 QueueBegins = Mapping[tuple[str, str], Mapping[int, int]]
-"""(broker, topic) -> queue id -> the first message that is there."""
+"""(broker, topic) -> queue id -> the first message that the queue still has."""
 
 
 class LogBegins(NamedTuple):
-    """Where logs begin: each queue, and, by broker, when the first record that is there was stored.
+    """The beginnings of queues, and the store time of the first record of each log.
 
-    The latter only of brokers that tell.
+    `oldest` has only brokers with a known time.
     """
 
     queues: QueueBegins
@@ -30,13 +30,13 @@ class LogBegins(NamedTuple):
 
 
 class MovingBegins(dict[tuple[str, str], Mapping[int, int]]):
-    """What was asked first, and who can be asked again. Workers get copies of it.
+    """The first values, and the brokers that can be asked again. Workers get copies of it.
 
     Args:
-        begins: what was asked first.
+        begins: the values from before the reading.
         stores: broker -> its store directory.
         addresses: broker of a running cluster -> its address.
-        access: as whom they are asked.
+        access: the account and TLS settings for the cluster. Default: none.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class MovingBegins(dict[tuple[str, str], Mapping[int, int]]):
         self._oldest: dict[str, datetime] = {}
 
     def asked_again(self, topics: Collection[str]) -> LogBegins:
-        """Return where logs begin behind the reading: of stores, and of `topics` of a cluster.
+        """Return the beginnings after the reading: of all stores, and of `topics` of a cluster.
 
-        It is asked once for each topic: whoever calls has read everything.
+        Call it when everything is read: each topic is asked for once only.
 
         Raises:
-            StoreError: a directory is no store any more.
-            Unavailable, RemoteError, ProtocolError: a broker does not tell any more.
+            StoreError: a directory is no longer a store.
+            Unavailable, RemoteError, ProtocolError: a broker no longer answers as needed.
         """
         if not self._now:
             for broker, path in self._stores.items():
@@ -89,7 +89,7 @@ class MovingBegins(dict[tuple[str, str], Mapping[int, int]]):
 def begins_of(
     broker: str, firsts: Mapping[tuple[str, int], int]
 ) -> dict[tuple[str, str], dict[int, int]]:
-    """Return where the queues of a broker begin, given as (topic, queue id) -> offset."""
+    """Return the beginnings of a broker's queues, given as (topic, queue id) -> offset."""
     found: dict[tuple[str, str], dict[int, int]] = {}
     for (topic, queue_id), begin in firsts.items():
         found.setdefault((broker, topic), {})[queue_id] = begin
@@ -97,7 +97,7 @@ def begins_of(
 
 
 def oldest_of(broker: str, oldest_ms: int | None) -> dict[str, datetime]:
-    """Return when the first record of a broker's log was stored, by its name, if it is known."""
+    """Return broker -> store time of the first record of its log; empty if it is unknown."""
     if oldest_ms is None or not 0 <= oldest_ms <= TIME_MAX_MS:
         return {}
     return {broker: of_milliseconds(oldest_ms)}

@@ -1,8 +1,8 @@
-"""The logs that a run reads: of store directories, and of the brokers of a running cluster.
+"""The logs that a run reads: from store directories, and from the brokers of a running cluster.
 
-Receives directories and name servers; hands on, under each broker's name, what a run needs to know
-of its log beforehand, and the readers of the records. A log that is not whole, and a broker that
-cannot be reached, end the run with one line that names it, unless the run is to be a partial one.
+Receives directories and name servers. Returns, by broker name, the facts about each log that a run
+needs before it reads, and the readers of the records. An incomplete log or an unreachable broker
+ends the run with one line that names it. A partial run leaves it out instead.
 """
 
 import json
@@ -30,17 +30,17 @@ from reliable_mq.reconcile.brokers.spark_topic_source import TopicReader
 from reliable_mq.reconcile.clocks import LedgerClock
 
 UNNAMED = ""
-"""Stands for the name of the one broker whose log was given without a name."""
+"""The name for the one broker whose log was given without a name."""
 
 _NAMED = re.compile(r"([\w.-]+)=(.+)")
 _RECORD_SIZE = 1024  # about, in bytes: a cluster tells how many messages it has, not how large
 
 
 def named_stores(texts: Iterable[str]) -> dict[str, str]:
-    """Return the store directories in `DIR` and `NAME=DIR`, by their brokers' names.
+    """Return the store directories of `DIR` and `NAME=DIR` texts, by broker name.
 
     Raises:
-        ConfigurationError: when two have one name, or two have none.
+        ConfigurationError: when two have the same name, or two have no name.
     """
     stores: dict[str, str] = {}
     for text in texts:
@@ -49,8 +49,8 @@ def named_stores(texts: Iterable[str]) -> dict[str, str]:
         if name in stores:
             which = f"two stores of the broker {name}" if name else "two stores without a name"
             raise ConfigurationError(
-                f"--store gives {which}: say NAME=DIR, each broker once, by the names that stubs"
-                " and consume logs have for them"
+                f"--store gives {which}: write NAME=DIR, each broker once, with the names in stubs"
+                " and consume logs"
             )
         stores[name] = path
     return stores
@@ -58,16 +58,22 @@ def named_stores(texts: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class BrokerLogs:
-    """What is known of the logs of a run before they are read.
+    """The facts about the logs of a run, before they are read.
 
-    `stores`: broker -> directory. `cluster`: name servers, or None. `progress`: (broker, group,
-    topic) -> queue id -> committed offset. `begins`: (broker, topic) -> queue id -> the first
-    message that is there. `oldest`: broker -> when the first record of its log was stored, if it
-    tells. `brokers`: whose logs are read. `missing`: broker -> why its log is not.
-    `size`: bytes of all logs, about. `bounds`: broker -> where its log begins, and surely reaches
-    to; of a cluster nobody knows, so `queues` stands for it: broker -> what its queues hold.
-    `queue_ranges`: what of them is read, None: all. `addresses`: where the brokers of the cluster
-    are. `clocks`: those of the brokers that tell.
+    Attributes:
+        stores: broker -> store directory.
+        cluster: name servers. None: there is no cluster.
+        progress: (broker, group, topic) -> queue id -> committed offset.
+        begins: (broker, topic) -> queue id -> the first message that still exists.
+        brokers: the brokers whose logs are read.
+        missing: broker -> why its log is not read.
+        size: approximate bytes of all logs.
+        bounds: broker with a store -> (begin of its log, end up to which the queues know it).
+        clocks: the measured clocks of brokers.
+        addresses: broker of the cluster -> its address.
+        queues: broker of the cluster -> the offset ranges of its queues (instead of `bounds`).
+        queue_ranges: the ranges of `queues` that are read. None: all.
+        oldest: broker -> store time of the first record of its log, if it is known.
     """
 
     stores: Mapping[str, str]
@@ -85,7 +91,7 @@ class BrokerLogs:
     oldest: Mapping[str, datetime] = field(default_factory=dict)
 
     def told(self) -> str:
-        """Return where the logs are, for people."""
+        """Return the places of the logs as a text for people."""
         named = (f"{name}={path}" if name else path for name, path in self.stores.items())
         return ", ".join((*named, *([f"cluster {self.cluster}"] if self.cluster else ())))
 
@@ -97,27 +103,27 @@ def open_logs(
     is_partial: bool = False,
     now: datetime | None = None,
 ) -> BrokerLogs:
-    """Look at every log.
+    """Collect the facts about every log.
 
     Args:
-        stores: broker -> directory.
-        cluster: "host:port;host:port" of name servers.
-        is_partial: leave out, as `missing`, what cannot be read.
-        now: by this machine's clock, with which that of a store's broker is compared; None: it is
-            not. Files tell only of a clock that is ahead.
+        stores: broker -> store directory.
+        cluster: name servers, "host:port;host:port". Default None.
+        is_partial: put logs that cannot be read into `missing`, and raise no error.
+        now: the time of this machine's clock, to check the clock of a store's broker. Files show
+            only a clock that is ahead. None: do not check.
 
     Raises:
-        ConfigurationError: no log is given, or one broker's twice, or a namespace.
-        StoreError: a directory is no store, or is not whole.
+        ConfigurationError: no log is given, one broker is given twice, or a namespace is set.
+        StoreError: a directory is no store, or is not complete.
         Unavailable, RemoteError, ProtocolError: a broker cannot be read.
     """
     if not stores and not cluster:
         raise ConfigurationError(
-            "--store is missing: the broker's store directory; or --cluster: the name servers"
+            "--store is missing: give a broker's store directory, or --cluster with name servers"
         )
     refuse_namespace()
     if cluster and UNNAMED in stores:
-        raise ConfigurationError("beside --cluster a store needs its broker's name: NAME=DIR")
+        raise ConfigurationError("with --cluster, a store needs its broker's name: NAME=DIR")
     found = [_of_store(name, path, is_partial, now) for name, path in stores.items()]
     if cluster:
         found += _of_cluster(cluster, is_partial)
@@ -131,23 +137,23 @@ def open_logs(
 def hold_against(
     logs: BrokerLogs, named: Collection[str], *, claimed: str | None, is_partial: bool
 ) -> tuple[BrokerLogs, str | None]:
-    """Return the logs, if those of all brokers are there that stubs and consume logs name.
+    """Check that the logs of all brokers are given that stubs and consume logs name.
 
-    A broker that is down is soon forgotten by the name servers: nobody but the tables knows of it.
-    What one broker holds, another one's log cannot know: judged by the wrong log, a message would
-    be called lost, and be sent again by a repair.
+    The name servers soon forget a broker that is down, but the tables still name it. If a message
+    were judged by the log of another broker, it would be called lost, and a repair would send it
+    again.
 
     Args:
-        logs: what was found.
+        logs: the logs that were found.
         named: the brokers that the tables name.
-        claimed: who the store without a name is said to be of.
-        is_partial: give those whose log is not there as `missing`.
+        claimed: the broker name that the person gave for the store without a name.
+        is_partial: put brokers without a log into `missing`, and raise no error.
 
     Returns:
-        The logs, and the name of the broker whose store was given without one.
+        The logs, and the name of the broker of the store without a name.
 
     Raises:
-        ConfigurationError: when one is not there.
+        ConfigurationError: when a log is missing.
     """
     unknown = sorted(set(named) - logs.brokers - logs.missing.keys())
     told = f"broker{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}"
@@ -165,7 +171,7 @@ def hold_against(
             )
         return logs, next(iter(unknown), claimed)
     if claimed:
-        raise ConfigurationError("--broker-name is for one --store DIR; else say --store NAME=DIR")
+        raise ConfigurationError("--broker-name is for one --store DIR; else give --store NAME=DIR")
     if unknown and not is_partial:
         where = "is not in the cluster now" if logs.cluster else "was not given by --store NAME=DIR"
         raise ConfigurationError(f"{says} whose log {where}: its messages cannot be judged")
@@ -178,8 +184,8 @@ _OTHER_WINDOW = "--since and --until choose a time in which only the store's bro
 
 def _of_store(name: str, path: str, is_partial: bool, now: datetime | None) -> BrokerLogs:
     try:
-        # In this order: what a group passes from here on, and what becomes of it, may lie behind
-        # the end of what is read, but is not taken for passed.
+        # Read the offsets first, then the log. A group may pass more messages meanwhile, beyond the
+        # end of the log that is read. With this order they do not count as passed.
         progress = file_queues.read_progress(path)
         layout = _whole(path)
     except StoreError as error:
@@ -201,7 +207,7 @@ def _of_store(name: str, path: str, is_partial: bool, now: datetime | None) -> B
 def _clock_of_store(
     path: str, newest_ms: int | None, now: datetime | None
 ) -> tuple[LedgerClock, ...]:
-    """Return the clock of a store's broker, if its newest record is from this machine's future."""
+    """Return the clock of a store's broker, if this machine's clock is behind its newest record."""
     if newest_ms is None or now is None or newest_ms / 1000 <= now.timestamp():
         return ()
     whose = f"the broker of {path}, by the newest record in its log,"
@@ -236,7 +242,7 @@ def _of_cluster(name_servers: str, is_partial: bool) -> Iterator[BrokerLogs]:
 
 
 def pulled_size(queues: QueueRanges) -> int:
-    """Return how many bytes the messages of queues have, about."""
+    """Return the approximate size in bytes of the messages of queues."""
     return _RECORD_SIZE * sum(end - begin for begin, end in queues.values())
 
 
@@ -269,8 +275,8 @@ def cluster_reader(text: str, columns: Iterable[str]) -> TopicReader:
     """Return the reader of a run's cluster.
 
     Args:
-        text: what `cluster_option` made.
-        columns: those of records that are wanted; the broker's name comes with them.
+        text: the result of `cluster_option`.
+        columns: the wanted columns of records. The broker's name is added.
     """
     asked = json.loads(text)
     schema = columns_of([BROKER, *columns], STORED_SCHEMA)
@@ -285,7 +291,7 @@ def cluster_reader(text: str, columns: Iterable[str]) -> TopicReader:
 
 
 def cluster_option(logs: BrokerLogs) -> str | None:
-    """Return the cluster of a run as an option of a data source, None: there is none."""
+    """Return the cluster of a run as an option of a data source. None: there is no cluster."""
     if not logs.cluster:
         return None
     brokers = sorted(logs.brokers - logs.stores.keys())
@@ -295,5 +301,5 @@ def cluster_option(logs: BrokerLogs) -> str | None:
 
 
 def broker_of(batch: pa.RecordBatch) -> str:
-    """Return whose records a batch of a cluster's reader has; they are all of one broker."""
+    """Return the broker of a batch of a cluster's reader. All its records are of one broker."""
     return str(batch.column(BROKER)[0])

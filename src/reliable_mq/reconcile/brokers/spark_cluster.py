@@ -1,8 +1,8 @@
-"""What a running cluster holds, asked once where a run is planned: its brokers, queues, offsets.
+"""The ledgers of a running cluster: brokers, queues and offsets, requested once to plan a run.
 
-Receives the addresses of name servers; hands on one `BrokerLedger` for each broker, with partitions
-that Spark's workers can pull by themselves (`spark_topic_source`). What a broker says is kept under
-its name, because offsets and log offsets of two brokers have nothing to do with each other.
+Receives the addresses of name servers. Returns one `BrokerLedger` for each broker, with partitions
+that Spark's workers pull (`spark_topic_source`). All values are kept by broker name: offsets of two
+brokers cannot be compared.
 """
 
 import time
@@ -30,15 +30,15 @@ from reliable_mq.wire.addresses import split_addresses
 
 TIMEOUT_SECONDS = 10.0
 MESSAGES_PER_PARTITION = 250_000
-_SECOND = 1.0  # brokers tell the time in whole ones
+_SECOND = 1.0  # the resolution of a broker's clock in its replies
 
 
 @dataclass(frozen=True)
 class PullPartition:
-    """Messages of one queue of one broker: offsets `begin` .. `end` - 1.
+    """Messages of one queue of one broker: the offsets `begin` … `end` - 1.
 
-    `delay_ms`, `pop_retries`: of `RecordContext`, the latter as (retry topic, group, topic).
-    `access`: as whom the broker is read.
+    `delay_ms`, `pop_retries`: as in `RecordContext`, the latter as (retry topic, group, topic).
+    `access`: the account and TLS settings.
     """
 
     broker: BrokerAddress
@@ -51,7 +51,7 @@ class PullPartition:
     access: ClusterAccess = OPEN
 
     def customs(self) -> RecordContext:
-        """Return what the meaning of these messages depends on."""
+        """Return the context for reading these messages."""
         return RecordContext(
             delay_ms=self.delay_ms,
             pop_retries={name: (group, topic) for name, group, topic in self.pop_retries},
@@ -60,11 +60,17 @@ class PullPartition:
 
 @dataclass(frozen=True)
 class BrokerLedger:
-    """What one broker of a cluster holds.
+    """The ledger of one broker of a cluster.
 
-    `queues`: (topic, queue id) -> the first offset and the end. `progress`: the committed offsets.
-    `missing`: why the broker could not be read, None: it is whole. `clock`: None, it does not tell.
-    `oldest_ms`: when the first record of its log was stored, milliseconds since the epoch, or None.
+    Attributes:
+        broker: its name and address.
+        partitions: the messages to pull.
+        queues: (topic, queue id) -> (first offset, end).
+        progress: the committed offsets.
+        missing: why the broker could not be read. None: it was read.
+        clock: the broker's clock. None: unknown.
+        oldest_ms: store time of the first record of its log, milliseconds since the epoch. None:
+            unknown.
     """
 
     broker: BrokerAddress
@@ -92,26 +98,26 @@ def read_cluster(
 
     Args:
         name_servers: "host:port;host:port".
-        topics: those to be read; none: all that may hold messages of applications or their copies,
-            such as dead-letter topics.
-        since_ms: leave out what was stored before, milliseconds since the epoch.
-        messages_per_partition: how many messages a partition has at most.
-        timeout: seconds that each answer may take.
-        is_partial: give a broker that cannot be read as `missing` instead of failing.
-        brokers: those that are read, by their names; None: all.
-        is_whole: a topic that holds messages and may not be read is no ledger; else it is left out,
-            unless it was asked for.
-        access: as whom the cluster is read; None: as this process's environment says.
+        topics: the topics to read. Empty: all that may have messages of applications or their
+            copies, such as dead-letter topics.
+        since_ms: leave out messages that were stored before, milliseconds since the epoch.
+        messages_per_partition: most messages of a partition. Default 250,000.
+        timeout: seconds to wait for each reply. Default 10.
+        is_partial: put the reason into `missing` if a broker cannot be read, and raise no error.
+        brokers: the names of the brokers to read. None: all.
+        is_whole: fail if a topic with messages is not readable. Otherwise such a topic is left out,
+            unless it is in `topics`.
+        access: the account and TLS settings. None: those of this process's environment.
 
     Returns:
         One ledger for each broker, sorted by name.
 
     Raises:
-        ConfigurationError: an address is none, no broker has a topic that was asked for, a topic
-            may not be read, or the account or the certificates of the environment do not read.
-        Unavailable: no name server, or a broker, does not answer, or none of the name servers
-            knows a broker that was asked for; the text names it.
-        RemoteError, ProtocolError: an answer is a refusal or nonsense.
+        ConfigurationError: an address is invalid, no broker has a requested topic, a topic is not
+            readable, or the account or certificates of the environment are invalid.
+        Unavailable: no name server answers, a broker does not answer, or no name server knows a
+            requested broker. The text names it.
+        RemoteError, ProtocolError: a reply is an error or invalid.
     """
     access = access_here() if access is None else access
     ledgers = []
@@ -143,7 +149,7 @@ def read_cluster(
 def within(
     partitions: Iterable[PullPartition], ranges: Mapping[str, QueueRanges]
 ) -> Iterator[PullPartition]:
-    """Yield what partitions have of stretches of queues, given by broker."""
+    """Cut partitions to ranges of queues, given by broker."""
     for each in partitions:
         stretch = ranges.get(each.broker.name, {}).get((each.topic, each.queue_id))
         if stretch is not None:
@@ -164,7 +170,7 @@ def _brokers(
             except Unavailable as error:
                 reasons.append(str(error))
                 continue
-            except (RemoteError, ProtocolError) as error:  # of a broker, or of another program
+            except (RemoteError, ProtocolError) as error:  # a broker or another program answered
                 reasons.append(f"{address} is no name server: {error}")
                 continue
             if not found:
@@ -175,7 +181,7 @@ def _brokers(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is to be read of each broker; see `read_cluster`."""
+    """The arguments of `read_cluster` that apply to each broker."""
 
     topics: frozenset[str]
     since_ms: int
@@ -191,21 +197,21 @@ class _Asked:
 
 
 class _Asking:
-    """One broker's answers, put together."""
+    """Asks one broker for its ledger."""
 
     def __init__(self, broker: BrokerAddress, link: BlockingLink, asked: _Asked) -> None:
         self._broker, self._link, self._asked = broker, link, asked
 
     def ledger(self) -> BrokerLedger:
-        """Ask everything.
+        """Send all requests, and return the ledger.
 
         Raises:
-            Unavailable, RemoteError, ProtocolError: when the broker does not tell.
-            ConfigurationError: when what is needed may not be read.
+            Unavailable, RemoteError, ProtocolError: when the broker does not answer as needed.
+            ConfigurationError: when a needed topic is not readable.
         """
         link = self._link
-        # First: what a group passes from here on, and what becomes of it, may lie behind what is
-        # read, but is not taken for passed.
+        # Ask for the offsets first. A group may pass more messages meanwhile, beyond the ranges
+        # that are read. With this order they do not count as passed.
         progress = topic_pulls.progress_in(link.call(topic_pulls.ask_progress()))
         names = topic_pulls.topics_in(link.call(topic_pulls.ask_topics()))
         groups = topic_pulls.groups_in(link.call(topic_pulls.ask_groups()))
@@ -240,7 +246,7 @@ class _Asking:
     def _check_readable(self, topic: str, queue: QueueRange, is_readable: bool) -> None:
         if not is_readable and queue.begin < queue.end:
             raise ConfigurationError(
-                f"the broker {self._broker.name} lets nobody read the topic {topic}, which holds"
+                f"the broker {self._broker.name} forbids reading the topic {topic}, which has"
                 " messages (its perm lacks 4): allow it, or read the broker's store"
             )
 

@@ -1,18 +1,24 @@
-"""A broker's store as the Spark data source `reliable_mq_log`: log, consume queues or offsets.
+"""The Spark data source `reliable_mq_log`: a broker's store as log, consume queues or offsets.
 
-Receives options; hands Spark partitions that begin and end between records, and reads them in
-Spark's workers as Arrow batches, so that no row passes the driver. Of use by itself:
+Receives options. Returns partitions to Spark that begin and end between records. Spark's workers
+read them as Arrow batches, so that no row goes through the driver. You can also use it directly:
 
     register(spark)    # spark_session
     spark.read.format("reliable_mq_log").option("path", "/data/store").load()
 
-Options: `path` the store directory, of a running broker or a copy; `part` what of it: `records` of
-the commit log (as it is), what its `queues` list, or the `offsets` of its consumer groups;
-`columns` the wanted ones, with commas between them, of `PARTS`; `splitSize` bytes per partition
-(64 MiB); `checkBody` whether `content_crc` is computed (true); `broker` what the column of that
-name says; `pushFilters`, see `FilterPushdown`. Only the columns that were chosen, by the option or
-by `.schema(...)`, are read at all: Spark tells a Python data source nothing of what a query uses.
-As a stream: `spark_log_stream`.
+Options:
+
+- `path`: the store directory, of a running broker or a copy.
+- `part`: `records` of the commit log (default), entries of its consume `queues`, or the committed
+  `offsets` of its consumer groups.
+- `columns`: the wanted columns of `PARTS`, separated by commas.
+- `splitSize`: bytes of a partition. Default 64 MiB.
+- `checkBody`: whether `content_crc` is computed. Default true.
+- `broker`: the value of the column `broker`.
+- `pushFilters`: see `FilterPushdown`.
+
+Only columns that you choose, by the option or by `.schema(...)`, are read: Spark does not tell a
+Python data source which columns a query uses. `spark_log_stream` has the stream.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,7 +62,7 @@ from reliable_mq.reconcile.source_options import (
 
 LOG_FORMAT = "reliable_mq_log"
 RECORDS, QUEUES, OFFSETS = "records", "queues", "offsets"
-#: What can be asked of each part, and what is given when nothing is.
+#: For each part: all columns, and the default columns.
 PARTS = {
     RECORDS: (STORED_SCHEMA, LOG_SCHEMA.names),
     QUEUES: (QUEUE_SCHEMA, QUEUE_SCHEMA.names),
@@ -69,7 +75,7 @@ OPTIONS = (
 
 
 class LogSource(DataSource):
-    """A broker's commit log, one row per record; see the head of this module."""
+    """A broker's store, one row for each record; see the head of this module."""
 
     @classmethod
     def name(cls) -> str:
@@ -115,20 +121,21 @@ class LogSource(DataSource):
 
 
 class FilterPushdown(DataSourceReader):
-    """Another reader that is told of a query's filters, as its attribute `conditions`.
+    """Passes a query's filters to another reader, as its attribute `conditions`.
 
-    Spark (4.1 to 4.3, `PythonDataSourceV2.setReadInfo`) keeps what one query pushed for all that
-    come later on the same DataFrame or view, and a join of it with itself has one side's filters on
-    both: rows would be missing without a word. So it is done only where somebody asks for it, who
-    then makes one DataFrame for each query. Spark takes it while
-    `spark.sql.python.filterPushdown.enabled` is set, as `spark_session.register` does.
+    It is off by default because of a Spark problem (4.1 to 4.3,
+    `PythonDataSourceV2.setReadInfo`). Spark keeps the filters of one query for all later queries on
+    the same DataFrame or view. In a join of a DataFrame with itself, both sides get the filters of
+    one side. Rows would be missing silently. If you switch it on, make one DataFrame for each
+    query. Spark uses it while `spark.sql.python.filterPushdown.enabled` is set, as
+    `spark_session.register` does.
     """
 
     def __init__(self, reader: Any, schema: pa.Schema) -> None:
         self._reader, self._schema = reader, schema
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take note of what the filters say, and leave all of them to Spark, too."""
+        """Store the conditions of the filters, and let Spark apply all filters again."""
         self._reader.conditions = conditions_of(filters, self._schema)
         return filters
 
@@ -140,7 +147,7 @@ class FilterPushdown(DataSourceReader):
 
 
 def pushing(options: Mapping[str, str], reader: Any, schema: pa.Schema) -> DataSourceReader:
-    """Return the reader, told of filters if the option `pushFilters` says so."""
+    """Return the reader, with filter pushdown if the option `pushFilters` is true."""
     return FilterPushdown(reader, schema) if switch(options, PUSH_FILTERS, "false") else reader
 
 
@@ -149,12 +156,12 @@ class LogReader(DataSourceReader):
 
     Args:
         path: the store directory.
-        split_size: about how many bytes of the log a partition has.
-        check_body: whether `content_crc` is computed; else it is null.
-        schema: the wanted columns, of `STORED_SCHEMA`.
-        broker: what the column of that name says; None: null.
-        log_range: only records that begin at the first of these log offsets or behind it, and
-            before the second one; both lie between records.
+        split_size: approximate bytes of the log in a partition.
+        check_body: whether `content_crc` is computed. Otherwise it is null.
+        schema: the wanted columns, from `STORED_SCHEMA`.
+        broker: the value of the column `broker`. None: null.
+        log_range: (begin, end) of the log offsets to read, end excluded. Both are between records.
+            None: all.
     """
 
     def __init__(
@@ -181,7 +188,7 @@ class LogReader(DataSourceReader):
         return [InputPartition(each) for each in can_hold(partitions, self.conditions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # Spark asks so when there is no partition at all
+        if partition.value is None:  # Spark does this if there is no partition
             return
         batches = file_store.read_batches(
             partition.value, without_broker(self._schema), check_body=self._check_body
@@ -191,10 +198,10 @@ class LogReader(DataSourceReader):
 
 
 def known_columns(schema: StructType, known: pa.Schema) -> pa.Schema:
-    """Return the columns that Spark was told a source has.
+    """Return the columns of a source that a Spark schema names.
 
     Raises:
-        ConfigurationError: when one is not there, or is of another type.
+        ConfigurationError: when a column does not exist, or has another type.
     """
     chosen = columns_of(schema.names, known)
     for field, told in zip(from_arrow_schema(chosen), schema, strict=True):

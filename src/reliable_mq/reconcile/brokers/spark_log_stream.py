@@ -1,7 +1,8 @@
-"""A broker's commit log as a stream of Spark: what came since the last batch.
+"""A broker's commit log as a Spark stream: each batch has the records since the last batch.
 
-The offset of a stream is how far the consume queues know of the log, in bytes: all before it is
-whole. A batch is a stretch between two such offsets, so it is the same whenever it is read again.
+The offset of the stream is the log offset up to which the consume queues list records. All records
+before it are complete. A batch is the range between two such offsets, so it is the same each time
+it is read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,16 +20,16 @@ _END = "log_offset"
 
 
 class LogStream(DataSourceStreamReader):
-    """Reads stretches of a commit log in Spark's workers.
+    """Reads ranges of a commit log in Spark's workers.
 
     Args:
-        path: the store directory, of a running broker.
-        split_size: about how many bytes of the log a partition has.
-        schema: the wanted columns, of `STORED_SCHEMA`.
-        check_body: whether `content_crc` is computed; else it is null.
-        broker: what the column of that name says; None: null.
+        path: the store directory of a running broker.
+        split_size: approximate bytes of the log in a partition.
+        schema: the wanted columns, from `STORED_SCHEMA`.
+        check_body: whether `content_crc` is computed. Otherwise it is null.
+        broker: the value of the column `broker`. None: null.
         from_begin: whether a new stream starts at the beginning of the log, not at its end.
-        fails_on_loss: whether to fail when the broker removed what was not yet read.
+        fails_on_loss: whether to fail if the broker removed records before they were read.
     """
 
     def __init__(
@@ -47,12 +48,12 @@ class LogStream(DataSourceStreamReader):
         self._from_begin, self._fails_on_loss = from_begin, fails_on_loss
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return where a new stream starts."""
+        """Return the offset at which a new stream starts."""
         layout = file_store.read_layout(self._path, self._split_size)
         return {_END: layout.log_begin if self._from_begin else layout.sure_end}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802, ARG002 - Spark's name
-        """Return how far the log is known; never less than before (Spark 4.1 tells no start)."""
+        """Return the known end of the log, never less than `start` (Spark 4.1 gives no `start`)."""
         end = file_store.read_layout(self._path, self._split_size).sure_end
         return {_END: max(end, start[_END] if start else 0)}
 
@@ -60,14 +61,14 @@ class LogStream(DataSourceStreamReader):
         """Return the partitions between two offsets.
 
         Raises:
-            StoreError: when the broker has removed some of it, unless that is allowed.
+            StoreError: when the broker has removed a part of this range, unless that is allowed.
         """
         layout = file_store.read_layout(self._path, self._split_size)
         begin, stop = start[_END], end[_END]
         if begin < layout.log_begin and self._fails_on_loss:
             raise StoreError(
-                f"the log of {self._path} begins at {layout.log_begin} by now: bytes from {begin}"
-                " on went before they were read; failOnDataLoss=false goes on without them"
+                f"the log of {self._path} begins at {layout.log_begin} now: bytes from {begin}"
+                " on were removed before they were read; failOnDataLoss=false skips them"
             )
         return [
             InputPartition(
@@ -93,4 +94,4 @@ class LogStream(DataSourceStreamReader):
             yield with_broker(batch, self._schema, self._broker)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Do nothing: what a stream has read, Spark's checkpoint knows."""
+        """Do nothing: Spark's checkpoint stores the progress of a stream."""

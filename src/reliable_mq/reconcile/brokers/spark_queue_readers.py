@@ -1,6 +1,6 @@
-"""The other parts of a broker's store as rows: what its consume queues list, how far groups came.
+"""The readers of consume queues and of committed offsets, from a broker's store.
 
-What `spark_log_source` reads with `part=queues` and `part=offsets`.
+`spark_log_source` uses them for `part=queues` and `part=offsets`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from reliable_mq.reconcile.source_filters import Condition, filtered
 
 
 class ConsumeQueueReader(DataSourceReader):
-    """Reads consume queues, one row for each message that they list; many small ones together.
+    """Reads consume queues, one row for each listed message. A partition may have many queues.
 
     Args:
         path: the store directory.
-        split_size: about how many bytes of queue files a partition has.
-        schema: the wanted columns, of `file_queues.QUEUE_SCHEMA`.
+        split_size: approximate bytes of queue files in a partition.
+        schema: the wanted columns, from `file_queues.QUEUE_SCHEMA`.
     """
 
     def __init__(self, path: str, split_size: int, schema: pa.Schema) -> None:
@@ -29,7 +29,7 @@ class ConsumeQueueReader(DataSourceReader):
         self.conditions: tuple[Condition, ...] = ()
 
     def partitions(self) -> Sequence[InputPartition]:
-        read_layout(self._path)  # tells what is no store
+        read_layout(self._path)  # raises if it is no store
         folders: list[list[str]] = []
         room = 0
         for queue in queues_of(Path(self._path)):
@@ -51,8 +51,8 @@ class OffsetReader(DataSourceReader):
 
     Args:
         path: the store directory.
-        schema: the wanted columns, of `offset_table.OFFSET_SCHEMA`.
-        broker: what the column of that name says; None: null.
+        schema: the wanted columns, from `offset_table.OFFSET_SCHEMA`.
+        broker: the value of the column `broker`. None: null.
     """
 
     def __init__(self, path: str, schema: pa.Schema, broker: str | None) -> None:

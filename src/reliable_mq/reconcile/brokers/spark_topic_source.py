@@ -1,19 +1,25 @@
-"""The topics of a running cluster as the Spark data source `reliable_mq_topic`, by pulling.
+"""The Spark data source `reliable_mq_topic`: the topics of a running cluster, read by pulls.
 
-Receives options; hands Spark ranges of queues, asked of the brokers once, and pulls them in Spark's
-workers as Arrow batches, each worker over connections of its own. Ours and Apache's brokers alike,
-and every topic that may be read: also `%DLQ%…`, `%RETRY%…` and the delay queues. Nothing is
-committed, and no consumer notices. Of use by itself:
+Receives options. Returns ranges of queues to Spark, which it asks the brokers for once. Spark's
+workers pull them as Arrow batches, each over its own connections. It works with our broker and
+Apache's, and with every readable topic, also `%DLQ%…`, `%RETRY%…` and the delay queues. It commits
+no offsets and does not affect consumers. You can also use it directly:
 
     register(spark)    # spark_session
     spark.read.format("reliable_mq_topic").option("namesrv", "127.0.0.1:9876")
         .option("topics", "%DLQ%payments").load()
 
-Options: `namesrv` name servers, joined by `;`; `part` of a broker: its `records` (as it is), or the
-`offsets` of its consumer groups; `topics` with commas between them (all but those of
-the system); `from` leave out what was stored before, ISO 8601 or `-24h`; `columns`, `checkBody` as
-of `spark_log_source`; `messagesPerPartition` (250,000); `timeout` seconds for each answer (10). The
-account and the certificates come from the environment, `RELIABLE_MQ_ACCESS_KEY` for example.
+Options:
+
+- `namesrv`: name servers, joined by `;`.
+- `part`: `records` (default), or the committed `offsets` of consumer groups.
+- `topics`: separated by commas. Default: all except system topics.
+- `from`: leave out messages that were stored before, ISO 8601 or `-24h`.
+- `columns`, `checkBody`, `pushFilters`: as in `spark_log_source`.
+- `messagesPerPartition`: default 250,000.
+- `timeout`: seconds to wait for each reply. Default 10.
+
+The account and the certificates come from the environment, such as `RELIABLE_MQ_ACCESS_KEY`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -72,14 +78,14 @@ OPTIONS = (
     *("messagesPerPartition", "timeout"),
 )
 
-_PULL_SIZE = 4 * 1024 * 1024  # brokers give less, each by its own settings
+_PULL_SIZE = 4 * 1024 * 1024  # a broker may return less, by its settings
 _BATCH_SIZE = 8 * 1024 * 1024
-_ATTEMPTS = 3  # for each pull: a broker that is started anew is away for some seconds
+_ATTEMPTS = 3  # for each pull: a broker that restarts is down for some seconds
 _WAIT_SECONDS = 2.0
 
 
 class TopicSource(DataSource):
-    """The messages of a running cluster, one row each; see the head of this module."""
+    """The messages of a running cluster, one row for each; see the head of this module."""
 
     @classmethod
     def name(cls) -> str:
@@ -131,14 +137,14 @@ class TopicReader(DataSourceReader):
 
     Args:
         name_servers: "host:port;host:port".
-        topics: which; none: all that may hold messages of applications.
-        schema: the wanted columns, of `STORED_SCHEMA`.
-        check_body: whether `content_crc` is computed; else it is null.
-        since_ms: leave out what was stored before, milliseconds since the epoch.
-        messages_per_partition: how many messages a partition has at most.
-        timeout: seconds that each answer may take.
-        brokers: those that are read, by their names; None: all.
-        ranges: broker -> what of its queues is read; None: all.
+        topics: the topics to read. Empty: all that may have messages of applications.
+        schema: the wanted columns, from `STORED_SCHEMA`.
+        check_body: whether `content_crc` is computed. Otherwise it is null. Default True.
+        since_ms: leave out messages that were stored before, milliseconds since the epoch.
+        messages_per_partition: most messages of a partition. Default 250,000.
+        timeout: seconds to wait for each reply. Default 10.
+        brokers: the names of the brokers to read. None: all.
+        ranges: broker -> the ranges of its queues to read. None: all.
     """
 
     def __init__(
@@ -179,7 +185,7 @@ class TopicReader(DataSourceReader):
         return [InputPartition(each) for each in found if can_hold(each, self.conditions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # Spark asks so when there is no partition at all
+        if partition.value is None:  # Spark does this if there is no partition
             return
         batches = read_pulls(
             partition.value, self._schema, check_body=self._check_body, timeout=self._timeout
@@ -193,8 +199,8 @@ class ClusterOffsetReader(DataSourceReader):
 
     Args:
         name_servers: "host:port;host:port".
-        schema: the wanted columns, of `OFFSET_SCHEMA`.
-        timeout: seconds that each answer may take.
+        schema: the wanted columns, from `OFFSET_SCHEMA`.
+        timeout: seconds to wait for each reply.
     """
 
     def __init__(self, name_servers: str, schema: pa.Schema, timeout: float) -> None:
@@ -218,7 +224,7 @@ _PARTITION_COLUMNS: Mapping[str, Callable[[PullPartition], object]] = {
 
 
 def can_hold(partition: PullPartition, conditions: Iterable[Condition]) -> bool:
-    """Return whether a queue may hold messages for which all conditions hold, by its name."""
+    """Return whether, by its broker, topic and id, a queue may have messages for all conditions."""
     return all(
         value_of(partition) in (each.value if each.operator == AMONG else (each.value,))
         for each in conditions
@@ -231,12 +237,12 @@ def read_pulls(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a partition as batches, each of about 8 MiB of records.
 
-    What expired since the partition was made, or is damaged, is not there.
+    Messages that have expired since the partition was made, or are damaged, are left out.
 
     Raises:
-        ProtocolError: when it answers nonsense, or its queue ends before what it said it holds.
-        Unavailable: when the broker does not answer, also not a few seconds later.
-        RemoteError: when it refuses.
+        ProtocolError: when a reply is invalid, or the queue is shorter than the broker said.
+        Unavailable: when the broker does not answer, even after retries.
+        RemoteError: when the broker refuses.
     """
     found: list[bytes] = []
     with partition.access.link(partition.broker.address, timeout) as link:
@@ -246,7 +252,7 @@ def read_pulls(
             if pulled.came is PullStatus.END:
                 raise ProtocolError(
                     f"broker {partition.broker.name} said that queue {partition.queue_id} of"
-                    f" {partition.topic} reaches to offset {partition.end}, and gives nothing"
+                    f" {partition.topic} ends at offset {partition.end}, but returns nothing"
                     f" from {at} on"
                 )
             at = pulled.next_offset
@@ -285,7 +291,7 @@ def _batch(
     )
     if used < len(data) or end is not ScanEnd.CUT:
         raise ProtocolError(
-            f"broker {partition.broker.name} sent what is no record for queue"
+            f"broker {partition.broker.name} sent an invalid record for queue"
             f" {partition.queue_id} of {partition.topic}"
         )
     return with_broker(batch, schema, partition.broker.name)

@@ -1,8 +1,8 @@
-"""What reconciliation asks a running cluster, and what the answers mean.
+"""The requests of reconciliation to a running cluster, and the decoding of the replies. Pure.
 
-Pure: values in, commands out; answers in, values out. Written against the protocol alone, not with
-the client's code, which it audits. Nothing that is asked here changes anything: the group is the
-one that brokers keep for tools, nothing is committed, and no pull waits.
+Values in, commands out; replies in, values out. It uses only the protocol, not the client's code,
+which it audits. The requests change nothing: the group is the brokers' own group for tools, no
+offset is committed, and no pull waits.
 
 Source: Apache RocketMQ `ClusterInfo`, `TopicConfigSerializeWrapper`, `TopicStatsTable`,
 `PullMessageProcessor`, `MQAdminImpl`.
@@ -30,27 +30,27 @@ from reliable_mq.wire.headers import PullMessageHeader, PullResultHeader, Search
 from reliable_mq.wire.java_properties import parse_properties
 
 READER = "TOOLS_CONSUMER"
-"""A consumer group that every broker knows without being told."""
+"""A consumer group that exists on every broker."""
 
-_SUBSCRIPTION = 0x4  # the pull says itself what it wants, because no heartbeat did
-_PULL_COUNT = 1_024  # brokers give fewer, each by its own settings
+_SUBSCRIPTION = 0x4  # the pull contains its subscription, because no heartbeat sent one
+_PULL_COUNT = 1_024  # a broker may return fewer, by its settings
 _MASTER_ID = 0
 _READABLE = 4
 _LEVELS = "messageDelayLevel"
-# Java's MessageFormat sets commas into large numbers.
+# Java's MessageFormat writes large numbers with commas.
 _UPTIME = re.compile(r"([\d,]+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 _UPTIME_SECONDS = (86_400, 3_600, 60, 1)
 
 
 class BrokerAddress(NamedTuple):
-    """A broker of a cluster: its name, and where it is read."""
+    """A broker of a cluster: its name, and the address from which it is read."""
 
     name: str
     address: str
 
 
 class QueueRange(NamedTuple):
-    """The offsets of a queue that a broker holds, the end excluded."""
+    """The range of offsets that a queue has; `end` is excluded."""
 
     queue_id: int
     begin: int
@@ -58,15 +58,15 @@ class QueueRange(NamedTuple):
 
 
 def ask_brokers() -> Command:
-    """Return the question to a name server which brokers there are."""
+    """Return the request to a name server for the list of brokers."""
     return request(RequestCode.GET_BROKER_CLUSTER_INFO)
 
 
 def brokers_in(answer: Command) -> list[BrokerAddress]:
-    """Return the brokers, sorted: of each name the master, or else a slave.
+    """Return the brokers, sorted: for each name the master, or else a slave.
 
     Raises:
-        RemoteError, ProtocolError: when the answer is none.
+        RemoteError, ProtocolError: when the reply is an error or invalid.
     """
     table = _table(answer, "brokerAddrTable")
     try:
@@ -77,43 +77,43 @@ def brokers_in(answer: Command) -> list[BrokerAddress]:
                 found.append(BrokerAddress(name, known.get(_MASTER_ID) or known[min(known)]))
         return sorted(found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProtocolError(f"the list of brokers does not read: {error!r}") from error
+        raise ProtocolError(f"the list of brokers is invalid: {error!r}") from error
 
 
 def ask_topics() -> Command:
-    """Return the question to a broker which topics it has."""
+    """Return the request to a broker for its topics."""
     return request(RequestCode.GET_ALL_TOPIC_CONFIG)
 
 
 def topics_in(answer: Command) -> dict[str, bool]:
-    """Return the topics of a broker, sorted, and whether each may be read.
+    """Return the topics of a broker, sorted, and whether each is readable.
 
     Raises:
-        RemoteError, ProtocolError: when the answer is none.
+        RemoteError, ProtocolError: when the reply is an error or invalid.
     """
     table = _table(answer, "topicConfigTable")
     try:
         return {name: bool(int(table[name]["perm"]) & _READABLE) for name in sorted(table)}
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the list of topics does not read: {error!r}") from error
+        raise ProtocolError(f"the list of topics is invalid: {error!r}") from error
 
 
 def is_told_of(topic: str) -> bool:
-    """Return whether a topic may hold messages of applications, or copies of such."""
+    """Return whether a topic may have messages of applications, or copies of them."""
     copies = topic.startswith((RETRY_PREFIX, DEAD_PREFIX)) or topic in (SCHEDULE_TOPIC, TIMER_TOPIC)
     return copies or not is_special(topic)
 
 
 def ask_ranges(topic: str) -> Command:
-    """Return the question to a broker what the queues of a topic hold."""
+    """Return the request to a broker for the offset ranges of a topic's queues."""
     return request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
 
 
 def ranges_in(answer: Command) -> list[QueueRange]:
-    """Return the queues of a topic, in order. An empty queue begins where it ends.
+    """Return the queues of a topic, in order. An empty queue has `begin` = `end`.
 
     Raises:
-        RemoteError, ProtocolError: when the answer is none.
+        RemoteError, ProtocolError: when the reply is an error or invalid.
     """
     table = _table(answer, "offsetTable")
     try:
@@ -122,7 +122,7 @@ def ranges_in(answer: Command) -> list[QueueRange]:
             for queue, each in table.items()
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the queues of a topic do not read: {error!r}") from error
+        raise ProtocolError(f"the list of a topic's queues is invalid: {error!r}") from error
     return sorted(
         QueueRange(each.queue_id, max(0, each.begin), max(0, each.begin, each.end))
         for each in found
@@ -130,25 +130,25 @@ def ranges_in(answer: Command) -> list[QueueRange]:
 
 
 def ask_first_since(topic: str, queue_id: int, since_ms: int) -> Command:
-    """Return the question for the first offset of a queue that was stored at or after a time."""
+    """Return the request for the first offset of a queue that was stored at or after a time."""
     header = SearchOffsetHeader(topic=topic, queue_id=queue_id, timestamp=since_ms)
     return request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_ext())
 
 
 def first_in(answer: Command) -> int:
-    """Return that offset.
+    """Return the offset in the reply to `ask_first_since`.
 
     Raises:
-        RemoteError, ProtocolError: when the answer is none.
+        RemoteError, ProtocolError: when the reply is an error or invalid.
     """
     text = _succeeded(answer).ext_fields.get("offset", "")
     if not text.removeprefix("-").isdecimal():
-        raise ProtocolError(f"an offset does not read: {text!r}")
+        raise ProtocolError(f"the offset in a reply is invalid: {text!r}")
     return int(text)
 
 
 def ask_progress() -> Command:
-    """Return the question to a broker how far all groups have come."""
+    """Return the request to a broker for the committed offsets of all groups."""
     return request(RequestCode.GET_ALL_CONSUMER_OFFSET)
 
 
@@ -156,7 +156,7 @@ def progress_in(answer: Command) -> Progress:
     """Return the committed offsets.
 
     Raises:
-        RemoteError, ProtocolError: when the answer is none.
+        RemoteError, ProtocolError: when the reply is an error or invalid.
     """
     body = _succeeded(answer).body
     try:
@@ -166,7 +166,7 @@ def progress_in(answer: Command) -> Progress:
 
 
 def ask_groups() -> Command:
-    """Return the question to a broker which consumer groups it has."""
+    """Return the request to a broker for its consumer groups."""
     return request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
 
 
@@ -174,7 +174,7 @@ def groups_in(answer: Command) -> frozenset[str]:
     """Return the names of the groups.
 
     Raises:
-        RemoteError, ProtocolError: when the answer is none.
+        RemoteError, ProtocolError: when the reply is an error or invalid.
     """
     try:
         return group_names(_succeeded(answer).body)
@@ -183,12 +183,12 @@ def groups_in(answer: Command) -> frozenset[str]:
 
 
 def ask_settings() -> Command:
-    """Return the question to a broker how it is set."""
+    """Return the request to a broker for its settings."""
     return request(RequestCode.GET_BROKER_CONFIG)
 
 
 def delay_levels_in(answer: Command) -> str | None:
-    """Return the broker's delay levels, such as "1s 5s", or None when it does not tell.
+    """Return the broker's delay levels, such as "1s 5s", or None if the reply lacks them.
 
     Raises:
         RemoteError, ProtocolError: when the answer is none.
@@ -196,22 +196,22 @@ def delay_levels_in(answer: Command) -> str | None:
     try:
         return parse_properties(_succeeded(answer).body.decode()).get(_LEVELS)
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"the settings of a broker do not read: {error}") from error
+        raise ProtocolError(f"the settings of a broker are invalid: {error}") from error
 
 
 def ask_runtime() -> Command:
-    """Return the question to a broker how it does."""
+    """Return the request to a broker for its runtime values."""
     return request(RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
 def clock_in(answer: Command) -> float | None:
-    """Return what a broker's clock showed when it answered, or None when it does not tell.
+    """Return the time of a broker's clock when it replied, or None if the reply lacks it.
 
-    It says when it was started, and how long ago that was, in whole seconds; so the clock is up to
-    a second further. In seconds since the epoch.
+    In seconds since the epoch. The reply has the start time and the uptime in whole seconds, so the
+    clock may be up to a second ahead of the result.
 
     Raises:
-        RemoteError, ProtocolError: when the answer is none.
+        RemoteError, ProtocolError: when the reply is an error or invalid.
     """
     table = _table(answer, "table")
     uptime = _UPTIME.search(str(table.get("runtime", "")))
@@ -224,19 +224,19 @@ def clock_in(answer: Command) -> float | None:
 
 
 def oldest_in(answer: Command) -> int | None:
-    """Return when the first record of a broker's log was stored, or None when it does not tell.
+    """Return the store time of the first record of a broker's log, or None if the reply lacks it.
 
-    By the broker's clock, in milliseconds since the epoch. The answer is that to `ask_runtime`.
+    In milliseconds since the epoch, by the broker's clock. `answer` is the reply to `ask_runtime`.
 
     Raises:
-        RemoteError, ProtocolError: when the answer is none.
+        RemoteError, ProtocolError: when the reply is an error or invalid.
     """
     text = str(_table(answer, "table").get("earliestMessageTimeStamp", ""))
     return int(text) if text.isdecimal() else None
 
 
 def ask_messages(topic: str, queue_id: int, begin: int, end: int, size_max: int) -> Command:
-    """Return a pull of messages from `begin` on, none at or behind `end`, of about that size."""
+    """Return a pull of the messages `begin` … `end` - 1, of at most about `size_max` bytes."""
     header = PullMessageHeader(
         consumer_group=READER,
         topic=topic,
@@ -254,17 +254,17 @@ def ask_messages(topic: str, queue_id: int, begin: int, end: int, size_max: int)
 
 
 class PullStatus(Enum):
-    """What became of a pull."""
+    """The result of a pull."""
 
     MESSAGES = auto()
-    GONE = auto()  # these messages expired since the range was asked for
-    NOTHING = auto()  # there is nothing readable at this offset, but may be behind it
+    GONE = auto()  # these messages expired since the range was requested
+    NOTHING = auto()  # nothing is readable at this offset, but there may be messages after it
     END = auto()  # the queue ends here
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """The answer to a pull: records in `body`, and the offset to go on at."""
+    """The reply to a pull: records in `body`, and the offset of the next pull."""
 
     came: PullStatus
     next_offset: int
@@ -272,10 +272,10 @@ class Pulled:
 
 
 def messages_in(answer: Command, begin: int) -> Pulled:
-    """Return what a pull from offset `begin` on brought.
+    """Return the result of a pull from offset `begin`.
 
     Raises:
-        RemoteError, ProtocolError: when the broker refused, or the answer is none.
+        RemoteError, ProtocolError: when the broker refused, or the reply is invalid.
     """
     if answer.code == ResponseCode.SUCCESS:
         after = PullResultHeader.decode(answer.ext_fields).next_begin_offset
@@ -304,7 +304,7 @@ def _table(answer: Command, name: str) -> Mapping[Any, Any]:
     try:
         table = fastjson.loads(_succeeded(answer).body)[name]
     except (ValueError, KeyError, TypeError) as error:
-        raise ProtocolError(f"an answer does not read: {error!r}") from error
+        raise ProtocolError(f"a reply is invalid: {error!r}") from error
     if not isinstance(table, dict):
-        raise ProtocolError(f"an answer does not read: {name} is {table!r}")
+        raise ProtocolError(f"a reply is invalid: {name} is {table!r}")
     return table

@@ -1,1 +1,1 @@
-"""Ledgers in databases: rows as Arrow batches, in ranges, as Spark sources."""
+"""Read the ledgers in databases, as Arrow batches in ranges, and as Spark sources."""

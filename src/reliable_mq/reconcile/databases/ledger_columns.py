@@ -1,8 +1,8 @@
-"""The tables of an application as readers see them: names, and columns as Arrow types. Pure.
+"""The ledgers' tables for readers: their names, and their columns as Arrow types. Pure.
 
-A ledger's columns are those of its table, so that a new one can be read as soon as it is written.
-The content of a message is read only by who asks for it: in its place stand its size, the checksum
-that a record would have of it, and the digest of the whole message (`message_digest.py`).
+A ledger has the columns of its table, so a new column can be read at once. The content of a message
+is read only on request. By default three columns replace it: its size, its checksum (as in a
+record), and the digest of the whole message (`message_digest.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -51,13 +51,13 @@ DIGESTED = (
     *("message_id", "topic", "tag", "message_key", "ordering_key", "content_type"),
     "properties",
 )
-"""Columns that the digest of a message is made of, beside its content."""
+"""The columns in the digest of a message, in addition to its content."""
 TIME = pa.timestamp("us", tz="UTC")
 
 
 @cache
 def table_of(name: str, prefix: str) -> Table:
-    """Return the table that a ledger's name stands for.
+    """Return the table of a ledger.
 
     Raises:
         ConfigurationError: when no ledger has this name.
@@ -68,7 +68,7 @@ def table_of(name: str, prefix: str) -> Table:
 
 
 def arrow_type(column: Column[object]) -> pa.DataType:
-    """Return the Arrow type of a column of ours."""
+    """Return the Arrow type of a column of our tables."""
     kind = column.type
     if isinstance(kind, UtcDateTime):
         return TIME
@@ -82,14 +82,14 @@ def arrow_type(column: Column[object]) -> pa.DataType:
         return pa.float64()
     if isinstance(kind, LargeBinary):
         return pa.binary()
-    # A type of ours for text is a decorator of String.
+    # Our types for text are decorators of String.
     if isinstance(getattr(kind, "impl_instance", kind), String):
         return pa.string()
     raise TypeError(f"{column}: {kind!r} has no Arrow type")
 
 
 def stored_columns(columns: Sequence[str]) -> list[str]:
-    """Return the columns of a table that these are read from."""
+    """Return the columns of a table from which the given columns are made."""
     made = {CONTENT_SIZE, CONTENT_CRC, MESSAGE_DIGEST}
     stored = [CONTENT if name in made else name for name in columns]
     digested = DIGESTED if MESSAGE_DIGEST in columns else ()
@@ -107,15 +107,15 @@ def _columns_of(name: str) -> dict[str, pa.DataType]:
     return columns
 
 
-# What a reader of each table gets unless it asks for less; and, of stubs, for the content.
+# The default columns of each table. A reader can request the content of stubs, too.
 COLUMNS: dict[str, dict[str, pa.DataType]] = {name: _columns_of(name) for name in _TABLES}
 
 
 def schema_of(name: str, columns: Sequence[str] | None = None) -> pa.Schema:
-    """Return the Arrow schema of a ledger's rows, of all columns but the content unless told which.
+    """Return the Arrow schema of a ledger's rows. `columns` None: all except the content.
 
     Raises:
-        ConfigurationError: when there is no such ledger, or it has no such column.
+        ConfigurationError: when the ledger or a column does not exist, or a column is given twice.
     """
     table_of(name, "rmq_")
     known = COLUMNS[name]
@@ -128,5 +128,5 @@ def schema_of(name: str, columns: Sequence[str] | None = None) -> pa.Schema:
                 f"{name!r} has no column {column!r}; there are {', '.join(known)}"
             )
     if len(set(wanted)) < len(wanted):
-        raise ConfigurationError(f"a column is asked for twice: {', '.join(wanted)}")
+        raise ConfigurationError(f"a column is given twice: {', '.join(wanted)}")
     return pa.schema([(column, known[column]) for column in wanted])

@@ -1,4 +1,4 @@
-"""Ranges of a table in Spark's workers: which there are, and their rows as Arrow batches."""
+"""The reader of a table in Spark's workers: finds ranges, and returns rows as Arrow batches."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -19,17 +19,18 @@ class TableReader(DataSourceReader):
     """Reads ranges of a table in Spark's workers.
 
     Args:
-        url: of the database, SQLAlchemy's.
-        table: the ledger's name, of `ledger_columns`.
-        prefix: of the table names.
-        window: what of it; `sql_ranges` tells how it is cut into partitions.
-        rows_per_partition: about how many rows a partition has.
-        columns: which ones, in this order (all but the content of stubs).
-        groups: only of these consumer groups (all).
-        share: of the time, how much reading may take; the rest is slept (1.0).
+        url: the SQLAlchemy URL of the database.
+        table: the ledger's name, from `ledger_columns`.
+        prefix: the prefix of the table names.
+        window: the part of the table to read; `sql_ranges` cuts it into partitions.
+        rows_per_partition: approximate rows of a partition. Default 250,000.
+        columns: the columns to read, in this order. None: all except the content of stubs.
+        groups: read only rows of these consumer groups. None: all.
+        share: the part of the time that reads may take, above 0, up to 1; the reader sleeps for
+            the rest. Default 1.0.
 
     Raises:
-        ConfigurationError: when there is no such ledger or column.
+        ConfigurationError: when the ledger or a column does not exist.
     """
 
     def __init__(
@@ -65,8 +66,8 @@ class TableReader(DataSourceReader):
         """Return the partitions of a window of the table.
 
         Raises:
-            ConfigurationError: the table is not there, is of an older release, or its rows do not
-                keep when they were changed, which is asked for.
+            ConfigurationError: the table does not exist or is of an older release, or the window
+                is by time of change, but the rows do not have this time.
         """
         ledger, prefix = self.asked.ledger, self.asked.prefix
         check_ledgers(self._url, prefix, {ledger: stored_columns(self.asked.columns)})
@@ -74,7 +75,7 @@ class TableReader(DataSourceReader):
             each.column == "message_id" and each.operator in _POINTS
             for each in self.asked.conditions
         ):
-            return [InputPartition(EVERYTHING)]  # few rows, which an index finds
+            return [InputPartition(EVERYTHING)]  # an index finds the few rows
         ranges = sql_ranges.key_ranges(self._url, ledger, prefix, window, self._rows_per_partition)
         return [InputPartition(each) for each in ranges]
 
@@ -83,10 +84,10 @@ class TableReader(DataSourceReader):
 
 
 class FilteringTableReader(TableReader):
-    """Lets the database leave out rows that a query's filters leave out (`pushFilters`)."""
+    """Lets the database apply a query's filters (`pushFilters`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take note of what the filters say, and leave all of them to Spark, too."""
+        """Store the conditions of the filters, and let Spark apply all filters again."""
         table = table_of(self.asked.ledger, self.asked.prefix)
         stored = [name for name in schema_of(self.asked.ledger).names if name in table.c]
         held = conditions_of(filters, schema_of(self.asked.ledger, stored))

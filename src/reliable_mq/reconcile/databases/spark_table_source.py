@@ -1,26 +1,30 @@
-"""The application's tables as the Spark data source `reliable_mq_table`.
+"""The Spark data source `reliable_mq_table`: the application's tables.
 
-Receives options; hands Spark ranges found from the database itself, and reads them in Spark's
-workers as Arrow batches, so that no row passes the driver. Of use by itself:
+Receives options. Returns ranges to Spark, which it finds in the database. Spark's workers read them
+as Arrow batches, so that no row goes through the driver. You can also use it directly:
 
     register(spark)    # spark_session
     spark.read.format("reliable_mq_table").option("url", "sqlite:////data/shop.db")
         .option("table", "stub").load()
 
-Options: `url` any SQLAlchemy URL; `table` one of `ledger_columns`: stub, consume_log, confirmation,
-key, escalation, audit, run, finding; `prefix` of the table names (rmq_).
+Options:
 
-What is read: `columns`, by commas, or `.schema(...)`, for Spark does not tell a Python source which
-columns a query needs (all but the content of stubs); `content` whether stubs come with it, too
-(false). `idFrom` and `idTo` the window of message ids, the end excluded; or `changedFrom` and
-`changedTo`, ISO 8601, when a stub, consume log or confirmation was changed, and `open` whether with
-everything that is open (false).
+- `url`: any SQLAlchemy URL.
+- `table`: stub, consume_log, confirmation, key, escalation, audit, run or finding.
+- `prefix`: the prefix of the table names. Default rmq_.
+- `columns`: the columns to read, separated by commas. Default: all except the content of stubs.
+  Or use `.schema(...)`: Spark does not tell a Python source which columns a query needs.
+- `content`: whether stubs are read with their content. Default false.
+- `idFrom`, `idTo`: a range of message ids, end excluded.
+- `changedFrom`, `changedTo`: instead of ids, a range of times (ISO 8601) in which a stub, consume
+  log or confirmation changed, end excluded.
+- `open`: with `changedFrom` or `changedTo`: also all open rows. Default false.
+- `rowsPerPartition`: default 250,000.
+- `share`: the part of the time that reads may take, above 0, up to 1. Default 1.
+- `pushFilters`: whether the database applies the filters of a query. Default false. Use it only
+  with one DataFrame for each query; see `FilterPushdown` in `spark_log_source`.
 
-As a stream (`readStream`) it gives what is changed from `changedFrom` on; see `spark_table_stream`.
-
-How: `rowsPerPartition` (250,000); `share` of the time that reading may take, from 0 to 1 (1);
-`pushFilters` (false): the database leaves out what the filters of a query leave out, where the
-DataFrame is made for that one query; see `FilterPushdown` in `spark_log_source`.
+As a stream (`readStream`) it returns changes from `changedFrom` on; see `spark_table_stream`.
 """
 
 from collections.abc import Mapping
@@ -64,7 +68,7 @@ def _window(options: Mapping[str, str]) -> sql_ranges.IdWindow | sql_ranges.Chan
 
 
 class TableSource(DataSource):
-    """A table of the application, one row per stub, consume log, …; see this module's head."""
+    """A table of the application, with its rows; see the head of this module."""
 
     @classmethod
     def name(cls) -> str:
@@ -109,10 +113,10 @@ class TableSource(DataSource):
 
 
 def _asked(table: str, schema: StructType) -> list[str]:
-    """Return the columns of the schema that a query was given.
+    """Return the columns of the schema of a query.
 
     Raises:
-        ConfigurationError: when the ledger has no such column, or it is of another type.
+        ConfigurationError: when the ledger lacks a column, or a column has another type.
     """
     known = from_arrow_schema(schema_of(table, schema.fieldNames()))
     for theirs, ours in zip(schema.fields, known.fields, strict=True):

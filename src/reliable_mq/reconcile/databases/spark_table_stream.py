@@ -1,8 +1,9 @@
-"""What is changed in a table as a stream of Spark's: a batch is what was changed since the last.
+"""The changes of a table as a Spark stream: each batch has the rows changed since the last batch.
 
-The offset is a moment of the database's clock. It moves up to where everything is visible and no
-further (`sql_visibility`), so that no row is passed by whose transaction commits late. A row that
-changes again comes again, as it is then; one that changes twice between two batches comes once.
+The offset is a time of the database's clock. It moves only up to the time before which all changes
+are visible (`sql_visibility`). So a row whose transaction commits late is not missed. A row that
+changes again comes again, with its new values. A row that changes twice between two batches comes
+once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,18 +18,18 @@ from reliable_mq.reconcile.databases.sql_ranges import ChangeWindow
 from reliable_mq.reconcile.databases.sql_visibility import visible_until
 
 _UNTIL = "changed_until"
-# Rows get the time of the process that writes them, which is within half a second of the
-# database's (`sql_clock.TOLERATED_SECONDS`).
+# A row has the time of the process that writes it. It differs from the database's clock by at most
+# half a second (`sql_clock.TOLERATED_SECONDS`).
 MARGIN = timedelta(seconds=1)
 
 
 class TableStream(DataSourceStreamReader):
-    """Reads what was changed in a table, batch by batch.
+    """Reads the changes of a table, batch by batch.
 
     Args:
-        reader: what of the table, and how; its window is left aside.
-        url: of the database, SQLAlchemy's.
-        since: the moment from which on changes are read (from the beginning).
+        reader: the reader of the table. Its window is not used.
+        url: the SQLAlchemy URL of the database.
+        since: read changes from this moment on. None: from the beginning.
     """
 
     def __init__(self, reader: TableReader, url: str, since: datetime | None) -> None:
@@ -39,7 +40,7 @@ class TableStream(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
         return {_UNTIL: self._since.isoformat()}
 
-    # Spark gives both from 4.2 on, before that neither.
+    # Spark passes both arguments from 4.2 on, and none before.
     def latestOffset(  # noqa: N802 - Spark's name
         self,
         start: dict[str, str] | None = None,
@@ -55,7 +56,7 @@ class TableStream(DataSourceStreamReader):
         yield from self._reader.read(partition)
 
     def commit(self, end: dict[str, str]) -> None:
-        """Spark keeps the offset; the table does not know of its readers."""
+        """Do nothing: Spark stores the offset."""
 
 
 def _moment(offset: dict[str, str]) -> datetime:

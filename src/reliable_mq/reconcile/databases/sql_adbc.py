@@ -1,9 +1,9 @@
-"""Rows of PostgreSQL and SQLite as Arrow batches, by their ADBC drivers: no row is a Python object.
+"""Read rows of PostgreSQL and SQLite as Arrow batches by ADBC drivers, without Python rows.
 
-Receives a database's URL and a statement whose values are in its text; hands on batches in the
-types that the driver finds. What they mean is `sql_arrow`'s to say.
+Receives a database URL and a statement without parameters. Returns batches in the types of the
+driver. `sql_arrow` converts them.
 
-PostgreSQL is read by COPY in its binary form, which no statement with parameters can have.
+PostgreSQL is read by a binary COPY, which does not allow parameters.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from sqlalchemy import URL
 from reliable_mq.errors import Unavailable
 
 APPLICATION = "reliable_mq reconcile"
-"""What PostgreSQL calls a connection that reads ledgers."""
+"""The `application_name` of connections that read ledgers, on PostgreSQL."""
 SQLITE_WAIT_MS = 30_000
 
 _OF_POSTGRES = ("SET statement_timeout = 0", "SET default_transaction_read_only = on")
@@ -45,8 +45,8 @@ def read_postgres(url: URL, statement: str, batch_size: int) -> Iterator[pa.Reco
 def read_sqlite(url: URL, statement: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a statement, `batch_rows` at a time.
 
-    The driver takes the types of columns from the first batch, and what is null there for numbers:
-    so the statement has to begin with a row of the types that it wants.
+    The driver takes the types of columns from the first batch, and treats columns of nulls as
+    numbers. So the first row of the statement must have values of the wanted types.
 
     Raises:
         Unavailable: the file cannot be opened, or is locked for half a minute.
@@ -79,7 +79,7 @@ def _stream(cursor: Cursor, statement: str) -> Iterator[pa.RecordBatch]:
 
 
 def conninfo(url: URL) -> str:
-    """Return a SQLAlchemy URL as libpq reads it, without what only the driver of Python knows."""
+    """Return a SQLAlchemy URL in libpq's form, without options of the Python driver only."""
     from psycopg import conninfo as libpq  # noqa: PLC0415 - only who reads PostgreSQL has it
     from psycopg.pq import Conninfo  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ def conninfo(url: URL) -> str:
 
 
 def file_uri(url: URL) -> str:
-    """Return a SQLite file as a URI that creates none. What may only be read is read."""
+    """Return the URI of a SQLite file, which creates no file. It may be a read-only file."""
     (path, *_), _ = url.get_dialect()().create_connect_args(url)
     return path if path.startswith("file:") else f"file:{quote(path)}?mode=rw"
 

@@ -1,11 +1,11 @@
-"""The rows of a ledger as Arrow batches: which statement is asked of which driver.
+"""Read the rows of a ledger as Arrow batches, by the best driver for the database.
 
-Receives what is asked of a table; hands on batches of exactly the columns that were asked for, in
-the types of `ledger_columns`, whichever database they come from. PostgreSQL and SQLite are read by
-their ADBC drivers (`sql_adbc`), all others row by row by SQLAlchemy. It reads only.
+Receives a query of a ledger. Returns batches of exactly the requested columns, in the types of
+`ledger_columns`, for every kind of database. ADBC drivers read PostgreSQL and SQLite (`sql_adbc`).
+SQLAlchemy reads all others row by row. It never writes.
 
-Text that is no UTF-8 is read as far as it is. A moment that no datetime can be is read as
-`sql_types.EARLIEST` or `LATEST`.
+In text that is not valid UTF-8, the invalid bytes are replaced. A time outside the range of
+datetime becomes `sql_types.EARLIEST` or `LATEST`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,9 +56,9 @@ from reliable_mq.wire.record import CRC_MASK, body_checksum
 
 _BATCH_SIZE = 4 * 1024 * 1024
 _PACED_BATCH_SIZE = 128 * 1024
-"""Where reading sleeps in between: a server works for some milliseconds on so much."""
-_ROW_SIZE = 400  # without its content
-_BUFFERED_ROWS = 16  # of rows with content, how many the driver may have read ahead
+"""Bytes of a batch if the reader sleeps between batches: some milliseconds of a server's work."""
+_ROW_SIZE = 400  # bytes, without the content
+_BUFFERED_ROWS = 16  # rows with content that the driver may read ahead
 
 NO_PROPERTIES = "{}"
 _properties = msgspec.json.Decoder(dict[str, str])
@@ -68,10 +68,15 @@ _AFTER_LAST = "'10000-01-01+00'"
 
 @dataclass(frozen=True)
 class LedgerQuery:
-    """What is read of a ledger.
+    """A query of a ledger.
 
-    `columns` as in `ledger_columns`; `part` the range of a key, `conditions` what must hold
-    besides. `share`: of the time, how much may pass in reading; the rest is slept.
+    Attributes:
+        ledger: its name.
+        prefix: the prefix of the table names.
+        columns: the columns to read, from `ledger_columns`.
+        part: the range of keys.
+        conditions: further conditions, joined by AND.
+        share: the part of the time that reads may take; the reader sleeps for the rest.
     """
 
     ledger: str
@@ -83,25 +88,25 @@ class LedgerQuery:
 
     @property
     def batch_size(self) -> int:
-        """Bytes of a batch, about; one row may be larger."""
+        """Approximate bytes of a batch. A single row may be larger."""
         return _BATCH_SIZE if self.share == 1 else _PACED_BATCH_SIZE
 
     @property
     def batch_rows(self) -> int:
-        """Most rows of a batch, where rows are counted."""
+        """Most rows of a batch, for drivers that count rows."""
         return self.batch_size // _ROW_SIZE
 
 
 def read(url: str, asked: LedgerQuery, *, by_rows: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that are asked for, in batches of at most about 4 MiB, in no order.
+    """Yield the requested rows without order, in batches of at most about 4 MiB.
 
     Args:
-        url: of the database, SQLAlchemy's.
-        asked: what is read.
-        by_rows: read by SQLAlchemy also where a driver for Arrow is known; the answer is the same.
+        url: the SQLAlchemy URL of the database.
+        asked: the query.
+        by_rows: read by SQLAlchemy even if there is an Arrow driver. The result is the same.
 
     Raises:
-        ConfigurationError: a ledger or column is asked for that does not exist.
+        ConfigurationError: the ledger or a column does not exist.
         Unavailable, sqlalchemy.exc.SQLAlchemyError: the database failed.
     """
     schema = schema_of(asked.ledger, asked.columns)
@@ -113,11 +118,11 @@ def read(url: str, asked: LedgerQuery, *, by_rows: bool = False) -> Iterator[pa.
 
 
 def statement(asked: LedgerQuery, dialect: Dialect, *, by_rows: bool) -> Select[Any]:
-    """Return what is asked of the database: of SQLAlchemy, or of a driver for Arrow.
+    """Return the statement for SQLAlchemy (`by_rows`) or for an Arrow driver.
 
-    The checksum of a content is made by MySQL, whose driver would take long over the content. The
-    others send the content (see `conformed`), for it costs PostgreSQL more to add up a byte than to
-    send it.
+    MySQL computes the checksums of contents itself, because its driver would be slow with contents.
+    The other databases send the contents, and `conformed` computes the checksums: for PostgreSQL it
+    is cheaper to send a byte than to process it.
     """
     table = table_of(asked.ledger, asked.prefix)
     family = family_of(dialect.name)
@@ -130,7 +135,7 @@ def statement(asked: LedgerQuery, dialect: Dialect, *, by_rows: bool) -> Select[
 
 
 def _sources(asked: LedgerQuery, family: str) -> list[str]:
-    """Return the columns to select: what is made of the content here is not, but the content."""
+    """Return the columns to select. The content replaces columns that are computed from it here."""
     if {CONTENT_CRC, MESSAGE_DIGEST}.isdisjoint(asked.columns):
         return list(asked.columns)
     if family != "mysql":
@@ -154,13 +159,13 @@ def _column(table: Table, name: str, family: str) -> ColumnElement[Any]:
 
 
 def _raw_column(table: Table, name: str, family: str) -> ColumnElement[Any]:
-    """Return a column as a driver can give it to Arrow: moments as such, or as SQLite's texts."""
+    """Return a column in a form for an Arrow driver: times as such, or as texts on SQLite."""
     column = _column(table, name, family)
     if not isinstance(column.type, UtcDateTime):
         return column
     if family == "sqlite":
         return type_coerce(column, DateTime)
-    # No Arrow type and no datetime holds what is before Christ, after 9999 or infinite.
+    # Arrow types and datetime have no times before the year 1, after 9999, or infinite ones.
     raw: ColumnElement[Any] = type_coerce(column, DateTime(timezone=True))
     return case(
         (column < _FIRST_MOMENT, _literal(EARLIEST)),
@@ -178,14 +183,14 @@ def _text(query: Select[Any], dialect: Dialect) -> str:
 
 
 def _postgres_dialect() -> Dialect:
-    # Percent signs are not doubled for a driver, nor backslashes for a server of long ago.
+    # Do not double percent signs (for a driver) or backslashes (for old servers).
     dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
     dialect._backslash_escapes = False
     return dialect
 
 
 def postgres_text(asked: LedgerQuery) -> str:
-    """Return the statement that PostgreSQL is read by."""
+    """Return the text of the statement for PostgreSQL."""
     dialect = _postgres_dialect()
     return _text(statement(asked, dialect, by_rows=False), dialect)
 
@@ -194,7 +199,7 @@ def _read_postgres(url: str, asked: LedgerQuery) -> Iterator[pa.RecordBatch]:
     return sql_adbc.read_postgres(sync_url(url), postgres_text(asked), asked.batch_size)
 
 
-# What a column is to SQLite's driver is what it is in the first row.
+# SQLite's driver takes the type of a column from its value in the first row.
 _EXAMPLES = {
     pa.string(): "''",
     pa.binary(): "x''",
@@ -221,7 +226,7 @@ def _read_sqlite(url: str, asked: LedgerQuery) -> Iterator[pa.RecordBatch]:
 
 
 def _rows_of_batch(url: str, asked: LedgerQuery) -> int:
-    """Return how many rows fit into a batch by the largest content: SQLite's driver counts rows."""
+    """Return how many rows of the largest content fit into a batch, for SQLite's driver."""
     table = table_of(asked.ledger, asked.prefix)
     held = [clause(table, each, "sqlite") for each in asked.conditions]
     largest = select(func.max(func.length(table.c.content)))
@@ -251,7 +256,7 @@ def _read_rows(url: str, asked: LedgerQuery) -> Iterator[pa.RecordBatch]:
 def _bounded(
     rows: Iterable[Sequence[Any]], names: Sequence[str], asked: LedgerQuery
 ) -> Iterator[list[Sequence[Any]]]:
-    """Gather rows until their number or their contents are enough for a batch."""
+    """Gather rows into batches, limited by their number and by the size of their contents."""
     place = names.index(CONTENT) if CONTENT in names else None
     gathered: list[Sequence[Any]] = []
     size = 0
@@ -278,7 +283,7 @@ def _array(values: Sequence[Any], schema: pa.Schema, name: str) -> pa.Array:
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a driver's rows as `schema` wants them, with what is made of the content."""
+    """Convert a driver's rows to `schema`, and compute the columns that depend on the content."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if CONTENT_CRC in schema.names and CONTENT_CRC not in columns:
         columns[CONTENT_CRC] = checksums(columns[CONTENT])
@@ -292,7 +297,7 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def checksums(contents: pa.BinaryArray) -> pa.Array:
-    """Return the checksum that a record of each content would have."""
+    """Return the checksum of each content, as a record has it."""
     _, offsets, values = contents.buffers()
     data = memoryview(values or b"")
     first = contents.offset
@@ -302,10 +307,10 @@ def checksums(contents: pa.BinaryArray) -> pa.Array:
 
 
 def message_digests(columns: Mapping[str, pa.Array]) -> pa.Array:
-    """Return the digest of each stub's message, null where its properties do not read.
+    """Return the digest of each stub's message. Null: its properties are invalid.
 
     Args:
-        columns: `DIGESTED`, and the content or, as `CONTENT_HASH`, its SHA-256.
+        columns: `DIGESTED`, and the content or its SHA-256 (`CONTENT_HASH`).
     """
     texts = [columns[name].cast(pa.string()).to_pylist() for name in DIGESTED]
     hashes = columns.get(CONTENT_HASH)
@@ -339,7 +344,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _readable(texts: pa.StringArray) -> pa.StringArray:
-    """Return texts as UTF-8. SQLite keeps whatever it was given, and one row must not end all."""
+    """Return texts as valid UTF-8. SQLite accepts any bytes, and one bad row must not end a run."""
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:

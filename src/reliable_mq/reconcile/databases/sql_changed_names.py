@@ -1,6 +1,6 @@
-"""Names in what changed in a database: asked by the indexes that increments read by.
+"""Find the topics and brokers in the changed rows of a database, for increments.
 
-A question of the whole table would cost an increment what the history costs.
+The queries use the indexes of increments. A query of the whole table would read all history.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ from reliable_mq.reconcile.databases.sql_connection import connected
 
 @dataclass(frozen=True)
 class ChangedNames:
-    """Topics of stubs, and brokers that stubs and consume logs name."""
+    """The topics of stubs, and the brokers that stubs and consume logs name."""
 
     topics: frozenset[str]
     brokers: frozenset[str]
 
 
 def changed_names(urls: Sequence[str], prefix: str, since: datetime) -> ChangedNames:
-    """Return the names in what was settled or consumed since a moment, or is open.
+    """Return the names in rows that were settled or consumed since a moment, or are open.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError: a database failed.

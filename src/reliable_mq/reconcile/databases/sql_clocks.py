@@ -1,4 +1,4 @@
-"""How far the clocks of the databases are from this machine's, by which a run judges."""
+"""Measure the clocks of the databases against this machine's clock, by which a run judges."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +16,8 @@ def database_clocks(
     """Yield the clock of each database.
 
     Args:
-        urls: the databases. One without a clock of its own, an SQLite file, does not differ.
-        local: this machine's clock.
+        urls: the databases. An SQLite file has no clock of its own, so it does not differ.
+        local: this machine's clock, seconds since the epoch.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError: when a database cannot be reached.

@@ -1,4 +1,4 @@
-"""What rows of a ledger have in common, as SQL: a partition's range, the filters of a query."""
+"""Make SQL conditions on the rows of a ledger: the range of a partition, the filters of a query."""
 
 import operator
 from collections.abc import Callable
@@ -29,11 +29,11 @@ TIMED, UNTIMED = "timed", "untimed"
 
 
 def _received(table: Table) -> ColumnElement[bool]:
-    # The second is always so with the first, and where MySQL's index finds them.
+    # The second condition follows from the first one. MySQL's index needs it.
     return and_(received_rows(table), table.c.consume_date.is_(None))
 
 
-# What finds each kind of rows is a partial index, except in MySQL.
+# Each kind of rows has a partial index, except in MySQL.
 _KINDS: dict[str, Callable[[Table], ColumnElement[bool]]] = {
     SETTLED: settled_rows,
     WAITING: waiting_rows,
@@ -47,12 +47,14 @@ _KINDS: dict[str, Callable[[Table], ColumnElement[bool]]] = {
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Rows whose key is in `low` .. `high`, the end excluded; None is open.
+    """Rows whose key is in the range `low` … `high`, end excluded. None: no limit.
 
-    The database compares, so that ranges neither overlap nor leave a gap, whatever its collation.
-    `kind`: only rows of it. Of UNTIMED ones those are meant that may be of the time which the ids
-    `low` .. `high` tell: ours in another spelling, and all that tell none, for what decides about
-    these is the first trace that any ledger has of them, which no ledger can know alone.
+    The database compares the keys, so ranges do not overlap and have no gap, with any collation.
+
+    `kind`: only rows of this kind. The kind UNTIMED means rows that may be in the time range of the
+    ids `low` … `high`: our ids in another spelling, and all ids without a time. The time of a
+    message without a time in its id is the first trace in any ledger, which one ledger alone does
+    not know.
     """
 
     column: str | None = None
@@ -65,7 +67,7 @@ EVERYTHING = KeyRange()
 
 
 def in_range(table: Table, part: KeyRange) -> ColumnElement[bool]:
-    """Say that a row is in a range."""
+    """Return the condition that a row is in a range."""
     held = [] if part.kind is None else [_KINDS[part.kind](table)]
     if part.column is None:
         return and_(true(), *held)
@@ -75,7 +77,7 @@ def in_range(table: Table, part: KeyRange) -> ColumnElement[bool]:
 
 
 def in_window(table: Table, low: str | None, high: str | None) -> ColumnElement[bool]:
-    """Say that a message may be of a time window, by its id however it is spelt."""
+    """Return the condition that, by its id in any spelling, a message may be in a time range."""
     key: ColumnElement[str] = table.c.message_id
     return or_(_is_no_uuid(key), _between(func.upper(key), low, high))
 
@@ -87,7 +89,7 @@ def _between(key: ColumnElement[Any], low: Any, high: Any) -> ColumnElement[bool
 
 
 def _is_no_uuid(message_id: ColumnElement[str]) -> ColumnElement[bool]:
-    """Say that an id is none that begins with its time, however it is spelt."""
+    """Return the condition that an id, in any spelling, does not begin with a time."""
     return or_(
         func.length(message_id) != 32,
         func.substr(message_id, 13, 1) != "7",
@@ -96,10 +98,10 @@ def _is_no_uuid(message_id: ColumnElement[str]) -> ColumnElement[bool]:
 
 
 def clause(table: Table, condition: Condition, family: str) -> ColumnElement[bool]:
-    """Return a condition in the words of a database (`sql_types.family_of`).
+    """Return a condition as SQL for a family of databases (`sql_types.family_of`).
 
-    Text is compared as Spark compares it, by code points. So are all our columns in SQLite and
-    MySQL by themselves; PostgreSQL has to be told.
+    Text is compared by code points, as Spark does. Our columns in SQLite and MySQL are compared so
+    anyway; PostgreSQL needs a COLLATE clause.
     """
     column: ColumnElement[Any] = table.c[condition.column]
     value = condition.value

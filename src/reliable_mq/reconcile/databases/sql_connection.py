@@ -1,4 +1,4 @@
-"""Databases of ledgers: their URLs, and connections that are kept no longer than they are used."""
+"""URLs of the ledgers' databases, and connections that are closed after each use."""
 
 import time
 from collections.abc import Iterator
@@ -17,15 +17,15 @@ from reliable_mq.host_and_port import NotAPlace
 
 T = TypeVar("T")
 
-# A name without a driver stands for one that need not be installed.
+# A URL without a driver names SQLAlchemy's default driver, which may not be installed.
 _PLAIN = ("postgresql", "mysql", "mariadb")
 
 
 def sync_url(url: str) -> URL:
-    """Return a URL with the driver that reads without asyncio.
+    """Return a URL with a driver that works without asyncio.
 
     Raises:
-        ConfigurationError: when `url` names no database that can be used.
+        ConfigurationError: when `url` is invalid or its database is not supported.
     """
     try:
         parsed = whole_url(url)
@@ -35,7 +35,7 @@ def sync_url(url: str) -> URL:
         if drivers is not None and (is_ours or parsed.get_dialect().is_async):
             return parsed.set(drivername=drivers.for_threads)
         parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError, NotAPlace) as error:  # none shows a password
+    except (ArgumentError, NoSuchModuleError, NotAPlace) as error:  # no text has a password
         raise ConfigurationError(
             "not a database URL; write it like postgresql+psycopg://user@host/name,"
             f" mysql+pymysql://user@host/name or sqlite:////path/to/file ({error})"
@@ -44,10 +44,10 @@ def sync_url(url: str) -> URL:
 
 
 def open_engine(url: str) -> Engine:
-    """Return an engine that keeps no connection, and makes no SQLite file that is not there.
+    """Return an engine without a connection pool. It does not create SQLite files.
 
     Raises:
-        ConfigurationError: when `url` names no database that can be used, or no file that is there.
+        ConfigurationError: when `url` is invalid, or its SQLite file does not exist.
     """
     parsed = sync_url(url)
     path = parsed.database or ""
@@ -59,10 +59,10 @@ def open_engine(url: str) -> Engine:
 
 @contextmanager
 def connected(url: str) -> Iterator[Connection]:
-    """Give a connection; what it read is rolled back at the end.
+    """Open a connection for reading; it is rolled back and closed at the end.
 
     Raises:
-        ConfigurationError: when `url` names no database that can be used.
+        ConfigurationError: when `url` is invalid, or its SQLite file does not exist.
         sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached.
     """
     engine = open_engine(url)
@@ -74,7 +74,7 @@ def connected(url: str) -> Iterator[Connection]:
 
 
 def paced(answers: Iterator[T], share: float) -> Iterator[T]:
-    """Sleep after each answer, so that waiting for the database takes `share` of the time."""
+    """Sleep after each answer, so that the database works only for `share` of the time."""
     while True:
         began = time.monotonic()
         answer = next(answers, None)

@@ -1,7 +1,7 @@
-"""What decides nothing and yet helps a person: fetched from the tables for findings only.
+"""Add details to findings: values from the tables that help a person but decide no verdict.
 
-Receives verdicts; hands them on with the columns of `judge.DETAILS` filled in for the findings. A
-row that went away since it was judged stays without.
+Receives verdicts. Returns them with the columns of `judge.DETAILS` filled in for the findings. If a
+row was removed since it was judged, its details stay empty.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ _IDS_PER_STATEMENT = 500
 
 
 def with_details(verdicts: pa.Table, urls: Sequence[str], prefix: str) -> pa.Table:
-    """Return verdicts with what the tables at `urls` say of the findings among them."""
+    """Return verdicts with details for the findings, from the tables at `urls`."""
     findings = np.flatnonzero(verdicts["finding"].to_numpy())
     if len(findings) == 0:
         return verdicts

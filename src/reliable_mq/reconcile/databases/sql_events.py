@@ -1,4 +1,4 @@
-"""All that tables have of a few messages, as events: asked for by id, for increments."""
+"""Read all rows of a few messages from the tables, by id, as events. Increments use it."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -26,13 +26,13 @@ Adapter = Callable[[pa.RecordBatch], pa.RecordBatch]
 def tables_events(
     urls: Sequence[str], prefix: str, ids: pa.Array, told_groups: Sequence[str]
 ) -> pa.Table:
-    """Return stubs, consume logs and what was told of messages, as `EVENT_ROWS`.
+    """Return the stubs, consume logs and notices of messages, as `EVENT_ROWS`.
 
     Args:
-        urls: of the databases.
-        prefix: of the table names.
-        ids: packed ones.
-        told_groups: the groups of which only that counts what they told.
+        urls: the URLs of the databases.
+        prefix: the prefix of the table names.
+        ids: packed message ids.
+        told_groups: the groups whose notices are read, because their consume logs are not.
     """
     texts = unpacked_ids(ids).to_pylist()
     batches = [

@@ -1,7 +1,6 @@
-"""What is asked of an application's database beforehand: tables, topics, groups, their size.
+"""Queries on an application's database before a run: its tables, topics, groups, and their size.
 
-Receives a SQLAlchemy URL and reads only. Rows are read by `sql_arrow`, in the ranges of
-`sql_ranges`.
+Receives a SQLAlchemy URL, and never writes. `sql_arrow` reads the rows, by `sql_ranges`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,25 +72,25 @@ _ROWS_OF_A_PIECE = 10_000  # some milliseconds
 
 
 def check_tables(url: str, prefix: str) -> None:
-    """Make sure that the ledgers' tables are there, and of this release.
+    """Check that the ledgers' tables exist, and are of this release.
 
     Raises:
-        ConfigurationError: names the missing ones, or what an older release has left out.
+        ConfigurationError: names missing tables, or the columns that an older release lacks.
         sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached.
     """
     check_ledgers(url, prefix, {name: list(table_of(name, prefix).c.keys()) for name in NEEDED})
 
 
 def check_ledgers(url: str, prefix: str, wanted: Mapping[str, Sequence[str]]) -> None:
-    """Make sure that ledgers have the columns that are to be read of them.
+    """Check that ledgers have the columns that will be read.
 
     Args:
-        url: of the database, SQLAlchemy's.
-        prefix: of the table names.
-        wanted: columns of tables, by the names of ledgers.
+        url: the SQLAlchemy URL of the database.
+        prefix: the prefix of the table names.
+        wanted: ledger name -> columns.
 
     Raises:
-        ConfigurationError: names the missing tables, or what an older release has left out.
+        ConfigurationError: names missing tables, or the columns that an older release lacks.
         sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached.
     """
     tables = {table_of(name, prefix).name: columns for name, columns in wanted.items()}
@@ -116,7 +115,7 @@ def check_ledgers(url: str, prefix: str, wanted: Mapping[str, Sequence[str]]) ->
 
 
 def removed_until(url: str, prefix: str) -> datetime | None:
-    """Return the time before which retention may have removed stubs or logs, None: it has not."""
+    """Return the time before which retention may have removed stubs or logs. None: it has not."""
     duties = retention_table(MetaData(), prefix)
     with connected(url) as connection:
         if not inspect(connection).has_table(duties.name):
@@ -128,7 +127,7 @@ def removed_until(url: str, prefix: str) -> datetime | None:
 
 
 def unsettled_between(url: str, prefix: str, begin: datetime | None, end: datetime) -> int:
-    """Return how many stubs of a time, the end excluded, are not settled; None is open."""
+    """Count the unsettled stubs of a time range, end excluded. `begin` None: no limit."""
     stubs = table_of(STUB, prefix)
     created = stubs.c.create_date
     bounds = [created < end, *([created >= begin] if begin is not None else [])]
@@ -143,7 +142,7 @@ def unsettled_between(url: str, prefix: str, begin: datetime | None, end: dateti
 
 
 def managed_topics(url: str, prefix: str) -> list[str]:
-    """Return the topics for which a stub is there."""
+    """Return the topics that have a stub."""
     stubs = table_of(STUB, prefix)
     found: set[str] = set()
     with connected(url) as connection:
@@ -157,8 +156,8 @@ def managed_topics(url: str, prefix: str) -> list[str]:
 def _distinct(
     connection: Connection, column: Column[Any], where: ColumnElement[bool]
 ) -> Iterator[str]:
-    """Yield the values of a column that an index begins with, one look-up for each."""
-    if connection.dialect.name in MYSQL:  # which looks so by itself
+    """Yield the different values of the first column of an index, by one look-up for each."""
+    if connection.dialect.name in MYSQL:  # MySQL uses such look-ups by itself
         yield from connection.scalars(select(column).where(where).distinct())
         return
     first = select(func.min(column).label("value")).where(where)
@@ -169,9 +168,9 @@ def _distinct(
 
 
 def told_groups(urls: Sequence[str], prefix: str) -> list[str]:
-    """Return the consumer groups that are known by their notices only.
+    """Return the consumer groups that have notices here, but no consume log in these databases.
 
-    Their consume logs lie in none of these databases; of all others the log itself is read.
+    For all other groups the consume log is read.
     """
     told: set[str] = set()
     logged: set[str] = set()
@@ -187,7 +186,7 @@ def told_groups(urls: Sequence[str], prefix: str) -> list[str]:
 
 
 def stub_count_at_most(url: str, prefix: str) -> int:
-    """Return a bound for the number of stubs that costs the database next to nothing."""
+    """Return an upper bound for the number of stubs. It is cheap: the range of the row numbers."""
     key = table_of(STUB, prefix).c.seq
     with connected(url) as connection:
         low, high = connection.execute(select(func.min(key), func.max(key))).one()
@@ -199,16 +198,15 @@ def broker_names(
 ) -> set[str]:
     """Return the brokers that stubs and consume logs of the window name.
 
-    Of a whole table PostgreSQL is asked in pieces: in one statement it would give all of its
-    processors to a question that no index answers, and nothing to those who write meanwhile. Pieces
-    are ranges of keys, which a row keeps however often it is written anew: so each is read as of a
-    moment of its own, and no snapshot is held while others are read or the pauses last.
+    No index answers this for a whole table. On PostgreSQL one statement would take all processors
+    from the writers. So a whole table is read in pieces. A piece is a range of keys. The key of a
+    row never changes, so each piece can have its own snapshot, and none is held during the pauses.
 
     Args:
-        url: of the database, SQLAlchemy's.
-        prefix: of the table names.
-        window: what of the ledgers is read.
-        share: of the time, how much the questions may take; the rest is slept.
+        url: the SQLAlchemy URL of the database.
+        prefix: the prefix of the table names.
+        window: the part of the ledgers that the run reads.
+        share: the part of the time that the queries may take. Default 1.0.
     """
     names: set[str] = set()
     for ledger in NEEDED:

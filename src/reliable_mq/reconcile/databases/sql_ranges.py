@@ -1,15 +1,15 @@
-"""Partitions of a ledger, found from the database itself: ranges of keys with about as many rows.
+"""Cut a ledger into partitions: ranges of keys with about the same number of rows.
 
-Receives a ledger and, perhaps, a window; hands on ranges, none of which overlap and which together
-hold every row of the window. What it asks costs what the window costs, not what the table does.
+Receives a ledger and a window. Returns ranges that do not overlap and that together have every row
+of the window. The cost of its queries depends on the size of the window, not of the table.
 
-- A whole table with a number that grows is cut into ranges of equal width.
-- A whole table of message ids is cut where a sample of PostgreSQL's pages says; elsewhere where the
-  index on them says, which is read once.
-- A window of ids is a range of the index on them, and the ids that tell no time, which have an
-  index of their own.
-- What was changed is what was settled or consumed then, by the index on that time, and perhaps
-  what is open: each kind of it has an index.
+- A whole table with a growing number as key is cut into ranges of equal width.
+- A whole table with message ids as key is cut by a sample of pages on PostgreSQL. On other
+  databases it is cut by one read of the index on ids.
+- A window of ids is a range of the index on ids, and all ids without a time, which have an index of
+  their own.
+- A window of changes has the rows that were settled or consumed in it, by the index on that time.
+  It may also have all open rows: each kind of them has an index.
 """
 
 from collections.abc import Iterable, Sequence
@@ -75,11 +75,11 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class IdWindow:
-    """Message ids of a time window, `low` .. `high`, the end excluded; None is open.
+    """The message ids of a time range: `low` … `high`, end excluded. None: no limit.
 
-    Only ids that begin with their time (`message.new_message_id`) can be told apart by it. The rows
-    of all others are in every window: what decides about such a message is the first trace that any
-    ledger has of it, and no ledger can know that alone.
+    Only ids that begin with their time (`message.new_message_id`) can be selected by time. All
+    other rows are in every window. The time of such a message is its first trace in any ledger, and
+    one ledger alone does not know it.
     """
 
     low: str | None = None
@@ -88,12 +88,12 @@ class IdWindow:
 
 @dataclass(frozen=True)
 class ChangeWindow:
-    """Rows that were changed in a time, `since` .. `until`, the end excluded; None is open.
+    """Rows that changed in the time range `since` … `until`, end excluded. None: no limit.
 
     Args:
-        with_open: also everything that is open (unsettled stubs, received logs), whenever it was
-            changed. Without it: open stubs that were changed then, and no received logs, which keep
-            no time of a change.
+        with_open: include all open rows (unsettled stubs, received logs), whenever they changed.
+            Without it, open stubs are included if they changed in the range. Received logs are not,
+            because they have no time of change.
     """
 
     since: datetime | None = None
@@ -101,11 +101,11 @@ class ChangeWindow:
     with_open: bool = False
 
 
-# Few rows, or, of what waits, rows whose index is in another order.
+# Kinds that are not cut: they have few rows, or (waiting stubs) their index has another order.
 _UNCUT = (UNTIMED, WAITING, PARKED)
 
-# What was changed of a ledger: kinds of rows and the time that their index is ordered by; and the
-# kinds that are open, with the time of their change, if they keep one.
+# For each ledger, the kinds of changed rows with the time in their index. Below, the kinds of open
+# rows with their time of change, if they have one.
 _CHANGED: dict[str, tuple[tuple[str | None, str], ...]] = {
     STUB: ((SETTLED, "update_date"),),
     CONSUME_LOG: ((CONSUMED, "consume_date"),),
@@ -125,10 +125,10 @@ def key_ranges(
     window: IdWindow | ChangeWindow,
     rows_per_partition: int = ROWS_PER_PARTITION,
 ) -> list[KeyRange]:
-    """Cut a window of a table into ranges with about `rows_per_partition` rows, 1,000 at most.
+    """Cut a window of a table into at most about 1,000 ranges of `rows_per_partition` rows.
 
     Raises:
-        ConfigurationError: the ledger is not one whose rows keep when they were changed.
+        ConfigurationError: the window is by change, but the ledger's rows have no time of change.
         sqlalchemy.exc.SQLAlchemyError: the database failed.
     """
     table = table_of(name, prefix)
@@ -143,10 +143,10 @@ def key_ranges(
 
 
 def whole_ranges(name: str, window: IdWindow | ChangeWindow) -> list[KeyRange]:
-    """Return the ranges that together are a window, one for each index that has some of it.
+    """Return the ranges that together make a window: one for each index that is needed.
 
     Raises:
-        ConfigurationError: the ledger is not one whose rows keep when they were changed.
+        ConfigurationError: the window is by change, but the ledger's rows have no time of change.
     """
     if isinstance(window, IdWindow):
         if (window.low is None and window.high is None) or name == RUN:
@@ -154,7 +154,7 @@ def whole_ranges(name: str, window: IdWindow | ChangeWindow) -> list[KeyRange]:
         return [KeyRange(_ID, window.low, window.high, kind) for kind in (TIMED, UNTIMED)]
     if name not in _CHANGED:
         raise ConfigurationError(
-            f"what was changed can be read of {', '.join(_CHANGED)}, not of {name}"
+            f"a window of changes can be read from {', '.join(_CHANGED)}, not from {name}"
         )
     kinds = list(_CHANGED[name])
     if not window.with_open:
@@ -178,14 +178,14 @@ def _of_all(
 
 
 def _widths(low: int, high: int, rows: int) -> list[int]:
-    """Return the numbers between ranges of equal width."""
+    """Return the numbers that separate ranges of equal width."""
     parts = min(max(1, -(-(high - low + 1) // rows)), PARTITIONS_MAX)
     return sorted({low + (high - low + 1) * part // parts for part in range(1, parts)} - {low})
 
 
 def _cut(connection: Connection, table: Table, part: KeyRange, rows: int) -> list[KeyRange]:
-    """Cut a range by the index on its key, which is read from its low to its high end."""
-    # Of what follows from the key alone the index need not know; the rest names the index.
+    """Cut a range by its index, which is read from the low to the high end of the range."""
+    # The kind TIMED follows from the key, so no condition is needed. Other kinds select an index.
     counted = KeyRange(part.column, part.low, part.high, None if part.kind == TIMED else part.kind)
     return _ranges(part, _places(connection, table, str(part.column), rows, counted))
 
@@ -202,7 +202,7 @@ def _places(
     rows: int,
     counted: KeyRange | None = None,
 ) -> list[Any]:
-    """Return every `rows`-th key in order, each once, the first excepted."""
+    """Return every `rows`-th key in order, without the first one and without repetitions."""
     key = table.c[column]
     numbered = select(key.label("key"), func.row_number().over(order_by=key).label("place"))
     if counted is not None and isinstance(table, Table):
@@ -214,13 +214,13 @@ def _places(
 
 
 def _thinned(cuts: Sequence[Any]) -> list[Any]:
-    """Leave out cuts, evenly, where they would make too many ranges."""
+    """Drop cuts evenly, if they would make too many ranges."""
     step = -(-len(cuts) // (PARTITIONS_MAX - 1)) if cuts else 1
     return list(cuts[step - 1 :: step])
 
 
 def _sampled(connection: Connection, table: Table, column: str, rows: int) -> list[Any]:
-    """Return cuts by a sample of the table's pages; of a small table that is all of them."""
+    """Return cuts by a sample of the table's pages. For a small table the sample is all pages."""
     pages = connection.scalar(_PAGES, {"name": table.name}) or 1
     share = min(1.0, _SAMPLED_PAGES / pages)
     sample = tablesample(table, func.system(share * 100), name="sample")

@@ -1,8 +1,8 @@
-"""Up to when a reader of a database sees all that was changed.
+"""Find the moment before which all changes of a database are visible to a reader.
 
-A transaction gives its rows the time of its statements and shows them when it commits. So all that
-was changed before the oldest transaction under way is visible now, and of what was changed since
-then something may still be missing. Times are the database's (`sql_clock`).
+A transaction gives its rows the time of its statements, but shows them only when it commits. So all
+changes from before the start of the oldest open transaction are visible now. Later changes may
+still be invisible. Times are those of the database's clock (`sql_clock`).
 """
 
 from datetime import UTC, datetime, timedelta
@@ -19,8 +19,9 @@ SQLITE_WAIT_SECONDS = 5
 _ACCESS_DENIED = 1227  # MySQL: needs the privilege PROCESS
 _MYSQL_LIST_AGE_MAX = timedelta(seconds=0.1)
 
-# The clock, the beginning of the oldest transaction of another session on this database, prepared
-# ones included, and how many sessions do not show theirs. Our own readers write nothing.
+# The clock; the start of the oldest transaction of other sessions on this database, including
+# prepared ones; the number of sessions that hide theirs. Our own readers are left out: they write
+# nothing.
 _OF_POSTGRES = text(
     "SELECT clock_timestamp(),"
     " least(min(xact_start), (SELECT min(prepared) FROM pg_prepared_xacts"
@@ -31,8 +32,8 @@ _OF_POSTGRES = text(
     " AND (backend_type IS NULL OR backend_type = 'client backend')"
     " AND coalesce(application_name, '') <> :readers"
 )
-# The clock, and the seconds since the oldest transaction began, which is told in whole ones. The
-# server makes that list anew when nobody has asked for it during the last tenth of a second.
+# The clock, and the start of the oldest transaction. Its age is in whole seconds, so one is added.
+# The server renews this list only if nobody has read it within the last 0.1 s.
 _OF_MYSQL = text(
     "SELECT utc_timestamp(6), utc_timestamp(6) - INTERVAL"
     " (max(timestampdiff(SECOND, trx_started, now())) + 1) SECOND"
@@ -43,12 +44,12 @@ _OF_MYSQL = text(
 def visible_until(url: str) -> datetime:
     """Return the moment before which every change is visible now, by the database's clock.
 
-    A transaction that stays open, if only a reader's, holds it back. SQLite shows its transactions
-    to nobody: there the answer is now, as soon as nobody writes.
+    A transaction that stays open holds this moment back, even if it only reads. SQLite does not
+    show its transactions: there it waits until nobody writes, and returns the present time.
 
     Raises:
         ConfigurationError: the database's user may not see the transactions of others.
-        Unavailable: somebody has been writing to the SQLite file for five seconds.
+        Unavailable: another process has been writing to the SQLite file for five seconds.
         sqlalchemy.exc.SQLAlchemyError: the database failed.
     """
     with connected(url) as connection:
@@ -65,8 +66,8 @@ def _of_postgres(connection: Connection) -> datetime:
     if hidden:
         user = connection.scalar(text("SELECT current_user"))
         raise ConfigurationError(
-            f"the database user {user} does not see the transactions of other users, so nobody"
-            f" knows what is still to become visible: GRANT pg_read_all_stats TO {user}"
+            f"the database user {user} does not see the transactions of other users, so a run"
+            f" could miss changes that are not visible yet: GRANT pg_read_all_stats TO {user}"
         )
     return _utc(now if oldest is None else min(now, oldest))
 
@@ -78,8 +79,8 @@ def _of_mysql(connection: Connection) -> datetime:
         if mysql_code(error) != _ACCESS_DENIED:
             raise
         raise ConfigurationError(
-            "the database user does not see the transactions of other users, so nobody knows what"
-            " is still to become visible: GRANT PROCESS ON *.* TO it"
+            "the database user does not see the transactions of other users, so a run could miss"
+            " changes that are not visible yet: GRANT PROCESS ON *.* TO this user"
         ) from error
     seen = now - _MYSQL_LIST_AGE_MAX
     return _utc(seen if oldest is None else min(seen, oldest))
@@ -91,9 +92,9 @@ def _of_sqlite(connection: Connection) -> datetime:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     except OperationalError as error:
         if "readonly" in str(error.orig):
-            return datetime.now(UTC)  # so nobody writes
+            return datetime.now(UTC)  # a read-only file has no writers
         raise Unavailable(
-            f"somebody has been writing to the SQLite file for {SQLITE_WAIT_SECONDS} seconds"
+            f"another process has been writing to the SQLite file for {SQLITE_WAIT_SECONDS} seconds"
         ) from error
     return datetime.now(UTC)
 

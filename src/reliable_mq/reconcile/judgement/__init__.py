@@ -1,1 +1,1 @@
-"""Events in, one verdict for each message and consumer group out. Touches nothing of the world."""
+"""Judge events: one verdict for each message and consumer group. Pure, without input or output."""

@@ -1,7 +1,8 @@
-"""Effects in doubt: messages of which an attempt was never heard of again. Pure.
+"""Effects in doubt: messages with an attempt whose process died. Pure.
 
-No verdict: the consume log says what is so. But an effect outside of the database (a mail, a call)
-of such an attempt may have happened, once more than the log says, and only a person can know.
+This is no verdict, because the consume log is right about the database. But such an attempt may
+have had an effect outside the database (a mail, a call) that the log does not count. Only a person
+can find out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,13 +15,13 @@ _COLUMNS = ("log_create_date", "message_id", "consumer_group", "topic", "verdict
 
 
 class Doubts:
-    """How many there are, and the newest of them.
+    """The number of effects in doubt, and the newest ones.
 
     Invariant: at most `SHOWN_MAX` are kept, newest first; `count` counts all.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without effects."""
         self.count = 0
         self._newest: list[list[Any]] = []
 
@@ -36,23 +37,23 @@ class Doubts:
         self._newest = sorted([*self._newest, *more], reverse=True)[:SHOWN_MAX]
 
     def to_data(self) -> list[Any]:
-        """Return the counts as values that JSON knows, which `add_data` reads."""
+        """Return the counts as JSON values, for `add_data`."""
         return [self.count, self._newest]
 
     def add_data(self, data: Iterable[Any]) -> None:
-        """Add those of another part."""
+        """Add the counts of another part."""
         count, newest = data
         self.count += count
         self._keep(newest)
 
     def told(self) -> dict[str, Any]:
-        """Return them as the summary has them: `count`, and the `newest`."""
+        """Return them for the summary: the `count`, and the `newest` effects."""
         names = ("received", *_COLUMNS[1:-1], "attempts")
         newest = [dict(zip(names, row, strict=True)) for row in self._newest]
         return {"count": self.count, "newest": newest}
 
     def invariants(self) -> bool:
-        """Return whether what the class promises holds."""
+        """Return whether the invariant holds."""
         is_sorted = self._newest == sorted(self._newest, reverse=True)
         return is_sorted and len(self._newest) <= min(SHOWN_MAX, self.count)
 

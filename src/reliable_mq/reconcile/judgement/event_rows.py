@@ -1,7 +1,8 @@
-"""Events as rows of three columns, which is how they pass through Spark. Pure.
+"""Encode events as rows of three columns for Spark. Pure.
 
-Spark moves rows value by value, and pays for every column of every row. So what has a fixed size is
-one binary value (`FIXED`, a null is `NONE`), and the names, of which there are few, are one text.
+Spark copies rows value by value, so every column costs time. Therefore all columns of fixed size
+are packed into one binary value (`FIXED`; `NONE` stands for null). The names are one JSON text,
+because few combinations of names occur.
 """
 
 import json
@@ -13,12 +14,12 @@ import pyarrow as pa
 from reliable_mq.reconcile.judgement.events import EVENTS
 
 NONE = {1: -(2**7), 4: -(2**31), 8: -(2**63)}
-"""The number that stands for a null, by the size of the column in bytes."""
+"""The number that stands for null, by the size of the column in bytes."""
 
 NAMES = tuple(field.name for field in EVENTS if pa.types.is_string(field.type))
 _FIELDS = tuple(field for field in EVENTS if field.name not in (*NAMES, "id"))
 _LATER_FIELDS = ("digest_1", "digest_2")
-"""Fields that came with a later release, behind all others: see `PADDING`."""
+"""Fields of a later release. They are after all others: see `PADDING`."""
 FIXED = np.dtype(
     [
         (field.name, f"<i{field.type.bit_width // 8}")
@@ -28,12 +29,12 @@ FIXED = np.dtype(
     ]
 )
 PADDING = NONE[8].to_bytes(8, "little", signed=True) * len(_LATER_FIELDS)
-"""What a body of an older release lacks at its end. Increments carry such bodies on."""
+"""The bytes that a body of an older release lacks at its end. Increments carry such bodies."""
 EVENT_ROWS = pa.schema([("id", pa.binary()), ("body", pa.binary()), ("names", pa.string())])
 
 
 def numbers(column: pa.Array) -> np.ndarray:
-    """Return a column of numbers or times as numpy integers, `NONE` where it is null."""
+    """Return a column of numbers or times as numpy integers. Null becomes `NONE`."""
     size = column.type.bit_width // 8
     values = column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
     found: np.ndarray = values.fill_null(NONE[size]).to_numpy(zero_copy_only=False)
@@ -41,7 +42,7 @@ def numbers(column: pa.Array) -> np.ndarray:
 
 
 def column_of(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Return numpy integers, `NONE` where they are null, as an Arrow column of numbers or times."""
+    """Return numpy integers as an Arrow column of numbers or times. `NONE` becomes null."""
     is_null = values == NONE[values.dtype.itemsize]
     column = pa.array(values, mask=is_null if is_null.any() else None)
     return column.view(kind) if pa.types.is_timestamp(kind) else column.cast(kind)
@@ -58,23 +59,23 @@ def event_rows(events: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def packed_bodies(body: np.ndarray) -> pa.Array:
-    """Return values of `FIXED` as the column `body`, without copying them."""
+    """Return values of `FIXED` as the column `body`, without a copy."""
     offsets = np.arange(len(body) + 1, dtype=np.int32) * FIXED.itemsize
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(body))]
     return pa.Array.from_buffers(pa.binary(), len(body), buffers)
 
 
 def packed_names(names: Mapping[str, Sequence[str | None]]) -> pa.Array:
-    """Return names as texts of the column `names`; what `names_of` takes apart."""
+    """Return names as texts of the column `names`, which `names_of` decodes."""
     rows = zip(*(names[name] for name in NAMES), strict=True)
     return pa.array([json.dumps(row, ensure_ascii=False) for row in rows], pa.string())
 
 
 def _joined(events: pa.RecordBatch) -> pa.Array:
-    """Return the names of each event as one JSON text; each combination is written once."""
+    """Return the names of each event as one JSON text. Each combination is encoded once."""
     columns = [events.column(name).dictionary_encode() for name in NAMES]
     place = np.zeros(events.num_rows, np.int64)
-    for column in columns:  # a number for each combination: digits of growing radix
+    for column in columns:  # one number for each combination of codes
         codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         place = place * (len(column.dictionary) + 1) + codes + 1
         place = pa.array(place).dictionary_encode().indices.to_numpy(zero_copy_only=False)
@@ -88,14 +89,14 @@ def _joined(events: pa.RecordBatch) -> pa.Array:
 
 
 def bodies_of(bodies: pa.Array) -> np.ndarray:
-    """Return the values of the column `body` as a numpy array of `FIXED`, without copying them."""
+    """Return the values of the column `body` as a numpy array of `FIXED`, without a copy."""
     data = np.frombuffer(bodies.buffers()[2] or b"", np.uint8)
     (first,) = np.frombuffer(bodies.buffers()[1] or bytes(4), np.int32)[bodies.offset :][:1]
     return data[first : first + len(bodies) * FIXED.itemsize].view(FIXED)
 
 
 def names_of(texts: Iterable[str]) -> dict[str, list[str | None]]:
-    """Return the names that each of `texts`, values of the column `names`, holds."""
+    """Decode values of the column `names`: return the names of each, by column."""
     rows = [json.loads(text) for text in texts]
     return {name: [row[at] for row in rows] for at, name in enumerate(NAMES)}
 

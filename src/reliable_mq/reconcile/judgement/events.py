@@ -1,15 +1,15 @@
-"""The narrow shape in which all ledgers meet: one row is one trace of one message. Pure.
+"""The common schema of all ledgers: one row (event) is one trace of one message. Pure.
 
-Every ledger is read into rows of `EVENTS`; they are shuffled by `id` once, and `judge` sees all
-traces of a message together. What decides nothing (keys, notes, owners) does not travel: it is
-fetched for findings only. What a column says depends on `kind`:
+Every ledger is read into rows of `EVENTS`. Spark shuffles them once by `id`, so that `judge` gets
+all traces of a message together. Columns that decide no verdict (keys, notes, owners) are not here:
+they are read later, for findings only. The meaning of a column depends on `kind`:
 
 | column | STUB | LOG, TOLD | RECORD |
 |---|---|---|---|
 | `topic` | the message's | the message's | the topic it was sent to |
 | `consumer_group` | null | the group | the group whose copy it is, else null |
-| `broker` | that acknowledged | it came from | whose log it is in |
-| `queue_id`, `queue_offset` | acknowledged | it came from | of the queue it lies in |
+| `broker` | the one that acknowledged | the one it came from | the one with the log |
+| `queue_id`, `queue_offset` | acknowledged | it came from | of the queue that it is in |
 | `state` | status; `TOMBSTONE`, `ODD` | 0 received, 1 consumed | `ROLES` |
 | `tries` | sends | attempts | reconsume times |
 | `seen` | created | created | stored |
@@ -17,13 +17,13 @@ fetched for findings only. What a column says depends on `kind`:
 | `until` | deliver time | end of the lease, null without an owner | when a delay is due |
 | `crc`, `size` | of the content | null | of the body; bytes of the record |
 | `digest_1`, `digest_2` | of the message: its first 16 bytes | null | of the message |
-| `log_offset` | `seq` | null | commit-log offset |
+| `log_offset` | `seq` | null | commit log offset |
 | `required` | required groups, by comma | null | null |
-| `queue_topic` | null | null | the topic of the queue it lies in |
+| `queue_topic` | null | null | the topic of the queue that it is in |
 | `reason` | groups that gave it up, by comma, or null | null | why it is a dead letter |
 | `marks` | 0 | `IN_DOUBT`, `DUPLICATE`, `TELLS` | 0 |
 
-Times are UTC; sizes are bytes; a null is what the ledger does not know.
+Times are UTC, sizes are bytes. A null means that the ledger does not have the value.
 """
 
 import numpy as np
@@ -41,18 +41,18 @@ from reliable_mq.reconcile.brokers.log_roles import (
     SYSTEM,
 )
 
-# Kinds. TOLD is what a group of a database that is not read told the database of the stub.
+# Kinds. TOLD: a notice from a group whose own database is not read.
 STUB, LOG, RECORD, TOLD = range(4)
-# States of a stub. A tombstone stands for a half message that was rolled back, ODD for a status
-# that nobody of us wrote.
+# States of a stub. TOMBSTONE: a half message that was rolled back. ODD: a status that we never
+# write.
 UNCONFIRMED, CONFIRMED, VOIDED, TOMBSTONE, ODD = range(5)
 # States of a consume log.
 RECEIVED, CONSUMED = range(2)
-# States of a record: the place of its role in this tuple.
-# New ones come last: what an increment carried holds the numbers of before.
+# States of a record: the index of its role in this tuple. Add new roles at the end, because carried
+# events contain the old numbers.
 ROLES = (FIRST, DELAYED, RETRY, RETRY_DELAYED, DEAD, SYSTEM, DAMAGED, STRANDED)
-# Bits of `marks`. TELLS: the stub is in another database, and its confirmation takes its time.
-# CARRIED: the run before this one read it (`increments`).
+# Bits of `marks`. TELLS: the stub is in another database, so its confirmation takes longer.
+# CARRIED: an earlier run has read it (`increments`).
 IN_DOUBT, DUPLICATE, TELLS, CARRIED = 1, 2, 4, 16
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -91,14 +91,14 @@ _DIGITS_OF_BYTE = np.frombuffer(
 
 
 def packed_ids(ids: pa.Array) -> pa.Array:
-    """Return message ids as the binary key that they are matched and sorted by.
+    """Return message ids as binary keys, for matching and sorting.
 
-    32 upper-case hexadecimal digits become their 16 bytes; any other text becomes 0xFF and its
-    UTF-8, and so do digits that begin with FF, or the two could be mistaken for each other. Ids
+    32 upper-case hexadecimal digits become their 16 bytes. Any other text becomes 0xFF and its
+    UTF-8 bytes. Digits that begin with FF are treated as text, too, so that keys stay unique. Ids
     that begin with their time stay in the order of time.
 
     Args:
-        ids: strings; null stays null.
+        ids: strings. Null stays null.
     """
     ids = ids.cast(pa.string())
     sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
@@ -115,7 +115,7 @@ def packed_ids(ids: pa.Array) -> pa.Array:
 
 
 def unpacked_ids(ids: pa.Array) -> pa.Array:
-    """Return the texts of what `packed_ids` has made; null stays null."""
+    """Return the texts of keys that `packed_ids` made. Null stays null."""
     ids = ids.cast(pa.binary())
     sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
     long_enough = np.flatnonzero(sizes == _PACKED)
@@ -128,9 +128,10 @@ def unpacked_ids(ids: pa.Array) -> pa.Array:
 
 
 def _without_first_byte(values: pa.Array, emptied: np.ndarray) -> pa.Array:
-    """Return binary values without their first byte, those at `emptied` as empty ones.
+    """Return binary values without their first byte. Values at `emptied` become empty.
 
-    (Arrow's own `binary_slice` fails on nulls.) Every second stretch of the bytes is wanted.
+    It is used because Arrow's `binary_slice` fails on nulls. Of the offsets below, every second
+    range is kept.
     """
     starts = _starts(values)
     ends = starts + pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
@@ -144,10 +145,10 @@ def _without_first_byte(values: pa.Array, emptied: np.ndarray) -> pa.Array:
 
 
 def id_times(ids: pa.Array) -> np.ndarray:
-    """Return the times that packed ids begin with, or the least int64 where they tell none.
+    """Return the times in packed ids, in microseconds since the epoch. Without a time: `NO_TIME`.
 
-    A message id of ours begins with its milliseconds (`message.new_message_id`, a UUIDv7 of 32
-    digits of either case). Microseconds since the epoch.
+    Our message ids begin with their milliseconds (`message.new_message_id`: a UUIDv7 of 32
+    hexadecimal digits, upper or lower case).
     """
     found = np.full(len(ids), NO_TIME)
     sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
@@ -171,13 +172,13 @@ def _times_of(packed: np.ndarray) -> np.ndarray:
 
 
 def _starts(values: pa.Array) -> np.ndarray:
-    """Return where the bytes of each value begin in the data of a string or binary array."""
+    """Return the start of each value in the data buffer of a string or binary array."""
     offsets = np.frombuffer(values.buffers()[1] or b"", np.int32)
     return offsets[values.offset : values.offset + len(values)].astype(np.int64)
 
 
 def _windows(values: pa.Array, starts: np.ndarray, size: int) -> np.ndarray:
-    """Return `size` bytes of an array's data from each of `starts` on, a row each."""
+    """Return, as one row each, `size` bytes of an array's data from each of `starts`."""
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
     if len(starts) == 0:
         return np.empty((0, size), np.uint8)
@@ -186,7 +187,7 @@ def _windows(values: pa.Array, starts: np.ndarray, size: int) -> np.ndarray:
 
 
 def _replaced(texts: pa.Array, places: np.ndarray, rows: np.ndarray) -> pa.Array:
-    """Return binary `texts` with the bytes of `rows`, all of one size, at `places`."""
+    """Return binary `texts` in which the values at `places` are replaced by the bytes of `rows`."""
     if len(places) == 0:
         return texts
     offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]

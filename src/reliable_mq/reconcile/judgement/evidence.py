@@ -1,7 +1,7 @@
-"""The proof of a finding: what the ledgers say, in words and as named values. Pure.
+"""The evidence of a finding: the values of the ledgers, as named values and as a sentence. Pure.
 
-Receives a row of the result; hands on the values that matter, without the empty ones, and one
-sentence that a person on call understands.
+Receives a row of the result. Returns the relevant values that are not empty, and one sentence for
+the person on call.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from reliable_mq.reconcile.judgement.verdict import MEANINGS, Verdict
 _STATUS_NAMES = {0: "UNCONFIRMED", 1: "CONFIRMED", 2: "VOIDED", ODD: "none that we write"}
 _STATE_NAMES = {0: "RECEIVED", 1: "CONSUMED"}
 
-# Result column -> name in the evidence. What is null or empty is left out.
+# Result column -> name in the evidence. Null and empty values are left out.
 _VALUES = {
     "message_key": "message_key",
     "ordering_key": "ordering_key",
@@ -62,7 +62,7 @@ _CHECKSUMS = ("stub_content_crc", "record_content_crc", "differing_content_crc")
 
 
 def evidence_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a result row that prove its verdict, ready for JSON."""
+    """Return the values that prove the verdict of a result row, as JSON values."""
     return {
         name: _plain(column, row[column])
         for column, name in _VALUES.items()
@@ -83,9 +83,9 @@ def _plain(column: str, value: Any) -> Any:
 
 
 def sentence(row: Mapping[str, Any]) -> str:
-    """Say in one sentence what is wrong and how that is known."""
+    """Return one sentence: what is wrong, and which values show it."""
     if row["stub_status"] == ODD:
-        return f"{_sentence(row)}; somebody wrote to the stub: its status is {_STATUS_NAMES[ODD]}"
+        return f"{_sentence(row)}; another program set the stub's status: {_STATUS_NAMES[ODD]}"
     return _sentence(row)
 
 
@@ -95,8 +95,8 @@ def _sentence(row: Mapping[str, Any]) -> str:
         case Verdict.LOST if "acknowledged_queue_offset" in told:
             return (
                 f"acknowledged at queue {told['acknowledged_queue_id']} offset"
-                f" {told['acknowledged_queue_offset']}, where the log does not hold it, nor"
-                " anywhere else"
+                f" {told['acknowledged_queue_offset']}, but the log does not have it there"
+                " or anywhere else"
             )
         case Verdict.NOT_SENT:
             return f"committed {told.get('created', '')}, {told.get('sends', 0)} sends, no record"
@@ -128,7 +128,7 @@ def _sentence(row: Mapping[str, Any]) -> str:
 
 
 def _difference(verdict: Verdict, told: Mapping[str, Any]) -> str:
-    """Say how a record is not what the stub says, and what became of the one that is."""
+    """Return how a record differs from the stub, and what happened to the record that matches."""
     place = f"the record at log offset {told.get('differing_commit_log_offset')}"
     if told.get("content_crc") != told.get("differing_crc"):
         crcs = f"has {told.get('differing_crc')}"

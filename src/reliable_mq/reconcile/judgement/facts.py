@@ -1,7 +1,7 @@
-"""What is known of each message and consumer group: the facts of the decision table. Pure.
+"""The facts of the decision table, for each message and consumer group. Pure.
 
-Receives traces, their rows and the world; hands on a code for each row and fact: the place of its
-value in `verdict.FACTS`. docs/reconciliation.md says in words how each fact is found.
+Receives traces, their rows and the world. Returns one code for each row and fact: the index of its
+value in `verdict.FACTS`. docs/reconciliation.md explains how each fact is found.
 """
 
 from collections.abc import Mapping
@@ -35,18 +35,18 @@ from reliable_mq.reconcile.judgement.verdict import FACTS
 from reliable_mq.reconcile.judgement.world import QueueOffsets, World, microseconds
 
 _CODE = {name: {value: code for code, value in enumerate(FACTS[name])} for name in FACTS}
-# By a stub's state; the last one, at -1, is for none. A status that nobody of us wrote settles
-# nothing.
+# Indexed by the state of a stub. The last value, at index -1, is for "no stub". A status that we
+# never write counts as unconfirmed.
 _STATES = ("unconfirmed", "confirmed", "voided", "tombstone", "unconfirmed", "none")
 _STUB = np.array([_CODE["stub"][value] for value in _STATES], np.uint8)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Traces with their rows, and the world that they are judged in.
+    """The traces with their rows, and the world of the judgement.
 
-    `born` is the time of each message, in microseconds since the epoch; `unseen` how many of its
-    first deliveries are not among the traces.
+    `born` is the time of each message, in microseconds since the epoch. `unseen` is the number of
+    its first deliveries that are not in the traces.
     """
 
     traces: Traces
@@ -59,7 +59,7 @@ class Case:
 
     @cached_property
     def stores(self) -> NameColumn:
-        """The store in which each event's broker has its log."""
+        """The store with the log of each event's broker."""
         return self.world.stores(self.traces.names["broker"])
 
     @cached_property
@@ -76,13 +76,13 @@ class Case:
 
     @cached_property
     def is_consumed(self) -> np.ndarray:
-        """Whether each row's consume log says so."""
+        """Whether each row's consume log says CONSUMED."""
         is_consumed: np.ndarray = at(self.traces["state"], self.rows.log, -1) == CONSUMED
         return is_consumed
 
     @cached_property
     def pairs(self) -> ForgedPairs:
-        """Records that are what their stub says, and others of the same id."""
+        """Records that match their stub, and other records of the same id."""
         return pairs_of(self.traces, self.rows)
 
     @cached_property
@@ -91,9 +91,9 @@ class Case:
         return second_effects(self)
 
     def done(self, rows: np.ndarray, events: np.ndarray) -> np.ndarray:
-        """Return how far the groups of `rows` are in the queues of the events beside them.
+        """Return the committed offset of each row's group in the queue of the event beside it.
 
-        `NO_TIME` where they have not begun.
+        `NO_TIME`: the group has no offset there.
         """
         queues = at(self.traces["queue_id"], events, int(NO_NUMBER))
         names = [
@@ -105,15 +105,15 @@ class Case:
 
     @cached_property
     def is_sent(self) -> np.ndarray:
-        """Whether each row's stub knows of an acknowledged send."""
+        """Whether each row's stub has the position of an acknowledged send."""
         is_sent: np.ndarray = at(self.traces["queue_offset"], self.stub, int(NO_TIME)) != NO_TIME
         return is_sent
 
     def place(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return store, queue and offset of each row as its stub, or else its consume log, says.
+        """Return store, queue and offset of each row, from its stub or else from its consume log.
 
-        Of a delayed message the stub does not know them: a broker answers with the place in its
-        delay queue.
+        The stub of a delayed message does not have them, because the broker's reply has the
+        position in the delay queue.
         """
         due = at(self.traces["until"], self.stub, int(NO_TIME))
         event = np.where(self.is_sent & (due == NO_TIME), self.stub, self.rows.log)
@@ -124,10 +124,10 @@ class Case:
         )
 
     def is_expired(self) -> np.ndarray:
-        """Say of each row whether its message must have left the log, if it was delivered.
+        """Say for each row whether its message must have left the log, if it was delivered.
 
-        By its place in its queue, or else, of one that was delayed, by the time from which on it
-        can have been stored there.
+        This follows from its queue offset. For a delayed message it follows from the time before
+        which it cannot have been stored in its queue.
         """
         store, queue, offset = self.place()
         topics = self.traces.names["topic"]
@@ -141,7 +141,7 @@ class Case:
 
 
 def facts_of(case: Case) -> Mapping[str, np.ndarray]:
-    """Return a code for each row, by the fact's name."""
+    """Return the facts by name; each has one code for each row."""
     rows, traces = case.rows, case.traces
     everyone = np.bincount(
         rows.message[rows.is_required & case.is_consumed], minlength=len(rows.start)
@@ -189,7 +189,7 @@ def _record(case: Case) -> np.ndarray:
 
 
 def _is_unknown(case: Case) -> np.ndarray:
-    """Say of each row whether the log of a broker that was not reached may hold its message."""
+    """Say for each row whether its message may be in the log of a broker that was not reached."""
     missing = case.world.missing
     if not missing:
         return np.zeros(len(case.rows), bool)
@@ -200,7 +200,7 @@ def _is_unknown(case: Case) -> np.ndarray:
 
 
 def _progress(case: Case) -> np.ndarray:
-    """Say whether each row's group has passed every first delivery."""
+    """Say for each row whether its group has passed every first delivery."""
     rows, code = case.rows, _CODE["progress"]
     messages = case.traces.message[rows.firsts]
     counts = rows.counts[messages]
@@ -239,10 +239,9 @@ def _retry(case: Case) -> np.ndarray:
 
 
 def _gave_up(case: Case) -> np.ndarray:
-    """Say of each row whether its group has given its message up, as the stub says.
+    """Say for each row whether, by the stub, its group has given the message up.
 
-    The stub knows it when the dead letter itself has left the log, and until a person lets the
-    message come again.
+    The stub still says so when the dead letter has left the log, until a person retries it.
     """
     rows, names = case.rows, case.traces.names["reason"]
     told = at(names.codes, case.stub, -1)
@@ -254,10 +253,10 @@ def _gave_up(case: Case) -> np.ndarray:
 
 
 def _became_retries(case: Case, is_retry: np.ndarray, is_later: np.ndarray) -> np.ndarray:
-    """Say of each delayed copy whether it is a retry by now, which lies behind it in its log.
+    """Say for each delayed copy whether its retry is already in the same log, after the copy.
 
-    A retry keeps the number of its attempt. That alone is not enough: a message that is sent again
-    begins to count anew.
+    A retry has the same attempt number as its delayed copy. The number alone is not enough: if a
+    message is sent again, its attempts start again at 0.
     """
     rows, traces = case.rows, case.traces
     store, tries = case.stores.codes[rows.copies], traces["tries"][rows.copies]
@@ -271,9 +270,9 @@ def _became_retries(case: Case, is_retry: np.ndarray, is_later: np.ndarray) -> n
 
 
 def _is_behind_retries(case: Case, is_dead: np.ndarray) -> np.ndarray:
-    """Say of each dead letter whether no attempt lies behind it in its log.
+    """Say for each dead letter whether no later attempt is in the same log.
 
-    A person may let a dead letter come again to the group that gave it up, as a retry.
+    A person may retry a dead letter: its group then gets it again, as a retry.
     """
     rows, place = case.rows, case.traces["log_offset"][case.rows.copies]
     lane = np.column_stack((rows.row_of_copy, case.stores.codes[rows.copies])).astype(np.int64)
@@ -286,9 +285,9 @@ def _is_behind_retries(case: Case, is_dead: np.ndarray) -> np.ndarray:
 
 
 def _is_behind_all_firsts(case: Case, copies: np.ndarray) -> np.ndarray:
-    """Say of each copy whether its message was not sent again behind it.
+    """Say for each copy whether its message was not sent again later.
 
-    Places in the logs of two brokers cannot be compared; the times of storing can.
+    Offsets in the logs of two brokers cannot be compared, but store times can.
     """
     rows, traces = case.rows, case.traces
     firsts = rows.firsts[np.argsort(traces.message[rows.firsts], kind="stable")]
@@ -322,9 +321,9 @@ def _log(case: Case) -> np.ndarray:
 
 
 def second_effects(case: Case) -> np.ndarray:
-    """Return for each row the consume log of another effect than the one that counts, or -1.
+    """Return for each row the consume log of a second effect, or -1.
 
-    The same row found in two databases is a table that was copied, not a second effect.
+    An identical row in two databases comes from a copied table: it is no second effect.
     """
     rows, traces = case.rows, case.traces
     is_effect = (traces["kind"][rows.logs] == LOG) & (traces["state"][rows.logs] == CONSUMED)
@@ -340,10 +339,10 @@ def second_effects(case: Case) -> np.ndarray:
 
 
 def second_stubs(case: Case) -> np.ndarray:
-    """Return for each message the stub of another one that has its id, or -1.
+    """Return for each message the stub of another message with the same id, or -1.
 
-    One database cannot hold two of an id, but each of several can. The same row found in two of
-    them is a table that was copied, not a second message.
+    In one database an id is unique, but two databases can have the same one. An identical row in
+    two databases comes from a copied table: it is no second message.
     """
     rows, traces = case.rows, case.traces
     stubs = np.flatnonzero(traces["kind"] == STUB)
@@ -355,7 +354,7 @@ def second_stubs(case: Case) -> np.ndarray:
 
 
 def _is_fresh(case: Case) -> np.ndarray:
-    """Say of each message whether it is too young to be judged, or was touched a moment ago."""
+    """Say for each message whether it is too young to be judged, or changed a moment ago."""
     rows, traces, world = case.rows, case.traces, case.world
     created = at(traces["seen"], rows.stub, int(NO_TIME))
     wanted = at(traces["until"], rows.stub, int(NO_TIME))
@@ -367,7 +366,7 @@ def _is_fresh(case: Case) -> np.ndarray:
         np.maximum.at(newest, traces.message[rows.logs], traces[kind][rows.logs])
     np.maximum.at(newest, traces.message[rows.records], traces["seen"][rows.records])
     is_fresh |= newest >= microseconds(world.moving_since)
-    # From another database the confirmation takes its time.
+    # A confirmation from another database takes longer.
     telling = rows.logs[(traces["marks"][rows.logs] & TELLS) != 0]
     is_fresh[traces.message[telling[traces["changed"][telling] > world.late]]] = True
     return is_fresh

@@ -1,8 +1,8 @@
-"""How messages flowed: from station to station how long, and how many arrived when. Pure.
+"""The flow of messages: latencies between stations, and arrivals over time. Pure.
 
-Receives verdicts, a part at a time; hands on counts that add up in any order. They stay small
-however many messages there are: latencies are counted in buckets, arrivals in slots of time that
-grow when there are too many of them.
+Receives verdicts in parts. Returns counts that can be added in any order. The counts stay small for
+any number of messages: latencies are counted in buckets, and arrivals in time slots. If there are
+too many slots, they become longer.
 """
 
 from collections import Counter
@@ -17,21 +17,21 @@ from reliable_mq.reconcile.judgement.latency import BUCKETS_PER_DOUBLING, bucket
 
 
 class _Way:
-    """A column of milliseconds; `is_messages`: it is the message's, the same for all its groups."""
+    """A column of times. `is_messages`: its value is the same for all groups of a message."""
 
     def __init__(self, column: str, *, is_messages: bool) -> None:
         self.column = column
         self.is_messages = is_messages
 
 
-# From which station to which, in the order of a message's walk.
+# Each latency is from one station to another, in the order of a message's life.
 WAYS: Mapping[str, _Way] = {
     "commit to broker": _Way("stored_ms", is_messages=True),
     "delay to delivery": _Way("delivered_ms", is_messages=True),
     "broker to effect": _Way("effect_ms", is_messages=False),
     "commit to effect": _Way("consumed_ms", is_messages=False),
 }
-# What arrives where, and the column of the time.
+# Each arrival, with the column of its time.
 ARRIVALS: Mapping[str, _Way] = {
     "committed": _Way("stub_create_date", is_messages=True),
     "stored": _Way("record_store_time", is_messages=True),
@@ -47,20 +47,23 @@ _BUCKETS = 64 * BUCKETS_PER_DOUBLING  # as many as milliseconds of 64 bits can h
 class Flow:
     """Counts of latencies and arrivals.
 
-    Invariant: there are at most `SLOTS_MAX` slots of each kind of arrival, unless they last a year.
-    `latencies`: (way, topic) -> bucket -> count. `slot_seconds`: how long a slot is; `arrivals`:
-    kind -> beginning of a slot in seconds since the epoch -> count.
+    Invariant: each kind of arrival has at most `SLOTS_MAX` slots, unless a slot lasts a year.
+
+    Attributes:
+        latencies: (way, topic) -> bucket -> count.
+        slot_seconds: the length of a slot.
+        arrivals: kind -> start of a slot in seconds since the epoch -> count.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing counted."""
+        """Start with empty counts."""
         self.latencies: dict[tuple[str, str], Counter[int]] = {}
         self.slot_seconds = SLOT_SECONDS[0]
         self.arrivals: dict[str, Counter[int]] = {name: Counter() for name in ARRIVALS}
 
     def add(self, verdicts: pa.Table) -> None:
         """Count verdicts: rows with `topic`, `is_lead` and `COLUMNS`."""
-        verdicts = verdicts.select(["topic", *COLUMNS, "is_lead"])  # what is left out costs a copy
+        verdicts = verdicts.select(["topic", *COLUMNS, "is_lead"])  # a filter copies every column
         leads = verdicts.filter(verdicts["is_lead"])
         for name, way in WAYS.items():
             self._add_latencies(name, leads if way.is_messages else verdicts, way.column)
@@ -84,7 +87,7 @@ class Flow:
             counts[bucket] += int(counted[place])
 
     def _coarsen(self, least: int = 0) -> None:
-        """Make slots longer until there are few enough of them, or until they are `least` long."""
+        """Make slots longer, until they last `least` seconds and are at most `SLOTS_MAX`."""
         while self.slot_seconds < SLOT_SECONDS[-1] and (
             self.slot_seconds < least or max(map(len, self.arrivals.values())) > SLOTS_MAX
         ):
@@ -95,12 +98,12 @@ class Flow:
             }
 
     def invariants(self) -> bool:
-        """Return whether what the class promises holds."""
+        """Return whether the invariant holds."""
         few = all(len(counts) <= SLOTS_MAX for counts in self.arrivals.values())
         return few or self.slot_seconds == SLOT_SECONDS[-1]
 
     def to_data(self) -> list[Any]:
-        """Return the counts as values that JSON knows, which `add_data` reads."""
+        """Return the counts as JSON values, for `add_data`."""
         latencies = [[*key, list(counts.items())] for key, counts in self.latencies.items()]
         arrivals = [[name, list(counts.items())] for name, counts in self.arrivals.items()]
         return [latencies, self.slot_seconds, arrivals]
@@ -116,14 +119,14 @@ class Flow:
         self._coarsen()
 
     def by_topic(self, name: str) -> Iterator[tuple[str, Counter[int]]]:
-        """Yield each topic with the latencies of one way, those of all topics first as ""."""
+        """Yield each topic with the latencies of one way. First "": the sum of all topics."""
         found = {topic: counts for (way, topic), counts in self.latencies.items() if way == name}
         if found:
             yield "", sum(found.values(), Counter())
         yield from sorted((topic, counts) for topic, counts in found.items() if topic)
 
     def arrived(self, bars: int) -> tuple[int, dict[str, Counter[int]]]:
-        """Return how long a slot is, and the arrivals, in at most `bars` slots from end to end."""
+        """Return the length of a slot in seconds, and the arrivals in at most `bars` slots."""
         times = [slot for counts in self.arrivals.values() for slot in counts]
         spread = max(times, default=0) - min(times, default=0)
         step = next(
@@ -134,9 +137,9 @@ class Flow:
 
 
 def _slots(seconds: np.ndarray, step: int) -> tuple[int, dict[int, int]]:
-    """Return the counts of times by slots of at least `step` seconds, and how long the slots are.
+    """Return the length of the slots, at least `step` seconds, and the counts of times by slot.
 
-    They are made longer here, while they are arrays, when one part alone has too many.
+    If this part alone has too many slots, they are made longer here, where arrays make it fast.
     """
     slots, counts = np.unique(seconds // step * step, return_counts=True)
     while len(slots) > SLOTS_MAX and step < SLOT_SECONDS[-1]:

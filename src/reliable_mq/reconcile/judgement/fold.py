@@ -1,9 +1,9 @@
-"""A message with more records than fit into memory, folded to those that decide. Pure.
+"""Fold a message with more records than fit into memory to the records that decide. Pure.
 
-A producer that is none of ours may give all its messages one id. Of its records of one role, group,
-queue and attempt those stay that are the first or last of the log, of the queue, in time, or by
-their checksum: no fact asks for more (`facts`), only the number of copies is lost and is returned
-beside them. Stubs and consume logs stay as they are.
+A foreign producer may give all its messages the same id. Records are grouped by role, group, queue
+and attempt. Of each group, only the records with the smallest and the largest log offset, queue
+offset, times and checksum are kept. The facts (`facts`) need no more; only the number of copies is
+lost, so it is returned separately. Stubs and consume logs are not folded.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ _KEY = ("state", "queue_id", "tries")
 
 
 def folded(rows: pa.Table) -> tuple[pa.Table, np.ndarray]:
-    """Return those of `rows` (`EVENT_ROWS` of one message) that decide, and the bodies of the rest.
+    """Return the rows of one message (`EVENT_ROWS`) that decide, and the bodies of the other rows.
 
     The bodies are numpy values of `event_rows.FIXED`.
     """
@@ -38,7 +38,7 @@ def folded(rows: pa.Table) -> tuple[pa.Table, np.ndarray]:
 
 
 def _names(texts: pa.Array) -> np.ndarray:
-    """Return a number for the names of each row, without the reasons of dead letters."""
+    """Return one number for the names of each row, ignoring the reasons of dead letters."""
     encoded = texts.dictionary_encode()
     names = names_of(encoded.dictionary.to_pylist())
     keys = list(zip(*(names[name] for name in NAMES if name != "reason"), strict=True))

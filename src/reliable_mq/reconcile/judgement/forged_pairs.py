@@ -1,8 +1,7 @@
-"""Records that are not what the stub of their message says, and what became of them. Pure.
+"""Find records that do not match the stub of their message, and the groups that consumed one. Pure.
 
-Receives traces and their rows; hands on which records are others, and which group consumed such a
-one. A record is another one when its digest, or the checksum of its content, is not the stub's.
-What a ledger does not tell is compared with nothing.
+Receives traces and their rows. A record does not match if its digest, or the checksum of its
+content, differs from the stub's. A value that one of the ledgers lacks is not compared.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,11 @@ _DIGESTS = ("digest_1", "digest_2")
 
 @dataclass(frozen=True)
 class ForgedPairs:
-    """`others` are events. Of each message: whether it has a right record, and another one."""
+    """`others`: the events of records that do not match their stub.
+
+    For each message, `has_right` and `has_other` say whether it has a record that matches, and
+    whether it has one that does not.
+    """
 
     others: np.ndarray
     has_right: np.ndarray
@@ -26,7 +29,7 @@ class ForgedPairs:
 
 
 def pairs_of(traces: Traces, rows: SpreadRows) -> ForgedPairs:
-    """Hold first deliveries, and delayed ones, against the stubs."""
+    """Compare first deliveries and delayed records with the stubs."""
     stored = np.concatenate((rows.firsts, rows.delays))
     message, count = traces.message[stored], len(rows.start)
     stub = rows.stub[message]
@@ -44,17 +47,17 @@ def pairs_of(traces: Traces, rows: SpreadRows) -> ForgedPairs:
 def consumed_others(
     traces: Traces, rows: SpreadRows, stores: NameColumn, pairs: ForgedPairs, logs: np.ndarray
 ) -> np.ndarray:
-    """Return the rows whose group consumed, of a pair, the record that is not the stub's.
+    """Return the rows of forged pairs whose group consumed the record that does not match.
 
-    A consume log names topic and place of the delivery that it is of. A retry has a place in a
-    queue of its own, so a place that a retry has, too, proves nothing.
+    A consume log has the topic and the position of its delivery. The positions of retries are in
+    other queues, so a position that a retry has, too, proves nothing.
 
     Args:
-        traces: of the messages.
-        rows: of the traces.
-        stores: the store in which each event's broker has its log.
-        pairs: see `pairs_of`.
-        logs: the consume log of each row, -1 where it does not say CONSUMED.
+        traces: the traces of the messages.
+        rows: the rows of the traces.
+        stores: the store with the log of each event's broker.
+        pairs: the result of `pairs_of`.
+        logs: the consume log of each row, -1 if it does not say CONSUMED.
     """
     is_pair = (pairs.has_right & pairs.has_other)[rows.message]
     chosen = np.flatnonzero((logs >= 0) & is_pair)

@@ -1,13 +1,14 @@
-"""What makes an increment out of a judgement: events come back, and events are carried on. Pure.
+"""Increments: which events a run carries to the next one, and how that one completes them. Pure.
 
-An increment reads what changed since the run before it, and everything in the tables that is open.
-With that come the events that the run before carried: those of every message whose verdicts are not
-all final, and of those that will be read again. So a message that comes without a carried event is
-new, or its verdicts were final and something touched it since: a second delivery, a person. Of
-these the tables are asked once more, by id; and their record, which was judged when it was read, is
-remembered by where the stub says that it lies.
+An increment reads everything that changed since the previous run, and all open rows of the tables.
+It also gets the carried events of the previous run. A run carries the events of each message that
+has a verdict that is not final, or that the next run will read again.
 
-Rows are `EVENT_ROWS` throughout.
+So a message without carried events is new, or its verdicts were final and it changed since (by a
+second delivery or a person). For such messages the tables are read again by id. Their records were
+judged by an earlier run; the position in the stub says where they are.
+
+All tables here have the schema `EVENT_ROWS`.
 """
 
 from collections.abc import Callable
@@ -44,22 +45,23 @@ from reliable_mq.reconcile.judgement.verdict import Verdict
 from reliable_mq.reconcile.judgement.world import microseconds
 
 FINAL = (Verdict.SETTLED, Verdict.VOIDED, Verdict.UNMANAGED)
-"""Verdicts that time alone does not change. All others are judged again by every increment."""
+"""Verdicts that time alone does not change. Every increment judges all others again."""
 
 LookUp = Callable[[pa.Array], pa.Table]
-"""Returns all that the tables have of messages, by their packed ids."""
+"""Returns all rows of the tables for messages, by their packed ids."""
 
 
 @dataclass(frozen=True)
 class Increment:
-    """What an increment reads and what the next one will.
+    """The time range that an increment reads, and that of the next one.
 
     Args:
-        since: settled and consumed rows are read that changed at this moment or later; None: this
-            is the first increment, and everything is read.
-        next_since: the same for the increment behind this one.
-        mark: what retention has removed lies before it; None: nothing was.
-        managed: the topics for which a stub was ever written.
+        since: of settled and consumed rows, read those that changed at this moment or later. None:
+            this is the first increment, which reads everything.
+        next_since: `since` of the next increment.
+        mark: retention has removed rows before this moment only. None: it has removed none.
+            Default None.
+        managed: the topics for which a stub was ever written. Default: none.
     """
 
     since: datetime | None
@@ -69,7 +71,7 @@ class Increment:
 
 
 class _Rows:
-    """Rows taken apart: numbers of the events, and a code for each message."""
+    """Decoded rows: the numbers of each event, and a code for each message."""
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows.combine_chunks()
@@ -81,18 +83,18 @@ class _Rows:
         self.is_carried = self.body["marks"] & CARRIED != 0
 
     def messages(self, mask: np.ndarray) -> np.ndarray:
-        """Say of each message whether the mask holds for one of its rows."""
+        """Say for each message whether the mask is true for one of its rows."""
         found = np.zeros(len(self.ids), bool)
         found[self.message[mask]] = True
         return found
 
     def among(self, ids: pa.Array) -> np.ndarray:
-        """Say of each message whether it is one of `ids`."""
+        """Say for each message whether it is one of `ids`."""
         found: np.ndarray = pc.is_in(self.ids, ids).to_numpy(zero_copy_only=False)
         return found
 
     def without(self, mask: np.ndarray) -> pa.Table:
-        """Return the rows for which the mask does not hold."""
+        """Return the rows for which the mask is false."""
         return self.rows.filter(pa.array(~mask)) if mask.any() else self.rows
 
 
@@ -102,12 +104,12 @@ def _column(rows: pa.Table, name: str) -> pa.Array:
 
 
 def completed(rows: pa.Table, increment: Increment, look_up: LookUp) -> pa.Table:
-    """Return the events of whole messages, from what an increment reads and what was carried.
+    """Complete the events of messages that an increment has read or carried.
 
     Args:
-        rows: events of whole messages, as far as they were read or carried.
-        increment: what was read.
-        look_up: asked for at most a few of the messages.
+        rows: the read and carried events, all those of a message together.
+        increment: the time range that was read.
+        look_up: reads the rest of messages from the tables. It is called for few messages.
     """
     if increment.since is None:
         return rows
@@ -126,12 +128,12 @@ def completed(rows: pa.Table, increment: Increment, look_up: LookUp) -> pa.Table
 
 
 def _without_superseded(parts: _Rows, since: datetime) -> pa.Table:
-    """Leave out carried rows of tables that were read again, or would have been if still there."""
+    """Drop carried table rows that were read again, or that would have been if they existed."""
     if not parts.is_carried.any():
         return parts.rows
     names = _column(parts.rows, "names").dictionary_encode().indices.to_numpy(zero_copy_only=False)
     stub = parts.kind == STUB
-    # Its creation tells a stub from that of another message with its id, in another database.
+    # Two stubs with one id in two databases differ in their creation time.
     _, created = np.unique(parts.body["seen"], return_inverse=True)
     key = parts.message * (int(created.max(initial=0)) + 1) + created
     is_old = stub & np.isin(key, key[stub & ~parts.is_carried])
@@ -142,7 +144,7 @@ def _without_superseded(parts: _Rows, since: datetime) -> pa.Table:
 
 
 def _is_incomplete(parts: _Rows, increment: Increment) -> np.ndarray:
-    """Say of each message whether there may be more of it than was read, if it was not carried."""
+    """Say for each message, if it was not carried, whether the tables may have more rows of it."""
     is_stub = parts.kind == STUB
     has_stub = parts.messages(is_stub)
     lacks_stub = ~has_stub & parts.messages(_is_managed(parts, increment.managed))
@@ -154,16 +156,17 @@ def _is_incomplete(parts: _Rows, increment: Increment) -> np.ndarray:
 def _is_managed(parts: _Rows, managed: frozenset[str]) -> np.ndarray:
     encoded = _column(parts.rows, "names").dictionary_encode()
     topics = names_of(encoded.dictionary.to_pylist())["topic"]
-    # What a group told names no topic: its message is somebody's.
+    # A notice has no topic, but its message has a stub, so it counts as managed.
     known = np.array([topic is None or topic in managed for topic in topics], bool)
     is_managed: np.ndarray = known[encoded.indices.to_numpy(zero_copy_only=False)]
     return is_managed
 
 
 def _was_final(parts: _Rows, since: datetime) -> np.ndarray:
-    """Say of each stub whether it is older than what was read, and yet was not carried.
+    """Say for each stub whether it is older than the range that was read.
 
-    One that was committed late, by a transaction that took long, is unconfirmed and unchanged.
+    Such a stub, if it was not carried, had final verdicts. An exception is a stub that a long
+    transaction committed late: it is unconfirmed and unchanged.
     """
     begin = microseconds(since)
     is_late = (parts.body["state"] == UNCONFIRMED) & (parts.body["changed"] < begin)
@@ -172,7 +175,7 @@ def _was_final(parts: _Rows, since: datetime) -> np.ndarray:
 
 
 def _without_removed(parts: _Rows, known: pa.Array, mark: datetime) -> _Rows:
-    """Leave out new messages from before retention's mark: what is missing of them was removed."""
+    """Drop new messages from before retention's mark: their other rows were removed."""
     born = id_times(parts.ids)
     first = np.full(len(born), np.iinfo(np.int64).max)
     is_stub = parts.kind == STUB
@@ -183,7 +186,7 @@ def _without_removed(parts: _Rows, known: pa.Array, mark: datetime) -> _Rows:
 
 
 def _remembered(parts: _Rows, known: pa.Array, since: datetime) -> pa.Table:
-    """Return the records of messages whose verdicts were final: where their stubs say they lie."""
+    """Return the records of messages with final verdicts, made from the positions in the stubs."""
     is_new = ~parts.among(known)[parts.message]
     chosen = (parts.kind == STUB) & is_new & _was_final(parts, since)
     stubs = parts.rows.filter(pa.array(chosen))
@@ -202,11 +205,11 @@ def _remembered(parts: _Rows, known: pa.Array, since: datetime) -> pa.Table:
 
 
 def carried(rows: pa.Table, verdicts: pa.Table, next_since: datetime) -> pa.Table:
-    """Return the events that the next increment needs: of what is open, or will be read again.
+    """Return the events to carry: of messages that are open or that will be read again.
 
     Args:
-        rows: the completed events of whole messages.
-        verdicts: on these messages.
+        rows: the completed events of messages.
+        verdicts: the verdicts on these messages.
         next_since: see `Increment`.
     """
     parts = _Rows(rows)
@@ -222,7 +225,7 @@ def carried(rows: pa.Table, verdicts: pa.Table, next_since: datetime) -> pa.Tabl
 
 
 def _has_lone_copies(parts: _Rows) -> np.ndarray:
-    """Say of each message whether only its record tells of a group: no table would say it again."""
+    """Say for each message whether only its record names a group, so that no table can do it."""
     encoded = _column(parts.rows, "names").dictionary_encode()
     names = names_of(encoded.dictionary.to_pylist())["consumer_group"]
     codes = {name: code for code, name in enumerate(dict.fromkeys(names))}
@@ -234,7 +237,7 @@ def _has_lone_copies(parts: _Rows) -> np.ndarray:
 
 
 def _read_again(parts: _Rows, begin: int) -> np.ndarray:
-    """Say of each row whether the next increment reads it anyway."""
+    """Say for each row whether the next increment reads it anyway."""
     body, kind = parts.body, parts.kind
     changed = body["changed"] >= begin
     stub = (kind == STUB) & ((body["state"] == UNCONFIRMED) | changed)

@@ -1,8 +1,8 @@
-"""The judgement: events of whole messages in, one verdict per message and consumer group out. Pure.
+"""The judge: computes one verdict for each message and consumer group from their events. Pure.
 
-Receives events, however many messages they are of, and the world; hands on `VERDICTS`: the verdict
-of each row, the facts that decided, and what they rest on. The decision table is looked up for
-whole columns: the facts of a row are the digits of one number, its place in `TABLE`.
+Receives all events of any number of messages, and the world. Returns a table `VERDICTS`: for each
+row the verdict, the facts that decided it, and their evidence. The decision table is used on whole
+columns: the facts of a row are the digits of one number, which is an index of `TABLE`.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _INT, _LONG = pa.int32(), pa.int64()
 _OTHERS_SHOWN_MAX = 20
 _NO_STATE = np.iinfo(np.int8).min
 
-# What decides nothing: `spark_judge` fetches it, for findings only.
+# Details that decide no verdict. `spark_judge` reads them for findings only.
 DETAILS = {
     **dict.fromkeys(("message_key", "ordering_key", "stub_note", "log_owner"), pa.string()),
     "stub_given_up_by": pa.string(),
@@ -91,7 +91,7 @@ VERDICTS = pa.schema(
 
 
 def judge(events: pa.Table, world: World) -> pa.Table:
-    """Return the verdicts (`VERDICTS`) on the messages that `events` (`EVENTS`) are of."""
+    """Return the verdicts (`VERDICTS`) on the messages of `events` (`EVENTS`)."""
     return judge_traces(traces_of(events), world)
 
 
@@ -101,9 +101,9 @@ def judge_traces(
     """Return the verdicts on the messages of traces; see `judge`.
 
     Args:
-        traces: of whole messages, those of `unseen` folded (`fold`).
-        world: what they are judged by.
-        unseen: packed message id -> how many first deliveries were folded away.
+        traces: all events of the messages. Messages of `unseen` are folded (`fold`).
+        world: the moment and the state of the cluster.
+        unseen: packed message id -> number of first deliveries that were folded away.
     """
     rows = rows_of(traces)
     case = Case(
@@ -129,7 +129,7 @@ def judge_traces(
 
 
 def _table() -> np.ndarray:
-    """Return the decision table as an array with an axis for every fact."""
+    """Return the decision table as an array with one axis for each fact."""
     numbers = {verdict: number for number, verdict in enumerate(Verdict)}
     table = np.zeros([len(values) for values in FACTS.values()], np.uint8)
     for rule in reversed(RULES):
@@ -143,12 +143,12 @@ def _table() -> np.ndarray:
 
 
 TABLE = _table()
-"""The number of the verdict (its place in `Verdict`) for every combination of `FACTS`."""
+"""For every combination of `FACTS`, the number of the verdict (its position in `Verdict`)."""
 _IS_FINDING = np.array([verdict in FINDINGS for verdict in Verdict])
 
 
 def _born(traces: Traces, rows: SpreadRows) -> np.ndarray:
-    """Return each message's time: what its id says, or else the first trace of it."""
+    """Return the time of each message: from its id, or else the time of its first event."""
     said = id_times(traces.ids)
     if (said != NO_TIME).all():
         return said
@@ -171,7 +171,7 @@ def _unseen(traces: Traces, unseen: Mapping[bytes, int]) -> np.ndarray:
 
 
 def _is_asked(case: Case) -> np.ndarray:
-    """Say of each row whether its message is of the time that is asked for."""
+    """Say for each row whether its message is in the requested time range."""
     born, world = case.born, case.world
     is_asked = np.ones(len(born), bool)
     if world.since is not None:
@@ -188,7 +188,7 @@ def _coded(codes: np.ndarray, values: tuple[str, ...]) -> pa.Array:
 
 
 def _of(case: Case, name: str, events: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Return a column of events, null for the place -1."""
+    """Return the values of a column at `events`. The index -1 gives null."""
     column = case.traces[name]
     nothing = np.iinfo(column.dtype).min
     values = at(column, events, nothing)
@@ -278,7 +278,7 @@ def _records(case: Case) -> dict[str, pa.Array]:
 
 
 def _right_firsts(case: Case) -> np.ndarray:
-    """Return the first delivery of each message that its evidence names: one that is the stub's."""
+    """Return for each message the first delivery for its evidence: one that matches the stub."""
     rows, traces, others = case.rows, case.traces, case.pairs.others
     if len(others) == 0:
         return rows.first
@@ -289,7 +289,7 @@ def _right_firsts(case: Case) -> np.ndarray:
 
 
 def _other_offsets(case: Case, copies: np.ndarray) -> pa.Array:
-    """Return where further first deliveries lie, some twenty of them at most."""
+    """Return the log offsets of further first deliveries, at most `_OTHERS_SHOWN_MAX` each."""
     rows, traces = case.rows, case.traces
     message = traces.message[rows.firsts]
     others = rows.firsts[copies[message] > 1]
@@ -314,7 +314,7 @@ def _differing(case: Case) -> dict[str, pa.Array]:
 
 
 def _copies(case: Case) -> dict[str, pa.Array]:
-    """Return what became of a consumer group's failed attempts."""
+    """Return the retries and dead letters of each row's consumer group."""
     rows, traces = case.rows, case.traces
     retries = np.zeros(len(rows), np.int32)
     np.maximum.at(retries, rows.row_of_copy, traces["tries"][rows.copies])
@@ -348,7 +348,7 @@ def _logs(case: Case) -> dict[str, pa.Array]:
 
 
 def _latencies(case: Case) -> dict[str, pa.Array]:
-    """Return the times between the stations of each message's walk; see `flow.WAYS`."""
+    """Return the times between the stations of each message; see `flow.WAYS`."""
     traces, rows = case.traces, case.rows
     first, delay = rows.first[rows.message], rows.delay[rows.message]
     created, due = (at(traces[name], case.stub, int(NO_TIME)) for name in ("seen", "until"))

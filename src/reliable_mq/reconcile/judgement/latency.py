@@ -1,4 +1,4 @@
-"""Latencies as counts per bucket, four buckets to each doubling: cheap to add up anywhere. Pure."""
+"""Latencies as counts in buckets, four for each doubling. The counts are easy to add. Pure."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ BUCKETS_PER_DOUBLING = 4
 
 
 def buckets(milliseconds: pa.ChunkedArray) -> pa.Array:
-    """Return the bucket of each of a column of milliseconds; null stays null."""
+    """Return the bucket of each value of a column of milliseconds. Null stays null."""
     values = np.maximum(pc.fill_null(milliseconds, 1).to_numpy(), 1)
     found = np.floor(np.log2(values) * BUCKETS_PER_DOUBLING).astype(np.int32)
     return pa.array(found, mask=milliseconds.is_null().to_numpy())
@@ -22,9 +22,9 @@ def bucket_start_ms(bucket: int) -> float:
 
 
 def quantile_ms(counts: Mapping[int, int], share: float) -> float | None:
-    """Return the latency that `share` of the counted ones do not exceed, None without any.
+    """Return the quantile of the counted latencies for `share` (0 to 1), or None if there are none.
 
-    It is the end of a bucket, at most 19 % above the true value.
+    It is the upper end of a bucket, at most 19 % above the true value.
     """
     wanted = share * sum(counts.values())
     seen = 0

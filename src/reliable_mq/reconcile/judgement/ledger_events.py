@@ -1,4 +1,4 @@
-"""Rows of each ledger as events. Pure: Arrow batches in, by their columns' names, `EVENTS` out."""
+"""Convert the rows of each ledger to events. Pure: Arrow batches in, `EVENTS` out."""
 
 from typing import Any
 
@@ -46,10 +46,10 @@ _ROLES = pa.array(ROLES)
 
 
 def stub_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return stubs, their columns `STUB_COLUMNS`, as events.
+    """Return stubs (columns `STUB_COLUMNS`) as events.
 
-    No message has an empty body: that tells the tombstone of a half message from a voided stub.
-    A status that nobody of us wrote is `ODD`: such a stub was committed and is not settled.
+    An empty body marks the tombstone of a half message, because no message has an empty body. A
+    status that we never write becomes `ODD`: such a stub is committed and not settled.
     """
     number = batch["status"]
     is_ours = pc.and_(pc.greater_equal(number, UNCONFIRMED), pc.less_equal(number, VOIDED))
@@ -79,9 +79,9 @@ def stub_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def log_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return consume logs, their columns `LOG_COLUMNS`, as events.
+    """Return consume logs (columns `LOG_COLUMNS`) as events.
 
-    Notices between databases are no messages of the application's and are left out.
+    Notices between databases are left out: they are no messages of the application.
     """
     batch = _without_notices(batch)
     lease = pc.if_else(pc.is_valid(batch["owner"]), batch["lease_until"], None)
@@ -104,9 +104,9 @@ def log_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def told_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return what consumer groups told, `TOLD_COLUMNS`, as events: as if it were their log.
+    """Return notices of consumer groups (columns `TOLD_COLUMNS`) as events like consume logs.
 
-    Such a row has no place in a queue and no owner, and its attempts are not known.
+    A notice has no queue position and no owner, and its number of attempts is unknown.
     """
     consumed = pc.equal(batch["state"], 1)
     return _events(
@@ -121,10 +121,10 @@ def told_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def record_events(batch: pa.RecordBatch, broker: str) -> pa.RecordBatch:
-    """Return records of a broker's log (`RECORD_COLUMNS`) as events.
+    """Return records of a broker's log (columns `RECORD_COLUMNS`) as events.
 
-    Records of the system that are no message's, and notices between databases, are left out.
-    Damage has no id.
+    System records without a message, and notices between databases, are left out. Damage has the
+    id null.
     """
     batch = _without_notices(batch)
     batch = batch.filter(pc.not_equal(batch["role"], SYSTEM))
@@ -153,7 +153,7 @@ def record_events(batch: pa.RecordBatch, broker: str) -> pa.RecordBatch:
 
 
 def _digests(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the two halves of each digest as numbers, null where there is none."""
+    """Return the two halves of each digest as numbers. Null: there is no digest."""
     if "message_digest" not in batch.schema.names:  # an export of an older release
         return {}
     column = batch["message_digest"].fill_null(bytes(DIGEST_SIZE)).cast(pa.binary(DIGEST_SIZE))
@@ -165,7 +165,7 @@ def _digests(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _marks(batch: pa.RecordBatch, bits: dict[str, int]) -> pa.Array:
-    """Return the bits of the columns that are true, or not null where they are texts."""
+    """Return the bits of the columns that are true (booleans) or not null (texts)."""
     marks = pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows)
     for name, bit in bits.items():
         column = batch[name]
@@ -181,7 +181,7 @@ def _without_notices(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _events(kind: int, batch: pa.RecordBatch, **columns: Any) -> pa.RecordBatch:
-    """Return columns as events; what is not among them is null, and `marks` are 0."""
+    """Return columns as events. Missing columns are null; missing `marks` are 0."""
     count = batch.num_rows
     known = {"kind": pa.repeat(pa.scalar(kind, pa.int8()), count), **columns}
     known.setdefault("marks", pa.repeat(pa.scalar(0, pa.int8()), count))

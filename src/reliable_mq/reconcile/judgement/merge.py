@@ -1,4 +1,4 @@
-"""Sorted streams of rows as one sorted stream, whole columns at a time. Pure."""
+"""Merge sorted streams of rows into one sorted stream, with whole columns at a time. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -7,13 +7,13 @@ import pyarrow.compute as pc
 
 
 def merged(streams: Sequence[Iterable[pa.RecordBatch]], order: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of all streams in order; a batch of each stream is in memory at a time.
+    """Yield the rows of all streams in order. One batch of each stream is in memory at a time.
+
+    If a stream is not sorted, its rows come out of order, but none is lost.
 
     Args:
         streams: each is sorted by the first column of `order`, which is never null.
-        order: the columns to sort by; in the others a null goes behind every value.
-
-    No row is lost of a stream that is not sorted; it comes out of order then.
+        order: the columns to sort by. In columns after the first, null is after every value.
     """
     waiting = [(batch for batch in stream if batch.num_rows) for stream in streams]
     held: list[pa.Table | None] = [None] * len(waiting)
@@ -24,7 +24,7 @@ def merged(streams: Sequence[Iterable[pa.RecordBatch]], order: Sequence[str]) ->
         rows = [table for table in held if table is not None]
         if not rows:
             return
-        # What comes later is behind all that is held of its own stream.
+        # Later batches of a stream are not before the rows of it that are held.
         bound = min(pc.max(table[order[0]]).as_py() for table in rows)
         ready = []
         for place, table in enumerate(held):

@@ -1,7 +1,7 @@
-"""Whole messages out of a stream of rows that is sorted by message. Pure.
+"""Cut a stream of rows that is sorted by message into tables of whole messages. Pure.
 
-No message is torn, and yet no more than some `rows_min` rows are held, as long as messages are
-small or `fold` makes them so.
+All rows of a message are in one table. At most about `rows_min` rows are in memory, as long as
+messages are small or `fold` makes them small.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 Fold = Callable[[pa.Table], pa.Table]
-"""Takes rows of one message and returns fewer that say the same."""
+"""Takes all rows of one message, and returns fewer rows that give the same verdicts."""
 
 
 def _as_it_is(rows: pa.Table) -> pa.Table:
@@ -19,15 +19,16 @@ def _as_it_is(rows: pa.Table) -> pa.Table:
 def whole_messages(
     batches: Iterable[pa.RecordBatch], rows_min: int, fold: Fold = _as_it_is
 ) -> Iterator[pa.Table]:
-    """Cut rows that are sorted by `id` into tables of about `rows_min` rows, never in a message.
+    """Cut rows that are sorted by `id` into tables of about `rows_min` rows, between messages.
 
     Args:
-        batches: rows with the column `id`; rows of one id follow one another.
-        rows_min: a table is as much larger as the rest of its last batch and message need.
-        fold: is asked whenever a message has twice as many rows as `rows_min`, or as it left.
+        batches: rows with the column `id`. All rows of an id follow one another.
+        rows_min: least rows of a table. It has more if its last batch or message needs them.
+        fold: called whenever a message has twice as many rows as `rows_min`, or twice as many as
+            the last call returned.
     """
     held: list[pa.RecordBatch] = []
-    count = last = 0  # rows that are held, and how many of them are of the last message
+    count = last = 0  # rows in `held`, and those of its last message
     fold_at = 2 * rows_min
     for batch in batches:
         if batch.num_rows == 0:
@@ -61,7 +62,7 @@ def _same(one: pa.Scalar, other: pa.Scalar) -> bool:
 
 
 def _last_message(ids: pa.Array) -> int:
-    """Return where the rows of the last id of `ids` begin."""
+    """Return the index of the first row with the last id of `ids`."""
     low, high = 0, len(ids) - 1
     while low < high:
         middle = (low + high) // 2

@@ -1,9 +1,9 @@
-"""Messages spread over the consumer groups that anything says about them. Pure, whole columns.
+"""Make one row for each message and consumer group, from the events of messages. Pure.
 
-Receives traces of whole messages; hands on `SpreadRows`: what is judged, and the events that speak
-for it. A stub that requires no group, and a message that no group is known for, have one row of the
-group "". Where several rows of one ledger speak of the same (a group that moved from one database
-to another has its log in both), the one is taken that proves most, and of these the oldest.
+Receives all traces of messages. Returns `SpreadRows`: the rows to judge, and the events that belong
+to each row. A stub without required groups, and a message without known groups, has one row with
+the group "". A ledger may have several events for one row: a group that moved to another database
+has its log in both. Then the strongest event counts, and of equal ones the oldest.
 """
 
 from dataclasses import dataclass
@@ -35,18 +35,18 @@ _LATER_THAN_ANY_TIME = 1 << 60
 
 @dataclass(frozen=True)
 class SpreadRows:
-    """What is judged. Events are places in the traces; -1 is none.
+    """The rows to judge. An event is an index of the traces; -1: there is none.
 
-    A value for each row, which are sorted by message: `message`, `group` (a code of `groups`),
-    `is_required` by the stub, `log` the consume log that counts.
+    One value for each row (rows are sorted by message): `message`, `group` (a code of `groups`),
+    `is_required` (by the stub), `log` (the consume log that counts).
 
-    A value for each message: `stub`; `first` the first delivery that lies first in the log, and
-    `delay` the delayed record that does; `topic` (a code of the traces' topics); `start` its first
-    row; `required` how many groups the stub requires.
+    One value for each message: `stub`; `first` (the first delivery with the lowest log offset);
+    `delay` (the delayed record with the lowest log offset); `topic` (a code of the traces' topics);
+    `start` (its first row); `required` (the number of groups that the stub requires).
 
-    Events: `records`; `firsts`, `delays` and `stranded` of them, the first deliveries, delayed ones
-    and those that no queue lists, and `copies`, those of a consumer group, whose row is
-    `row_of_copy`; `logs`, with `row_of_log`.
+    Lists of events: `records`, which contains `firsts` (first deliveries), `delays` (delayed
+    records), `stranded` (records that no queue lists) and `copies` (records of a consumer group,
+    each with its row in `row_of_copy`); `logs` (consume logs, each with its row in `row_of_log`).
     """
 
     message: np.ndarray
@@ -74,18 +74,18 @@ class SpreadRows:
 
     @property
     def counts(self) -> np.ndarray:
-        """How many rows each message has."""
+        """The number of rows of each message."""
         return np.diff(self.start, append=len(self.message))
 
 
 def rows_of(traces: Traces) -> SpreadRows:
-    """Spread messages over their consumer groups."""
+    """Make the rows of messages, one for each of their consumer groups."""
     count = len(traces.ids)
     kind, state, message = traces["kind"], traces["state"], traces.message
     stubs, records = np.flatnonzero(kind == STUB), np.flatnonzero(kind == RECORD)
     logs = np.flatnonzero((kind == LOG) | (kind == TOLD))
     if has_twins(message[stubs], count):
-        # Of one row that was read twice, as in two databases, the one counts that changed last.
+        # If a row was read twice, for example from two databases, the one that changed last counts.
         stubs = stubs[np.argsort(traces["changed"][stubs], kind="stable")[::-1]]
     stub = firsts_of(message[stubs], count, traces["seen"][stubs], stubs)
     lists = _required_names(traces.names["required"])
@@ -135,16 +135,16 @@ def rows_of(traces: Traces) -> SpreadRows:
 
 
 def _required_names(required: NameColumn) -> list[list[str]]:
-    """Return the groups that each value of the column names, each once; none for null."""
+    """Return the different groups in each value of the column, and an empty list for null."""
     return [*(sorted({*text.split(",")} - {""}) for text in required.values), []]
 
 
 def _owed(
     traces: Traces, stub: np.ndarray, lists: list[list[str]], groups: NameColumn
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many groups each message's stub requires, and the keys of its rows.
+    """Return the number of groups that each stub requires, and the keys of its rows.
 
-    The group "", whose code is 0, is that of a stub that requires none.
+    A stub that requires no group has a row with the group "", whose code is 0.
     """
     sizes = np.array([len(names) for names in lists])
     codes = np.array([code for names in lists for code in map(groups.code, names or [""])])
@@ -159,7 +159,7 @@ def _owed(
 
 
 def _keys(count: int, width: int, known: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Return message * width + group of all rows, sorted: `known`, and "" of the other messages."""
+    """Return the sorted keys (message * width + group): `known`, and one with "" for all others."""
     keys = np.sort(np.concatenate(known))
     keys = keys[np.diff(keys, prepend=-1) > 0]  # faster than `unique`, which hashes
     is_silent = np.ones(count, bool)

@@ -1,7 +1,7 @@
-"""What a run counts: verdicts by what the report tells apart, and the rows of the ledgers. Pure.
+"""The counts of a run: verdicts by the keys of the report, and the rows of the ledgers. Pure.
 
-Every partition of the judgement counts its own and hands the result on as data, together with its
-verdicts: a partition that Spark does twice is counted once.
+Every partition of the judgement counts its own rows. It returns the counts as data together with
+its verdicts. So a partition that Spark runs twice is counted once.
 """
 
 import json
@@ -31,15 +31,20 @@ LEDGERS = (
 
 
 class Tally:
-    """Counts that add up.
+    """Counts that can be added.
 
-    `ledgers` are the rows of each ledger; `damaged_from` is a log offset; `flow`: latencies and
-    arrivals; `doubts`: effects in doubt; `twins`: ids of two messages; `unchecked`: how many
-    messages were not held against their stubs.
+    Attributes:
+        ledgers: the number of rows of each ledger.
+        damaged_from: the lowest log offset of damage. None: no damage.
+        flow: latencies and arrivals.
+        doubts: effects in doubt.
+        twins: ids of two messages.
+        carried: number of messages that are carried to the next increment.
+        unchecked: number of messages whose content was not compared with their stubs.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing counted."""
+        """Start with empty counts."""
         self.ledgers = Counter[str]()
         self.damaged_from: int | None = None
         self.flow = Flow()
@@ -50,7 +55,7 @@ class Tally:
         self._groups: dict[tuple[Any, ...], np.ndarray] = {}
 
     def add_events(self, kinds: np.ndarray, states: np.ndarray) -> None:
-        """Count events that are no damage."""
+        """Count the rows of the ledgers, without damage."""
         records = int(np.count_nonzero(kinds == RECORD))
         firsts = np.count_nonzero((kinds == RECORD) & (states == ROLES.index(FIRST)))
         self.ledgers["stubs"] += int(np.count_nonzero(kinds == STUB))
@@ -59,7 +64,7 @@ class Tally:
         self.ledgers["other_copies"] += records - int(firsts)
 
     def add_damage(self, sizes: np.ndarray, log_offsets: np.ndarray) -> None:
-        """Count stretches of a log that are no records: their sizes, and where they begin."""
+        """Count damaged parts of a log: `sizes` in bytes, and the offsets where they begin."""
         self.ledgers["damaged_stretches"] += len(sizes)
         self.ledgers["damaged_bytes"] += int(sizes.sum())
         self._begin_damage(min(log_offsets.tolist(), default=None))
@@ -89,19 +94,19 @@ class Tally:
         self.unchecked += count_unchecked(verdicts)
 
     def add_carried(self, rows: pa.Table) -> None:
-        """Count the messages that are carried on to the next increment."""
+        """Count the messages that are carried to the next increment."""
         self.carried += pc.count_distinct(rows["id"]).as_py()
 
     def groups(self) -> list[SummaryRow]:
-        """Return the counts of verdicts by everything that the report tells apart."""
+        """Return the counts of verdicts, by the keys of the report."""
         return [SummaryRow(*key, *map(int, sums)) for key, sums in self._groups.items()]
 
     def ledger_counts(self) -> dict[str, int | None]:
-        """Return the counts of the ledgers' rows, as the summary has them."""
+        """Return the counts of the ledgers' rows, for the summary."""
         return {name: self.ledgers[name] for name in LEDGERS} | {"damaged_from": self.damaged_from}
 
     def to_json(self) -> str:
-        """Return the counts as a text that `add_json` reads."""
+        """Return the counts as a JSON text, for `add_json`."""
         groups = [[*key, *map(int, sums)] for key, sums in self._groups.items()]
         parts = (self.flow.to_data(), self.doubts.to_data(), self.twins.to_data())
         counts = [dict(self.ledgers), self.damaged_from, self.carried, self.unchecked]
@@ -128,7 +133,7 @@ class Tally:
 def _summed(
     keys: Mapping[str, pa.ChunkedArray | pa.Array], counts: Mapping[str, np.ndarray]
 ) -> Iterable[tuple[tuple[Any, ...], np.ndarray]]:
-    """Yield each combination of keys that occurs, with the sums of its rows."""
+    """Yield each existing combination of keys, with the sums of its rows."""
     place = np.zeros(len(next(iter(counts.values()))), np.int64)
     values = []
     for column in keys.values():

@@ -1,7 +1,7 @@
-"""Events as numpy columns, with a number for every message and every name. Pure.
+"""Traces: events as numpy columns, with a number for every message and every name. Pure.
 
-This is what the judgement computes with. A null is `NONE` of its size in the columns of numbers,
-the least number there is, so that a maximum passes over it; and -1 among the codes of names.
+The judgement computes with traces. In columns of numbers, null is `NONE` of the column's size. This
+is the smallest number, so a maximum ignores it. Among the codes of names, null is -1.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,19 +18,19 @@ NO_NUMBER = np.int32(-(2**31))
 
 @dataclass(frozen=True)
 class NameColumn:
-    """A column of names: `codes` are places in `values`, which are sorted; -1 is null."""
+    """A column of names: `codes` are indexes of the sorted `values`. The code -1 is null."""
 
     codes: np.ndarray
     values: tuple[str, ...]
 
     def code(self, name: str) -> int:
-        """Return the code of a name, -2 when the column does not have it."""
+        """Return the code of a name, or -2 if the column does not have the name."""
         return self.values.index(name) if name in self.values else -2
 
 
 @dataclass(frozen=True)
 class Traces:
-    """Events of whole messages; `message` is a place in `ids`."""
+    """All events of messages. `message` has the index in `ids` for each event."""
 
     ids: pa.Array
     message: np.ndarray
@@ -61,7 +61,7 @@ def traces_of(events: pa.Table) -> Traces:
 
 
 def traces_of_rows(rows: pa.Table) -> Traces:
-    """Return events as they come through Spark (`EVENT_ROWS`) as traces."""
+    """Return encoded events (`EVENT_ROWS`), as Spark has them, as traces."""
     chunk = rows.combine_chunks()
     body = bodies_of(_one(chunk, "body"))
     encoded = _one(chunk, "names").dictionary_encode()
@@ -87,17 +87,17 @@ def _messages(ids: pa.Array) -> tuple[pa.Array, np.ndarray]:
 
 
 def _sorted_names(codes: np.ndarray, values: Iterable[str]) -> NameColumn:
-    """Sort names, so that the same events have the same codes whatever order they come in."""
+    """Sort names, so that the codes do not depend on the order of the events."""
     unsorted = list(values)
     order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
     new = np.empty(len(unsorted) + 1, np.int32)
     new[order] = np.arange(len(unsorted), dtype=np.int32)
-    new[-1] = -1  # the place of the code -1
+    new[-1] = -1  # the code -1 stays -1
     return NameColumn(new[codes], tuple(unsorted[at] for at in order))
 
 
 def with_names(names: NameColumn, more: Iterable[str]) -> NameColumn:
-    """Return `names` with further values that it may have."""
+    """Return `names` with further possible values."""
     values = tuple(sorted({*names.values, *more}))
     if values == names.values:
         return names
@@ -106,19 +106,19 @@ def with_names(names: NameColumn, more: Iterable[str]) -> NameColumn:
 
 
 def at(column: np.ndarray, places: np.ndarray, otherwise: int) -> np.ndarray:
-    """Return the values of a column at `places`, and `otherwise` for the place -1."""
+    """Return the values of a column at the indexes `places`, and `otherwise` for the index -1."""
     if len(column) == 0:
         return np.full(len(places), otherwise, column.dtype)
     return np.where(places >= 0, column[places], np.asarray(otherwise, column.dtype))
 
 
 def firsts_of(groups: np.ndarray, count: int, order: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return for each of `count` groups which of the events `chosen` comes first, or -1.
+    """Return for each of `count` groups its first event of `chosen`, or -1.
 
     Args:
-        groups: the group of each of `chosen`.
-        order: what the events are ordered by, a value for each of `chosen`.
-        chosen: places of events.
+        groups: the group of each event in `chosen`.
+        order: the sort key of each event in `chosen`.
+        chosen: indexes of events.
     """
     ranked = np.lexsort((order, groups)) if has_twins(groups, count) else np.arange(len(chosen))
     found = np.full(count, -1, np.int64)
@@ -127,12 +127,12 @@ def firsts_of(groups: np.ndarray, count: int, order: np.ndarray, chosen: np.ndar
 
 
 def has_twins(groups: np.ndarray, count: int) -> bool:
-    """Return whether one of `count` groups occurs twice."""
+    """Return whether one of `count` groups occurs more than once."""
     return bool(np.bincount(groups, minlength=count).max(initial=0) > 1)
 
 
 def spread(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the places of many stretches one after another: of each `count` ones from `start`."""
+    """Return the indexes of many ranges one after another. Each has a start and a count."""
     ends = np.cumsum(counts)
     within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
     places: np.ndarray = np.repeat(starts, counts) + within
@@ -140,11 +140,11 @@ def spread(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def text_column(names: NameColumn, codes: np.ndarray) -> pa.Array:
-    """Return codes of `names` as an Arrow dictionary column; -1 is null."""
+    """Return codes of `names` as an Arrow dictionary column. The code -1 becomes null."""
     indices = pa.array(codes.astype(np.int32), mask=codes < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(names.values, pa.string()))
 
 
 def is_in(names: NameColumn, wanted: frozenset[str]) -> np.ndarray:
-    """Return for each code of `names` whether its value is one of `wanted`; for -1 it is not."""
+    """Return for each code of `names` whether its value is in `wanted`. For -1 it is False."""
     return np.array([*(value in wanted for value in names.values), False], bool)

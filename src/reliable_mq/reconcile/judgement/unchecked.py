@@ -1,7 +1,7 @@
-"""Messages whose content was not held against their stubs: nothing here unpacks it. Pure.
+"""Count messages whose content was not compared with their stubs: it could not be unpacked. Pure.
 
-LZ4 and ZSTD are extras of this package: where they are missing, a run says that what was compressed
-by them is not checked, so that it does not look whole.
+LZ4 and ZSTD are extras of this package. If one is missing, the run reports that messages with this
+compression are not checked, so that its result does not look complete.
 """
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from reliable_mq.wire.compression import KINDS, how_to_install, is_installed
 
 
 def count_unchecked(verdicts: pa.Table) -> int:
-    """Return of how many messages, of rows of `judge.VERDICTS`, the record could not be checked."""
+    """Return the number of messages in `judge.VERDICTS` whose record could not be checked."""
     has_both = pc.and_(
         pc.is_valid(verdicts["stub_content_crc"]),
         pc.is_valid(verdicts["record_commit_log_offset"]),
@@ -21,13 +21,13 @@ def count_unchecked(verdicts: pa.Table) -> int:
 
 
 def flaw(count: int) -> str | None:
-    """Return what is missing when so many were not checked, as one clause; None: nothing.
+    """Return the problem as one clause, if `count` is not 0; None: there is no problem.
 
-    The same whatever their number, so that people are told of it once.
+    The text does not contain the number, so that people are notified once only.
     """
     if not count:
         return None
     missing = [kind for kind in KINDS if not is_installed(kind)]
     bring = " and ".join(f"{kind.upper()} ({how_to_install(kind)})" for kind in missing)
     what = f"what is not installed here: {bring}" if missing else "something unknown"
-    return f"some could not be held against their stubs, for they are compressed by {what}"
+    return f"some could not be compared with their stubs, because they are compressed by {what}"

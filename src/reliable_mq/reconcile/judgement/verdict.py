@@ -1,15 +1,14 @@
-"""The decision: what three ledgers know about one message and one consumer group is one verdict.
+"""The decision table: the facts about a message and a consumer group give exactly one verdict.
 
-`FACTS` names what is known and every value it can have. `RULES` is the decision table: the first
-rule all of whose conditions hold gives the verdict, and the last rule holds always, so that every
-combination of facts has exactly one verdict. `judge` looks it up for whole columns at a time; there
-is no other source of a verdict. Everything that influences one is in this table; how the facts are
-found in the ledgers is not known here.
+`FACTS` lists the facts and their values. `RULES` is the decision table: the first rule whose
+conditions all hold gives the verdict. The last rule always holds, so every combination of facts has
+one verdict. Every verdict comes from this table; `judge` uses it on whole columns. This module does
+not know how the facts are found in the ledgers.
 
-Theory. A message's effect is what counts, so the consume log speaks before the broker's log, and
-the broker's log before the stub. Whatever changed a moment ago is in flight: the ledgers are not
-read at one instant. Nothing is called lost that can still arrive, and nothing is called waiting
-that will not.
+The idea: the effect of a message counts most. So the consume log goes before the broker's log, and
+the broker's log before the stub. The ledgers are not read at the same instant, so a message that
+changed a moment ago is in flight. A message that can still arrive is not lost, and a message that
+cannot arrive any more is not waiting.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 
 class Verdict(StrEnum):
-    """The closed list. What each means: `MEANINGS`; which are findings: `FINDINGS`."""
+    """All verdicts. `MEANINGS` explains them, and `FINDINGS` lists those that are findings."""
 
     SETTLED = "settled"
     IN_FLIGHT = "in flight"
@@ -45,20 +44,20 @@ class Verdict(StrEnum):
 
 MEANINGS: dict[Verdict, str] = {
     Verdict.SETTLED: "the business transaction, the broker and the consumer agree",
-    Verdict.IN_FLIGHT: "younger than the grace time, or somebody is at work on it now",
+    Verdict.IN_FLIGHT: "younger than the grace time, or being handled now",
     Verdict.WAITING: "stored by the broker; the consumer group has not reached it yet",
     Verdict.VOIDED: "given up by a person or a rolled-back half message; nobody consumed it",
-    Verdict.UNMANAGED: "in a topic that nobody sends to through the outbox; nothing is promised",
-    Verdict.NOT_SENT: "committed, but the broker's log does not hold it and never acknowledged it",
-    Verdict.LOST: "acknowledged by the broker, whose log does not hold it any more",
-    Verdict.SENT_NOT_MARKED: "in the broker's log, but the stub does not know of it",
+    Verdict.UNMANAGED: "in a topic that has never had a stub; nothing is guaranteed",
+    Verdict.NOT_SENT: "committed, but no broker acknowledged it, and no log has it",
+    Verdict.LOST: "acknowledged by the broker, but its log does not have it any more",
+    Verdict.SENT_NOT_MARKED: "in the broker's log, but the stub does not have its position",
     Verdict.NOT_CONSUMED: "the consumer group has passed it without consuming it",
-    Verdict.STUCK: "somebody began with it, and nobody is at work on it or will get it again",
+    Verdict.STUCK: "an attempt or a delay has begun, but no process continues it",
     Verdict.STRANDED: "in the broker's log, but its topic was deleted: no consumer can read it",
     Verdict.CONSUMED_NOT_CONFIRMED: "every required group consumed it; the stub does not say so",
-    Verdict.CONFIRMED_WITHOUT_LOG: "the stub is confirmed; the group's consume log knows nothing",
-    Verdict.DEAD_LETTERED: "the consumer group gave up; it lies in the dead-letter topic",
-    Verdict.VOIDED_BUT_CONSUMED: "the stub is voided, and yet the group consumed it",
+    Verdict.CONFIRMED_WITHOUT_LOG: "the stub is confirmed, but no consume log says CONSUMED",
+    Verdict.DEAD_LETTERED: "the consumer group gave it up; it is in the dead-letter topic",
+    Verdict.VOIDED_BUT_CONSUMED: "the stub is voided, but the group consumed it",
     Verdict.ORPHAN: "in a managed topic or consumed, without a committed stub; or rolled back, and"
     " yet visible",
     Verdict.CONTENT_DIFFERS: "what the broker holds is not what the business transaction wrote",
@@ -78,31 +77,32 @@ FINDINGS = frozenset(Verdict) - {
     Verdict.UNMANAGED,
 }
 
-# What is known, and every value it can have.
+# Each fact with all its values.
 FACTS: dict[str, tuple[str, ...]] = {
-    # the stub's status; a "tombstone" stands for a half message that was rolled back
+    # the status of the stub; "tombstone": its half message was rolled back
     "stub": ("none", "unconfirmed", "confirmed", "voided", "tombstone"),
-    # how the group stands to the stub: "ack" is the row of a stub that names no group and is
-    # confirmed by the broker's acknowledgement; "extra" consumes without being required
+    # the relation of group and stub; "ack": the stub requires no group, and the broker's
+    # acknowledgement confirms it; "extra": the group consumes but is not required
     "group": ("ack", "required", "extra"),
-    # whether the stub holds the broker position of an acknowledged send
+    # whether the stub has the position of an acknowledged send
     "position": ("unknown", "known"),
     # the first delivery in the broker's log; "expired": older than the log's first record;
-    # "delayed": still in the delay queue; "overdue": still there though its time has passed;
-    # "differs": it is not what the stub says; "forged": one is, and another one is not;
+    # "delayed": still in the delay queue; "overdue": still there although its time has passed;
+    # "differs": it does not match the stub; "forged": one record matches, another one does not;
     # "stranded": in the log, but in no queue that consumers can read: the topic was deleted;
-    # "unknown": in no log that was read, and the log that may hold it was not reached
+    # "unknown": in no log that was read, and the log that may have it was not reached
     "record": (
         *("absent", "expired", "delayed", "overdue", "present", "stranded", "differs"),
         *("forged", "unknown"),
     ),
     # whether the group's committed offset has passed every copy of the record
     "progress": ("behind", "passed"),
-    # what became of failed attempts: a copy still to be delivered, or a dead letter
+    # the result of failed attempts; "waiting": a copy is still to be delivered; "dead": a dead
+    # letter
     "retry": ("none", "waiting", "dead"),
-    # the group's consume log; "live" and "dead" are RECEIVED by a lease that holds or has ended;
+    # the group's consume log; "live", "dead": RECEIVED, and the lease is running or has expired;
     # "twice": CONSUMED in two databases, neither as the duplicate of a business key; "other": of a
-    # forged pair the group consumed the record that is not what the stub says
+    # forged pair, the group consumed the record that does not match the stub
     "log": ("none", "live", "dead", "consumed", "other", "twice"),
     # whether all required groups have consumed the message
     "everyone": ("no", "yes"),
@@ -114,7 +114,7 @@ FACTS: dict[str, tuple[str, ...]] = {
 
 
 class Rule(NamedTuple):
-    """If every fact named in `when` has one of the values given there, `verdict` is the verdict."""
+    """If every fact in `when` has one of the values listed there, the verdict is `verdict`."""
 
     when: Mapping[str, tuple[str, ...]]
     verdict: Verdict
@@ -125,17 +125,17 @@ _VISIBLE = (*_STORED, "differs", "forged")
 _NEEDED = ("required", "extra")
 
 RULES: tuple[Rule, ...] = (
-    # Once is promised, whoever sent the message.
+    # One effect is guaranteed for every message, whether it has a stub or not.
     Rule({"log": ("twice",)}, Verdict.DUPLICATE_EFFECT),
     Rule({"log": ("other",)}, Verdict.SUPPRESSED),
-    # A voided stub or a tombstone: only a consumed effect contradicts it, and a tombstone a record.
+    # A voided stub or a tombstone: an effect contradicts both, a record only the tombstone.
     Rule({"stub": ("voided", "tombstone"), "log": ("consumed",)}, Verdict.VOIDED_BUT_CONSUMED),
     Rule({"stub": ("tombstone",), "record": _VISIBLE, "age": ("old",)}, Verdict.ORPHAN),
     Rule({"stub": ("tombstone",), "record": _VISIBLE}, Verdict.IN_FLIGHT),
     Rule({"stub": ("voided", "tombstone")}, Verdict.VOIDED),
-    # No stub: either nothing was promised, or the message has no business transaction behind it.
+    # No stub: nothing is guaranteed in an unmanaged topic, else a business transaction is missing.
     Rule({"stub": ("none",), "topic": ("unmanaged",)}, Verdict.UNMANAGED),
-    # Without the log of its broker only what needs none can be said.
+    # The log of its broker is unknown: only verdicts that do not need the log are possible.
     Rule({"record": ("unknown",), "log": ("consumed",), "stub": ("confirmed",)}, Verdict.SETTLED),
     Rule({"record": ("unknown",)}, Verdict.IN_FLIGHT),
     Rule({"stub": ("none",), "age": ("fresh",)}, Verdict.IN_FLIGHT),
@@ -152,26 +152,26 @@ RULES: tuple[Rule, ...] = (
     Rule({"log": ("consumed",)}, Verdict.CONSUMED_NOT_CONFIRMED),
     # The effect does not exist, and the consumer gave up.
     Rule({"group": _NEEDED, "retry": ("dead",)}, Verdict.DEAD_LETTERED),
-    # The broker's acknowledgement was all that was asked for, and it stands.
+    # The stub requires only the broker's acknowledgement, and has it.
     Rule(
         {"group": ("ack",), "stub": ("confirmed",), "record": (*_STORED, "stranded", "expired")},
         Verdict.SETTLED,
     ),
-    # It may still come by itself.
+    # It may still settle by itself.
     Rule({"age": ("fresh",)}, Verdict.IN_FLIGHT),
     Rule({"group": _NEEDED, "log": ("live",)}, Verdict.IN_FLIGHT),
     Rule({"group": _NEEDED, "retry": ("waiting",)}, Verdict.WAITING),
-    # The stub says that this required group has consumed it. That stands whatever the broker still
-    # holds: to send it again could repeat the effect.
+    # The stub says that this required group has consumed it. This decides, whatever the broker
+    # still has: to send it again could repeat the effect.
     Rule({"stub": ("confirmed",), "group": ("required",)}, Verdict.CONFIRMED_WITHOUT_LOG),
-    # The broker does not hold it.
+    # The broker does not have it.
     Rule({"record": ("absent",), "position": ("known",)}, Verdict.LOST),
     Rule({"record": ("absent",), "stub": ("confirmed",)}, Verdict.LOST),
     Rule({"record": ("absent",)}, Verdict.NOT_SENT),
     Rule({"record": ("expired",)}, Verdict.EXPIRED),
-    # The broker holds it, and the stub waits for the broker only.
+    # The broker has it, and the stub waits for the broker only.
     Rule({"group": ("ack",)}, Verdict.SENT_NOT_MARKED),
-    # The broker holds it, and the group has not consumed it.
+    # The broker has it, and the group has not consumed it.
     Rule({"record": ("stranded",)}, Verdict.STRANDED),
     Rule({"record": ("overdue",)}, Verdict.STUCK),
     Rule({"record": ("present",), "progress": ("passed",), "log": ("dead",)}, Verdict.STUCK),

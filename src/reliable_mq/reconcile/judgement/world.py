@@ -1,4 +1,4 @@
-"""What the judgement knows beside the events: the moment, and what few places say. Pure."""
+"""The input of the judgement beside the events: the moment, and the state of the cluster. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,18 +24,22 @@ def microseconds(moment: datetime) -> int:
 
 @dataclass(frozen=True)
 class World:
-    """What all messages of a run are judged by.
+    """The values by which all messages of a run are judged.
 
-    `as_of` is the moment of the judgement; what was born in the last `grace` is in flight, and so
-    is what changed since `moving_since`. By so much as `slack` the clocks by which ledgers were
-    written may differ from that of `as_of`. Only messages of `since` .. `until` are judged, the end
-    excluded, None is open. `managed` are the topics for which a stub was ever written.
-
-    `progress`: (broker, group, topic) -> queue id -> the group's committed offset. `begins`:
-    (broker, topic) -> queue id -> the first message that the queue still has. `oldest`: broker ->
-    when the first record that its log still has was stored. `brokers` are the
-    names of the brokers whose logs were read; "" among them is one whose name is not known, which
-    every name stands for that is no other's. The logs of the brokers `missing` were not reached.
+    Attributes:
+        as_of: the moment of the judgement.
+        grace: messages that are younger are in flight.
+        moving_since: messages that changed since this moment are in flight.
+        managed: the topics for which a stub was ever written.
+        progress: (broker, group, topic) -> queue id -> the group's committed offset.
+        begins: (broker, topic) -> queue id -> the first message that the queue still has.
+        oldest: broker -> store time of the first record that its log still has.
+        brokers: the names of the brokers whose logs were read. "": a broker without a known name;
+            all names that are not in this set count as this broker.
+        missing: the brokers whose logs were not reached.
+        since: judge only messages of this moment or later. None: no limit.
+        until: judge only messages before this moment. None: no limit.
+        slack: how much the clocks of the ledgers may differ from the clock of `as_of`.
     """
 
     as_of: datetime
@@ -53,29 +57,29 @@ class World:
 
     @property
     def late(self) -> int:
-        """What is younger than this, in microseconds since the epoch, is in flight."""
+        """Messages after this moment are in flight. Microseconds since the epoch."""
         return microseconds(self.as_of - self.grace - self.slack)
 
     @property
     def past(self) -> int:
-        """What ended before this, in microseconds since the epoch, has ended by every clock."""
+        """A moment before this is in the past by every clock. Microseconds since the epoch."""
         return microseconds(self.as_of - self.slack)
 
     def stores(self, brokers: NameColumn) -> NameColumn:
-        """Return for a column of brokers the names under which their logs were read."""
+        """Return, for a column of brokers, the name under which each log was read."""
         known = [name if name in self.brokers else "" for name in brokers.values]
         values = tuple(sorted({*known, ""}))
         new = np.array([*(values.index(name) for name in known), values.index("")], np.int64)
         return NameColumn(new[brokers.codes], values)
 
     def oldest_in(self, stores: NameColumn) -> np.ndarray:
-        """Return when the first record of each store was stored, `NO_TIME` where nobody knows."""
+        """Return the store time of the first record of each store. `NO_TIME`: unknown."""
         known = (self.oldest.get(name) for name in stores.values)
         return np.array([NO_TIME if each is None else microseconds(each) for each in known])
 
 
 class QueueOffsets:
-    """Offsets by names and queue id, looked up for whole columns."""
+    """Looks offsets up by names and queue id, for whole columns."""
 
     def __init__(self, offsets: Progress | Begins) -> None:
         self._places: dict[tuple[str, ...], int] = {
@@ -91,10 +95,10 @@ class QueueOffsets:
         self._offsets = np.array([*(offset for _, offset in rows), NO_TIME], np.int64)
 
     def of(self, names: list[tuple[NameColumn, np.ndarray]], queues: np.ndarray) -> np.ndarray:
-        """Return the offset of each row, or `NO_TIME` where none is known.
+        """Return the offset of each row, or `NO_TIME` if none is known.
 
         Args:
-            names: for each part of a key, its values and a code for each row.
+            names: for each part of the key, its values and one code for each row.
             queues: the queue id of each row.
         """
         combined = np.zeros(len(queues), np.int64)

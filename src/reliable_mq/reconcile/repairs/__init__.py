@@ -1,1 +1,1 @@
-"""What repairs a finding, and how it is carried out."""
+"""Plan the repairs of findings, and carry them out."""

@@ -1,8 +1,8 @@
-"""What a person does about findings that no repair settles: commands, to be copied. Pure.
+"""Add commands to copy to the findings that no repair settles. Pure.
 
-Receives the summary of a run and where it read its ledgers; hands on the summary with commands of
-`reliable-mq`. A dead letter comes to its own consumer group again by `dlq retry` alone, which asks
-the broker for it: what a repair sends again comes to every group of the topic.
+Receives the summary of a run and the locations of its ledgers. Returns the summary with commands of
+`reliable-mq`. Only `dlq retry` sends a dead letter to its own consumer group again, through the
+broker. A message that a repair sends again goes to every group of the topic.
 """
 
 import shlex
@@ -19,15 +19,15 @@ from reliable_mq.reconcile.judgement.verdict import Verdict
 
 @dataclass(frozen=True)
 class LedgerLocations:
-    """Where a run read its ledgers: URLs of databases, prefix of tables, name servers or ""."""
+    """Where a run read its ledgers. `name_servers` "": the run used no cluster."""
 
     urls: Sequence[str]
     prefix: str
     name_servers: str
 
     def words(self, *, at_broker: bool) -> list[str]:
-        """Return the options that name it; a password is left out, as it is in every report."""
-        words = ["--app", "MODULE:OBJECT"]  # it knows all its databases
+        """Return the options for these locations. A password is left out, as in every report."""
+        words = ["--app", "MODULE:OBJECT"]  # the application has all its databases
         if len(self.urls) == 1:
             words = ["--db", make_url(self.urls[0]).render_as_string()]
             words += ["--prefix", self.prefix] if self.prefix != DEFAULT_PREFIX else []
@@ -35,9 +35,9 @@ class LedgerLocations:
 
 
 def with_commands(summary: Mapping[str, Any], place: LedgerLocations) -> dict[str, Any]:
-    """Return a summary with the `command` of each finding, and with its `dead_letters`.
+    """Return a summary with a `command` for each finding, and with the list `dead_letters`.
 
-    A finding that a repair settles has none. What was judged without a database has none at all.
+    A finding that a repair settles has no command. Without a database there are no commands.
     """
     if not place.urls:
         return {**summary, "dead_letters": []}
@@ -64,7 +64,7 @@ def _command(finding: Mapping[str, Any], place: LedgerLocations) -> str | None:
         return _line("stub", "show", message_id, *place.words(at_broker=False))
     if "dead_letter_commit_log_offset" in finding["evidence"]:
         return _retry(place, message_id, "--group", finding["consumer_group"])
-    # It has left the log: only the stub has it, which comes to all its groups.
+    # The dead letter has left the log. Only the stub can send the message, to all its groups.
     return _line("stub", "retry", message_id, *place.words(at_broker=False))
 
 

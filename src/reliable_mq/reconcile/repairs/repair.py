@@ -1,9 +1,9 @@
-"""What repairs a finding: a literal table from verdict to action, and the plan of a run. Pure.
+"""Plan repairs: a literal table from verdict to action, and the plan of a run. Pure.
 
-Receives findings; hands on at most one action per message. Only verdicts whose repair cannot harm
-are repaired unasked: consumers are idempotent, so sending again is safe, and what is marked or
-confirmed is what the other ledgers prove. To give a message up is a person's decision: it is asked
-for by the verdict's name.
+Receives findings. Returns at most one action for each message. By default, only safe repairs are
+planned. To send again is safe, because consumers are idempotent. To mark or confirm a stub is safe,
+because the other ledgers prove it. Only a person can decide to give a message up, and names the
+verdicts for it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,36 +19,36 @@ from reliable_mq.reconcile.judgement.verdict import Verdict
 
 
 class RepairAction(StrEnum):
-    """What is done to a stub."""
+    """An action on a stub."""
 
     RESEND = "resend"
-    RELEASE = "release"  # a dead attempt is ended, and the message sent again
+    RELEASE = "release"  # end an attempt with an expired lease, and send the message again
     MARK = "mark"
     CONFIRM = "confirm"
     VOID = "void"
 
 
 AGAIN = (RepairAction.RESEND, RepairAction.RELEASE)
-"""Actions by which a message is sent again."""
+"""Actions that send a message again."""
 
 ACTIONS: Mapping[Verdict, RepairAction] = {
     Verdict.NOT_SENT: RepairAction.RESEND,
     Verdict.LOST: RepairAction.RESEND,
     Verdict.NOT_CONSUMED: RepairAction.RESEND,
-    Verdict.STUCK: RepairAction.RESEND,  # RELEASE where a dead attempt still holds it
+    Verdict.STUCK: RepairAction.RESEND,  # RELEASE if an attempt with an expired lease holds it
     Verdict.EXPIRED: RepairAction.RESEND,
     Verdict.STRANDED: RepairAction.RESEND,
     Verdict.SENT_NOT_MARKED: RepairAction.MARK,
     Verdict.CONSUMED_NOT_CONFIRMED: RepairAction.CONFIRM,
 }
 
-# Verdicts by which a message may be given up: nobody consumed it, and nobody will by itself.
+# Verdicts that allow to give a message up: no group has consumed it, or will without help.
 VOIDABLE = frozenset(
     {Verdict.NOT_SENT, Verdict.LOST, Verdict.NOT_CONSUMED, Verdict.STUCK, Verdict.EXPIRED}
     | {Verdict.STRANDED, Verdict.DEAD_LETTERED}
 )
 
-# Of two actions on one message the stronger one is taken; it makes the weaker one needless.
+# If a message has two actions, the stronger (later) one is done; it includes the weaker one.
 _STRENGTH = (
     RepairAction.VOID,
     RepairAction.MARK,
@@ -73,13 +73,14 @@ def _check(option: str, named: frozenset[Verdict], possible: frozenset[Verdict])
 
 @dataclass(frozen=True)
 class FindingChoice:
-    """Which findings are repaired.
+    """The choice of findings to repair.
 
-    `only`: those of these verdicts; empty: of every verdict whose repair is safe. `void`: those of
-    these verdicts are given up, whatever else would repair them.
+    Attributes:
+        only: repair only findings of these verdicts. Empty: all verdicts with a safe repair.
+        void: give messages of these verdicts up, instead of any other repair.
 
     Raises:
-        ConfigurationError: when a verdict is named that cannot be repaired so.
+        ConfigurationError: when a named verdict does not allow this repair.
     """
 
     only: frozenset[Verdict] = frozenset()
@@ -90,7 +91,7 @@ class FindingChoice:
         _check("--void", self.void, VOIDABLE)
 
     def action_for(self, finding: Mapping[str, Any]) -> RepairAction | None:
-        """Return what repairs a finding, or None when that is not asked for or a person decides."""
+        """Return the action for a finding. None: it is not chosen, or a person must decide."""
         verdict = Verdict(finding["verdict"])
         if finding["stub_status"] in {None, ODD}:
             return None
@@ -108,7 +109,10 @@ ALL_THAT_IS_SAFE = FindingChoice()
 
 @dataclass(frozen=True)
 class Repair:
-    """One action on one stub, with what the run saw of it: a stub that moved since stays alone."""
+    """One action on one stub, with the values that the run saw.
+
+    A stub that has changed since the run is not repaired.
+    """
 
     message_id: str
     action: RepairAction
@@ -120,12 +124,12 @@ class Repair:
 def plan(
     findings: Iterable[Mapping[str, Any]], choice: FindingChoice = ALL_THAT_IS_SAFE
 ) -> Iterator[Repair]:
-    """Yield the repairs of a run's findings, one per message.
+    """Yield the repairs of a run's findings, at most one for each message.
 
     Args:
-        findings: those of one message one after the other, so that no more than one message is
-            held at a time.
-        choice: which of them are repaired.
+        findings: sorted so that the findings of a message follow one another. So only one message
+            is in memory.
+        choice: the findings to repair. Default: all safe repairs.
     """
     for message_id, group in groupby(findings, key=lambda finding: finding["message_id"]):
         rows = list(group)
@@ -135,8 +139,8 @@ def plan(
             if (action := choice.action_for(row)) is not None
         }
         if any(row["verdict"] == Verdict.CONFIRMED_WITHOUT_LOG for row in rows):
-            # A message that is sent again comes to all its groups. One of them has no consume log
-            # that would stop a second effect, so no other finding may send it again.
+            # A message that is sent again goes to all its groups. One of them has no consume log to
+            # prevent a second effect, so no other finding may send the message again.
             choices = {group: each for group, each in choices.items() if each not in AGAIN}
         if choices:
             action = max(choices.values(), key=_STRENGTH.index)
@@ -148,16 +152,16 @@ def plan(
 
 @dataclass(frozen=True)
 class RepairRate:
-    """How many stubs may be changed in a second; None: as fast as the database does it."""
+    """The most stubs that may be changed in one second. None: as fast as the database allows."""
 
     per_second: float | None = None
 
     def batch(self, most: int) -> int:
-        """Return how many to change at once: at most those of one second."""
+        """Return the size of a batch: at most `most`, and at most the stubs of one second."""
         return most if self.per_second is None else max(1, min(most, ceil(self.per_second)))
 
     def wait(self, done: int, elapsed: float) -> float:
-        """Return the seconds to wait, `elapsed` after the beginning, when `done` were changed."""
+        """Return the seconds to wait after `done` stubs were changed in `elapsed` seconds."""
         return 0.0 if self.per_second is None else max(0.0, done / self.per_second - elapsed)
 
 
@@ -166,10 +170,10 @@ _SECONDS_OF_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_rate(text: str) -> RepairRate:
-    """Return the rate that a person wrote: 50/s, 600/m, 1000/h.
+    """Parse a rate that a person wrote: 50/s, 600/m, 1000/h.
 
     Raises:
-        ConfigurationError: when it is none.
+        ConfigurationError: when it is no rate.
     """
     count, _, unit = text.strip().partition("/")
     try:
@@ -185,7 +189,7 @@ def parse_rate(text: str) -> RepairRate:
 
 
 def parse_verdict(option: str, text: str) -> Verdict:
-    """Return the verdict of a name as it is printed, or with hyphens: sent-not-marked.
+    """Return the verdict of a name, as printed or with hyphens: sent-not-marked.
 
     Raises:
         ConfigurationError: when there is no such verdict.

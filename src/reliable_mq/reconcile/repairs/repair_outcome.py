@@ -1,6 +1,6 @@
-"""What a repair came to, as the summary tells it. Pure.
+"""The outcome of repairs, for the summary. Pure.
 
-Receives the repairs one after the other, however many; holds their sums and the first of them.
+Receives any number of repairs one by one. Keeps only their sums and the first ones.
 """
 
 from collections import Counter
@@ -13,11 +13,11 @@ ACTIONS_SHOWN_MAX = 1_000
 
 
 def outcome_of(mode: str, results: Iterable[tuple[Repair, bool, str]]) -> dict[str, Any]:
-    """Return the field `repair` of the summary; docs/reconciliation.md names its parts.
+    """Return the field `repair` of the summary; docs/reconciliation.md explains its parts.
 
     Args:
         mode: "plan" or "apply".
-        results: each repair, whether it changed its stub, and what came of it.
+        results: for each repair, whether it changed its stub, and its outcome as a text.
     """
     planned, changed, outcomes = Counter[str](), Counter[str](), Counter[str]()
     shown: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
-"""What stands against a repair: a stub as it is now, held against what the run saw of it.
+"""Find the obstacles to a repair: compare a stub as it is now with the values that the run saw.
 
-Receives a repair and the row of its stub, locked; hands on why the stub is left alone, or nothing.
+Receives a repair and the locked row of its stub. Returns why the stub is not repaired, or "".
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ _NO_BROKER = "no ledger names the broker; give --broker-name"
 
 
 def is_in_hand(stub: Any) -> bool:
-    """Return whether the resend scheduler sees to a stub by itself, as soon as its time has come.
+    """Return whether the resend scheduler will handle a stub when it is due.
 
-    It sends it so often at most, each time later, and has a person told then.
+    The scheduler sends it again with growing waits, and escalates it when its sends are used up.
     """
     is_open = stub.status == StubStatus.UNCONFIRMED and not stub.given_up
     return bool(is_open and stub.resend_time is not None)
@@ -40,16 +40,16 @@ def obstacle(
     broker_name: str | None,
     is_following: bool,
 ) -> str:
-    """Return what stands against a repair; "": nothing.
+    """Return the obstacle to a repair; "": there is none.
 
     Args:
-        repair: what is to be done, with what the run saw.
-        stub: its row; None: somebody has locked it.
+        repair: the action, with the values that the run saw.
+        stub: the row of the stub. None: another transaction has locked it.
         at: the time.
-        against: by message id, why it is not to be given up.
-        broker_name: in whose log the record lies; None: nobody knows.
-        is_following: whether the run repeats itself: it leaves the scheduler its waits, and to
-            people what they were told of.
+        against: message id -> why the message must not be given up.
+        broker_name: the broker whose log has the record. None: unknown.
+        is_following: whether the run repeats itself. Then it does not shorten the scheduler's
+            waits, and does not repair stubs that were escalated.
     """
     seen = repair.seen
     if stub is None:

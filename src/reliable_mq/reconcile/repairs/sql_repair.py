@@ -1,9 +1,9 @@
-"""Carries a plan out, audited, while traffic goes on.
+"""Carry out a plan of repairs, with audit, while the application is running.
 
-A batch of repairs is a transaction. It locks the consume logs of its messages first and then their
-stubs, as consumers do, and waits for nobody: what somebody else has locked is being worked at, and
-is left alone, like a stub that is not any more as the run saw it. Doing the same plan twice changes
-nothing the second time.
+A batch of repairs is one transaction. It locks the consume logs of its messages first, then their
+stubs, in the same order as consumers. It waits for no lock: a locked stub is in use, so it is not
+repaired. A stub that changed since the run is not repaired either. If the same plan is done twice,
+the second time changes nothing.
 """
 
 import time
@@ -56,12 +56,20 @@ _BATCH = 500
 
 @dataclass(frozen=True)
 class RepairOrder:
-    """What a repair works by.
+    """The settings of a repair.
 
-    What ended before `past` had ended by every clock when the run judged. `broker_name` names the
-    broker of the records that do not name theirs. `is_following`: the run repeats itself, so the
-    scheduler keeps its waits, and people what they were told of. `clock` is this machine's, in
-    seconds since the epoch; `ticks` are seconds that nobody sets; `sleep` takes seconds.
+    Attributes:
+        urls: the URLs of the databases.
+        prefix: the prefix of the tables.
+        run_id: the id of the run, for the audit.
+        past: a lease that ended before this moment had expired by every clock when the run judged.
+        broker_name: the broker of records that do not name theirs. None: unknown.
+        rate: the most stubs in a second. Default: no limit.
+        is_following: the run repeats itself. Then the repair keeps the scheduler's waits, and
+            does not repair stubs that were escalated.
+        clock: this machine's clock, seconds since the epoch.
+        ticks: a monotonic clock, in seconds.
+        sleep: waits for some seconds.
     """
 
     urls: Sequence[str]
@@ -78,7 +86,7 @@ class RepairOrder:
 
 @dataclass(frozen=True)
 class RepairOutcome:
-    """What a repair came to."""
+    """The outcome of a repair: whether it changed its stub, and a text."""
 
     repair: Repair
     changed: bool
@@ -86,12 +94,12 @@ class RepairOutcome:
 
 
 def repair_all(order: RepairOrder, repairs: Iterable[Repair]) -> Iterator[RepairOutcome]:
-    """Do each repair in the database in which its stub lies; yield what came of it.
+    """Do each repair in the database with its stub; yield the outcomes.
 
-    No more than a batch is held at a time.
+    At most one batch is in memory.
 
     Raises:
-        sqlalchemy.exc.SQLAlchemyError: a database failed; what was done before stays.
+        sqlalchemy.exc.SQLAlchemyError: a database failed. Earlier batches are committed.
     """
     databases = [_Database(url, order) for url in order.urls]
     rest, size = iter(repairs), order.rate.batch(_BATCH)
@@ -114,7 +122,8 @@ def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterat
     for database in databases:
         mine = [left.pop(each) for each in database.lying_here(sorted(left))]
         here = {each.message_id for each in mine}
-        # Before the stub, so that nobody comes to a message that is sent again and gives it up.
+        # Before the stub: otherwise a consumer could get the message again, with its attempts used
+        # up, and give it up.
         for other in databases:
             if other is not database:
                 other.free_attempts([each for each in again if each in here])
@@ -124,7 +133,7 @@ def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterat
 
 
 class _Database:
-    """The tables of one database, as a repair works on them."""
+    """The tables of one database, for a repair."""
 
     def __init__(self, url: str, order: RepairOrder) -> None:
         self._engine = _engine(url)
@@ -170,7 +179,7 @@ class _Database:
         self._mark = update(self._stubs).where(stub.message_id == bindparam("id"))
 
     def lying_here(self, message_ids: Sequence[str]) -> list[str]:
-        """Return those of the messages whose stub lies in this database."""
+        """Return the messages whose stub is in this database."""
         if not message_ids:
             return []
         with self._engine.connect() as connection:
@@ -178,7 +187,7 @@ class _Database:
         return [each for each in message_ids if each in there]
 
     def against(self, message_ids: Sequence[str]) -> dict[str, str]:
-        """Return what stands against giving messages up, as this database knows."""
+        """Return message id -> why the message must not be given up, by this database."""
         if not message_ids:
             return {}
         with self._engine.connect() as connection:
@@ -187,9 +196,9 @@ class _Database:
     def _against(
         self, connection: Connection, message_ids: Sequence[str], at: float
     ) -> dict[str, str]:
-        """Return it for those that some group has consumed, or is at work on.
+        """Return the messages that a group has consumed or is handling now, with the reason.
 
-        Nothing is locked while a handler runs: the lease of its attempt says that it does.
+        A running handler holds no lock: the lease of its attempt shows that it runs.
         """
         ids = {"ids": list(message_ids)}
         running = connection.scalars(self._running, ids | {"at": utc_datetime(at)})
@@ -199,7 +208,7 @@ class _Database:
         return found
 
     def free_attempts(self, message_ids: Sequence[str]) -> None:
-        """Let attempts start again whose stub lies in another database."""
+        """Reset the attempts at messages whose stub is in another database."""
         if message_ids:
             with self._engine.begin() as connection:
                 _begin(connection)
@@ -208,9 +217,9 @@ class _Database:
                 self._attempts.forget(connection, free, ended_before=self._order.past)
 
     def apply(self, repairs: Sequence[Repair], against: Mapping[str, str]) -> list[RepairOutcome]:
-        """Do `repairs` in one transaction; every one gets an audit row in it.
+        """Do `repairs` in one transaction, with one audit row for each.
 
-        `against`: what stands against giving messages up, as other databases know.
+        `against`: message id -> why the message must not be given up, by other databases.
         """
         if not repairs:
             return []
@@ -240,7 +249,7 @@ class _Database:
         return results
 
     def _locked_attempts(self, connection: Connection, message_ids: Sequence[str]) -> set[str]:
-        """Lock the attempts at messages; return the messages that somebody else has locked."""
+        """Lock the attempts at messages; return the messages that others have locked."""
         ids = {"ids": list(message_ids)}
         free = Counter(connection.scalars(self._attempts.free, ids))
         return set(Counter(connection.scalars(self._all_attempts, ids)) - free)
@@ -252,7 +261,7 @@ class _Database:
         stubs: Mapping[str, Any],
         at: float,
     ) -> None:
-        """Change the stubs, and what hangs on them."""
+        """Change the stubs, their attempts and their escalations."""
         moment = utc_datetime(at)
         for action in RepairAction:
             chosen = [each for each in repairs if each.action is action]
@@ -276,11 +285,12 @@ class _Database:
                 self._send_again(connection, [stubs[each] for each in ids["ids"]], at)
 
     def _send_again(self, connection: Connection, stubs: Sequence[Any], at: float) -> None:
-        """Have stubs sent again, or tell the scheduler that has them in hand that no broker has.
+        """Let stubs be sent again.
 
-        Its count stays, or a repair now and then would keep a person from ever being told. A run
-        that repeats itself leaves it its waits, too; of those a wait that begins with the time of
-        delivery begins now, for there is nothing to deliver. Any other run lets it send at once.
+        A stub that the scheduler still handles is marked as unsent and keeps its count. Otherwise
+        regular repairs would keep it from ever being escalated. A run that repeats itself also
+        keeps the scheduler's wait. A wait that would begin at the delivery time begins now, because
+        no broker has the message. Any other run makes the stub due at once.
         """
         moment = utc_datetime(at)
         note = f"sent again by {ACTOR}, run {self._order.run_id}"
@@ -299,7 +309,7 @@ class _Database:
             self._escalations.close(connection, anew, "retry", at)
 
     def _due(self, stub: Any, at: datetime) -> datetime:
-        """Return when the scheduler may send a stub that it has in hand."""
+        """Return when the scheduler may send a stub that it still handles."""
         if not self._order.is_following:
             return at
         begin = stub.deliver_time
@@ -307,19 +317,19 @@ class _Database:
         return at + (due - begin) if begin is not None and at < begin else due
 
     def _broker_of(self, repair: Repair) -> str | None:
-        """Return the broker in whose log the record lies."""
+        """Return the broker whose log has the record."""
         named = repair.seen.get("record_broker_name")
         return named or self._order.broker_name
 
     def _marked(self, repair: Repair, at: datetime) -> dict[str, Any]:
-        """Return the columns of a stub that knows where its record is."""
+        """Return the columns of a stub with the position of its record."""
         marked = {
             "broker_name": self._broker_of(repair),
             "queue_id": repair.seen["record_queue_id"],
             "offset": repair.seen["record_queue_offset"],
             "update_date": at,
         }
-        # The broker's acknowledgement may be all that it waited for.
+        # If the stub requires no group, the broker's acknowledgement settles it.
         return marked | (_settled(at) if repair.groups == ("",) else {})
 
     def _act(self, result: RepairOutcome) -> AuditEntry:
@@ -346,7 +356,7 @@ def _settled(at: datetime) -> dict[str, ColumnElement[Any] | Any]:
 
 
 def _engine(url: str) -> Engine:
-    """Return an engine whose locks keep nobody from rows that they are not on."""
+    """Return an engine whose locks block only the locked rows (MySQL: no gap locks)."""
     engine = open_engine(url)
     if family_of(engine.dialect.name) == "mysql":
         return engine.execution_options(isolation_level="READ COMMITTED")
@@ -354,6 +364,6 @@ def _engine(url: str) -> Engine:
 
 
 def _begin(connection: Connection) -> None:
-    """Begin to write at once: SQLite has no locks on rows, and reads before it locks the file."""
+    """On SQLite, lock the file now: it has no row locks, and would lock only at the first write."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,1 +1,1 @@
-"""A run from its ledgers to its folder: the session, the job, increments, exports, the end."""
+"""Runs of reconciliation: session, job, increments, exports, and the output folder."""

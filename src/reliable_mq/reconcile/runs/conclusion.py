@@ -1,9 +1,12 @@
-"""How a run ends, in an order in which it may be killed anywhere. Pure; the steps are given.
+"""The last steps of a run, in an order that allows a kill at any point. Pure: the caller acts.
 
-First the run's files are whole, then its row commits with its findings, then stubs are repaired,
-each repair in a transaction with its audit, which names the row; last the run becomes the newest.
-Killed before the row, a run has never been: the next one sweeps its folder. Killed behind it, the
-run stands, and what it had no time to repair is found again by the next one.
+1. Write the run's files completely.
+2. Commit the run's row together with its findings.
+3. Repair stubs. Each repair is a transaction with an audit row that names the run.
+4. Make the run the newest one.
+
+If a run is killed before step 2, it counts as never done, and the next run removes its folder. If
+it is killed later, the run is valid, and the next run finds the unrepaired stubs again.
 """
 
 import json
@@ -17,7 +20,7 @@ Summary = dict[str, Any]
 
 
 def keep(folder: RunFolder, summary: Summary, record: Callable[[Summary], None]) -> None:
-    """Write the run's files, then its row, by `record`."""
+    """Write the run's files, then its row by calling `record`."""
     summary["report"] = f"{folder.place}/{REPORT}"
     summary["parquet"] = f"{folder.place}/{VERDICTS}"
     _write(folder, summary)
@@ -27,7 +30,7 @@ def keep(folder: RunFolder, summary: Summary, record: Callable[[Summary], None])
 def finish(
     folder: RunFolder, summary: Summary, repair: Callable[[], dict[str, Any]] | None
 ) -> None:
-    """Repair, if that is asked for, and say so in the run's files; then it is the newest run."""
+    """Repair if `repair` is given, add the outcome to the run's files, and make it the newest."""
     if repair is not None:
         summary["repair"] = repair()
         _write(folder, summary)

@@ -1,4 +1,4 @@
-"""The findings of a run whose workers wrote them as files that this process can read."""
+"""Read the findings of a run from local files, which its workers wrote."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +11,9 @@ from reliable_mq.reconcile.runs.run_folder import FINDINGS, FINDINGS_AT_ONCE, FI
 
 
 class FileResult:
-    """The findings below `folder`, a run's: a file for each task, each sorted by message.
+    """The findings in the folder of a run: one file for each task, each sorted by message.
 
-    Invariant: of the rows, about `FINDINGS_AT_ONCE` are in memory at a time.
+    Invariant: about `FINDINGS_AT_ONCE` rows are in memory at a time.
     """
 
     def __init__(self, folder: Path) -> None:

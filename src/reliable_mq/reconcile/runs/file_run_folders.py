@@ -1,10 +1,10 @@
-"""The folders of runs on this machine's disks; see `run_folder`.
+"""The folders of runs on local disks; see `run_folder`.
 
-Receives the output folder. Who writes a folder holds a lock on the file `owner` in it for as long
-as its process lives, however that ends, so that a folder without a living owner is told for sure;
-folders are begun and swept under the lock `.sweep`, one process at a time. A run becomes the newest
-by one rename, of the link `latest`; what people and scripts open, for example `report.html`, are
-links through it.
+Receives the output folder. A process that writes a run's folder locks the file `owner` in it as
+long as it lives. The system releases the lock when the process ends in any way. So a folder without
+a living owner is found reliably. Folders are created and swept under the lock `.sweep`, by one
+process at a time. One rename of the link `latest` makes a run the newest. The files for people and
+scripts, such as `report.html`, are links through it.
 """
 
 import fcntl
@@ -46,7 +46,7 @@ class LocalRunFolder:
 
     @property
     def uri(self) -> str:
-        # The scheme of local files, and nothing escaped, as Hadoop wants it.
+        # Hadoop needs the scheme of local files, and no escapes.
         return f"file://{self._path.resolve()}"
 
     @property
@@ -76,7 +76,7 @@ class LocalRunFolder:
 
 
 def _remove(path: Path) -> None:
-    """Remove a run's folder, first away with what says that it is whole."""
+    """Remove a run's folder. The summary goes first, because it marks the folder as complete."""
     (path / SUMMARY).unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
 
@@ -86,7 +86,7 @@ def _leads_to(path: Path, target: str) -> bool:
 
 
 def _link(path: Path, target: str) -> None:
-    """Let `path` be a link, in one step where it is one already or a file."""
+    """Make `path` a link. If it is a link or a file already, it is replaced in one step."""
     if path.is_dir() and not path.is_symlink():  # as releases before 0.2 left it
         shutil.rmtree(path)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
@@ -96,16 +96,16 @@ def _link(path: Path, target: str) -> None:
 
 
 class LocalRunFolders:
-    """The folders of all runs below one folder of this machine."""
+    """The folders of all runs in one local folder."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
 
     def begin(self, run_id: str) -> LocalRunFolder:
-        """Make the folder of a run.
+        """Create the folder of a run.
 
         Raises:
-            OSError: when it cannot be made.
+            OSError: when it cannot be created.
         """
         with self._alone():
             return LocalRunFolder(self._out / folder_of(run_id))
@@ -147,7 +147,7 @@ class LocalRunFolders:
 
 
 def _is_dead(path: Path) -> bool:
-    """Return whether a run is over and did not end."""
+    """Return whether the process of a run died before the run ended."""
     try:
         with (path / OWNER).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

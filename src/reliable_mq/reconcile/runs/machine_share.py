@@ -1,8 +1,8 @@
-"""How much of a machine Spark takes when it runs in one process. Pure.
+"""Compute the cores and the memory that Spark uses on one machine. Pure.
 
-On two cores it is four gigabytes: two for Java, half a one for each worker in Python, the rest for
-this process and what Java needs beside its heap. Every further core takes one gigabyte more; where
-memory is short, cores are left idle, and at last the heap shrinks.
+On two cores Spark uses four gigabytes: two for Java's heap, half a gigabyte for each Python worker,
+and the rest for this process and for Java beside its heap. Every further core needs one gigabyte
+more. If memory is short, Spark uses fewer cores, and at last a smaller heap.
 """
 
 import re
@@ -12,10 +12,10 @@ from reliable_mq.errors import ConfigurationError
 
 _MIB = 1024 * 1024
 _HEAP_MIB, _HEAP_OF_A_CORE_MIB = 1024, 512
-_HEAP_MIB_MIN = 512  # Spark itself begins with 450
+_HEAP_MIB_MIN = 512  # Spark needs at least 450
 _WORKER_MIB = 512
 _BESIDE_MIB, _BESIDE_MIB_MIN = 768, 512
-_SHARE = 0.8  # of what the machine has: it has other things to do, too
+_SHARE = 0.8  # of the machine's memory: other programs need some, too
 MEMORY_MIB_MIN = _HEAP_MIB_MIN + _WORKER_MIB + _BESIDE_MIB_MIN
 PARTITION_BYTES = 128 * _MIB
 _PARTITIONS_MAX = 2_000
@@ -25,10 +25,10 @@ _SIZE = re.compile(r"(\d+)\s*([mg])(?:i?b)?", re.IGNORECASE)
 
 
 def parse_memory(text: str, option: str) -> int:
-    """Return the bytes that `text` says: `4g`, `1500m`, `2 GiB`.
+    """Parse a size in bytes: `4g`, `1500m`, `2 GiB`.
 
     Raises:
-        ConfigurationError: when it says none; the text names `option`.
+        ConfigurationError: when it is no size. The text names `option`.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -37,30 +37,30 @@ def parse_memory(text: str, option: str) -> int:
 
 
 class MachineShare(NamedTuple):
-    """What Spark may take."""
+    """The cores and the heap (MiB) that Spark may use."""
 
     cores: int
     heap_mib: int
 
 
 def share_of(machine_bytes: int, cpus: int, wanted_bytes: int | None = None) -> MachineShare:
-    """Return how many cores and how much heap fit into a machine's memory.
+    """Return the number of cores and the heap size that fit into a machine's memory.
 
     Args:
         machine_bytes: memory of the machine, or of the container.
         cpus: processors that this process may use.
-        wanted_bytes: what the whole run may take; None: four fifths of the machine's.
+        wanted_bytes: memory for the whole run. None: 80 % of `machine_bytes`.
 
     Raises:
-        ConfigurationError: when it is too little to begin with.
+        ConfigurationError: when the memory is too small for Spark.
     """
     budget = int(machine_bytes * _SHARE) if wanted_bytes is None else wanted_bytes
     mib = budget // _MIB
     if mib < MEMORY_MIB_MIN:
         told = "--memory gives" if wanted_bytes is not None else "this machine can spare"
         raise ConfigurationError(
-            f"Spark needs {MEMORY_MIB_MIN} MiB of memory, {told} {mib} MiB; choose another machine,"
-            " or let it run on a cluster (spark-submit)"
+            f"Spark needs {MEMORY_MIB_MIN} MiB of memory, {told} {mib} MiB; use another machine,"
+            " or run it on a cluster (spark-submit)"
         )
     of_a_core = _HEAP_OF_A_CORE_MIB + _WORKER_MIB
     cores = max(1, min(cpus, (mib - _HEAP_MIB - _BESIDE_MIB) // of_a_core))
@@ -71,5 +71,5 @@ def share_of(machine_bytes: int, cpus: int, wanted_bytes: int | None = None) -> 
 
 
 def partitions_for(row_bytes: int, cores: int) -> int:
-    """Return into how many parts so many bytes of rows are cut: small ones, and few."""
+    """Return the number of partitions for `row_bytes`: small partitions, but not too many."""
     return min(max(cores, -(-row_bytes // PARTITION_BYTES)), _PARTITIONS_MAX)

@@ -1,14 +1,14 @@
-"""Where a run puts its result: one folder for each run, and a place that names the newest. Pure.
+"""The output of runs: one folder for each run, and one file that names the newest run. Pure.
 
-    out/run-<id>/owner              while the run is under way
+    out/run-<id>/owner              exists while the run is in progress
     out/run-<id>/verdicts.parquet
-    out/run-<id>/findings.parquet   once more, by themselves: files sorted by message
-    out/run-<id>/carried.parquet    of an increment: what the next one needs
+    out/run-<id>/findings.parquet   the findings again: files sorted by message
+    out/run-<id>/carried.parquet    of an increment: events for the next increment
     out/run-<id>/report.html
-    out/run-<id>/summary.json       last: a folder that has it is whole
+    out/run-<id>/summary.json       written last: it marks the folder as complete
     out/latest.json                 the newest run's summary, replaced in one step
 
-`file_run_folders` does it with files of this machine, `spark_run_folders` by Hadoop's file systems.
+`file_run_folders` uses local files, and `spark_run_folders` Hadoop's file systems.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -21,15 +21,15 @@ CARRIED = "carried.parquet"
 FINDINGS = "findings.parquet"
 FINDINGS_ORDER = ("message_id", "consumer_group")
 FINDINGS_AT_ONCE = 50_000
-"""So many rows of findings one process has in memory."""
+"""Most rows of findings that one process has in memory."""
 RUNS_KEPT = 7
 
 Known = Callable[[Collection[str]], Collection[str]]
-"""Says which of these runs are in the table of runs."""
+"""Returns those of the run ids that are in the table of runs."""
 
 
 class RunResult(Protocol):
-    """What a run found, as it lies in its folder; every reader of it begins here."""
+    """The result of a run, read from its folder."""
 
     def findings(self) -> Iterator[dict[str, Any]]:
         """Yield every finding, sorted by message id and consumer group."""
@@ -38,41 +38,44 @@ class RunResult(Protocol):
 class RunFolder(Protocol):
     """The folder of one run.
 
-    Invariant: a file that `write` wrote is there whole or, as before, not at all.
+    Invariant: a file of `write` has either its new content completely, or is as it was before.
     """
 
     @property
     def uri(self) -> str:
-        """Where Spark writes to, with the scheme of its file system."""
+        """The URI for Spark, with the scheme of the file system."""
 
     @property
     def place(self) -> str:
-        """The folder as a person would write it."""
+        """The path of the folder, for people."""
 
     def write(self, name: str, text: str) -> None:
-        """Write a file, in the place of one that is there."""
+        """Write a file. It replaces an existing one."""
 
     def publish(self) -> None:
-        """Make this run the newest one; its folder has no owner any more."""
+        """Make this run the newest one, and remove its `owner` file."""
 
     def remove(self) -> None:
-        """Remove the folder and all that is in it."""
+        """Remove the folder with all its files."""
 
 
 class RunFolders(Protocol):
     """The folders of all runs of one output."""
 
     def begin(self, run_id: str) -> RunFolder:
-        """Make the folder of a run that is under way."""
+        """Create the folder of a run that begins."""
 
     def sweep(self, known: Known) -> list[str]:
-        """Remove what runs left that were killed; return the ids of these runs.
+        """Remove the folders of killed runs; return the ids of these runs.
 
-        A folder whose run is in the table is whole: it stays, and only loses its owner.
+        If the run is in the table, its folder is complete: it stays, and only `owner` is removed.
         """
 
     def keep(self, number: int, needed: Collection[str]) -> list[str]:
-        """Remove folders of ended runs but the newest ones and what is needed; return which."""
+        """Remove folders of ended runs, except the newest `number` and the `needed` ones.
+
+        Returns the ids of the removed runs.
+        """
 
 
 def folder_of(run_id: str) -> str:
@@ -81,11 +84,11 @@ def folder_of(run_id: str) -> str:
 
 
 def run_in(folder: str) -> str | None:
-    """Return the id of the run whose folder has this name, None: it is no run's."""
+    """Return the run id in the name of a folder. None: it is no folder of a run."""
     return folder.removeprefix(FOLDER_PREFIX) if folder.startswith(FOLDER_PREFIX) else None
 
 
 def too_many(run_ids: Iterable[str], number: int, needed: Collection[str]) -> list[str]:
-    """Return the ended runs that are not among the `number` newest; an id begins with its time."""
+    """Return the runs that are not among the `number` newest or needed. Ids begin with a time."""
     ordered = sorted(set(run_ids))
     return [run_id for run_id in ordered[: max(len(ordered) - number, 0)] if run_id not in needed]

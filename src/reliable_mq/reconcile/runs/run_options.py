@@ -1,4 +1,4 @@
-"""What a run is asked for. Pure."""
+"""The options of a run, and their checks. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -21,21 +21,36 @@ FINDINGS_KEPT_MAX = 100_000
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run is asked for. `now` is the moment of the judgement.
+    """The options of a run.
 
-    `database` keeps the record of the run; `others` are further ones with stubs or consume logs.
-    `out` is a folder of this machine, or the URI of one on a file system that Spark knows. Of the
-    findings the first `findings_max` are written into the table; the folder has all. Of the runs'
-    folders the newest `runs_kept` stay. `memory_bytes`: what a run on this machine may take.
-    `store` and `stores` are directories, or NAME=DIR, `cluster` the name servers of a cluster; a
-    `partial` run judges without the brokers that cannot be read. `choice` and `rate` say what is
-    repaired, and how fast; `is_following`: the run repeats itself, which a repair takes into
-    account (`sql_obstacles`). `tells`: people are told of what is new. `export`: where the ledgers
-    are written first, to be judged from there.
-    `ledgers`: an export to judge in place of databases and store, as of its time; such a run has no
-    row. `increment`: go on where the last increment ended; with `anew`, read everything, and let
-    increments go on from there. `managed` topics are so whether or not a stub of them is there;
-    what earlier runs know of the topics `unmanaged` is forgotten.
+    Attributes:
+        database: the database that stores the row of the run.
+        store: a store directory, or NAME=DIR. `stores`: further ones.
+        out: the output folder: a local path, or a URI of a file system that Spark supports.
+        now: the moment of the judgement.
+        grace: younger messages are in flight.
+        since: judge only messages from this moment on. None: no limit.
+        until: judge only messages before this moment. None: no limit.
+        repair: "plan", "apply", or None: no repair.
+        prefix: the prefix of the table names.
+        broker_name: the broker of a store without a name.
+        others: further databases with stubs or consume logs.
+        findings_max: most findings that are written to the table. The folder has all.
+        runs_kept: the number of newest run folders that stay.
+        memory_bytes: memory for a run on this machine. None: see `machine_share`.
+        choice: the findings to repair. `rate`: how many stubs in a second.
+        is_following: the run repeats itself; repairs depend on it (`sql_obstacles`).
+        tells: whether people are notified of new findings.
+        export: write the ledgers to this folder first, and judge them from there.
+        ledgers: an export to judge instead of databases and stores, as of its time. Such a run
+            writes no row.
+        cluster: the name servers of a cluster.
+        partial: judge without the brokers that cannot be read.
+        db_share: the part of the time that reads of a database may take.
+        increment: continue where the last increment ended. With `anew`, read everything, and let
+            later increments continue from there.
+        managed: topics that count as managed even without a stub.
+        unmanaged: topics that earlier runs took as managed, but that are not.
     """
 
     database: str
@@ -74,30 +89,30 @@ class RunOptions:
 
 
 def check(options: RunOptions) -> None:
-    """Refuse options that contradict each other.
+    """Check that no options contradict each other.
 
     Raises:
-        ConfigurationError: names them.
+        ConfigurationError: when some do. The text names them.
     """
     if options.repair not in (None, *REPAIRS):
         raise ConfigurationError(f"--repair takes plan or apply, not {options.repair!r}")
     if not 0 < options.db_share <= 1:
         raise ConfigurationError(
-            f"--db-share takes a share above 0, at most 1, not {options.db_share}"
+            f"--db-share takes a share above 0, up to 1, not {options.db_share}"
         )
     if options.since and options.until and options.since >= options.until:
         raise ConfigurationError("--since must be before --until")
     if options.since and options.since > options.now:
-        raise ConfigurationError(f"--since {options.since.isoformat()} has not come yet")
+        raise ConfigurationError(f"--since {options.since.isoformat()} is in the future")
     if options.ledgers is not None and options.repair is not None:
         raise ConfigurationError("--repair needs the databases: give --db and --store")
     from_logs = (options.store, *options.stores, options.cluster, options.export)
     if options.ledgers is not None and (options.databases or any(from_logs)):
-        raise ConfigurationError("--ledgers stands in place of --db, --store and --export")
+        raise ConfigurationError("--ledgers replaces --db, --store and --export: give one of both")
     if options.export is not None and (options.cluster or options.partial):
         raise ConfigurationError(
             "--export writes whole logs, from files: give every broker's --store, without --cluster"
-            " and --partial; or judge what can be read by a run without --export"
+            " and --partial; or judge only the logs that can be read, by a run without --export"
         )
     both = sorted(set(options.managed) & set(options.unmanaged))
     if both:
@@ -108,17 +123,17 @@ def check(options: RunOptions) -> None:
 
 def _check_increment(options: RunOptions) -> None:
     if options.since is not None or options.until is not None:
-        raise ConfigurationError("--increment finds its time by itself: no --since and no --until")
+        raise ConfigurationError("--increment sets its own time range: omit --since and --until")
     if options.ledgers is not None or options.export is not None:
         raise ConfigurationError(
-            "--increment reads what changed since the run before it, which an export, all ledgers"
-            " at one moment, does not tell: give --ledgers or --export to a run of its own, with"
-            " --since where only its last days are to be judged"
+            "--increment reads the changes since the previous run. An export has all ledgers at one"
+            " moment, and no changes: give --ledgers or --export to a run without --increment, with"
+            " --since to judge only the last days"
         )
     if options.partial:
         raise ConfigurationError(
-            "--increment goes on in every log, so it waits for a broker that is away: judge the"
-            " others by a run of its own, with --partial and --since"
+            "--increment needs every log, so it cannot run while a broker is down: judge the other"
+            " brokers by a run without --increment, with --partial and --since"
         )
 
 
@@ -127,16 +142,16 @@ def managed_topics(
 ) -> list[str]:
     """Return the topics for which a stub was ever written, sorted.
 
-    Retention removes stubs, in the end the last one of a topic; what is found in the topic from
-    then on is an orphan all the same.
+    Retention may remove the last stub of a topic. The topic stays managed, so that later messages
+    without a stub are orphans.
 
     Args:
-        options: of the run; they add topics, and take away what is only remembered.
-        stubs: the topics of the stubs that are there.
-        remembered: those that earlier runs took as managed.
+        options: the options of the run. They add topics, and remove remembered ones.
+        stubs: the topics that have stubs now.
+        remembered: the topics that earlier runs took as managed.
 
     Raises:
-        ConfigurationError: a topic is to be unmanaged that has stubs.
+        ConfigurationError: a topic in `unmanaged` has stubs.
     """
     held = sorted(set(options.unmanaged) & set(stubs))
     if held:
@@ -147,29 +162,31 @@ def managed_topics(
 def lack_of_stubs(
     options: RunOptions, managed: Collection[str], verdicts: Mapping[str, int]
 ) -> str | None:
-    """Return what is wrong when messages were held against nothing, because there are no stubs.
+    """Return the problem that there are no stubs to compare the messages with; None: no problem.
 
-    Nobody who reconciles expects that: it is another application's database, or one that was made
-    anew. None: there are managed topics, there is no message, or a person has said that it is so.
+    This is unexpected: the database may be that of another application, or a new one. It is no
+    problem if there are managed topics, if there is no message, or if the person named unmanaged
+    topics.
 
     Args:
-        options: of the run.
-        managed: the topics that it took as managed.
-        verdicts: how many there are of each.
+        options: the options of the run.
+        managed: the topics that the run took as managed.
+        verdicts: verdict -> number of rows.
     """
     if managed or options.unmanaged or not verdicts.get(Verdict.UNMANAGED):
         return None
     return (
-        "there are none, nor has a run known any, so no message was held against a stub: is it the"
-        " right database and --table-prefix? --managed names a topic that should have stubs,"
+        "there are none, and earlier runs knew none, so no message was compared with a stub: is it"
+        " the right database and --table-prefix? --managed names a topic that should have stubs,"
         " --unmanaged one that never has"
     )
 
 
 def judged_since(options: RunOptions, mark: datetime | None) -> RunOptions:
-    """Leave out the time from which retention has removed stubs or logs: its ledgers are not whole.
+    """Leave out the time from which retention has removed stubs or logs.
 
-    What the broker still holds from then would be called an orphan, what was consumed be missed.
+    The ledgers of this time are incomplete: messages in the broker's log would look like orphans,
+    and consumed messages would look unconsumed.
 
     Raises:
         ConfigurationError: when nothing is left to judge.

@@ -1,4 +1,4 @@
-"""Which run follows which: what an increment reads, and what it leaves for the next one. Pure.
+"""The plan of an increment: what it reads, and the row that the next increment needs. Pure.
 
 A run that ends writes one row (`sql_run_tables.run_table`). An increment begins with the row of the
 run before it. It reads a table by the times at which rows changed. It starts a margin before the
@@ -27,16 +27,19 @@ from reliable_mq.reconcile.report.summary import LOG
 
 FULL, INCREMENT = "full", "increment"
 NO_RUN = "0" * 32
-"""Stands for the run before the first increment: two first ones cannot both be."""
+"""The id of the run before the first increment. The table has it once: one increment is first."""
 MARGIN = timedelta(minutes=1)
-"""How far the clocks may differ of processes that write the times of rows."""
+"""The largest difference between the clocks of processes that write the times of rows."""
 
 
 @dataclass(frozen=True)
 class LedgerEnds:
-    """How far ledgers were read: each database up to a moment, each log up to an offset.
+    """The end of what was read: a moment for each database, an offset for each log.
 
-    `queue_ends`: the same of the brokers of a running cluster, whose queues are read.
+    Attributes:
+        read_to: database URL -> moment.
+        log_ends: broker with a store -> log offset.
+        queue_ends: broker of a running cluster -> queue -> offset.
     """
 
     read_to: Mapping[str, datetime]
@@ -45,19 +48,19 @@ class LedgerEnds:
 
     @property
     def watermark(self) -> datetime:
-        """What changed before it has been read in every database."""
+        """The moment before which every change in every database has been read."""
         return min(self.read_to.values())
 
     @property
     def brokers(self) -> set[str]:
-        """Return how each broker is read, for people."""
+        """How each broker is read, as texts for people."""
         stores = {f"{name or '--store'}" for name in self.log_ends}
         return stores | {f"{name} of the cluster" for name in self.queue_ends}
 
 
 @dataclass(frozen=True)
 class LogBounds:
-    """What logs hold now: where those of stores begin, and the queues of a cluster's brokers."""
+    """The present bounds of logs: the begins of stores' logs, and the queues of a cluster."""
 
     log_begins: Mapping[str, int]
     queues: Mapping[str, QueueRanges] = field(default_factory=dict)
@@ -65,9 +68,12 @@ class LogBounds:
 
 @dataclass(frozen=True)
 class PreviousIncrement:
-    """The increment before this one. `state` is the URI of what it carried, `managed` its topics.
+    """The increment before this one.
 
-    `ends` is None where the increments begin anew: then only its place in the row counts.
+    Attributes:
+        run_id: its id. `NO_RUN`: there was none.
+        ends: how far it read the ledgers. None: this increment reads everything.
+        state: the URI of the events that it carried.
     """
 
     run_id: str = NO_RUN
@@ -77,9 +83,15 @@ class PreviousIncrement:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What an increment reads, and the row that it ends with.
+    """The plan of an increment.
 
-    `lost`: what nobody has read of a ledger, nor ever will. `queue_ranges`: as of `BrokerLogs`.
+    Attributes:
+        previous: the increment before.
+        ends: how far this increment reads the ledgers.
+        increment: the time range of the tables.
+        log_ranges: broker with a store -> log offsets to read.
+        queue_ranges: as in `BrokerLogs`.
+        lost: ledger -> the part that was removed before any run read it, as a text.
     """
 
     previous: PreviousIncrement
@@ -91,11 +103,11 @@ class RunPlan:
 
 
 def previous_of(row: Mapping[str, Any] | None, *, anew: bool) -> PreviousIncrement:
-    """Return the increment that a row of the run table tells of; None: there was none.
+    """Return the increment of a row of the run table.
 
     Args:
-        row: of the last increment.
-        anew: everything is to be read again, whatever it has read.
+        row: the row of the last increment. None: there was none.
+        anew: read everything again.
     """
     if row is None:
         return PreviousIncrement()
@@ -112,7 +124,7 @@ def previous_of(row: Mapping[str, Any] | None, *, anew: bool) -> PreviousIncreme
 
 
 def since_of(previous: PreviousIncrement | None) -> datetime | None:
-    """Return from when the tables are read behind an increment; None: from the beginning."""
+    """Return the moment from which the tables are read after `previous`; None: read everything."""
     if previous is None or previous.ends is None:
         return None
     return previous.ends.watermark - MARGIN
@@ -125,13 +137,13 @@ def plan_of(
     mark: datetime | None,
     managed: frozenset[str],
 ) -> RunPlan:
-    """Return what an increment reads that goes on where `previous` ended.
+    """Return the plan of an increment that continues where `previous` ended.
 
     Args:
-        previous: the increment before it.
+        previous: the increment before.
         ends: how far the ledgers can be read now.
-        bounds: what the brokers' logs hold now.
-        mark: what retention has removed lies before it.
+        bounds: the present bounds of the brokers' logs.
+        mark: retention has removed rows before this moment only. None: none.
         managed: the topics for which a stub was ever written.
 
     Raises:
@@ -156,7 +168,7 @@ def plan_of(
 def _log_ranges(
     before: LedgerEnds, ends: LedgerEnds, bounds: LogBounds
 ) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Return what is read of the logs of stores, and what of them nobody has read."""
+    """Return the ranges to read from the logs of stores, and the parts that are lost."""
     ranges, lost = {}, {}
     for name, end in ends.log_ends.items():
         begin, first = before.log_ends[name], bounds.log_begins[name]
@@ -167,7 +179,7 @@ def _log_ranges(
             )
         if begin < first:
             which = f"log of broker {name}" if name else LOG
-            lost[which] = f"bytes {begin} to {first} went before they were read"
+            lost[which] = f"bytes {begin} to {first} were removed before they were read"
         ranges[name] = (max(begin, first), end)
     return ranges, lost
 
@@ -175,7 +187,7 @@ def _log_ranges(
 def _queue_ranges(
     before: LedgerEnds, bounds: LogBounds
 ) -> tuple[dict[str, QueueRanges], dict[str, str]]:
-    """Return what is read of the queues of a cluster's brokers, and what nobody has read."""
+    """Return the ranges to read from the queues of a cluster, and the parts that are lost."""
     ranges: dict[str, QueueRanges] = {}
     lost = {}
     for name, queues in bounds.queues.items():
@@ -185,7 +197,7 @@ def _queue_ranges(
             raise ConfigurationError(
                 f"queue {queue[1]} of {queue[0]} in the broker {name} ends at {queues[queue][1]},"
                 f" but the last increment read it up to {read[queue]}: it is another broker, or the"
-                f" topic was made anew. {_ANEW}"
+                f" topic was deleted and created again. {_ANEW}"
             )
         ranges[name] = behind(queues, read)
         gone = [
@@ -194,11 +206,11 @@ def _queue_ranges(
         ]
         if gone:
             told = ", ".join(gone)
-            lost[f"log of broker {name}"] = f"messages went before they were read: {told}"
+            lost[f"log of broker {name}"] = f"messages were removed before they were read: {told}"
     return ranges, lost
 
 
-_ANEW = "--increment --full reads everything, and the increments go on from there"
+_ANEW = "--increment --full reads everything, and later increments continue from there"
 
 
 def _check_same(what: str, before: set[str], now: set[str]) -> None:
@@ -210,7 +222,7 @@ def _check_same(what: str, before: set[str], now: set[str]) -> None:
 
 
 def row_of(plan: RunPlan, carried: int) -> dict[str, Any]:
-    """Return the columns of the run's row that tell the next increment where to go on."""
+    """Return the columns of the run's row that the next increment needs to continue."""
     read_to = {place: moment.isoformat() for place, moment in plan.ends.read_to.items()}
     queues = {name: by_topic(each) for name, each in plan.ends.queue_ends.items()}
     return {
@@ -224,7 +236,7 @@ def row_of(plan: RunPlan, carried: int) -> dict[str, Any]:
 
 
 def told_of(plan: RunPlan, carried: int) -> dict[str, Any]:
-    """Return what the summary says of an increment."""
+    """Return the field of the summary about an increment."""
     since = plan.increment.since
     return {
         "previous_run_id": plan.previous.run_id if plan.previous.run_id != NO_RUN else None,

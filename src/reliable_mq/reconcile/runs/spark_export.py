@@ -1,16 +1,18 @@
-"""Ledgers as Parquet: all that a reconciliation reads, kept whole, so that others can check it.
+"""Export the ledgers as Parquet: all that a reconciliation reads, so that others can check it.
 
-Receives where the ledgers are; hands on a folder that any reader of Parquet understands, with one
-folder for each ledger. It goes by Spark's own writers, so the folder may be on any file system that
-Spark knows. `about` is written last: a folder without it is no export.
+Receives the locations of the ledgers. Writes a folder for any reader of Parquet, with one folder
+for each ledger. Spark's own writers are used, so it may be on any file system that Spark supports.
+`about` is written last: a folder without it is no export.
 
-`stubs`, `consume_logs`, `confirmations`: the tables without the messages' content; `database`
-counts the databases from 0. `records`: those of every broker's log, `broker` names it. `progress`
-(`broker`, `consumer_group`, `topic`, `queue_id`, `offset`): where a group reads on. `queue_begins`
-(`broker`, `topic`, `queue_id`, `offset`): the first message that a queue still has. `about`: one
-row: the `version` of this layout, when it was `exported`, `removed_until` when retention had
-removed messages, how many `databases`, which `brokers`, which topics are `managed`, and by how many
-seconds the clocks of those who write ledgers differed (`skew_seconds`).
+- `stubs`, `consume_logs`, `confirmations`: the tables without the content of messages. The column
+  `database` is the number of the database, from 0.
+- `records`: the records of every broker's log, with the column `broker`.
+- `progress` (`broker`, `consumer_group`, `topic`, `queue_id`, `offset`): the committed offsets.
+- `queue_begins` (`broker`, `topic`, `queue_id`, `offset`): the first message of each queue.
+- `about`: one row with the `version` of this layout, the time when it was `exported`, the time
+  before which retention has removed rows (`removed_until`), the number of `databases`, the
+  `brokers`, the `managed` topics, and the largest difference of the ledgers' clocks
+  (`skew_seconds`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,20 +71,20 @@ def export_ledgers(
 
     Args:
         spark: a session in which the ledgers' sources are registered.
-        uri: the folder to be made, on any file system that Spark knows.
-        urls: of the databases.
-        prefix: of their tables.
-        stores: the store directory of each broker by its name; "" for one without a name.
-        progress: of the groups, (broker, group, topic) -> queue id -> offset, as it was before
-            anything else was read: of what a group passed later the tables do not tell yet.
-        skew_seconds: see `spark_job.Moment`.
+        uri: the folder to create, on any file system that Spark supports.
+        urls: the URLs of the databases.
+        prefix: the prefix of the table names.
+        stores: broker name -> store directory. "": a broker without a name.
+        progress: (broker, group, topic) -> queue id -> committed offset, read before all other
+            ledgers. Otherwise a group could have passed messages that the tables do not have yet.
+        skew_seconds: see `spark_job.JudgementTime`. Default 0.
         now: the time of the export, as of which it can be judged.
-        removed_until: what retention has removed of them.
+        removed_until: retention has removed rows before this moment only. None: none.
         managed: the topics for which a stub was ever written.
-        db_share: how much of the time a worker may read from a database.
+        db_share: the part of the time that a worker may read from a database. Default 1.
 
     Raises:
-        ConfigurationError: when the folder holds something already.
+        ConfigurationError: when the folder is not empty.
     """
     _refuse_what_is_there(spark, uri)
     tables = {
@@ -107,7 +109,7 @@ def _refuse_what_is_there(spark: SparkSession, uri: str) -> None:
     path = java.org.apache.hadoop.fs.Path(uri)
     files = path.getFileSystem(spark._jsc.hadoopConfiguration())
     if files.exists(path) and len(files.listStatus(path)):
-        raise ConfigurationError(f"{uri} holds something already; export to a new folder")
+        raise ConfigurationError(f"{uri} is not empty; export to a new folder")
 
 
 def _table(spark: SparkSession, url: str, table: str, prefix: str, db_share: float) -> DataFrame:

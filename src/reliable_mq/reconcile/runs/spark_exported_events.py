@@ -1,7 +1,7 @@
-"""The events of exported ledgers.
+"""Read the events of exported ledgers.
 
-Receives the folder of an export (`spark_export`), on any file system that Spark knows: its own
-readers read it. Hands on all its ledgers in the shape that the job judges.
+Receives the folder of an export (`spark_export`), on any file system that Spark supports. Spark's
+own readers read it. Returns all its ledgers as events, for the job.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +27,7 @@ Adapter = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 @dataclass(frozen=True)
 class EventAdapter:
-    """Makes events of the rows of one ledger, in Spark's workers."""
+    """Converts the rows of one ledger to events, in Spark's workers."""
 
     events_of: Adapter
 
@@ -40,7 +40,7 @@ class EventAdapter:
 def exported_events(spark: SparkSession, uri: str) -> DataFrame:
     """Return all exported ledgers as events.
 
-    A group that has no consume log is judged by what it told the database of the stub.
+    For a group without a consume log, its notices are used.
     """
     logs = spark.read.parquet(f"{uri}/consume_logs")
     told = spark.read.parquet(f"{uri}/confirmations")
@@ -57,7 +57,7 @@ def exported_events(spark: SparkSession, uri: str) -> DataFrame:
 
 
 def exported_record_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return records as events, each of the broker that it names."""
+    """Return records as events, each with the broker in its column `broker`."""
     brokers = batch["broker"].unique().to_pylist()
     events = [
         record_events(batch.filter(pc.equal(batch["broker"], broker)), broker) for broker in brokers

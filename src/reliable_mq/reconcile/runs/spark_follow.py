@@ -1,9 +1,9 @@
-"""Increments one behind the other in one session, for `reliable-mq reconcile --follow`.
+"""Run increments one after another in one session, for `reliable-mq reconcile --follow`.
 
-Structured streaming is the clock, and nothing more: how far the ledgers were read stands in the row
-of each increment, which commits with its findings; offsets of a stream beside it would be a second
-truth about the same. A batch that takes longer than the interval is followed by one, not by all
-that were missed, and a batch that Spark repeats is one more increment, with nothing to read.
+Spark's structured streaming is used only as the clock. The row of each increment says how far the
+ledgers were read, and it commits together with the findings. Offsets of a stream would be a second
+source of the same fact. If a batch takes longer than the interval, one batch follows, not all the
+missed ones. If Spark repeats a batch, it is one more increment, with nothing to read.
 """
 
 import tempfile
@@ -30,19 +30,19 @@ def follow(
     failed: Callable[[Exception], None],
     is_stopped: Callable[[], bool],
 ) -> None:
-    """Do increments until stopped; the first one at once.
+    """Run increments until stopped; the first one at once.
 
     Args:
-        options: of each increment, but for its moment; `anew` of the first one.
-        every: the least time from the beginning of one to that of the next.
-        done: is given each summary.
-        failed: is given what a later increment failed of; the next one tries again.
-        is_stopped: asked every second.
+        options: the options of each increment, except `now`. `anew` is for the first one only.
+        every: the least time between the starts of two increments.
+        done: called with each summary.
+        failed: called with the error of a later increment. The next one tries again.
+        is_stopped: called every second.
 
     Raises:
-        Whatever `spark_run.reconcile` raises of the first increment.
+        Exception: the errors of `spark_run.reconcile` in the first increment.
     """
-    # Nobody looks at what a repair takes back, again and again: it would never be told.
+    # `is_following`: otherwise repeated repairs would keep stubs from ever being escalated.
     options = replace(options, increment=True, is_following=True)
     with (
         session(is_small=False, memory_bytes=options.memory_bytes) as spark,
@@ -52,7 +52,7 @@ def follow(
         later = replace(options, anew=False)
 
         def batch(_ticks: DataFrame, number: int) -> None:
-            if number == 0 or is_stopped():  # the first tick is that of the first increment
+            if number == 0 or is_stopped():  # tick 0 belongs to the first increment
                 return
             try:
                 done(reconcile(replace(later, now=datetime.now(UTC))))

@@ -1,7 +1,7 @@
-"""Exported ledgers, judged as if they were the databases and stores themselves.
+"""Open exported ledgers, so that a run judges them like databases and stores.
 
-Receives the folder of an export (`spark_export`), on any file system that Spark knows; hands on
-what it says of itself, and what a run has to know beforehand.
+Receives the folder of an export (`spark_export`), on any file system that Spark supports. Returns
+its manifest, and the facts that a run needs before it reads.
 """
 
 from datetime import UTC, datetime
@@ -21,9 +21,12 @@ _OLDEST = "min_by(store_time, commit_log_offset) FILTER (WHERE store_time IS NOT
 
 
 class ExportManifest(NamedTuple):
-    """What an export says of itself.
+    """The manifest of an export.
 
-    `removed_until`: what retention had removed by then. `managed`: the topics that were.
+    Attributes:
+        exported: the time of the export.
+        removed_until: retention had removed rows before this moment only. None: none.
+        managed: the managed topics at that time.
     """
 
     exported: datetime
@@ -32,16 +35,16 @@ class ExportManifest(NamedTuple):
 
 
 def open_export(spark: SparkSession, uri: str) -> ExportManifest:
-    """Return what an export says of itself.
+    """Return the manifest of an export.
 
     Raises:
-        ConfigurationError: when the folder is no whole export, or one that this release, or this
-            job, cannot read.
+        ConfigurationError: when the folder is no complete export, or this release or this job
+            cannot read it.
     """
     try:
         (about,) = spark.read.parquet(f"{uri}/{ABOUT}").collect()
     except (AnalysisException, ValueError) as error:
-        raise ConfigurationError(f"{uri} is no export of ledgers, or not a whole one") from error
+        raise ConfigurationError(f"{uri} is no export of ledgers, or an incomplete one") from error
     if about["version"] != VERSION:
         raise ConfigurationError(f"{uri} is an export of layout {about['version']}, not {VERSION}")
     removed_until = about["removed_until"]
@@ -50,7 +53,7 @@ def open_export(spark: SparkSession, uri: str) -> ExportManifest:
 
 
 def exported_ledgers(spark: SparkSession, uri: str) -> Ledgers:
-    """Return an export as the ledgers of a job, with what all its messages are judged by."""
+    """Return an export as the ledgers of a job."""
     progress: dict[tuple[str, str, str], dict[int, int]] = {}
     for row in spark.read.parquet(f"{uri}/{PROGRESS}").collect():
         queues = progress.setdefault((row["broker"], row["consumer_group"], row["topic"]), {})
@@ -83,5 +86,5 @@ def exported_ledgers(spark: SparkSession, uri: str) -> Ledgers:
 
 
 def _utc(moment: datetime) -> datetime:
-    """Return what Spark gives as a time of this machine, without a zone, as the time it is."""
+    """Return a time from Spark in UTC. Spark gives local times without a zone."""
     return moment.astimezone(UTC)

@@ -1,8 +1,8 @@
-"""An increment as a run: what was read before it, what it reads, what it hands to the next one.
+"""Prepare a run as an increment: its plan, and its ledgers.
 
-Receives the options of a run and its ledgers; hands on the ledgers as an increment reads them, and
-what its row says. What is carried on lies in the run's own folder, so that it is whole exactly when
-the run is.
+Receives the options of a run and its ledgers. Returns the plan, and the ledgers limited to what the
+increment reads. The carried events are in the run's own folder, so they are complete exactly if the
+run is.
 """
 
 from dataclasses import replace
@@ -27,20 +27,20 @@ from reliable_mq.reconcile.runs.run_plan import (
 from reliable_mq.reconcile.runs.spark_job import Ledgers
 
 _EVENTS_OF_A_MESSAGE = 4
-_MESSAGE_SIZE = 1_000  # bytes of one in the log, about
+_MESSAGE_SIZE = 1_000  # approximate bytes of a message in the log
 
 
 def increment_plan(
     previous: PreviousIncrement, ledgers: Ledgers, as_of: datetime, mark: datetime | None
 ) -> RunPlan:
-    """Find out how far the ledgers can be read now, behind the increment `previous`.
+    """Plan the increment after `previous`: find how far the ledgers can be read now.
 
     Raises:
         ConfigurationError: when the ledgers are not those of the last increment.
     """
     read_to: dict[str, datetime] = {}
     for url in dict.fromkeys(ledgers.urls):
-        place = _place(url)  # of two databases that only their options tell apart it is the same
+        place = _place(url)  # the same for two URLs that differ only in their options
         read_to[place] = min(visible_until(url), read_to.get(place, as_of))
     logs, queues = ledgers.logs.bounds, ledgers.logs.queues
     queue_ends = {
@@ -52,15 +52,15 @@ def increment_plan(
 
 
 def _place(url: str) -> str:
-    """Return a database's URL as it may stand in a table: without password and options."""
+    """Return a database's URL for the table of runs: without password and options."""
     return make_url(url).set(query={}, password=None).render_as_string()
 
 
 def increment_ledgers(spark: SparkSession, ledgers: Ledgers, plan: RunPlan) -> Ledgers:
-    """Return ledgers as an increment reads them.
+    """Return the ledgers, limited to what an increment reads.
 
     Raises:
-        ConfigurationError: when what the last increment carried is not there.
+        ConfigurationError: when the carried events of the last increment are missing.
     """
     size = sum(high - low for low, high in plan.log_ranges.values())
     size += sum(map(pulled_size, plan.queue_ranges.values()))
@@ -79,8 +79,8 @@ def increment_ledgers(spark: SparkSession, ledgers: Ledgers, plan: RunPlan) -> L
         carried = spark.read.parquet(state).count()
     except AnalysisException as error:
         raise ConfigurationError(
-            f"what the last increment carried is not at {state}: --increment --full reads"
-            " everything, and the increments go on from there"
+            f"the carried events of the last increment are not at {state}: --increment --full reads"
+            " everything, and later increments continue from there"
         ) from error
     read = size // _MESSAGE_SIZE + carried // _EVENTS_OF_A_MESSAGE
     return replace(ledgers, carried=state, stub_count_max=min(read, ledgers.stub_count_max))

@@ -1,7 +1,7 @@
-"""The job: all ledgers as events, one shuffle by message, one verdict per message and group.
+"""The Spark job: read all ledgers as events, shuffle once by message, and write the verdicts.
 
-Receives a session and where the ledgers are; hands on the files of verdicts and what was counted.
-The judgement itself is `judge`, a pure function; Spark brings together what belongs together.
+Receives a session and the locations of the ledgers. Writes files of verdicts, and returns the
+counts. `judge`, a pure function, makes the verdicts; Spark brings the events of a message together.
 """
 
 import json
@@ -37,7 +37,7 @@ from reliable_mq.reconcile.runs.spark_judge import (
 from reliable_mq.reconcile.runs.spark_ledgers_read import LedgersRead
 
 MOVING_SECONDS_MIN = 5.0
-"""For how long rows may change while a run reads one ledger after the other."""
+"""Rows that changed within so many seconds may have changed between the reads of two ledgers."""
 _CLOCK_MARGIN_SECONDS = 1.0
 _FILES = "file://"
 _EVENT_SIZE = 160  # bytes of an event between the shuffle's two sides
@@ -46,15 +46,23 @@ _RECORD_SIZE_MIN = 300  # bytes of a message with next to no body
 
 @dataclass(frozen=True)
 class Ledgers:
-    """Where the ledgers are, and what was read of them beforehand because it is small.
+    """The locations of the ledgers, and the small facts that are read before the job.
 
-    `logs`: the brokers' logs, and what their queues and groups say. `managed`: the topics for which
-    a stub was ever written. `told_groups`: see `sql_ledger.told_groups`. `stub_count_max` and
-    `log_size` say how much there is. `export` is the folder of an export, which is read in place of
-    databases and logs. `skew_seconds`: see `sql_clocks`.
-
-    Of an increment: what it reads of the tables, of each broker's log, and where the events lie
-    that the run before it carried; None: it is the first one.
+    Attributes:
+        urls: the URLs of the databases.
+        prefix: the prefix of the table names.
+        logs: the brokers' logs, with their queues and committed offsets.
+        window: the message ids to read.
+        managed: the topics for which a stub was ever written.
+        told_groups: see `sql_ledger.told_groups`.
+        stub_count_max: an upper bound for the number of stubs.
+        db_share: the part of the time that reads of a database may take.
+        log_size: approximate bytes of all logs.
+        export: the folder of an export, which is read instead of databases and logs.
+        skew_seconds: the largest difference of the ledgers' clocks; see `sql_clocks`.
+        increment: of an increment: what it reads from the tables. None: this is no increment.
+        log_ranges: of an increment: broker -> the log offsets to read.
+        carried: of an increment: the URI of the carried events. None: it is the first one.
     """
 
     urls: Sequence[str]
@@ -75,10 +83,10 @@ class Ledgers:
 
 @dataclass(frozen=True)
 class JudgementTime:
-    """When the ledgers were read, and what is too young to be judged.
+    """The moment of the judgement, and which messages are too young for it.
 
-    `skew_seconds`: how far the clock of a database or broker is from that of `as_of`. With `grace`
-    0 everything has stopped, and no clock matters.
+    `skew_seconds`: the largest difference between the clock of a database or broker and the clock
+    of `as_of`. With `grace` 0 all processes have stopped, and the difference does not matter.
     """
 
     as_of: datetime
@@ -89,24 +97,24 @@ class JudgementTime:
 
     @property
     def slack(self) -> timedelta:
-        """By how much the clocks of who wrote the ledgers may differ from that of `as_of`."""
+        """The possible difference between the ledgers' clocks and the clock of `as_of`."""
         return min(self.grace, timedelta(seconds=self.skew_seconds))
 
     @property
     def moving_since(self) -> datetime:
-        """What changed at or after this moment may have changed between two ledgers' reading."""
+        """Rows that changed since this moment may have changed between the reads of two ledgers."""
         seconds = max(MOVING_SECONDS_MIN, self.skew_seconds + _CLOCK_MARGIN_SECONDS)
         return self.as_of - min(self.grace, timedelta(seconds=seconds))
 
 
 def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: JudgementTime, uri: str) -> Tally:
-    """Write the verdicts on the union of the ledgers as Parquet files; return what was counted.
+    """Write the verdicts on the union of the ledgers as Parquet files; return the counts.
 
     Args:
-        uri: the folder to be made; all workers and this process must reach it. One of files
-            (`file://`) the workers write to by themselves, and the findings once more into the
-            folder `FINDINGS` beside it; others through Spark. What an increment carries on goes
-            into the folder `CARRIED` beside it.
+        uri: the folder to create. All workers and this process must be able to access it. With
+            `file://` the workers write the files themselves, and write the findings again to the
+            folder `FINDINGS` beside it. With other schemes Spark writes. The carried events of an
+            increment go to the folder `CARRIED` beside it.
     """
     judging = JudgementContext(
         _world(ledgers, moment),
@@ -137,7 +145,7 @@ def _write_files(events: DataFrame, judging: JudgementContext, folder: Path) -> 
     for each in folders:
         for file in files:
             (each / hidden_name(file)).rename(each / file)
-        for path in each.iterdir():  # what attempts left that came to nothing
+        for path in each.iterdir():  # files of failed or repeated tasks
             if path.name not in files:
                 path.unlink()
     return tally
@@ -184,10 +192,10 @@ def _events(spark: SparkSession, ledgers: Ledgers) -> DataFrame:
 
 
 def whole_bodies(carried: DataFrame) -> DataFrame:
-    """Return rows of `EVENT_ROWS`, those of an older release with the fields that it did not know.
+    """Return carried rows (`EVENT_ROWS`). Rows of an older release get its missing fields as null.
 
     Args:
-        carried: what an increment carried.
+        carried: the carried events of an increment.
     """
     is_older = f"octet_length(body) < {FIXED.itemsize}"
     padded = f"CASE WHEN {is_older} THEN concat(body, X'{PADDING.hex()}') ELSE body END"
@@ -195,7 +203,7 @@ def whole_bodies(carried: DataFrame) -> DataFrame:
 
 
 def _partitions(spark: SparkSession, ledgers: Ledgers) -> int:
-    """Return in how many partitions the events are brought together."""
+    """Return the number of partitions for the shuffle of the events."""
     events = 3 * ledgers.stub_count_max + ledgers.log_size // _RECORD_SIZE_MIN
     return partitions_for(events * _EVENT_SIZE, spark.sparkContext.defaultParallelism)
 

@@ -1,10 +1,10 @@
-"""A task of the judgement: a partition of events in; its verdicts, and what was counted, out.
+"""The task of the judgement: judges one partition of events, and returns verdicts and counts.
 
-Runs in Spark's Python workers. Events come sorted by message, so that some hundred thousand are in
-memory at a time, however large the partition is. Where the workers can reach the output as files of
-their own they write it themselves (`FileTask`): Spark would take every verdict apart into values
-and put it together again, which costs more than the judgement. A task that Spark does twice writes
-two files then; only those count whose tally came back. Everywhere else Spark writes (`RowTask`).
+It runs in Spark's Python workers. Events are sorted by message, so only some hundred thousand are
+in memory, for any size of the partition. If the output is on local files, the workers write it
+themselves (`FileTask`). Otherwise Spark would convert every value of every verdict, at a higher
+cost than the judgement. If Spark runs such a task twice, it writes two files; only the file whose
+tally came back counts. For all other outputs Spark writes the verdicts (`RowTask`).
 """
 
 import os
@@ -38,7 +38,7 @@ from reliable_mq.reconcile.judgement.world import World
 EVENTS_AT_ONCE = 200_000
 FILES = pa.schema([("file", pa.string()), ("tally", pa.string())])
 CARRIED_ROWS = "carried"
-# Without dictionaries, which Spark does not know. The last row of a task is its tally alone.
+# Without dictionaries, which Spark does not support. The last row of a task has only its tally.
 ROWS = pa.schema(
     [
         *(
@@ -51,7 +51,7 @@ ROWS = pa.schema(
 )
 
 
-# Values that hardly repeat are written as they are, and bounds kept of what one looks for.
+# Dictionaries only for values that repeat, and statistics only for columns that people search.
 _WRITING: dict[str, Any] = {
     "use_dictionary": [field.name for field in VERDICTS if pa.types.is_dictionary(field.type)],
     "write_statistics": ["message_id", "message_time", "verdict", "finding"],
@@ -64,7 +64,7 @@ def _nowhere(_kept: pa.Table) -> None:
 
 @dataclass(frozen=True)
 class JudgementContext:
-    """What every task needs to know; details of findings come from the tables at `urls`."""
+    """The input that every task needs. Details of findings come from the tables at `urls`."""
 
     world: World
     urls: tuple[str, ...]
@@ -79,9 +79,9 @@ class JudgementContext:
         tally: Tally,
         carry: Callable[[pa.Table], None] = _nowhere,
     ) -> Iterator[pa.Table]:
-        """Judge a partition of `EVENT_ROWS`, and count it.
+        """Judge a partition of `EVENT_ROWS`, and add its counts to `tally`.
 
-        `carry` is given the events that the next increment will need.
+        `carry` is called with the events that the next increment needs.
         """
         unseen: dict[bytes, int] = {}
 
@@ -108,18 +108,19 @@ class JudgementContext:
                 yield with_details(verdicts, self.urls, self.prefix)
 
     def _judged(self, traces: Traces, unseen: Mapping[bytes, int]) -> pa.Table:
-        """Judge, and once more by what retention has left by now if something looks wrong.
+        """Judge. If there are findings, judge again with what retention has left by now.
 
-        All ledgers have been read by then: what went meanwhile is neither lost nor missing.
+        All ledgers have been read before. So rows and messages that retention removed meanwhile do
+        not count as lost or missing.
         """
         verdicts = judge_traces(traces, self.world, unseen)
         world = self._world_behind_brokers(self._world_behind_tables(verdicts), verdicts)
         return verdicts if world is self.world else judge_traces(traces, world, unseen)
 
     def _world_behind_tables(self, verdicts: pa.Table) -> World:
-        """Return the world without what may have been removed from a table while it was read.
+        """Return the world without the time from which retention may have removed rows meanwhile.
 
-        An increment reads nothing that old.
+        An increment does not read rows that old.
         """
         is_increment = self.increment is not None and self.increment.since is not None
         if is_increment or not pc.any(verdicts["finding"]).as_py():
@@ -144,10 +145,10 @@ class JudgementContext:
 
 @dataclass(frozen=True)
 class FileTask:
-    """Writes a Parquet file into `folder` and yields one row of `FILES`.
+    """Writes a Parquet file to `folder`, and yields one row of `FILES`.
 
-    Files of the same name go into `findings` and, if there is such a folder, into `carried`. They
-    are hidden until the run knows that they count: a task that nobody waits for may still write.
+    Files with the same name go to `findings` and, if it is given, to `carried`. The files are
+    hidden until the run knows that they count, because an abandoned task may still write.
     """
 
     judging: JudgementContext
@@ -173,7 +174,7 @@ class FileTask:
 
 
 def hidden_name(name: str) -> str:
-    """Return what a file is called until it counts; readers of Parquet pass over it."""
+    """Return the name of a file until it counts. Readers of Parquet ignore such names."""
     return f".{name}"
 
 
@@ -184,7 +185,7 @@ def _writer(folder: str, name: str, schema: pa.Schema) -> parquet.ParquetWriter:
 
 @dataclass(frozen=True)
 class RowTask:
-    """Yields verdicts as rows of `ROWS`, what is carried on behind them, and last its tally."""
+    """Yields verdicts as rows of `ROWS`, then the carried events, and last its tally."""
 
     judging: JudgementContext
 
@@ -213,7 +214,7 @@ def _row(**values: object) -> pa.RecordBatch:
 
 
 def stream_of(rows: pa.Table) -> bytes:
-    """Return rows as bytes that `rows_in` reads."""
+    """Return rows as bytes, for `rows_in`."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -222,14 +223,14 @@ def stream_of(rows: pa.Table) -> bytes:
 
 
 def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of streams, which stand in the column `CARRIED_ROWS`."""
+    """Yield the rows of the streams in the column `CARRIED_ROWS`."""
     for batch in batches:
         for stream in batch.column(CARRIED_ROWS):
             yield from pa.ipc.open_stream(stream.as_buffer())
 
 
 def _without_damage(events: pa.Table, tally: Tally) -> pa.Table:
-    """Count events, and return those that are of messages: damage has no id."""
+    """Count events, and return those of messages. Damage has no id and is only counted."""
     is_damage = events["id"].is_null()
     if pc.any(is_damage).as_py():
         damage = bodies_of(events.filter(is_damage)["body"].combine_chunks())
@@ -241,5 +242,5 @@ def _without_damage(events: pa.Table, tally: Tally) -> pa.Table:
 
 
 def _count(body: np.ndarray, tally: Tally) -> None:
-    is_new = body["marks"] & CARRIED == 0  # what was carried was counted when it was read
+    is_new = body["marks"] & CARRIED == 0  # carried events were counted when they were read
     tally.add_events(body["kind"][is_new], body["state"][is_new])

@@ -1,8 +1,8 @@
-"""All ledgers as a DataFrame of events, read by the same workers that judge.
+"""Read all ledgers as a DataFrame of events, by the same workers that judge.
 
-Spark would start two processes of Python more to plan a data source, one after the other and each
-with all its imports, before the first row is read; and it gives a source's partitions to workers of
-their own. This process knows the ledgers anyway and plans them itself.
+To plan a data source, Spark would start two more Python processes, one after the other, with all
+their imports. It would also use separate workers for the partitions of a source. This process knows
+the ledgers anyway, so it plans them itself.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ from reliable_mq.reconcile.runs.spark_ledgers_source import LedgersSource
 
 
 class LedgersRead:
-    """Takes the options of `LedgersSource` and reads as it does."""
+    """Has the options of `LedgersSource`, and reads the same rows."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -31,7 +31,7 @@ class LedgersRead:
         return self
 
     def load(self) -> DataFrame:
-        """Return the events, a partition for each of the ledgers'.
+        """Return the events, with one partition for each partition of the ledgers.
 
         Raises:
             ConfigurationError, StoreError: a ledger cannot be read.
@@ -46,7 +46,7 @@ class LedgersRead:
 
 @dataclass(frozen=True)
 class _ReadTask:
-    """Reads the partitions whose numbers it is given, of which there is one in each task."""
+    """Reads the partitions with the given numbers. Each task has one number."""
 
     reader: DataSourceReader
     parts: tuple[InputPartition, ...]

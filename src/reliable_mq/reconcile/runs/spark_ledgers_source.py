@@ -1,15 +1,18 @@
-"""All ledgers of a reconciliation as one Spark data source, `reliable_mq_ledgers`.
+"""The Spark data source `reliable_mq_ledgers`: all ledgers of a reconciliation.
 
 It has the partitions of all ledgers. Every row is an event (`events`), packed into three columns
-(`event_rows`). The job reads the same partitions by the workers that judge (`spark_ledgers_read`).
+(`event_rows`). The job reads the same partitions in the workers that judge (`spark_ledgers_read`).
 
-Options: `urls` a JSON list of SQLAlchemy URLs; `toldGroups` a JSON list of the consumer groups
-whose consume logs lie in none of them: what they told the database of the stub stands for these;
-`prefix`, `idFrom`, `idTo`, `share` as of `spark_table_source`; `stores` a JSON object: the name of
-each broker, and the directory of its store; `cluster`: see `spark_brokers.cluster_option`.
-Of an increment: `changedSince`, ISO 8601: of the tables only what changed since, and what is open;
-`logRanges` a JSON object: the name of each broker, and the log offsets between which its log is
-read.
+Options:
+
+- `urls`: a JSON list of SQLAlchemy URLs.
+- `toldGroups`: a JSON list of consumer groups whose consume logs are in none of these databases.
+  Their notices are read instead.
+- `prefix`, `idFrom`, `idTo`, `share`: as in `spark_table_source`.
+- `stores`: a JSON object: broker name -> store directory.
+- `cluster`: see `spark_brokers.cluster_option`.
+- `changedSince`: of an increment, ISO 8601: read only table rows that changed since, and open rows.
+- `logRanges`: of an increment, a JSON object: broker name -> the range of log offsets to read.
 """
 
 import json

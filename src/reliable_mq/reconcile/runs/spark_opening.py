@@ -1,7 +1,7 @@
-"""Opens the ledgers of a run: databases and logs, or an export of them.
+"""Open the ledgers of a run: databases and logs, or an export of them.
 
-Receives the options of a run; hands on where its ledgers are, with what is read of them beforehand
-because it is small. What can be wrong with them is found here, before anything is written.
+Receives the options of a run. Returns the locations of its ledgers, and the small facts that are
+read before the job. Errors of the ledgers are found here, before anything is written.
 """
 
 from dataclasses import dataclass, replace
@@ -35,26 +35,26 @@ _SMALL_STUB_COUNT = 250_000
 
 
 def removed_until(options: RunOptions) -> datetime | None:
-    """Return the time before which retention may have removed rows of any database, None: none."""
+    """Return the time before which retention may have removed rows of a database. None: none."""
     marks = [sql_ledger.removed_until(url, options.prefix) for url in options.databases]
     return max((each for each in marks if each is not None), default=None)
 
 
 def hidden_by_retention(asked: RunOptions, judged: RunOptions) -> dict[str, str]:
-    """Return what is not judged though it is there: unsettled stubs from before retention's mark.
+    """Return the number of stubs that exist but are not judged: unsettled, before retention's mark.
 
-    What was removed beside them would have told what became of them.
+    They cannot be judged, because retention has removed other rows of the same time.
     """
     if judged.since is None or judged.since == asked.since:
         return {}
     urls, bounds = judged.databases, (asked.since, judged.since)
     count = sum(sql_ledger.unsettled_between(url, judged.prefix, *bounds) for url in urls)
-    why = "are from a time of which retention has removed messages, and are not judged"
+    why = "are from a time range in which retention has removed messages, and are not judged"
     return {OLD_STUBS: f"{count:,} that are not settled {why}"} if count else {}
 
 
 def whole_of(options: RunOptions, logs: BrokerLogs) -> dict[str, str | None]:
-    """Return what was read, and what is missing of it: nothing, or the run is a partial one."""
+    """Return ledger -> why it could not be read, or None. With a reason the run is partial."""
     if options.ledgers is not None:
         return {f"export {options.ledgers}": None}
     tables = (f"tables of {make_url(url).render_as_string()}" for url in options.databases)
@@ -63,7 +63,7 @@ def whole_of(options: RunOptions, logs: BrokerLogs) -> dict[str, str | None]:
 
 
 def export_if_asked(spark: SparkSession, options: RunOptions, ledgers: Ledgers) -> Ledgers:
-    """Write the ledgers, if asked to; return them as they are to be read."""
+    """Export the ledgers if the options say so; return the ledgers to read."""
     if options.export is None:
         return ledgers
     unnamed = options.broker_name or UNNAMED
@@ -86,10 +86,10 @@ def export_if_asked(spark: SparkSession, options: RunOptions, ledgers: Ledgers) 
 
 
 def open_exported(spark: SparkSession, options: RunOptions) -> tuple[RunOptions, Ledgers]:
-    """Return what is to be judged of an export, as of its time.
+    """Return the options and ledgers to judge an export, as of its time.
 
     Raises:
-        ConfigurationError: it is no whole export, or it has nothing of the time that is asked for.
+        ConfigurationError: it is no complete export, or has nothing of the requested time.
     """
     uri = options.ledgers or ""
     export = open_export(spark, uri)
@@ -114,15 +114,15 @@ class OpenedLedgers:
 
 
 def open_ledgers(options: RunOptions, changed_since: datetime | None = None) -> OpenedLedgers:
-    """Look for all that can be wrong with databases and logs.
+    """Open databases and logs, and check them.
 
     Args:
-        options: of the run.
-        changed_since: from when an increment reads; None: everything is read. Of the tables only
-            that is asked for topics and brokers.
+        options: the options of the run.
+        changed_since: the moment from which an increment reads. None: everything is read. Topics
+            and brokers are searched in the same rows.
 
     Raises:
-        ConfigurationError, StoreError: they cannot be used.
+        ConfigurationError, StoreError: a database or a log cannot be used.
         Unavailable, RemoteError, ProtocolError: a broker cannot be read.
         sqlalchemy.exc.SQLAlchemyError: a database cannot be reached.
     """
@@ -171,7 +171,7 @@ def _names(
 
 
 def of_its_brokers(options: RunOptions, opened: OpenedLedgers) -> tuple[RunOptions, Ledgers]:
-    """Hold the logs against the brokers that the tables name; see `hold_against`."""
+    """Compare the logs with the brokers that the tables name; see `hold_against`."""
     logs, claimed = hold_against(
         opened.ledgers.logs,
         opened.brokers,

@@ -1,4 +1,4 @@
-"""The findings of a run whose verdicts Spark wrote, on any file system that its Hadoop knows."""
+"""Read the findings of a run whose verdicts Spark wrote, on any file system of Hadoop."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,9 +14,9 @@ from reliable_mq.reconcile.runs.run_folder import (
 
 
 class SparkResult:
-    """Findings that lie in the folder at `uri`, as files each of which is behind the one before.
+    """The findings in the folder at `uri`, in files that follow one another in order.
 
-    Invariant: of the rows, at most `FINDINGS_AT_ONCE` and a bit are in this process at a time.
+    Invariant: not many more than `FINDINGS_AT_ONCE` rows are in this process at a time.
     """
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
@@ -25,7 +25,7 @@ class SparkResult:
         self._files: list[str] = []
 
     def sort_findings(self, count: int) -> None:
-        """Write the findings once more, by themselves and in order; `count`: how many there are."""
+        """Write the findings to their own files, in order. `count`: their number."""
         parts = max(1, -(-count // FINDINGS_AT_ONCE))
         where = f"{self._uri}/{FINDINGS}"
         found = self._spark.read.parquet(f"{self._uri}/{VERDICTS}").where("finding")
@@ -36,7 +36,7 @@ class SparkResult:
     def findings(self) -> Iterator[dict[str, Any]]:
         """Yield every finding, sorted by message id.
 
-        By Arrow: its times know that they are UTC, which those that Spark collects do not.
+        They are read by Arrow, whose times are in UTC; times that Spark collects have no zone.
         """
         for file in self._files:
             for batch in self._spark.read.parquet(file).toArrow().to_batches():

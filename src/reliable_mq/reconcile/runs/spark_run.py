@@ -1,7 +1,7 @@
-"""One reconciliation from the ledgers to its report: what the command line calls.
+"""One run of reconciliation, from the ledgers to the report. The command line calls it.
 
-Everything that can be wrong with the input is looked for before Spark starts (`spark_opening`). A
-run has a folder of its own, and ends as `conclusion` says, so that no partial report looks whole.
+The input is checked before Spark starts (`spark_opening`). A run has its own folder, and ends with
+the steps of `conclusion`, so that an incomplete report never looks complete.
 """
 
 import json
@@ -81,9 +81,9 @@ def reconcile(options: RunOptions) -> dict[str, Any]:
     """Do one run and return its summary; docs/reconciliation.md names the fields.
 
     Raises:
-        ConfigurationError, StoreError: the input cannot be used; nothing was written.
-        OSError: the output cannot be written; no report was.
-        SparkFailed: Spark ended the run; no report was written.
+        ConfigurationError, StoreError: the input cannot be used. Nothing was written.
+        OSError: the output cannot be written. There is no report.
+        SparkFailed: Spark ended the run. There is no report.
         sqlalchemy.exc.SQLAlchemyError: the database cannot be reached.
     """
     started = time.monotonic()
@@ -98,7 +98,7 @@ def reconcile(options: RunOptions) -> dict[str, Any]:
         options, ledgers = of_its_brokers(options, opened)
         if previous is not None:
             going_on = increment_plan(previous, ledgers, options.now, mark)
-            if previous.ends is None:  # it is a run over everything, as any other
+            if previous.ends is None:  # it reads everything, like a full run
                 options = judged_since(options, mark)
     hidden = hidden_by_retention(asked, options)
     run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
@@ -123,21 +123,21 @@ def reconcile(options: RunOptions) -> dict[str, Any]:
 
 
 def _previous(options: RunOptions) -> PreviousIncrement | None:
-    """Return what an increment goes on from; None: the run is none."""
+    """Return the increment before this one; None: this run is no increment."""
     if not options.increment:
         return None
     return previous_of(last_increment(options.database, options.prefix), anew=options.anew)
 
 
 def _needed(options: RunOptions, run_id: str) -> set[str]:
-    """Return whose folders have to stay: this run's, and that of the last increment."""
+    """Return the runs whose folders must stay: this run, and the last increment."""
     last = last_increment(options.database, options.prefix) if options.database else None
     return {run_id} if last is None else {run_id, last["run_id"]}
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run under way; `going_on` is None where it is no increment.
+    """A run in progress. `going_on` is the plan of an increment, or None.
 
     `hidden`: see `hidden_by_retention`.
     """
@@ -197,26 +197,26 @@ def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
 
 
 def _recorded(options: RunOptions, run_ids: Collection[str]) -> Collection[str]:
-    """Return which of these runs have a row; of those without a database nobody can tell."""
+    """Return the runs that have a row. Without a database, return all: it is unknown."""
     if not options.database:
         return run_ids
     return recorded_runs(options.database, options.prefix, run_ids)
 
 
 def _may_have_a_row(options: RunOptions, run_id: str) -> bool:
-    """Return whether a run is, or may be, in the table: then its folder has to stay."""
+    """Return whether a run is, or may be, in the table. If so, its folder must stay."""
     try:
         return bool(options.database and _recorded(options, (run_id,)))
-    except SQLAlchemyError:  # nobody can tell now; the next run asks again and sweeps it
+    except SQLAlchemyError:  # unknown now; the next run asks again and sweeps the folder
         return True
 
 
 class SparkFailed(ReliableMQError):
-    """Spark ended a run: a ledger or the output went away, or the machine is too small."""
+    """Spark ended a run: a ledger or the output became unavailable, or memory is too small."""
 
 
 def _judge(run: _Run) -> tuple[dict[str, Any], RunResult]:
-    """Write the verdicts; return the summary of the run, and the verdicts."""
+    """Write the verdicts; return the summary of the run, and its result."""
     options, folder, going_on, moment = run.options, run.folder, run.going_on, run.moment
     tally = judge_ledgers(run.spark, run.ledgers, moment, f"{folder.uri}/{VERDICTS}")
     groups = tally.groups()
@@ -248,12 +248,12 @@ def _judge(run: _Run) -> tuple[dict[str, Any], RunResult]:
 
 
 def _read_topics(logs: BrokerLogs) -> Collection[str] | None:
-    """Return of which topics a group has committed an offset; None: a broker was not asked."""
+    """Return the topics in which a group has a committed offset. None: a broker was not read."""
     return None if logs.missing else {topic for _, _, topic in logs.progress}
 
 
 def _flaws(run: _Run, tally: Tally) -> dict[str, str]:
-    """Return what of the messages themselves the run could not judge."""
+    """Return the problems with the messages that make the result of the run incomplete."""
     verdicts = verdict_counts(tally.groups())
     flaws = {
         MANAGED: lack_of_stubs(run.options, run.ledgers.managed, verdicts),

@@ -1,10 +1,10 @@
-"""The folders of runs on any file system that Spark's Hadoop knows; see `run_folder`.
+"""The folders of runs on any file system of Spark's Hadoop; see `run_folder`.
 
-Receives a session and a URI, `s3a://bucket/reports` or `hdfs:///reports`; credentials and
-connectors are Spark's settings. Such file systems have neither locks nor links: a folder whose
-owner wrote nothing for a day is taken for that of a killed run, and `latest.json` is a copy of the
-newest summary, which names the files. Where a rename is not one step, as in object stores, the
-object appears under its name in one step nevertheless.
+Receives a session and a URI, such as `s3a://bucket/reports` or `hdfs:///reports`. Credentials and
+connectors are settings of Spark. Such file systems have no locks and no links. So a folder counts
+as that of a killed run if nothing was written in it for a day. `latest.json` is a copy of the
+newest summary, which names the files. In object stores a rename is not atomic, but the new object
+still appears under its name in one step.
 """
 
 import os
@@ -29,7 +29,7 @@ STALE_SECONDS = 86_400.0
 
 
 class HadoopFiles:
-    """What a run needs of a file system; texts are UTF-8."""
+    """The file operations that a run needs. Texts are UTF-8."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
@@ -37,7 +37,7 @@ class HadoopFiles:
         self._conf: Any = spark._jsc.hadoopConfiguration()
 
     def write(self, uri: str, text: str) -> None:
-        """Write a file whole or not at all, in the place of one that is there."""
+        """Write a file completely or not at all. It replaces an existing one."""
         folder, _, name = uri.rpartition("/")
         hidden = self._path(f"{folder}/.{name}.{os.getpid()}")
         stream = self._system(hidden).create(hidden, True)
@@ -55,7 +55,7 @@ class HadoopFiles:
         context.getFileContext(target.toUri(), self._conf).rename(source, target, how)
 
     def make_folder(self, uri: str) -> None:
-        """Make a folder and those above it."""
+        """Create a folder and its parents."""
         path = self._path(uri)
         self._system(path).mkdirs(path)
 
@@ -64,12 +64,12 @@ class HadoopFiles:
         return bool(self._system(path).exists(path))
 
     def remove(self, uri: str) -> None:
-        """Remove a file, or a folder with all that is in it; nothing when it is not there."""
+        """Remove a file, or a folder with all its files. It need not exist."""
         path = self._path(uri)
         self._system(path).delete(path, True)
 
     def folders(self, uri: str) -> list[str]:
-        """Return the names of the folders in a folder; none when it is not there."""
+        """Return the names of the folders in a folder, or none if it does not exist."""
         path = self._path(uri)
         system = self._system(path)
         if not system.exists(path):
@@ -79,7 +79,7 @@ class HadoopFiles:
         )
 
     def changed(self, uri: str) -> float:
-        """Return when anything in a folder was written last, in seconds since 1970."""
+        """Return when a file in a folder was last written, in seconds since the epoch."""
         path = self._path(uri)
         system = self._system(path)
         newest = system.getFileStatus(path).getModificationTime()
@@ -128,20 +128,20 @@ class HadoopRunFolder:
 
 
 def _remove(files: HadoopFiles, uri: str) -> None:
-    """Remove a run's folder, first away with what says that it is whole."""
+    """Remove a run's folder. The summary goes first, because it marks the folder as complete."""
     files.remove(f"{uri}/{SUMMARY}")
     files.remove(uri)
 
 
 class HadoopRunFolders:
-    """The folders of all runs below one URI."""
+    """The folders of all runs at one URI."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self._files = HadoopFiles(spark)
         self._out = uri.rstrip("/")
 
     def begin(self, run_id: str) -> HadoopRunFolder:
-        """Make the folder of a run."""
+        """Create the folder of a run."""
         return HadoopRunFolder(self._files, self._out, run_id)
 
     def sweep(self, known: Known) -> list[str]:

@@ -1,6 +1,6 @@
-"""The Spark session of a reconciliation: small enough for a laptop, and the cluster's on a cluster.
+"""The Spark session of a reconciliation: on one machine, or on a cluster by `spark-submit`.
 
-Settings that the caller made (`spark-submit --conf`, spark-defaults.conf) always win.
+The user's settings (`spark-submit --conf`, spark-defaults.conf) always take precedence.
 """
 
 import os
@@ -26,8 +26,8 @@ from reliable_mq.reconcile.runs import spark_machine
 from reliable_mq.reconcile.runs.machine_share import share_of
 from reliable_mq.reconcile.runs.spark_ledgers_source import LedgersSource
 
-# Spark's start-up lines go to the terminal before any level can be set, except from this file. The
-# root stays at warn, or Spark announces that it makes it so; the filter is what silences it.
+# Only this file can suppress the lines that Spark prints at its start. The root level stays at
+# warn, because Spark would print a line when it changes it. The filter suppresses the output.
 _QUIET_LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -45,39 +45,39 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # A message has a handful of copies and logs; let a group's lists live in the hash table.
+    # A message has few copies and logs, so the lists of a group can stay in the hash table.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-    # Spark's old INT96 would lose that the times are UTC.
+    # With Spark's old INT96, times would lose their zone (UTC).
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.catalogImplementation": "in-memory",
 }
-# A few hundred thousand rows are done before the optimizing compiler has paid for itself, and one
-# stage after the other is quicker planned once than adapted.
+# For a few hundred thousand rows, the optimizing compiler costs more than it saves. Adaptive
+# planning is slower than one plan, too.
 _SMALL = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
-    # Nor has compiling the expressions themselves.
+    # The same holds for the compilation of expressions.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 _SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-_TRIES_OF_A_TASK = 2  # a worker that the system killed for want of memory may have been unlucky
+_TRIES_OF_A_TASK = 2  # a worker that was killed because memory was short may succeed again
 
 
 @contextmanager
 def session(*, is_small: bool, memory_bytes: int | None = None) -> Iterator[SparkSession]:
-    """Give the Spark session of this process, with the ledgers' sources registered.
+    """Open the Spark session of this process, with the ledgers' sources registered.
+
+    An active session is used and stays open. A session that is started here is stopped at the end.
 
     Args:
-        is_small: whether the data are so few that starting costs more than working.
-        memory_bytes: what a run on this machine may take; None: see `machine_share`.
-
-    A session that runs already is used and left running; one that is begun here is stopped.
+        is_small: whether the data are so few that Spark's start costs more than the work.
+        memory_bytes: memory for a run on this machine. None: see `machine_share`.
 
     Raises:
-        ConfigurationError: when this machine has too little memory to begin with.
+        ConfigurationError: when this machine has too little memory for Spark.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -91,33 +91,33 @@ def session(*, is_small: bool, memory_bytes: int | None = None) -> Iterator[Spar
         finally:
             with suppress(
                 Py4JError, OSError
-            ):  # Java may have ended before us; why, is told already
+            ):  # Java may have ended before; that error was reported already
                 spark.stop()
 
 
 def _begin(scratch: Path, is_small: bool, memory_bytes: int | None) -> SparkSession:
-    # It speaks of a pandas that nothing here uses.
+    # The warning is about pandas, which is not used here.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     if not _UNDER_SUBMIT:
-        # Java asks this interpreter for data sources; its environment is settled at its start.
+        # Java starts this interpreter for data sources, with the environment of Java's start.
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         _start_java(scratch, is_small, memory_bytes)
     else:
-        SparkContext._ensure_initialized()  # else its settings are not seen, and ours win
+        SparkContext._ensure_initialized()  # otherwise its settings are unknown, and ours win
     conf = SparkConf()
     settings = _SETTINGS | (_SMALL if is_small else {})
     if (conf.get("spark.master") or "local").startswith("local"):
-        # On a cluster none of this machine's paths and addresses mean anything to the others.
+        # Only for a local master: on a cluster, other machines cannot use these paths.
         settings |= _LOOPBACK | {"spark.local.dir": str(scratch)}
         settings |= {"spark.sql.warehouse.dir": str(scratch / "warehouse")}
-        # Spark's workers must run the interpreter, and see the packages, of this process.
+        # Spark's workers must use the interpreter and the packages of this process.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in settings.items():
         conf.setIfMissing(name, value)
     builder = SparkSession.builder.config(conf=conf).appName("reliable_mq reconcile")
     with _interrupt_kept():
         spark = builder.getOrCreate()
-    # What ended a run is told by one line of ours; pages of Java above it help nobody.
+    # We report the end of a run in one line, so suppress Java's long traces.
     spark.sparkContext.setLogLevel("ERROR" if _UNDER_SUBMIT else "FATAL")
     register(spark)
     return spark
@@ -125,9 +125,9 @@ def _begin(scratch: Path, is_small: bool, memory_bytes: int | None) -> SparkSess
 
 @contextmanager
 def _interrupt_kept() -> Iterator[None]:
-    """Keep what this process does on Ctrl-C.
+    """Keep this process's handler of Ctrl-C.
 
-    Spark's own handler asks Java over the very connection that it interrupts.
+    Spark's handler would call Java over the connection that it has just interrupted.
     """
     handler = signal.getsignal(signal.SIGINT)
     yield
@@ -135,11 +135,14 @@ def _interrupt_kept() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-_UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT" in os.environ  # Java was there before us
+_UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT" in os.environ  # Java started this process
 
 
 def _start_java(scratch: Path, is_small: bool, memory_bytes: int | None) -> None:
-    """Start Spark's Java with what cannot be set later; spark-defaults.conf goes before ours."""
+    """Start Spark's Java with the settings that cannot be made later.
+
+    Settings in spark-defaults.conf take precedence over ours.
+    """
     share = share_of(spark_machine.memory_bytes(), spark_machine.processors(), memory_bytes)
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_QUIET_LOG4J)
@@ -147,7 +150,7 @@ def _start_java(scratch: Path, is_small: bool, memory_bytes: int | None) -> None
         "spark.master": f"local[{share.cores},{_TRIES_OF_A_TASK}]",
         "spark.driver.memory": f"{share.heap_mib}m",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j}",
-        "spark.ui.showConsoleProgress": "false",  # a shell, as which Java is started, shows it
+        "spark.ui.showConsoleProgress": "false",  # Java is started as a shell, which shows it
     }
     if is_small:
         settings["spark.driver.defaultJavaOptions"] = _SMALL_JAVA
@@ -168,9 +171,10 @@ def _settings_of_the_user() -> set[str]:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the ledgers' sources known to a session under their short names.
+    """Register the ledgers' sources in a session under their short names.
 
-    Their option `pushFilters` needs the setting; without the option they take no filters.
+    The option `pushFilters` of the sources needs the setting below. Without the option they get no
+    filters.
     """
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(LogSource)

@@ -1,4 +1,4 @@
-"""Writes a finished run and its findings into reconciliation's tables, in one transaction."""
+"""Write a finished run and its findings to reconciliation's tables, in one transaction."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,10 +30,10 @@ def write_outcome(
     findings: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]],
     now: datetime,
 ) -> None:
-    """Insert the run's row and a row for each of `findings`, given as (finding, its evidence).
+    """Insert the run's row, and one row for each finding. `findings` are (finding, its evidence).
 
     Raises:
-        Overtaken: another run has gone on where this one did.
+        Overtaken: another run has already continued the same previous run.
     """
     metadata = let_tables_be_alike(MetaData())
     runs, rows = run_table(metadata, prefix), finding_table(metadata, prefix)
@@ -44,8 +44,8 @@ def write_outcome(
             connection.execute(insert(runs), dict(run))
         except IntegrityError as error:
             raise Overtaken(
-                "another increment has ended since this one began, and read the same: nothing of"
-                " this one is kept; run it again"
+                "another increment has ended since this one began, and read the same changes:"
+                " nothing of this one is kept; run it again"
             ) from error
         first = run["run_id"] if run.get("previous_run_id") else None
         rest = iter(findings)
@@ -83,7 +83,7 @@ def _first_runs(
     run: Mapping[str, Any],
     findings: Sequence[Mapping[str, Any]],
 ) -> dict[_Key, str]:
-    """Return in which run those of the findings were found first that are not new."""
+    """Return, for findings that are not new, the run that found them first."""
     previous = run.get("previous_run_id")
     if previous is None:
         return {}
@@ -99,11 +99,11 @@ def _first_runs(
 
 
 class Overtaken(ReliableMQError):
-    """Two increments went on from one run; the other one ended first, and this one never was."""
+    """Another increment has continued the same run and ended first, so this one is discarded."""
 
 
 def last_increment(url: str, prefix: str) -> dict[str, Any] | None:
-    """Return the row of the increment that no other one follows; None: there is none."""
+    """Return the row of the last increment: the one that no other follows. None: there is none."""
     runs = run_table(MetaData(), prefix)
     later = runs.alias()
     is_last = ~exists().where(later.c.previous_run_id == runs.c.run_id)
@@ -120,7 +120,7 @@ def last_increment(url: str, prefix: str) -> dict[str, Any] | None:
 
 
 def remembered_topics(url: str, prefix: str) -> frozenset[str]:
-    """Return the topics that the newest run took as managed; none where there was no run."""
+    """Return the topics that the newest run took as managed; empty if there was no run."""
     runs = run_table(MetaData(), prefix)
     newest = select(runs.c.managed).where(runs.c.managed.is_not(None))
     engine = open_engine(url)
@@ -135,9 +135,9 @@ def remembered_topics(url: str, prefix: str) -> frozenset[str]:
 
 
 def let_retention_pass(urls: Iterable[str], prefix: str, seen: datetime) -> None:
-    """Let retention remove what changed before `seen`, in all databases, and nothing else.
+    """Let retention remove only rows that changed before `seen`, in all databases.
 
-    Done behind the run's row: whoever dies between them only keeps retention back for longer.
+    It is done after the run's row. If the process dies in between, retention only waits longer.
     """
     for url in urls:
         duties = retention_table(MetaData(), prefix)
@@ -153,9 +153,9 @@ def let_retention_pass(urls: Iterable[str], prefix: str, seen: datetime) -> None
 
 
 def forget(urls: Iterable[str], prefix: str, now: datetime) -> int:
-    """Let retention go on as before the first increment; return in how many databases it waited.
+    """Let retention work without reconciliation again; return in how many databases it waited.
 
-    Audited in the same transaction.
+    The audit is written in the same transaction.
     """
     freed = 0
     for url in urls:
@@ -177,7 +177,7 @@ def forget(urls: Iterable[str], prefix: str, now: datetime) -> int:
 
 
 def recorded_runs(url: str, prefix: str, run_ids: Collection[str]) -> set[str]:
-    """Return those of `run_ids` that have a row: these runs are whole."""
+    """Return those of `run_ids` that have a row: these runs are complete."""
     runs = run_table(MetaData(), prefix)
     engine = open_engine(url)
     try:
