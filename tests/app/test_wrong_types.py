@@ -79,7 +79,7 @@ def test_names_of_groups_that_can_be_read_once_only_are_refused(mq: ReliableMQ) 
         ({"required_groups": (name for name in ["payments"])}, "a tuple of names is needed"),
         ({"required_groups": 5}, "a tuple of names is needed"),
         ({"tag": None}, "tag=None: it must be text"),
-        ({"content_type": 5, "payload": "text"}, "content type 5 is no text"),
+        ({"content_type": 5, "payload": "text"}, "content type 5 is not a text"),
         ({"message_id": 5}, "message_id 5 must have 32 characters"),
         ({"delay": timedelta.max}, "more than a hundred years ahead"),
     ],
@@ -96,7 +96,7 @@ def test_what_is_said_of_a_message_is_refused_where_it_is_sent(
 
 @pytest.mark.parametrize("payloads", [None, 5])
 def test_payloads_that_are_no_list_are_refused(mq: ReliableMQ, payloads: Any) -> None:
-    with mq.transaction() as tx, pytest.raises(UsageError, match="is no list of payloads"):
+    with mq.transaction() as tx, pytest.raises(UsageError, match="is not a list of payloads"):
         tx.send_many("orders", payloads)
 
 
