@@ -195,13 +195,13 @@ def test_a_transaction_neither_waits_for_nor_fails_with_a_broker_that_is_away(
     ("given", "says"),
     [
         ({"database": ""}, "no database is set"),
-        ({"database": "not a url"}, "is no SQLAlchemy URL"),
+        ({"database": "not a url"}, "is not an SQLAlchemy URL"),
         ({"database": "postgresql://u:pa55@h:abc/db"}, "a port is a number from 1 to 65535"),
         ({"database": "sqlite:///:memory:"}, "an SQLite database in memory is gone with its"),
         ({"database": "sqlite:///file::memory:?uri=true"}, "an SQLite database in memory is gone"),
         (
             {"database": "sqlite:///file:shared?mode=memory&cache=shared&uri=true"},
-            "an SQLite database in memory is gone with its connection; give a file",
+            "an SQLite database in memory is lost with its connection; use a file",
         ),
         ({"database": "sqlite:///file:/x?vfs=memdb&uri=true"}, "an SQLite database in memory is"),
         *(

@@ -139,7 +139,7 @@ def test_effect_log_and_own_messages_of_a_handler_lie_in_its_database(shop: Reli
         ({"": "sqlite:///b.db"}, "is no name for one"),
         ({"billing": "sqlite:///./a.db"}, "'main' and 'billing' are one"),
         ({"billing": ""}, "'billing' has no URL"),
-        ({"billing": "nonsense"}, "is no SQLAlchemy URL"),
+        ({"billing": "nonsense"}, "is not an SQLAlchemy URL"),
         ({"billing": 5}, "setting databases.billing"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_database_that_we_know_cannot_be_registered_as_another(name: str) -> N
 
 
 def test_the_drivers_of_another_dialect_are_refused() -> None:
-    with pytest.raises(UsageError, match="no drivers of the dialect 'mammoth'"):
+    with pytest.raises(UsageError, match="not drivers of the dialect 'mammoth'"):
         register_like_postgresql("mammoth", driver="mammoth+x", async_driver="elephant+x")
 
 
