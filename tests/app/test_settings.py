@@ -55,7 +55,7 @@ def test_an_address_that_cannot_be_a_broker_is_refused_before_it_is_needed(broke
     [
         ({"redis": "there:6379"}, "redis='there:6379' is no Redis URL: one begins with redis://"),
         ({"broker": "embedded:"}, "broker='embedded:DIR' needs a directory for the store"),
-        ({"leases": 5}, "leases=5 is no function without arguments that opens a LeaseStore: 5 is"),
+        ({"leases": 5}, "leases=5 is not a function without arguments that opens a LeaseStore: 5 is"),
         ({"leases": lambda url: url}, "a missing argument: 'url'|argument: 'url'"),
     ],
 )

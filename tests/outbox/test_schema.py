@@ -189,7 +189,7 @@ def test_a_caller_says_what_its_bytes_are(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"name": "no name"}, "schema 'no name': 1..64 of"),
+        ({"name": "no name"}, "schema 'no name': use 1..64"),
         ({"name": "a", "version": 0}, "version=0 is not 1"),
         ({"name": "a", "version": -1}, "version=-1 is not 1"),
         ({"name": "a", "version": 3, "upgrades": {1: rename}}, "start at .1."),

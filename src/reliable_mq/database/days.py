@@ -14,8 +14,8 @@ DAY_SECONDS = 86_400
 DAYS_AHEAD = 3
 """The partition of a day is made this number of days before."""
 DAYS_SPARED = 2.0
-"""Days after the due day of a partition. If the partition could not be dropped by then, its rows are
-removed one by one. The obstacle is an unsettled stub."""
+"""Days after the due day of a partition. If it could not be dropped by then, its rows are removed
+one by one. The obstacle is an unsettled stub."""
 
 
 class Day(msgspec.Struct, frozen=True, order=True):

@@ -7,7 +7,7 @@ SQLAlchemy's events do not fit. A connection's "commit" event comes before the C
 inside a connection's transaction calls `after_commit` before anything is committed.
 
 A handover is a hint, not a fact: the relay reads the stubs back before it sends them. So stubs
-that a savepoint rolled back do no harm. After a COMMIT without an answer, stubs are handed over, too.
+that a savepoint rolled back do no harm. After an unanswered COMMIT, stubs are handed over, too.
 """
 
 import logging

@@ -220,8 +220,8 @@ def register_like_postgresql(name: str, *, driver: str, async_driver: str) -> No
 
     For dialects that are derived from SQLAlchemy's PostgreSQL dialect (CockroachDB's, say). The
     database gets PostgreSQL's statements, types and indexes, and its errors are read as
-    PostgreSQL's SQLSTATEs. It must have advisory locks. Without NOTIFY, relays search by themselves. It has no
-    partitions by day. `testing.database_contract` tests whether it can keep the promises.
+    PostgreSQL's SQLSTATEs. It must have advisory locks. Without NOTIFY, relays search by
+    themselves. It has no partitions by day. Test it with `testing.database_contract`.
 
     Args:
         name: the beginning of its URLs: "cockroachdb".
