@@ -50,8 +50,8 @@ async def other_wrong_session(key: str, session: Session) -> None: ...
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (two_sessions, "'one' and 'other' would get the same"),
-        (two_calls, "'one' and 'other' would get the same"),
+        (two_sessions, "'one' and 'other' have the same type"),
+        (two_calls, "'one' and 'other' have the same type"),
         (bare_session, "'session' must not be positional-only"),
         (wrong_session, "a def takes a Session"),
         (other_wrong_session, "an async def takes an AsyncSession"),
@@ -114,7 +114,7 @@ def test_a_result_may_be_as_large_as_a_mebibyte_with_its_quotes() -> None:
     ],
 )
 def test_a_number_that_json_does_not_know_is_no_result(result: Any) -> None:
-    with pytest.raises(UsageError, match="JSON knows no NaN and no infinity"):
+    with pytest.raises(UsageError, match="JSON has no NaN and no infinity"):
         returns(Any).encode(result)
 
 
@@ -127,7 +127,7 @@ def test_a_null_that_was_meant_is_a_result(result: Any) -> None:
 def test_a_result_that_was_not_stored_or_has_another_type_by_now_is_told() -> None:
     with pytest.raises(UsageError, match="could not be stored"):
         returns(str).decode(None)
-    with pytest.raises(UsageError, match="does not read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         returns(int).decode(b'"text"')
 
 
