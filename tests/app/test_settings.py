@@ -92,7 +92,7 @@ def test_leases_that_opened_something_else_are_told_at_the_start(tmp_path: Path)
     def pay(order: dict[str, int]) -> None: ...
 
     mq.create_tables()
-    with pytest.raises(ConfigurationError, match="leases= opened 5, which is no LeaseStore"):
+    with pytest.raises(ConfigurationError, match="leases= opened 5, which is not a LeaseStore"):
         mq.start()
     mq.close()
 
