@@ -80,7 +80,7 @@ def test_a_closed_topic_is_named_and_opened_by_a_person(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--for", "2h"), "which topic?"),
+        (("--for", "2h"), "no topic is named"),
         (("orders", "--for", "2h", "--end"), "give one of --until, --for and --end"),
         (("orders", "--for", "soon"), "--for takes a duration"),
         (("orders", "--until", "2020-01-01"), "a time to come is needed"),

@@ -233,7 +233,9 @@ def test_a_password_that_is_not_encoded_is_shown_by_no_refusal_and_no_traceback(
     scheme: str, login: str, password: str, rest: str
 ) -> None:
     """It may be read as a host, a port, a path, or the name of an option."""
-    with pytest.raises(ConfigurationError, match=r"is not a Redis URL: (it must|write) ") as refused:
+    with pytest.raises(
+        ConfigurationError, match=r"is not a Redis URL: (it must|write) "
+    ) as refused:
         servers_of(f"{scheme}{login}{password}@{rest}", timeout=0.5)
     text = "".join(traceback.format_exception(refused.value))
     assert not re.search("s3|crt|℀", text), text
