@@ -51,7 +51,7 @@ SHORT_HEADER_SIZE = 64 * 1024  # bytes; a JSON header up to this size has no mor
 ROWS_MAX = 10_000  # of topics or groups in one request that creates them
 TABLE_SIZE_MAX = 64 * 1024 * 1024  # characters of a broker's table of topics, or of its groups
 # Offsets that a broker keeps: each counts 1, and each pair of a topic and a group counts more
-# (TOPIC_OFFSETS_COST). That bounds their memory, 90 bytes for each, and the time to write them.
+# (TOPIC_OFFSETS_COST). That bounds memory, about 90 bytes for each, and the time to write them.
 OFFSETS_SIZE_MAX = 4_000_000  # committed ones
 PULLED_SIZE_MAX = 1_000_000  # offsets of pulls by groups; not saved
 TOPIC_OFFSETS_COST = 8

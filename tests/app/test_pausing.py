@@ -83,7 +83,7 @@ def test_a_closed_topic_is_named_and_opened_by_a_person(
         (("--for", "2h"), "no topic is named"),
         (("orders", "--for", "2h", "--end"), "give one of --until, --for and --end"),
         (("orders", "--for", "soon"), "--for takes a duration"),
-        (("orders", "--until", "2020-01-01"), "a time to come is needed"),
+        (("orders", "--until", "2020-01-01"), "a future time is needed"),
         (("not legal!",), "topic"),
         (("--app", "shop:mq"), "give either --app MODULE:OBJECT or --db URL"),
     ],

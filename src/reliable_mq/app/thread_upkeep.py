@@ -216,7 +216,7 @@ class ResendControl:
         for database in self._databases.values():
             now = database.clock.measured_now()
             if until is not None and (until.tzinfo is None or until.timestamp() <= now):
-                raise UsageError(f"until={until}: a time to come is needed, with its time zone")
+                raise UsageError(f"until={until}: a future time is needed, with its time zone")
             seconds = None if until is None else until.timestamp()
             topics_of(database).pause(topic, seconds, actor(), note, now)
 

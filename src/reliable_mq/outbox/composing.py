@@ -22,7 +22,7 @@ from reliable_mq.trace_context import trace_properties, with_context
 _ID_LENGTH = 32
 _LEGAL_ID = re.compile(f"[0-9A-Za-z_-]{{{_ID_LENGTH}}}")
 
-_SOME_TOPIC = NOTICE_TOPIC_PREFIX + "0" * 16  # as long as the topic that is really sent
+_SOME_TOPIC = NOTICE_TOPIC_PREFIX + "0" * 16  # as long as every topic of notices
 _ADDED_SIZE_MAX = 1_024
 """Bytes that a signature, brokers and their retries add to the properties."""
 _FEW_GROUPS = 16  # their names cannot be too long for a record's properties

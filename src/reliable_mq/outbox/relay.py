@@ -381,7 +381,7 @@ class Relay:
         if any(list(lane) != sorted(lane, key=_row) for lane in self._lanes.values()):
             raise InvariantBroken("a lane is in the order of its rows")
         if any(each.until < self._lease_due for each in held):
-            raise InvariantBroken("a lease in a lane ends before somebody looks at it")
+            raise InvariantBroken("a lease in a lane ends before `_lease_due`")
 
 
 def _row(entry: _Held) -> int:
