@@ -195,8 +195,8 @@ class ReliableMQ(Declaring, TablesAndHealth):
     def producer(self) -> Producer:
         """Sends at once, without a stub. A send to a managed topic warns, raises or is allowed.
 
-        A topic is managed if it was declared by `topic`, if a transaction of this application sends
-        to it, or if a consumer of this application reads it.
+        A managed topic was declared by `topic`. Also managed: topics to which a transaction of this
+        application sends, and topics that its consumers read.
         """
         if self._producer is None:
             policy = self.settings.send_outside_transaction

@@ -172,9 +172,9 @@ class Declaring:
             compare: parameters that must be the same when a key is used again, or a function.
             window: how long a result is kept. Default 1 day.
 
-        The decorated function raises `KeyInvalid` if there is no key, `KeyReused` if `compare`
-        differs, `CallRunning` if a call with this key is running, and `UsageError` if it is called
-        inside that call.
+        The decorated function raises `KeyInvalid` if there is no key, and `KeyReused` if `compare`
+        differs. It raises `CallRunning` if a call with this key is running, but `UsageError` inside
+        that call.
 
         Raises:
             UsageError: a parameter has a wrong type, or the result cannot be stored.

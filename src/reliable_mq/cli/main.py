@@ -3,9 +3,9 @@
 Receives the command line; passes it to the verb's module. A broker must not wait for the import of
 Spark or SQLAlchemy. So this file knows only a verb's name, module and help line.
 
-A verb's module has either `command`, a function for typer, or `app`, a `typer.Typer` whose commands
-become `reliable-mq VERB COMMAND` (a single command becomes the verb itself). Beside `command`, it
-may have a `command_class`.
+A verb's module has either `command`, a function for typer, or `app`, a `typer.Typer`. The commands
+of an `app` become `reliable-mq VERB COMMAND`; a single command becomes the verb itself. Beside
+`command`, the module may have a `command_class`.
 
 Exit codes: 0 done, 1 failed, 2 bad usage. An error that is not a bug is one line on stderr.
 """

@@ -107,9 +107,9 @@ class Databases(Mapping[str, Database]):
     def name_of(self, bound: Session | AsyncSession | Connection | AsyncConnection) -> str:
         """Return the name of the database that a session or connection is bound to.
 
-        The answer is the first name if it is bound to no engine, to several, or to an engine with
-        another URL of one of our databases. The outbox checks exactly before a write, see
-        `SameDatabase`.
+        The first name is returned if it is bound to no engine or to several. The same is true for
+        an engine with another URL of one of our databases. The outbox checks exactly before a
+        write, see `SameDatabase`.
         """
         engine = _engine_of(bound)
         first = next(iter(self._urls))

@@ -87,9 +87,9 @@ def drop_lost_transactions(engine: Engine) -> None:
     """Drop a connection when a MySQL server has rolled back its transaction by itself.
 
     After a deadlock the server has rolled everything back, and the next statement begins a new
-    transaction. A caller that handles the error and continues would commit the rest of an effect,
-    without the stub or the CONSUMED row that was written before. So the connection is dropped:
-    every statement raises until the transaction is rolled back, as in PostgreSQL.
+    transaction. If a caller handled the error and continued, its commit would lack the stub or the
+    CONSUMED row that was written before. So the connection is dropped: every statement raises until
+    the transaction is rolled back, as in PostgreSQL.
     """
     if not event.contains(engine, "handle_error", _drop_when_lost):
         event.listen(engine, "handle_error", _drop_when_lost)

@@ -3,8 +3,8 @@
 Receives rows as dictionaries; returns which of them are ours. The primary key decides: an insert
 waits for an open transaction that has inserted the same key. PostgreSQL and SQLite skip existing
 rows by ON CONFLICT. MySQL and MariaDB have no such clause. (INSERT IGNORE also cuts text that is
-too long, and two messages become one.) But there, a failed statement leaves the transaction intact,
-so the failure is the answer.
+too long, and two messages become one.) There, a failed statement leaves the transaction intact, so
+the failure is the answer.
 """
 
 from collections.abc import Sequence

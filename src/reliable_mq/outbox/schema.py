@@ -119,8 +119,8 @@ def schema(
 
     Its messages carry name and version in their content type. A handler that asks for the class
     gets older messages upgraded, step by step, before they are validated. A message of a newer
-    version counts as a failed attempt and is tried again later, so that a worker with newer code
-    may get it. A message of another schema, or older than all upgrades, becomes a dead letter.
+    version counts as a failed attempt and is tried again later: a worker with newer code may get
+    it. A message of another schema, or older than all upgrades, becomes a dead letter.
 
         @schema("order.placed", version=2, upgrades={1: lambda old: {**old, "currency": "EUR"}})
         class OrderPlaced(BaseModel): ...

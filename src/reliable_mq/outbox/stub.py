@@ -206,9 +206,9 @@ def over_state(groups: tuple[GroupView, ...]) -> DueState | None:
 def due_state(stub: Stub, groups: tuple[GroupView, ...]) -> DueState:
     """Decide about a stub that is UNCONFIRMED, below the maximum and past its resend time.
 
-    A stub without a position is sent. Otherwise it is sent when every required group has consumed
-    it or has passed it without a live attempt, and at least one has not consumed it (design,
-    section 2). A group that gave it up is not waited for, but receives a resend for the others.
+    A stub without a position is sent. Otherwise it is sent under two conditions (design, section
+    2). At least one required group has not consumed it. Every such group has passed it, and has no
+    live attempt. A group that gave it up is not waited for, but receives a resend for the others.
 
     Args:
         stub: the stub.
