@@ -65,9 +65,7 @@ class UsageError(ReliableMQError):
 
 def closed_meanwhile(what: str = "client") -> "ConnectionLost":
     """Return the error for a client that is closed while a caller waits for its answer."""
-    return ConnectionLost(
-        f"this {what} was closed before the answer came: the request may still take effect"
-    )
+    return ConnectionLost(f"this {what} was closed meanwhile: the request may still take effect")
 
 
 def closed(what: str) -> UsageError:

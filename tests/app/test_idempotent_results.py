@@ -311,7 +311,7 @@ def test_what_cannot_work_is_refused_when_it_is_declared(bank: Bank) -> None:
         (plain, {"key": "request", "window": timedelta(-1)}, "must be positive"),
         (plain, {"key": "request", "window": 60}, "window=60: a timedelta is needed"),
         (plain, {"key": None}, "key=None is not a parameter or a function"),
-        (plain, {"key": "request", "scope": "x" * 128}, "no name of 1..127"),
+        (plain, {"key": "request", "scope": "x" * 128}, "must have 1..127"),
         (yields, {"key": "request"}, "it yields"),
         (unknown, {"key": "request"}, "a result of type"),
         (wrong, {"key": "request"}, "an async def takes an AsyncSession"),

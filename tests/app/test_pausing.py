@@ -126,7 +126,7 @@ def test_the_same_in_code(url: str, tmp_path: Path) -> None:
     ]
     assert json.loads(rows[0].detail)["note"] == "repair"
     for wrong in (later - timedelta(hours=2), later.replace(tzinfo=None)):
-        with pytest.raises(UsageError, match="a time to come"):
+        with pytest.raises(UsageError, match="a future time is needed"):
             mq.resending.pause("orders", until=wrong)
     with pytest.raises(ConfigurationError):
         mq.resending.pause("")
