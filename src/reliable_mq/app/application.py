@@ -255,7 +255,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
     def resend_once(self) -> dict[str, dict[str, int]]:
         """Read all waiting notices, run each database's scheduler once; return counts.
 
-        Alerts run once, too: `stuck` counts stubs, `digests` the digests that were told, and
+        Alerts run once, too: `stuck` counts stubs, `digests` the digests that were sent, and
         `digests_failed` the failed ones.
 
         Raises:

@@ -34,9 +34,9 @@ def send_what_is_due(db: str, broker: str, prefix: str) -> int:
 
 
 def tell_what_is_due(db: str, prefix: str) -> tuple[int, int]:
-    """Let this process's notifiers tell waiting escalations; return digests told, digests failed.
+    """Let this process's notifiers send waiting escalations; return digests sent, digests failed.
 
-    If a digest fails now, the next process that runs the notifier tells it. The log notifier is
+    If a digest fails now, the next process that runs the notifier sends it. The log notifier is
     left out: its lines belong in the application's log.
     """
     mq = _application(db, prefix)

@@ -1,7 +1,7 @@
 """The tables of escalations, alerts, notifiers, duties and the audit. Only their shape.
 
 Statements are in `sql_escalations` (what a person must know), `sql_stuck` (the search for stuck
-stubs), `sql_alerts` (which notifiers told it), `sql_audit` (changes by hand or by repair).
+stubs), `sql_alerts` (which notifiers reported it), `sql_audit` (changes by hand or by repair).
 """
 
 from sqlalchemy import (
@@ -60,10 +60,10 @@ def escalation_table(metadata: MetaData, prefix: str) -> Table:
 
 
 def alert_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>alert`: each row is an escalation that a notifier has told, or is telling.
+    """Return `<prefix>alert`: each row is an escalation that a notifier has sent, or is sending.
 
-    `state` is an `AlertState`. The rows of one `digest_id` are told together. If it is unknown
-    whether they arrived, they are told together again.
+    `state` is an `AlertState`. The rows of one `digest_id` are sent together. If it is unknown
+    whether they arrived, they are sent together again.
     """
     name = f"{prefix}alert"
     if name in metadata.tables:
@@ -86,8 +86,8 @@ def alert_table(metadata: MetaData, prefix: str) -> Table:
 def notifier_table(metadata: MetaData, prefix: str) -> Table:
     """Return `<prefix>notifier`: one row for each notifier, shared by all processes.
 
-    The process that tells is its `owner` until `lease_until`. `digest_id` is the digest that is
-    being told since `digest_time`. `next_time` is when the next attempt or digest may begin.
+    The process that sends is its `owner` until `lease_until`. `digest_id` is the digest that is
+    being sent since `digest_time`. `next_time` is when the next attempt or digest may begin.
     """
     name = f"{prefix}notifier"
     if name in metadata.tables:

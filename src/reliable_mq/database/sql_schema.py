@@ -166,7 +166,7 @@ def _missing_indexes(
 
 @contextmanager
 def alone(connection: Connection, prefix: str) -> Iterator[None]:
-    """Keep other processes from changing these tables; the lock ends with the connection at last.
+    """Keep other processes from changing these tables; the lock ends with the connection.
 
     SQLite has no such lock. There a transaction excludes the others, so related changes must be one
     transaction. Ends the transaction that is open on the connection.
