@@ -137,7 +137,7 @@ CALL = KeyedCall("scope", "digest", "k-1", "print", "token", 60.0)
 def test_a_call_that_runs_says_when_to_ask_again_and_a_reused_key_is_refused() -> None:
     known = keyed(pay)
     known.refuse(CallFound(CallDecision.RUN), CALL)
-    with pytest.raises(CallRunning, match="'k-1' runs") as soon:
+    with pytest.raises(CallRunning, match="'k-1' is running") as soon:
         known.refuse(CallFound(CallDecision.RUNNING, wait=0.0), CALL)
     assert soon.value.retry_after == 0.05
     with pytest.raises(CallRunning) as later:

@@ -73,12 +73,11 @@ class Declaring:
         """Register the decorated function as the handler of a consumer group.
 
         The function's effect in the database and the row that says CONSUMED are one commit: the
-        effect happens exactly once per message and group. The function's parameters are filled by
-        their annotations. A `Session` (in an `async def`: an `AsyncSession`) has a transaction that
-        is committed when the function returns. A `ReceivedMessage` is the message. Any other
-        parameter is the payload: a pydantic model, dataclass, dict, str or bytes. A `def` runs in a
-        thread, an `async def` as a task. A statement or call that would end the session's
-        transaction raises `UsageError` in the function; it may use savepoints.
+        effect happens exactly once per message and group. Parameters are filled by annotation. A
+        `Session` (in an `async def`: an `AsyncSession`) is committed when the function returns. A
+        `ReceivedMessage` is the message. Any other parameter is the payload: a pydantic model,
+        dataclass, dict, str or bytes. A `def` runs in a thread, an `async def` as a task. To end
+        the session's transaction raises `UsageError` in the function; it may use savepoints.
 
         Raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters; any other
         exception is a failed attempt.
@@ -87,18 +86,15 @@ class Declaring:
             topic: the topic.
             group: the consumer group; each group has one handler.
             tag: "*", or tags joined by "||". Default "*".
-            ordered: messages with one ordering key are handled one at a time and in order. Default
-                True.
+            ordered: messages with one ordering key are handled one at a time, in order (default).
             batch: handle up to this many messages in one database transaction. Default 1. If one
                 of them fails, all are rolled back and called again, each behind a savepoint. So
                 with more than 1, keep the effects in the session, or set `log_receipt`. Messages
                 of a batch in which a process died are called alone from then on.
-            max_attempts: attempts before a message is a dead letter; deaths of the process count.
-                Default 16.
+            max_attempts: attempts before a message is a dead letter; also deaths of the process.
             log_receipt: commit a RECEIVED row before the function runs. Use it for effects outside
                 of this database: after a crash, `message.in_doubt` is set. Default False.
-            lease: seconds that a claim lasts without a renewal; below `duplicate_window`. Default:
-                the setting for the lease of claims.
+            lease: seconds that a claim lasts without a renewal; below `duplicate_window`.
             concurrency: the most calls that run at once.
             database: the name of the database for its effects, its session, its consume log and
                 the messages that it sends. Default "main".
