@@ -260,7 +260,9 @@ def test_a_decimal_that_would_not_read_is_refused_as_a_result(
         return result
 
     give.__annotations__["return"] = annotation
-    with pytest.raises(UsageError, match=r"cannot be stored, it could not be read:[^:]*finite number"):
+    with pytest.raises(
+        UsageError, match=r"cannot be stored, it could not be read:[^:]*finite number"
+    ):
         bank.mq.idempotent(key="request")(give)("r-1")
     assert bank.effects() == []
 

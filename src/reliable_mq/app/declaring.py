@@ -76,8 +76,8 @@ class Declaring:
         effect happens exactly once per message and group. Parameters are filled by annotation. A
         `Session` (in an `async def`: an `AsyncSession`) is committed when the function returns. A
         `ReceivedMessage` is the message. Any other parameter is the payload: a pydantic model,
-        dataclass, dict, str or bytes. A `def` runs in a thread, an `async def` as a task. To end
-        the session's transaction raises `UsageError` in the function; it may use savepoints.
+        dataclass, dict, str or bytes. A `def` runs in a thread, an `async def` as a task. An
+        end of the session's transaction in the function raises `UsageError`; savepoints are free.
 
         Raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters; any other
         exception is a failed attempt.
@@ -91,7 +91,7 @@ class Declaring:
                 of them fails, all are rolled back and called again, each behind a savepoint. So
                 with more than 1, keep the effects in the session, or set `log_receipt`. Messages
                 of a batch in which a process died are called alone from then on.
-            max_attempts: attempts before a message is a dead letter; also deaths of the process.
+            max_attempts: attempts before a message is a dead letter; deaths of the process count.
             log_receipt: commit a RECEIVED row before the function runs. Use it for effects outside
                 of this database: after a crash, `message.in_doubt` is set. Default False.
             lease: seconds that a claim lasts without a renewal; below `duplicate_window`.
