@@ -76,8 +76,8 @@ class Declaring:
         effect happens exactly once per message and group. Parameters are filled by annotation. A
         `Session` (in an `async def`: an `AsyncSession`) is committed when the function returns. A
         `ReceivedMessage` is the message. Any other parameter is the payload: a pydantic model,
-        dataclass, dict, str or bytes. A `def` runs in a thread, an `async def` as a task. An
-        end of the session's transaction in the function raises `UsageError`; savepoints are free.
+        dataclass, dict, str or bytes. A `def` runs in a thread, an `async def` as a task. The
+        function may use savepoints, but ending the session's transaction raises `UsageError`.
 
         Raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters; any other
         exception is a failed attempt.
