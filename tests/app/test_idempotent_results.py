@@ -308,7 +308,7 @@ def test_what_cannot_work_is_refused_when_it_is_declared(bank: Bank) -> None:
 
     refused: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
         (plain, {"key": "id"}, "key='id' is not a parameter; use request"),
-        (plain, {"key": "request", "compare": "amount"}, "compare='amount' is none"),
+        (plain, {"key": "request", "compare": "amount"}, "compare='amount' is not a parameter"),
         (plain, {"key": "request", "window": timedelta(0)}, "must be positive"),
         (plain, {"key": "request", "window": timedelta(-1)}, "must be positive"),
         (plain, {"key": "request", "window": 60}, "window=60: a timedelta is needed"),
