@@ -5,17 +5,17 @@ Read the packages in the order in which a message passes them, see ARCHITECTURE.
      1  outbox                a business transaction commits a stub, the relay sends it
      2  client                messages and subscriptions become commands for a broker
      3  wire                  commands and records become bytes, and back
-     4  name_server           where is which topic
-     5  broker_core.requests  a command becomes a record and a reply that waits for it
-     6  broker_core.store     a record is kept
+     4  name_server           maps topics to brokers
+     5  broker_core.requests  a command becomes a record, and a reply that waits for it
+     6  broker_core.store     a record is stored
      7  broker_core.dispatch  a durable record becomes visible
-     8  broker_core.delivery  a record goes out, when it is due
+     8  broker_core.delivery  a record is delivered when it is due
      9  idempotency           a delivery has its effect once
-    10  resend                what nobody confirmed is sent again, or a person is told
+    10  resend                an unconfirmed stub is sent again, or a person is informed
     11  reconcile             three ledgers, one verdict per message and consumer group
 
-What an application needs is here; it is imported when it is first used, because a broker must not
-wait for a database library.
+This module has the names that an application needs. Each is imported at its first use, because a
+broker must not wait for a database library.
 """
 
 from importlib import import_module

@@ -1,9 +1,8 @@
-"""Structs that values are read into: msgspec looks at them when their module is imported.
+"""Structs that are decoded: msgspec prepares them when their module is imported.
 
-Receives a struct; hands it on as it is. What msgspec has to know of a struct it finds out when it
-first reads one, and by Python code, so another thread may come in between. That thread then takes
-what is half known for whole, and the process ends with SIGSEGV (msgspec 0.22.0). At the time of its
-import nobody else knows the struct.
+Receives a struct; returns it unchanged. Otherwise msgspec prepares a struct at its first use, by
+Python code, so another thread may interrupt it. That thread uses the half-prepared facts, and the
+process ends with SIGSEGV (msgspec 0.22.0). During the import, no other thread has the struct.
 """
 
 from typing import TypeVar
@@ -14,6 +13,6 @@ Kind = TypeVar("Kind", bound=type[msgspec.Struct])
 
 
 def decodable(kind: Kind) -> Kind:
-    """Let msgspec look at a struct, and at those within it, before any thread reads one."""
+    """Let msgspec prepare a struct, and the structs in it, before any thread decodes one."""
     msgspec.json.Decoder(kind)
     return kind

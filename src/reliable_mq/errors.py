@@ -1,38 +1,38 @@
 """Every error of this package, drawn as one tree. It answers: whose fault, and may I try again?
 
     ReliableMQError
-    ├── UsageError             yours; the call can never work as it is
+    ├── UsageError             yours; the call can never work like this
     │   ├── ConfigurationError     yours; a setting is wrong, the text says which and what to do
-    │   ├── ForkedClient           yours; a client was used in another process than made it
-    │   └── ApplicationBroken      yours; a module raised something when it was imported
-    ├── MessageRefused         yours; the message breaks a limit or names something illegal
-    │   └── NoTimers               the broker is too old to show a message at a given time
+    │   ├── ForkedClient           yours; a client was used in another process than its own
+    │   └── ApplicationBroken      yours; a module raised an error during its import
+    ├── MessageRefused         yours; the message breaks a limit or has an illegal name
+    │   └── NoTimers               the broker is too old to deliver a message at a given time
     ├── CallRefused            an idempotent function was not called
-    │   ├── KeyInvalid             yours; what should be its key is none
-    │   ├── KeyReused              yours; the key stands for another request
-    │   └── CallRunning            theirs; a call with this key runs, try again
+    │   ├── KeyInvalid             yours; the value cannot be a key
+    │   ├── KeyReused              yours; the key belongs to another request
+    │   └── CallRunning            theirs; a call with this key is running, try again
     ├── Unavailable            theirs; nothing is wrong with the call, try again
-    │   ├── ConnectionLost         the peer went away
+    │   ├── ConnectionLost         the peer closed the connection, or it broke
     │   ├── RequestTimeout         no answer in time; it may or may not have happened
-    │   │   └── ReplyTimeout           the request was stored, nobody replied in time
-    │   ├── TooManyInFlight        yours or theirs; you send faster than brokers take it
+    │   │   └── ReplyTimeout           the request was stored, no consumer replied in time
+    │   ├── TooManyInFlight        yours or theirs; you send faster than brokers accept
     │   ├── NotSent                an earlier message of the same queue failed; this one waits
     │   ├── HalfRolledBack         a check-back ended a half; run its transaction again
     │   └── NoRoute                the name servers know no broker for the topic (yet)
     ├── RemoteError            the peer answered with a code and a remark
-    │   ├── BrokerBusy             theirs; too much to do just now, try again
-    │   ├── NotPermitted           yours; these credentials, or anybody's, may not do that
+    │   ├── BrokerBusy             theirs; the broker is overloaded now, try again
+    │   ├── NotPermitted           yours; these credentials, or any credentials, may not do that
     │   ├── NotFound               yours; there is no such topic, group, or message
     │   │   └── FoundNowhere           … at any broker of the cluster
-    │   └── Refused                yours; the request is nothing that the peer takes
-    ├── ProtocolError          theirs; the bytes are not what the protocol says
-    │   ├── FrameError             a frame that cannot be cut from the stream
-    │   └── RecordError            bytes that are no stored record
-    ├── LeaseLost              yours; handling took longer than its lease, it comes again
+    │   └── Refused                yours; the peer never accepts such a request
+    ├── ProtocolError          theirs; the bytes break the protocol
+    │   ├── FrameError             a frame cannot be separated from the stream
+    │   └── RecordError            the bytes are not a stored record
+    ├── LeaseLost              yours; handling took longer than its lease, it is delivered again
     ├── AddressRefused         the system does not let us listen there; the text says why
     ├── StoreError             the store directory cannot be used
-    │   ├── StoreInUse             another process holds it
-    │   └── StoreCorrupt           a file says what it cannot say; names file and offset
+    │   ├── StoreInUse             another process uses it
+    │   └── StoreCorrupt           a file has impossible content; the text names file and offset
     └── InvariantBroken        ours; a bug, please report it
 
 `retryable` on the class says whether the same call may succeed later.
@@ -42,17 +42,17 @@ _QUERY_NOT_FOUND = 22
 
 
 def words_of(error: BaseException) -> str:
-    """Return the type and the text of an error, also of one whose text cannot be had."""
+    """Return the type and the text of an error, even if its text cannot be read."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - of the error's own making
-        return f"{type(error).__name__}, which does not say what it is"
+    except Exception:  # noqa: BLE001 - the error's own __str__ may raise anything
+        return f"{type(error).__name__}, whose text cannot be read"
 
 
 class ReliableMQError(Exception):
     """Something in reliable_mq went wrong.
 
-    `tries` says of a message that could not be sent how many requests were made for it.
+    `tries`: how many requests were made for a message that could not be sent. Default 0.
     """
 
     retryable = False
@@ -60,18 +60,16 @@ class ReliableMQError(Exception):
 
 
 class UsageError(ReliableMQError):
-    """The call can never work as it is."""
+    """The call can never work like this."""
 
 
 def closed_meanwhile(what: str = "client") -> "ConnectionLost":
-    """Return what is raised when a client is closed while somebody waits for what it was asked."""
-    return ConnectionLost(
-        f"this {what} was closed meanwhile: what was asked may be done all the same"
-    )
+    """Return the error for a client that is closed while a caller waits for its answer."""
+    return ConnectionLost(f"this {what} was closed meanwhile: the request may still take effect")
 
 
 def closed(what: str) -> UsageError:
-    """Return what is raised when a "client" or "consumer" is used after its end."""
+    """Return the error for a "client" or "consumer" that is used after its end."""
     return UsageError(f"this {what} is closed: make a new one")
 
 
@@ -80,13 +78,13 @@ class ConfigurationError(UsageError):
 
 
 class ForkedClient(UsageError):
-    """A client was used in a forked process. Connections cannot be shared: make a client there."""
+    """A client was used in a forked process. Make a new client there: it cannot be shared."""
 
 
 class ApplicationBroken(UsageError):
-    """The module of an application raised something when it was imported.
+    """The module of an application raised an error during its import.
 
-    `own` is what it raised, with a traceback that begins in that module.
+    `own` is that error, with a traceback that begins in the module.
     """
 
     def __init__(self, text: str, own: BaseException) -> None:
@@ -95,11 +93,11 @@ class ApplicationBroken(UsageError):
 
 
 class MessageRefused(ReliableMQError):
-    """The message breaks a limit or names something illegal."""
+    """The message breaks a limit or has an illegal name."""
 
 
 class NoTimers(MessageRefused):
-    """The broker is older than 5.0: it would show a message with a time at once."""
+    """The broker is older than 5.0: it would make a message with a time visible at once."""
 
 
 class CallRefused(ReliableMQError):
@@ -107,7 +105,7 @@ class CallRefused(ReliableMQError):
 
 
 class KeyInvalid(CallRefused):
-    """A value that is no key: None, empty, or of a type that two sides may write differently."""
+    """The value cannot be a key: None, empty, or of a type with several spellings."""
 
 
 class KeyReused(CallRefused):
@@ -115,7 +113,7 @@ class KeyReused(CallRefused):
 
 
 class CallRunning(CallRefused):
-    """A call with this key is running; `retry_after` seconds are left of its lease."""
+    """A call with this key is running; its lease ends in `retry_after` seconds."""
 
     retryable = True
 
@@ -131,7 +129,7 @@ class Unavailable(ReliableMQError):
 
 
 class ConnectionLost(Unavailable):
-    """The peer went away before it answered."""
+    """The connection to the peer ended before the answer came."""
 
 
 class RequestTimeout(Unavailable):
@@ -139,19 +137,19 @@ class RequestTimeout(Unavailable):
 
 
 class ReplyTimeout(RequestTimeout):
-    """A request was stored, and no client replied to it in time; it may be handled all the same."""
+    """A request was stored, and no client replied in time; it may still be handled."""
 
 
 class TooManyInFlight(Unavailable):
-    """So many messages are on their way that this one found no place in time. It was not sent."""
+    """Too many messages are in flight: this one found no place in time. It was not sent."""
 
 
 class NotSent(Unavailable):
-    """The message was held back, because an earlier one of its queue could not be sent."""
+    """The message was not sent, because an earlier message of its queue could not be sent."""
 
 
 class HalfRolledBack(Unavailable):
-    """A broker asked for a half message before its stub was written, and heard that it is over."""
+    """A broker checked back on a half message before its stub was written: it was rolled back."""
 
 
 class NoRoute(Unavailable):
@@ -161,8 +159,8 @@ class NoRoute(Unavailable):
 class RemoteError(ReliableMQError):
     """The peer answered with an error.
 
-    `code` is a response code of the remoting protocol, `remark` the peer's own words. The classes
-    below it say what is known of a code; one that says nothing of whose fault it is stays here.
+    `code` is a response code of the remoting protocol, `remark` the peer's text. The subclasses say
+    whose fault a code is. A code that does not say so stays in this class.
     """
 
     def __init__(self, code: int, remark: str) -> None:
@@ -172,7 +170,7 @@ class RemoteError(ReliableMQError):
 
 
 class BrokerBusy(RemoteError):
-    """The broker has too much to do: the same request may be taken in a moment."""
+    """The broker is overloaded: the same request may succeed in a moment."""
 
     retryable = True
 
@@ -190,27 +188,27 @@ class FoundNowhere(NotFound):
 
     def __init__(self, text: str) -> None:
         super().__init__(_QUERY_NOT_FOUND, text)
-        self.args = (text,)  # these are our words, and no peer's
+        self.args = (text,)  # our own text, not a peer's remark
 
 
 class Refused(RemoteError):
-    """The peer read the request and takes none like it."""
+    """The peer read the request and never accepts such a request."""
 
 
 class ProtocolError(ReliableMQError):
-    """The peer's bytes are not what the protocol says."""
+    """The peer's bytes break the protocol."""
 
 
 class FrameError(ProtocolError):
-    """A frame cannot be cut from the stream; the connection is of no further use."""
+    """A frame cannot be separated from the stream; the connection cannot be used any more."""
 
 
 class RecordError(ProtocolError):
-    """These bytes are no stored record."""
+    """These bytes are not a stored record."""
 
 
 class LeaseLost(ReliableMQError):
-    """A message was not in the caller's hands any more; it is delivered again, or settled."""
+    """The caller no longer owns a message; the message is delivered again, or was settled."""
 
 
 class AddressRefused(ReliableMQError):
@@ -222,12 +220,12 @@ class StoreError(ReliableMQError):
 
 
 class StoreInUse(StoreError):
-    """Another process holds the store directory."""
+    """Another process uses the store directory."""
 
 
 class StoreCorrupt(StoreError):
-    """A file of the store says what it cannot say; the text names file and offset."""
+    """A file of the store has impossible content; the text names file and offset."""
 
 
 class InvariantBroken(ReliableMQError):
-    """A promise of the code to itself does not hold. This is a bug."""
+    """The code broke its own promise. This is a bug."""

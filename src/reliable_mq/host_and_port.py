@@ -1,9 +1,9 @@
 """One host and its port, as people write them: `name:1`, `192.0.2.7:1`, `[2001:db8::7]:1`.
 
-Receives the text of one place; hands on its host and its port. Refuses to know what listens there.
+Receives the text of one place; returns its host and port. Does not know what listens there.
 
 `urllib.parse.urlsplit` reads `[::1]x:1` and `x[::1]:1` on some Pythons and refuses them on others.
-So whatever takes hosts of people takes them from here, and they mean the same everywhere.
+So all code that reads hosts from people uses this module: they mean the same everywhere.
 """
 
 import re
@@ -23,21 +23,21 @@ _NO_PORT = f"a port is a number from 1 to {PORT_MAX}"
 
 
 class NotAPlace(ValueError):
-    """A text is no host with or without a port. The words show no part of it.
+    """A text is not a host with or without a port. The error shows no part of the text.
 
-    It may be a part of a password that holds a sign like `@` or `/`.
+    The text may be part of a password that contains a character like `@` or `/`.
     """
 
 
 class HostAndPort(NamedTuple):
-    """A host, an IPv6 address without its brackets; a port, None: the text names none."""
+    """A host (an IPv6 address without brackets) and a port; None: the text has no port."""
 
     host: str
     port: int | None
 
 
 def port_of(text: str) -> int | None:
-    """Return the port that `text` is, 0 included; None when it is none."""
+    """Return the port in `text`, 0 included; None: it is not a port."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
     return int(text) if is_number and int(text) <= PORT_MAX else None
 
@@ -45,10 +45,10 @@ def port_of(text: str) -> int | None:
 def host_and_port_of(text: str) -> HostAndPort:
     """Return the host and the port of a text.
 
-    An IPv6 address stands in brackets, and may have a zone: `[fe80::1%eth0]:1`.
+    An IPv6 address has brackets, and may have a zone: `[fe80::1%eth0]:1`.
 
     Raises:
-        NotAPlace: when the host is none, or the port is no number from 1 to 65535.
+        NotAPlace: the host is illegal, or the port is not a number from 1 to 65535.
     """
     found = _PLACE.fullmatch(text)
     if found is None:
@@ -66,33 +66,33 @@ def place_of_authority(text: str) -> HostAndPort | None:
     """Return the host and the port of a URL's `[user:password@]host[:port]`; None: it has no host.
 
     Raises:
-        NotAPlace: when they do not read, or the login has brackets that are not encoded.
+        NotAPlace: they cannot be read, or the login has brackets that are not encoded.
     """
     login, _, place = text.rpartition("@")
-    if "[" in login or "]" in login:  # some Pythons take what is between them for the host
+    if "[" in login or "]" in login:  # some Pythons read the text between them as the host
         raise NotAPlace(_NO_HOST)
     return host_and_port_of(unquote(place)) if place else None
 
 
 def hosts_and_ports_of(text: str) -> list[HostAndPort]:
-    """Return the hosts and ports of a text with commas between them, and blanks where one likes.
+    """Return the hosts and ports of a text, separated by commas; blanks around them are ignored.
 
     Raises:
-        NotAPlace: when one of them does not read, or there is nothing where one should stand.
+        NotAPlace: one of them cannot be read, or is missing between commas.
     """
     return [host_and_port_of(each.strip()) for each in text.split(",")]
 
 
 def unmapped(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return an address; an IPv4 one that is written as IPv6 (`::ffff:192.0.2.7`) as IPv4.
+    """Return an address; an IPv4 one in IPv6 form (`::ffff:192.0.2.7`) as IPv4.
 
-    Pythons write and judge that form in different ways.
+    Versions of Python write and judge that form differently.
     """
     return (isinstance(ip, IPv6Address) and ip.ipv4_mapped) or ip
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host is this machine, by its address or as `localhost`."""
+    """Return whether a host is this machine, by its address or as `localhost`."""
     try:
         return unmapped(ip_address(host)).is_loopback
     except ValueError:

@@ -14,11 +14,11 @@ TOPIC_LENGTH_MAX = 127
 RETRY_TOPIC_LENGTH_MAX = 255
 GROUP_LENGTH_MAX = 120
 PORT_MAX = 65_535
-# Of one topic. Apache takes any number; whoever asks for the numbers of such a topic would stop the
+# Of one topic. Apache allows any number. A request for the numbers of such a topic would stop the
 # broker.
 QUEUES_MAX = 65_535
 
-# A broker's marks of its disk in percent: the lowest, and the highest, which is the default.
+# A broker's thresholds for its disk in percent: the lowest, and the highest, which is the default.
 # Source: Apache RocketMQ `DefaultMessageStore.CleanCommitLogService`.
 REFUSES_SENDS_PERCENT = 35, 90
 REMOVES_FILES_PERCENT = 30, 85
@@ -27,42 +27,42 @@ COMMIT_LOG_SEGMENT_SIZE = 1024 * 1024 * 1024
 CONSUME_QUEUE_UNIT_SIZE = 20
 CONSUME_QUEUE_FILE_SIZE = 300_000 * CONSUME_QUEUE_UNIT_SIZE
 
-# What one subscription may hold, and one heartbeat: reading more would keep everybody waiting.
+# The most that one subscription or heartbeat may have: reading more would delay everybody.
 TAGS_MAX = 1_000
 REGISTERED_TOPICS_MAX = 300_000  # at a name server: topics, each counted once for a broker name
 REGISTERED_NAME_LENGTH_MAX = 390  # the longest: %RETRY%, a group of 255, "_", a topic (pop retries)
 BROKERS_MAX = 1_000  # at a name server
-BROKERS_OF_CONNECTION_MAX = 100  # which one connection registers there
+BROKERS_OF_CONNECTION_MAX = 100  # that one connection registers there
 BROKER_TEXT_LENGTH_MAX = 255  # characters of its name, its cluster's, each of its addresses
 BROKER_LIFETIME_MS_MAX = 3_600_000  # how long a silent broker may ask to be kept
 REGISTRATION_SIZE_MAX = 32 * 1024 * 1024  # unpacked
-SMALL_REGISTRATION_SIZE_MAX = 320 * 1024  # done in one go, a few milliseconds; a part has 256 KiB
-REGISTRATIONS_SIZE_MAX = 64 * 1024 * 1024  # of all that wait at a name server, as they came
-# What a name server keeps for tools and brokers: characters, and so many more for what each value
-# and each namespace takes besides.
+SMALL_REGISTRATION_SIZE_MAX = 320 * 1024  # read at once, a few milliseconds; a part has 256 KiB
+REGISTRATIONS_SIZE_MAX = 64 * 1024 * 1024  # of all that wait at a name server, as received
+# The settings that a name server keeps for tools and brokers: characters, plus a fixed cost for
+# each value and each namespace.
 SETTINGS_SIZE_MAX = 4 * 1024 * 1024
 SETTING_COST = 128
 NAMESPACE_COST = 512
 SUBSCRIPTIONS_MAX = 10_000
-REQUEST_BODY_SIZE_MAX = 4 * 1024 * 1024  # of one that is no send and no registration
+REQUEST_BODY_SIZE_MAX = 4 * 1024 * 1024  # except of sends and registrations
 SLOW_TEXT_SIZE_MAX = 256 * 1024  # of properties, and of JSON that only fastjson reads
 FIELDS_MAX = 10_000  # in the header of a command
-SHORT_HEADER_SIZE = 64 * 1024  # bytes; one of JSON that is no longer has no more fields than that
-ROWS_MAX = 10_000  # of topics or groups in one request that makes them
+SHORT_HEADER_SIZE = 64 * 1024  # bytes; a JSON header up to this size has no more fields than that
+ROWS_MAX = 10_000  # of topics or groups in one request that creates them
 TABLE_SIZE_MAX = 64 * 1024 * 1024  # characters of a broker's table of topics, or of its groups
-# Offsets that a broker keeps: each counts 1, and each pair of a topic and a group so much more.
-# That bounds their memory, some 90 bytes for each, and the time to write them.
+# Offsets that a broker keeps: each counts 1, and each pair of a topic and a group counts more
+# (TOPIC_OFFSETS_COST). That bounds memory, about 90 bytes for each, and the time to write them.
 OFFSETS_SIZE_MAX = 4_000_000  # committed ones
-PULLED_SIZE_MAX = 1_000_000  # up to where groups have pulled; not saved
+PULLED_SIZE_MAX = 1_000_000  # offsets of pulls by groups; not saved
 TOPIC_OFFSETS_COST = 8
-OFFSETS_ASKED_MAX = 100_000  # the size of those that one request clones, compares, or has encoded
-COUNTERS_MAX = 100_000  # of what topics, groups and queues do; about 1 KB of memory each
-LOCKS_MAX = 100_000  # of queues, of all groups at a broker
-NAME_LENGTH_MAX = 255  # characters of a name that a request gives, where no other limit is shorter
+OFFSETS_ASKED_MAX = 100_000  # the most offsets that one request clones, compares or encodes
+COUNTERS_MAX = 100_000  # of the activity of topics, groups and queues; about 1 KB of memory each
+LOCKS_MAX = 100_000  # of queues, for all groups at a broker
+NAME_LENGTH_MAX = 255  # characters of a name in a request, if no other limit is shorter
 RULES_MAX = 5_000  # modes of groups and topics at a broker, and topics forbidden to groups
-ATTRIBUTES_LENGTH_MAX = 64 * 1024  # characters of the changes of one topic's or group's attributes
+ATTRIBUTES_LENGTH_MAX = 64 * 1024  # characters of a change of one topic's or group's attributes
 FILTER_LENGTH_MAX = 64 * 1024  # characters of an expression
-FILTER_PARTS_MAX = 2_000  # names, constants, signs and words of a SQL92 expression
+FILTER_PARTS_MAX = 2_000  # names, constants, signs and words of an SQL92 expression
 
 PULL_COUNT_MAX = 32
 PULL_SIZE_MAX = 256 * 1024

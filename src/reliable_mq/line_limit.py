@@ -1,4 +1,4 @@
-"""The log of modules that peers can make write: its lines are escaped, cut and limited. Pure."""
+"""A log for modules whose lines peers can cause: lines are escaped, cut and limited. Pure."""
 
 import logging
 
@@ -6,13 +6,13 @@ from reliable_mq.plain_text import printable, printable_lines
 
 LINES_A_MINUTE = 100
 LINE_LENGTH_MAX = 2_000  # characters
-TEXTS_MAX = 100  # that are counted apart
+TEXTS_MAX = 100  # texts that are counted separately
 _SECONDS = 60.0
 _FORMATTER = logging.Formatter()
 
 
 class _Count:
-    """How many lines of one text passed in this minute, and were left out since one passed."""
+    """How many lines of one text passed in this minute, and how many were left out since."""
 
     __slots__ = ("began", "left_out", "passed")
 
@@ -23,14 +23,14 @@ class _Count:
 
 
 class LineLimit(logging.Filter):
-    """Lets so many lines of each text of a logger pass in a minute, none of which a peer can forge.
+    """Limits the lines of each text per minute. A peer cannot forge a line.
 
-    A text is a line without its arguments: lines that peers cause do not hide another warning. Of
-    texts that are made up the first `TEXTS_MAX` count apart, the others together. A line of level
-    CRITICAL always passes.
+    A text is a line without its arguments, so frequent lines do not hide another warning. The first
+    `TEXTS_MAX` texts are counted separately, all others together. Lines of level CRITICAL always
+    pass.
 
-    Characters that do not print come as escapes, a long line is cut.
-    The first line after others were left out says how many they were.
+    Unprintable characters become escapes, and a long line is cut. After lines were left out, the
+    next line says how many.
 
     Args:
         lines_max: how many lines of a text pass in a minute.
@@ -42,7 +42,7 @@ class LineLimit(logging.Filter):
         self._counts: dict[str, _Count] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line passes, and make its text harmless."""
+        """Return whether a line passes; make its text harmless."""
         count = self._count_of(record.msg)
         if not count.began <= record.created < count.began + _SECONDS:
             count.began, count.passed = record.created, 0
@@ -55,7 +55,7 @@ class LineLimit(logging.Filter):
         if count.left_out:
             text += f" ({count.left_out} lines like it were left out before it)"
             count.left_out = 0
-        if text != said:  # a line that is fine keeps its arguments: tools group lines by them
+        if text != said:  # a harmless line keeps its arguments: tools group lines by them
             record.msg, record.args = text, None
         if record.exc_info and record.exc_info[0]:
             traceback = _FORMATTER.formatException(record.exc_info)
@@ -72,17 +72,17 @@ class LineLimit(logging.Filter):
 
 
 def _said(record: logging.LogRecord) -> str:
-    """Return the text of a line; one whose arguments do not fit it comes without them."""
+    """Return the text of a line; if its arguments do not fit, return it without them."""
     try:
         return record.getMessage()
-    except Exception as error:  # noqa: BLE001 - a line of the log must not end what wrote it
+    except Exception as error:  # noqa: BLE001 - a log line must not stop the code that writes it
         said = f"{record.msg!r} has other arguments than it was given: {type(error).__name__}"
         record.msg, record.args = said, None
         return said
 
 
 def limited_log(module: str) -> logging.Logger:
-    """Return the logger of a module that peers can make write."""
+    """Return the logger of a module whose lines peers can cause."""
     log = logging.getLogger(module)
     log.addFilter(LineLimit())
     return log

@@ -1,4 +1,4 @@
-"""The nouns that every station moves: what is sent, where it was stored, what is received."""
+"""The nouns that every station passes on: a sent message, its place, a received message."""
 
 import re
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ from reliable_mq.errors import UsageError
 
 SHARDING_KEY = "__SHARDINGKEY"
 CONTENT_TYPE = "CONTENT_TYPE"
-"""The user property that tells a consumer how the body was made."""
+"""The user property with the format (media type) of the body."""
 RESENT = "RESENT"
-"""The property of a message that was missed and sent again: see that it has had its effect."""
+"""The property of a message that was missed and sent again: check whether it has had its effect."""
 CONFIRM_TO = "CONFIRM_TO"
-"""The property that says where the database of a message's stub reads notices, and of which
-consumer groups: `topic:group,group`."""
+"""The property with the topic where the database of a message's stub reads notices, and with the
+consumer groups that must send them: `topic:group,group`."""
 CONSUMED_BY = "CONSUMED_BY"
-"""The property of a message sent again that says which consumer groups of other databases have told
-that they consumed it, and when the message was written: `seconds:group,group`."""
+"""The property of a resent message: which consumer groups of other databases have reported its
+consumption, and when the message was written: `seconds:group,group`."""
 SIGNATURE = "SIGNATURE"
-"""The property that proves who sent a message: see `signature`."""
+"""The property that proves the sender of a message: see `signature`."""
 NOTICE_TOPIC_PREFIX = "rmq_notices_"
 _SECONDS_DIGITS_MAX = 12
 _NOTICE_TOPIC = re.compile(NOTICE_TOPIC_PREFIX + "[0-9a-f]{16}")
@@ -37,7 +37,7 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True):
 
 
 class _Addressed(msgspec.Struct, frozen=True):
-    """What every message has; these two may be given by position: `Message("orders", b"…")`."""
+    """Fields of every message. These two may be passed by position: `Message("orders", b"…")`."""
 
     topic: str
     body: bytes
@@ -45,18 +45,18 @@ class _Addressed(msgspec.Struct, frozen=True):
 
 @decodable
 class Message(_Addressed, frozen=True, kw_only=True):
-    """What an application sends: `Message("orders", b"…", tag="paid")`.
+    """A message that an application sends: `Message("orders", b"…", tag="paid")`.
 
-    `message_id` is the UNIQ_KEY: it stays the same through every resend and redelivery, and is
-    what idempotency and reconciliation match on. The producer makes one when it is empty.
-    Messages with one `ordering_key` go to one queue and are handled in order.
+    `message_id` is the UNIQ_KEY. It stays the same through every resend and redelivery; idempotency
+    and reconciliation use it. If it is empty, the producer makes one. Messages with one
+    `ordering_key` go to one queue and are handled in order.
 
-    A property without a value is not stored, nor is an empty key: receivers find none.
+    A property without a value and an empty key are not stored: receivers find none.
 
-    At most one of three says that it is shown to consumers later: `delay_level` (1..18, of every
-    broker), `delay` (from when the broker has it, to the millisecond) or `deliver_at` (an instant
-    with a time zone; one that has passed delays nothing). The latter two are timers, which brokers
-    before 5.0 do not have; how far ahead they may lie is the broker's to say (3 days).
+    At most one of three fields makes it visible later. `delay_level` (1..18) works with every
+    broker. `delay` counts from its arrival at the broker, to the millisecond. `deliver_at` is an
+    instant with a time zone; an instant in the past delays nothing. The last two are timers, which
+    brokers before 5.0 do not have. The broker limits how far ahead they may lie (3 days).
     """
 
     tag: str = ""
@@ -71,17 +71,17 @@ class Message(_Addressed, frozen=True, kw_only=True):
 
     @property
     def is_timed(self) -> bool:
-        """Whether a timer of the broker shows it, and not a delay level."""
+        """Whether a timer of the broker makes it visible, and not a delay level."""
         return self.delay is not None or self.deliver_at is not None
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it is shown later than it is stored; it cannot share a request then."""
+        """Whether it becomes visible later than it is stored; then it cannot share a request."""
         return bool(self.delay_level) or self.is_timed
 
 
 class SendStatus(Enum):
-    """What the broker had done when it answered. In every case the message is stored."""
+    """What the broker had done before it answered. In every case the message is stored."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -90,7 +90,7 @@ class SendStatus(Enum):
 
 
 class Decision(Enum):
-    """What becomes of a half message: its transaction committed, it did not, nobody knows yet."""
+    """The end of a half message's transaction: committed, rolled back, not known yet."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -100,11 +100,11 @@ class Decision(Enum):
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     """Where a message was stored. `queue_offset` counts messages in `queue`, from 0.
 
-    `recall_handle` names a timed message that waits, so that `recall` can take it back; it is empty
-    for any other. Such a message has its `queue_offset` among those that wait.
-    `region` is what the broker calls the place where it stands, and `trace_on` whether it wants
-    messages traced; see `MessageTraceMiddleware`. `tries` says how many requests it took: after
-    more than one the message may be stored twice.
+    `recall_handle` names a timed message that waits, for a `recall`; it is empty for any other
+    message. The `queue_offset` of such a message counts the waiting messages. `region` is the
+    broker's name for its location, and `trace_on` whether it wants messages traced; see
+    `MessageTraceMiddleware`. `tries`: how many requests were made. After more than one, the message
+    may be stored twice.
     """
 
     status: SendStatus
@@ -121,10 +121,10 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One delivery of a message.
 
-    `topic` is the topic it was sent to, also when this delivery is a retry; `queue` is where this
-    delivery was read from. Times are milliseconds since the epoch. `in_doubt` says that an earlier
-    attempt began and nobody knows whether it finished (promise P5). `fault` says why the body could
-    not be unpacked; it is then as it is stored.
+    `topic` is the topic it was sent to, even if this delivery is a retry; `queue` is the queue that
+    this delivery was read from. Times are milliseconds since the epoch. `in_doubt`: an earlier
+    attempt began, and it is unknown whether it finished (promise P5). `fault` says why the body
+    could not be decompressed; the body is then as it is stored.
     """
 
     topic: str
@@ -146,17 +146,17 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content_type(self) -> str:
-        """How the body was made, as its sender said; empty when it did not (a foreign client)."""
+        """The format of the body by its sender; empty if not given (another client)."""
         return self.properties.get(CONTENT_TYPE, "")
 
 
 class Half(msgspec.Struct, frozen=True, kw_only=True):
-    """A half message at a broker: how it is ended.
+    """A half message at a broker, with what is needed to end it.
 
-    `queue` is where the message is shown once it is committed. `half_offset` and
-    `commit_log_offset` are the half's own place. `asked_by` is the address of the broker that asked
-    for it, empty while nobody did. `stored` is what a broker answered to the half, None for one
-    that was asked for.
+    `queue` is the queue where the message becomes visible after the commit. `half_offset` and
+    `commit_log_offset` are the half's own position. `asked_by` is the address of the broker that
+    checked back on it, or empty. `stored` is the broker's answer to the half; None after a
+    check-back.
     """
 
     message_id: str
@@ -170,7 +170,7 @@ class Half(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckBack(msgspec.Struct, frozen=True):
-    """A broker's question what became of a half, and the message in it."""
+    """A broker's question how a half's transaction ended, and the message in the half."""
 
     half: Half
     message: ReceivedMessage
@@ -184,7 +184,7 @@ def new_message_id(now_ms: int, random_bytes: bytes) -> str:
         random_bytes: ten random bytes; 74 of their bits are used.
 
     Raises:
-        UsageError: when `random_bytes` is not ten bytes.
+        UsageError: `random_bytes` is not ten bytes.
     """
     if len(random_bytes) != 10:
         raise UsageError("a message id takes exactly ten random bytes")
@@ -198,18 +198,17 @@ def new_message_id(now_ms: int, random_bytes: bytes) -> str:
 def notice_topic_of(properties: Mapping[str, str], group: str) -> str:
     """Return the topic in which a message's sender waits for notices of `group`; "" for none.
 
-    Anybody can write properties; what is no topic of notices is taken for none, so that nobody
-    makes consumers send to other topics.
+    Anybody can write properties. A name that is not a topic of notices counts as none, so that
+    nobody can make consumers send to other topics.
     """
     topic, _, groups = properties.get(CONFIRM_TO, "").partition(":")
     return topic if group in groups.split(",") and _NOTICE_TOPIC.fullmatch(topic) else ""
 
 
 def written_before_consumed(properties: Mapping[str, str], group: str) -> float | None:
-    """Return when a message was written that its sender knows `group` to have consumed.
+    """Return when a message was written, if its sender knows that `group` has consumed it.
 
-    Seconds since the epoch; None when the sender knows nothing of it, or says it in a way that does
-    not read.
+    Seconds since the epoch; None: the sender does not know, or the property cannot be read.
     """
     written, _, groups = properties.get(CONSUMED_BY, "").partition(":")
     known = group in groups.split(",") and written.isascii() and written.isdigit()

@@ -1,6 +1,6 @@
-"""What brokers and other clients refuse in a message, and the properties that it is stored with.
+"""Checks of a message for rules of brokers and other clients, and the properties to store with it.
 
-Receives messages; hands on their stored properties, or raises before anything is promised.
+Receives messages. Returns their stored properties, or raises before anything is promised.
 Source of limits and property names: Apache RocketMQ `Validators`, `MessageConst`,
 `DefaultMQProducerImpl`, `HookUtils`.
 """
@@ -39,7 +39,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _OF_TIMERS = frozenset({TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TIMER_OUT_MS})
 _OWN_FIELDS = frozenset({KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY})
-#: source: Apache RocketMQ `TopicValidator.isNotAllowedSendTopic`, and our broker's for timers
+#: source: Apache RocketMQ `TopicValidator.isNotAllowedSendTopic`, and our broker's timer topic
 _NOT_TO_SEND_TO = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_wheel_timer"}
     | {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
@@ -47,46 +47,46 @@ _NOT_TO_SEND_TO = frozenset(
 
 
 def check_topic(topic: str) -> None:
-    """Check that brokers take messages of a topic.
+    """Check that brokers accept messages of a topic.
 
     Raises:
-        MessageRefused: when its name is not legal, or it is a topic of the brokers' own.
+        MessageRefused: its name is not legal, or it is a system topic of the brokers.
     """
     if not isinstance(topic, str):
-        raise MessageRefused(f"topic {topic!r} is no name")
+        raise MessageRefused(f"topic {topic!r} is not a text")
     _check_name(topic)
 
 
 @lru_cache(maxsize=1024)  # a client sends to few topics, and to each very often
 def _check_name(topic: str) -> None:
     if topic in _NOT_TO_SEND_TO:
-        raise MessageRefused(f"topic {topic} is the brokers' own: nobody may send to it")
+        raise MessageRefused(f"topic {topic} is a system topic: nobody may send to it")
     prefixed = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     length_max = RETRY_TOPIC_LENGTH_MAX if prefixed else TOPIC_LENGTH_MAX
     if not is_legal_name(topic, length_max):
         raise MessageRefused(
-            f"topic {topic!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
+            f"topic {topic!r} is not a legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
         )
 
 
 def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) -> None:
-    """Check what a broker or another client would refuse, before anything is promised.
+    """Check the rules of brokers and other clients, before anything is promised.
 
     Raises:
-        MessageRefused: when a limit or a naming rule is broken; the text says which.
+        MessageRefused: a limit or a naming rule is broken; the text says which.
     """
     check_topic(message.topic)
     if not isinstance(message.body, bytes | bytearray | memoryview):
         raise MessageRefused(f"the body is of type {type(message.body).__name__}, it must be bytes")
     if not message.body:
-        raise MessageRefused("the body is empty: Apache's clients refuse to send and read that")
+        raise MessageRefused("the body is empty: Apache's clients cannot send or read that")
     if len(message.body) > body_size_max:
         raise MessageRefused(f"the body has {len(message.body)} bytes, {body_size_max} are allowed")
     if message.delay_level and not _is_within(message.delay_level, 1, DELAY_LEVEL_MAX):
         raise MessageRefused(f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}")
     check_times(message)
     if message.flag and not _is_within(message.flag, -_FLAG_LIMIT, _FLAG_LIMIT - 1):
-        raise MessageRefused(f"flag {message.flag} is no number of 32 bits")
+        raise MessageRefused(f"flag {message.flag} is not a 32-bit number")
     if message.keys:
         _check_keys(message.keys)
     for name, value in message.properties.items():
@@ -98,19 +98,19 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
 
 
 def check_times(message: Message) -> None:
-    """Check how a message says when it is shown.
+    """Check the fields for the time at which a message becomes visible.
 
     Raises:
-        MessageRefused: when it says so in two ways, or in one that nobody can follow.
+        MessageRefused: more than one field is set, or one has an impossible value.
     """
     is_timed = message.delay is not None or message.deliver_at is not None
     if not is_timed:
         return
     said = bool(message.delay_level) + (message.delay is not None)
     if said + (message.deliver_at is not None) > 1:
-        raise MessageRefused("a message has one of delay_level, delay and deliver_at")
+        raise MessageRefused("a message has at most one of delay_level, delay and deliver_at")
     if message.delay is not None and message.delay < timedelta():
-        raise MessageRefused(f"a delay of {message.delay} would end before it begins")
+        raise MessageRefused(f"a delay of {message.delay} is negative")
     if message.deliver_at is not None and message.deliver_at.utcoffset() is None:
         raise MessageRefused(
             f"deliver_at {message.deliver_at} has no time zone: use datetime.now(UTC), say"
@@ -121,9 +121,9 @@ def check_times(message: Message) -> None:
 
 
 def timer_properties(message: Message) -> dict[str, str]:
-    """Return the properties by which a timed message asks for its time.
+    """Return the properties that ask for the time of a timed message.
 
-    A delay counts from when the broker has the message, by the broker's clock.
+    The broker's clock counts a delay, from the arrival of the message on.
     """
     if message.delay is not None:
         return {TIMER_DELAY_MS: str(-(-message.delay // _MILLISECOND))}
@@ -133,19 +133,19 @@ def timer_properties(message: Message) -> dict[str, str]:
 
 
 def _is_within(value: int, low: int, high: int) -> bool:
-    # What has no order raises, and is told by its type.
+    # A value without an order raises TypeError; the caller reports its type.
     return low <= value <= high and isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_keys(keys: Sequence[str]) -> None:
-    if isinstance(keys, str):  # a sequence, too: each of its letters would become a key
-        raise MessageRefused(f"keys is the text {keys!r:.100}: give a tuple, as ({keys!r:.100},)")
+    if isinstance(keys, str):  # a str is a sequence, too: each letter would become a key
+        raise MessageRefused(f"keys is the text {keys!r:.100}: pass a tuple, ({keys!r:.100},)")
     if any(" " in key for key in keys):
-        raise MessageRefused("a message key holds a space, which separates keys")
+        raise MessageRefused("a message key contains a space, which separates keys")
 
 
 def size_of(message: Message) -> int:
-    """Return how much room a message takes; what is no message is refused later, with reasons."""
+    """Return the size of a message's body in bytes; a wrong value counts 0 and is refused later."""
     body: object = getattr(message, "body", None)
     return len(body) if isinstance(body, bytes | bytearray | memoryview) else 0
 
@@ -154,7 +154,7 @@ def properties_of(message: Message) -> bytes:
     """Return the stored properties of `message`.
 
     Raises:
-        MessageRefused: when they are longer than a record can hold, or hold a separator.
+        MessageRefused: they are longer than a record allows, or contain a separator.
     """
     properties = dict(message.properties)
     properties[UNIQ_KEY] = message.message_id

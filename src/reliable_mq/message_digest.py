@@ -5,12 +5,12 @@
 
 Two messages with one digest have the same topic, id, tag, key, ordering key, properties and body.
 The id, the tag and the keys are properties too (`UNIQ_KEY`, `TAGS`, `KEYS`, `__SHARDINGKEY`). Names
-and values cannot hold 0x01 or 0x02, so the head has one reading. The body is hashed by itself, so
-that a database can do it.
+and values cannot contain 0x01 or 0x02, so the head has one reading. The body is hashed separately,
+so that a database can do it.
 
-Two kinds of names are not covered. Clients, brokers and this library write `RESERVED`, on the way
-or at each send: a sender may not use them. Middleware may write `TRACE_NAMES` behind the stub: a
-sender may use them, and only a signature covers them. The namespace before a topic is not covered.
+Two kinds of names are not covered. Clients, brokers and this library write `RESERVED` names, on the
+way or at each send: a sender may not use them. Middleware may write `TRACE_NAMES` after the stub: a
+sender may use them, and only a signature covers them. The namespace of a topic is not covered.
 
 Source of the names that brokers and clients write: Apache RocketMQ 5.4.0, `MessageConst`.
 """
@@ -21,13 +21,13 @@ from hashlib import sha256
 from reliable_mq.message import CONFIRM_TO, CONSUMED_BY, RESENT, SHARDING_KEY, SIGNATURE
 
 DIGEST_SIZE = 16
-"""Bytes of the digest that ledgers are compared by: the first half of the whole one."""
+"""Bytes of the digest for comparisons of ledgers: the first half of the whole digest."""
 
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
 _NAMESPACE_END = "%"
 _OF_OURS = {CONFIRM_TO, CONSUMED_BY, RESENT, SIGNATURE, "DEAD_LETTER_REASON"}
-# `MessageConst` has more: names that only a sender writes are covered like any other name. These
-# are CORRELATION_ID, REPLY_TO_CLIENT, TTL, MSG_TYPE, INSTANCE_ID, BUYER_ID, _SYS_MSG_PRIORITY_.
+# `MessageConst` has more names. Names that only a sender writes are covered like any other:
+# CORRELATION_ID, REPLY_TO_CLIENT, TTL, MSG_TYPE, INSTANCE_ID, BUYER_ID, _SYS_MSG_PRIORITY_.
 _OF_CLIENTS_AND_BROKERS = {
     *("WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"),
     *("MIN_OFFSET", "MAX_OFFSET", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG"),
@@ -54,7 +54,7 @@ TRACE_NAMES = frozenset(
 )
 """Names of trace contexts: of W3C, B3, Jaeger, OpenTracing, Amazon, Google, Datadog, Apache."""
 NOT_COVERED = RESERVED | TRACE_NAMES
-"""Names of properties that may differ between what a stub says and what is stored."""
+"""Names of properties that may differ between the stub and the stored message."""
 _NOT_COVERED = frozenset(name.encode() for name in NOT_COVERED)
 
 
@@ -66,14 +66,14 @@ def sent_properties(
     content_type: str,
     properties: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the properties of a message by what its stub says, as `digest_of` takes them."""
+    """Return the properties of a message by its stub, in the form that `digest_of` needs."""
     fixed = {
         "UNIQ_KEY": message_id,
         "TAGS": tag,
         "KEYS": key,
         SHARDING_KEY: ordering_key,
     }
-    # As `message_of` has it: a content type that is told goes before a property of this name.
+    # As in `message_of`: an explicit content type wins over a property of this name.
     return {**properties, **fixed} | ({"CONTENT_TYPE": content_type} if content_type else {})
 
 
@@ -81,9 +81,9 @@ def digest_of(topic: str, properties: Mapping[str, str], body_hash: bytes) -> by
     """Return the whole digest of a message, 32 bytes.
 
     Args:
-        topic: it was sent to, with its namespace or without.
-        properties: all of them; one without a value is none.
-        body_hash: SHA-256 of the body as it was sent, not compressed.
+        topic: the topic it was sent to, with or without its namespace.
+        properties: all properties; one without a value does not count.
+        body_hash: SHA-256 of the body as sent, not compressed.
     """
     covered = [
         f"{name}\x01{value}\x02"
@@ -96,7 +96,7 @@ def digest_of(topic: str, properties: Mapping[str, str], body_hash: bytes) -> by
 
 
 def digest_of_stored(topic: str, stored: bytes, body_hash: bytes) -> bytes:
-    """Return the same for properties as a record holds them. Of two of one name the last counts."""
+    """Return the same for properties in a record's form. Of two with one name, the last counts."""
     named = {
         pair.partition(_NAME_END)[0]: pair
         for pair in stored.split(_PAIR_END)
@@ -108,14 +108,15 @@ def digest_of_stored(topic: str, stored: bytes, body_hash: bytes) -> bytes:
 
 
 def body_hash_of(body: bytes | memoryview) -> bytes:
-    """Return what stands for a body in the digest."""
+    """Return the hash that represents a body in the digest."""
     return sha256(body).digest()
 
 
 def _bare(topic: str) -> str:
-    """Return a topic without the namespace before it.
+    """Return a topic without its namespace.
 
-    A topic may hold the separator, too, so all that is before the last one counts as a namespace.
+    A topic may contain the separator, too. So everything before the last separator counts as a
+    namespace.
     """
     if _NAMESPACE_END not in topic or topic.startswith(_NAMESPACE_END):
         return topic

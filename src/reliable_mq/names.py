@@ -1,4 +1,4 @@
-"""Names of topics, consumer groups and tags: what is legal, and what a prefix or a filter says."""
+"""Names of topics, consumer groups and tags: legal names, prefixes and tag filters."""
 
 from collections.abc import Hashable
 from functools import lru_cache
@@ -16,26 +16,26 @@ def check_name(what: str, name: str, length_max: int) -> None:
     """Check the name of a topic or group by the rules of Apache's `TopicValidator`.
 
     Raises:
-        ConfigurationError: when the name is empty, too long or holds an illegal character.
+        ConfigurationError: the name is empty, too long or has an illegal character.
     """
     if not is_legal_name(name, length_max):
         raise ConfigurationError(
-            f"{what} {name!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
+            f"{what} {name!r} is not a legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
         )
 
 
 def is_legal_name(name: str, length_max: int) -> bool:
-    """Say whether a topic or group may be called so."""
-    # What is no text at all comes from callers without a type checker.
+    """Return whether a topic or group may have this name."""
+    # Callers without a type checker may pass something else than a text.
     is_text = isinstance(name, str)
     return is_text and 0 < len(name) <= length_max and _LEGAL_CHARACTERS.issuperset(name)
 
 
 @lru_cache(maxsize=1024)
 def tags_of(expression: Hashable) -> frozenset[str]:
-    """Return the tags that a tag expression lets through; the empty set lets everything through.
+    """Return the tags that a tag expression accepts; the empty set accepts every tag.
 
-    What is no text is an SQL92 expression (`Sql`), which names no tags.
+    A value that is not a text is an SQL92 expression (`Sql`), which names no tags.
     """
     if not isinstance(expression, str) or expression.strip() in ("", EVERY_TAG):
         return frozenset()

@@ -1,25 +1,25 @@
-"""Text of strangers, made harmless for a terminal and for a log.
+"""Makes text from other programs harmless for a terminal and for a log. Pure.
 
-A tag, a body or a group's name is whatever somebody sent. Escape sequences would move the cursor,
-hide text or set a terminal up, and a line break would forge a line. Pure.
+A tag, a body or a group's name is any text that somebody sent. Escape sequences would move the
+cursor, hide text or change the terminal, and a line break would forge a line.
 """
 
 import unicodedata
 
 
 def cut(text: str, length_max: int) -> str:
-    """Return a text of at most `length_max` characters and a word on how many more there were."""
+    """Return at most `length_max` characters of a text; the end says how many are left out."""
     if len(text) <= length_max:
         return text
     return f"{text[:length_max]}... ({len(text) - length_max} characters more)"
 
 
 def printable(text: str, length_max: int | None = None) -> str:
-    r"""Return a text with all that does not print as escapes, such as `\x1b` and `\n`.
+    r"""Return a text with unprintable characters as escapes, such as `\x1b` and `\n`.
 
     Args:
-        text: what a stranger wrote.
-        length_max: how many of its characters to return; None means all. What is longer is cut,
+        text: text from another program.
+        length_max: how many of its characters to return; None means all. A longer text is cut,
             and the end says how many characters are left out.
     """
     if length_max is not None:
@@ -33,7 +33,7 @@ def printable_lines(text: str, length_max: int | None = None) -> str:
     """Return a text as `printable` does, but keep its line breaks and tabs.
 
     Args:
-        text: what a stranger wrote a part of.
+        text: text that is partly from another program.
         length_max: how many characters of each line to return; None means all.
     """
     return "\n".join(

@@ -1,18 +1,18 @@
-"""What a broker's refusal says of a message: whose fault it is, and whether another form helps."""
+"""The meaning of a broker's refusal of a message: whose fault, and whether another form helps."""
 
 from reliable_mq.errors import NoTimers, RemoteError
 from reliable_mq.wire.codes import ResponseCode
 
 
 def is_illegal(error: object) -> bool:
-    """Say whether a broker refused a message, or one of a batch, for what it is."""
+    """Return whether a broker refused a message, or one of a batch, for its content."""
     return isinstance(error, RemoteError) and error.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 def is_without_timers(error: object) -> bool:
-    """Say whether a message with a time was not stored because the broker has no timers.
+    """Return whether a message with a time was not stored because the broker has no timers.
 
-    It is older than 5.0, or its timers are off.
+    Such a broker is older than 5.0, or its timers are off.
     """
     if isinstance(error, NoTimers):
         return True
@@ -20,7 +20,7 @@ def is_without_timers(error: object) -> bool:
 
 
 def is_too_far(error: object) -> bool:
-    """Say whether a broker refused a message because its time is too far ahead for it."""
+    """Return whether a broker refused a message because its time is too far ahead."""
     return (
         isinstance(error, RemoteError)
         and error.code == ResponseCode.MESSAGE_ILLEGAL

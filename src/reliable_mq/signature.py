@@ -1,16 +1,16 @@
-"""Who sent a message: a signature over all that was written, made and checked with a shared secret.
+"""Signature of a message: proves that its sender knows a shared secret. Signs and verifies.
 
     property SIGNATURE    KEY:SIGNATURE
-    SIGNATURE             HMAC-SHA256 of the digest, of what resends say and of the trace context,
-                          base64 without padding
+    SIGNATURE             HMAC-SHA256 of the digest, of the properties of resends and of the trace
+                          context, base64 without padding
 
-Receives messages and keys; hands on signatures, and why a message is not what an application with
-these keys has sent. Pure. Somebody who can send to a topic cannot take a message's id for another
-content: its signature would not fit.
+Receives messages and keys. Returns signatures, and the reason why a message was not sent by an
+application with these keys. Pure. A client that can send to a topic cannot use a message's id for
+another content: its signature would not fit.
 
-The digest is that of `message_digest.py`. Three properties that a relay or scheduler adds (where to
-confirm, who has consumed it, that it is sent again) are signed beside it, because consumers act on
-them. So is the trace context: `baggage` may name a tenant, say.
+The digest is that of `message_digest.py`. A relay or scheduler adds three properties: where to
+confirm, which groups have consumed it, that it is sent again. They are signed as well, because
+consumers act on them. So is the trace context: `baggage` may name a tenant, say.
 """
 
 import hmac
@@ -38,7 +38,7 @@ _OF_RESENDS = (CONFIRM_TO, CONSUMED_BY, RESENT)
 
 
 class Signer(msgspec.Struct, frozen=True):
-    """Signs by the first key, and knows a signature of any.
+    """Signs with the first key, and verifies signatures of any key.
 
     `keys`: name -> secret. `is_required`: True: messages without a signature are refused. False:
     only wrong signatures are refused.
@@ -48,7 +48,7 @@ class Signer(msgspec.Struct, frozen=True):
     is_required: bool = True
 
     def signed(self, message: Message) -> Message:
-        """Return a message with its signature; its id must be known."""
+        """Return a message with its signature; the message must have its id."""
         own = message.properties
         sent = sent_properties(
             message.message_id,
@@ -64,7 +64,7 @@ class Signer(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(message, properties=properties)
 
     def fault_of(self, message: ReceivedMessage) -> str:
-        """Return why a message must have no effect; "": it is what one of us sent."""
+        """Return why a message must have no effect; "": it may have one."""
         name, _, said = message.properties.get(SIGNATURE, "").partition(":")
         if not name and not said:
             return "it has no signature" if self.is_required else ""
@@ -80,14 +80,14 @@ class Signer(msgspec.Struct, frozen=True):
 
 
 def signer_of(keys: str, *, is_required: bool = True) -> Signer | None:
-    """Return what signs and checks by keys as a setting has them: "name:secret,name:secret".
+    """Return the signer for keys in the form of the setting: "name:secret,name:secret".
 
     Args:
-        keys: the first one signs, all of them are known; "" for none.
+        keys: the first one signs, all of them verify; "" for no signer.
         is_required: see `Signer`.
 
     Raises:
-        ConfigurationError: when they do not read; no secret is told.
+        ConfigurationError: they cannot be read. The text shows no secret.
     """
     found: dict[str, bytes] = {}
     for number, part in enumerate(keys.split(",") if keys.strip() else (), 1):

@@ -1,11 +1,10 @@
-"""Trace context (W3C `traceparent` and what travels with it) in the properties of a message.
+"""Trace context (W3C `traceparent` and related fields) in the properties of a message.
 
-With OpenTelemetry installed its propagators are used, whatever they are set to; without it the
-context of the message that is handled goes on to the messages that its handler sends, so that a
-chain is not cut by one process.
+With OpenTelemetry installed, its configured propagators are used. Without it, a handler's messages
+carry the context of the message that it handles, so that one process does not break the chain.
 
-Refuses to be a reason why a message is not sent or handled: what cannot be carried is left out,
-what does not read is passed over.
+Trace context never prevents a send or a call of a handler: a context that does not fit is left out,
+and an unreadable one is ignored.
 """
 
 import logging
@@ -17,25 +16,25 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 FIELDS = ("traceparent", "tracestate", "baggage")
-"""What is handed on where OpenTelemetry is not installed."""
+"""The fields that are passed on if OpenTelemetry is not installed."""
 ROOM = 4_096
-"""Properties that are longer than this are sent without a context."""
+"""Characters. A message with longer properties is sent without a context."""
 _VALUE_LENGTH_MAX = 8_192
 handled: ContextVar[Mapping[str, str] | None] = ContextVar("reliable_mq_trace", default=None)
-"""The properties of the message that is handled, where OpenTelemetry is not installed."""
+"""The trace properties of the message in the handler, if OpenTelemetry is not installed."""
 
 otel: Any = None
-"""OpenTelemetry's API as `opentelemetry.trace`; None where it is not installed."""
+"""OpenTelemetry's API as `opentelemetry.trace`; None if it is not installed."""
 contexts: Any = None
 """The same as `opentelemetry.context`."""
-with suppress(ImportError):  # a namespace of many packages, of which the API may be none
+with suppress(ImportError):  # a namespace of many packages; the API may be missing
     from opentelemetry import context, propagate, trace
 
     otel, contexts = trace, context
 
 
 def trace_properties() -> dict[str, str]:
-    """Return the properties that carry the current trace context, none when there is none."""
+    """Return the properties with the current trace context; empty if there is none."""
     if otel is None:
         return dict(handled.get() or {})
     if not otel.get_current_span().get_span_context().is_valid:
@@ -44,9 +43,9 @@ def trace_properties() -> dict[str, str]:
 
 
 def with_context(properties: Mapping[str, str], carried: Mapping[str, str]) -> dict[str, str]:
-    """Return properties with those of a trace context, unless theirs take the room.
+    """Return properties with those of a trace context, if there is room for both.
 
-    What both name stays as it was.
+    If both have a name, the value in `properties` wins.
     """
     if properties and sum(len(str(each)) for each in properties.values()) > ROOM:
         return dict(properties)
@@ -54,27 +53,27 @@ def with_context(properties: Mapping[str, str], carried: Mapping[str, str]) -> d
 
 
 def injected(what: Any) -> dict[str, str]:
-    """Return the properties that carry a context of OpenTelemetry."""
+    """Return the properties that carry a given context of OpenTelemetry."""
     carrier: dict[str, str] = {}
     try:
         propagate.inject(carrier, context=what)
     except Exception:
-        log.warning("a trace context was not carried", exc_info=True)
+        log.warning("a trace context could not be added to a message", exc_info=True)
         return {}
     return carried_by(carrier, tuple(carrier))
 
 
 def extracted(properties: Mapping[str, str], topic: str) -> Any:
-    """Return the context of OpenTelemetry that properties carry; it has no other beside."""
+    """Return the context of OpenTelemetry in some properties, and nothing of the current one."""
     try:
         return propagate.extract(properties, context=context.Context())
     except Exception:
-        log.warning("a trace context of topic %s does not read", topic, exc_info=True)
+        log.warning("a trace context of topic %s cannot be read", topic, exc_info=True)
         return context.Context()
 
 
 def carried_by(fields: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """Return those of some fields that the properties of a message can hold."""
+    """Return the fields that the properties of a message can hold."""
     return {
         name: value
         for name in names

@@ -1,4 +1,4 @@
-"""State machines are literal tables, (state, event) -> state; here an illegal event is refused."""
+"""State machines as literal tables, (state, event) -> state. An illegal event is refused."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -14,13 +14,13 @@ def after(table: Mapping[tuple[S, E], S], state: S, event: E, who: str) -> S:
     """Return the state after `event`.
 
     Args:
-        table: the machine.
-        state: where it is.
-        event: what happens.
-        who: what it is the state of, with its state, for a person: "a stub that is VOIDED".
+        table: the state machine.
+        state: its current state.
+        event: the event.
+        who: the object and its state, for a person: "a stub that is VOIDED".
 
     Raises:
-        UsageError: when the event is illegal in this state; nothing has changed then.
+        UsageError: the event is illegal in this state; nothing has changed.
     """
     found = table.get((state, event))
     if found is None:

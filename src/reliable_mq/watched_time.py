@@ -1,12 +1,12 @@
-"""Watched time: what becomes old by it, and by no clock alone, may be removed (P7). Pure.
+"""Watched time: rows and files are removed by their age in watched time, not by a clock (P7). Pure.
 
-A clock that is set forward makes everything old at once. So whoever removes by age looks at two
-clocks: the one that dates rows and files (the *wall*), and one that nobody can set (*ticks*). What
-the wall gains over the ticks is a jump. Time that a jump claims to have passed makes nothing older,
-until as much time was watched as the thing is to be kept for.
+A clock that is set forward makes everything old at once. So code that removes by age reads two
+clocks. The *wall* dates rows and files; nobody can set the *ticks*. If the wall gains time over the
+ticks, that is a jump. The time of a jump makes nothing older, until a whole retention window has
+been watched after it.
 
-The looks are kept on disk, so that a process that starts under a wrong clock finds out. While the
-machine was off nobody watched: a short gap is believed, of a longer one only a part.
+The looks are kept on disk, so that a process that starts with a wrong clock detects it. Nobody
+watched while the machine was off: a short gap is believed, and of a longer one only a part.
 """
 
 from collections.abc import Sequence
@@ -17,29 +17,29 @@ import msgspec
 from reliable_mq.decodable import decodable
 
 FORGIVEN_SECONDS = 5.0
-"""A smaller difference is no jump: a measurement may be as wrong as that. The looks of a stretch
-have their differences summed. So this much is forgiven once."""
+"""A smaller difference is not a jump: it may be a measurement error. In a steady period, the
+differences of all looks are summed, so this much is forgiven once."""
 FORGIVEN_PART = 0.001
-"""This part of the time that passed is no jump either: two clocks do not run equally fast."""
+"""This part of the passed time is not a jump either: two clocks do not run equally fast."""
 UNWATCHED_PART = 0.1
-"""Of a gap in which nobody watched, at most this part of the shortest window is believed."""
+"""Of a gap without looks, at most this part of the shortest window is believed."""
 UNWATCHED_SECONDS_MIN = 600.0
-"""A gap as long as a restart of a machine takes is believed whatever the windows are."""
+"""A gap that is as short as a restart of a machine is believed for all windows. Seconds."""
 REMEMBERED_SECONDS = 366 * 86_400.0
-"""A jump that is further back than this does not matter to any window."""
+"""A jump that is longer ago than this does not matter to any window."""
 STRETCHES_MAX = 64
-"""So many jumps are told apart; with more the oldest become one."""
+"""This many jumps are kept apart. If there are more, the oldest two become one."""
 LOOK_SECONDS = 60.0
-"""How often a look is written down when there is no news."""
+"""Seconds between looks that are written down without news."""
 
 
 class ClockReading(msgspec.Struct, frozen=True):
     """One look at both clocks.
 
     Attributes:
-        wall: seconds since the epoch, by the clock that dates what is removed.
-        ticks: seconds of a clock that nobody sets and that goes on while the machine sleeps.
-        run: names what the ticks count from, as the run of a machine; "": not known.
+        wall: seconds since the epoch, by the clock that dates rows and files.
+        ticks: seconds of a clock that nobody sets and that runs while the machine sleeps.
+        run: identifies the start of the ticks, such as a boot of the machine; "": not known.
     """
 
     wall: float
@@ -48,7 +48,7 @@ class ClockReading(msgspec.Struct, frozen=True):
 
 
 class SteadyPeriod(msgspec.Struct, frozen=True, array_like=True):
-    """A time without a jump: it begins when `watched` seconds were watched, the wall at `wall`."""
+    """A time without a jump. It began after `watched` watched seconds, when the wall was `wall`."""
 
     watched: float
     wall: float
@@ -56,15 +56,15 @@ class SteadyPeriod(msgspec.Struct, frozen=True, array_like=True):
 
 @decodable
 class WatchedTime(msgspec.Struct, frozen=True):
-    """What is known of the clocks. Values only: each look makes a new one.
+    """What is known about the clocks. An immutable value: each look makes a new one.
 
     Invariant: the stretches are in the order of watched time, and there is at least one.
 
     Attributes:
         last: the last look.
-        stretches: the last of them is the one that goes on.
-        gained: seconds that the wall gained over the ticks since that one began, less what is
-            forgiven for the time that passed. Below 0: the wall lost time.
+        stretches: the steady periods; the last one still continues.
+        gained: seconds that the wall has gained over the ticks since the last stretch began, minus
+            the forgiven part of the passed time. Below 0: the wall has lost time.
     """
 
     last: ClockReading
@@ -73,7 +73,7 @@ class WatchedTime(msgspec.Struct, frozen=True):
 
     @property
     def watched(self) -> float:
-        """The seconds that were watched, counted from some moment."""
+        """The watched seconds, counted from an arbitrary start."""
         now = self.stretches[-1]
         return now.watched + self.last.wall - now.wall
 
@@ -82,7 +82,7 @@ class WatchedTime(msgspec.Struct, frozen=True):
 
         Args:
             reading: the look.
-            unwatched_max: seconds of a gap that nobody watched which are believed.
+            unwatched_max: the most seconds of a gap without looks that are believed.
         """
         by_wall = reading.wall - self.last.wall
         passed, slack = min(max(by_wall, 0.0), unwatched_max), 0.0
@@ -92,15 +92,15 @@ class WatchedTime(msgspec.Struct, frozen=True):
         gained = _nearer_to_zero(self.gained + by_wall - passed, slack)
         if abs(gained) <= FORGIVEN_SECONDS:
             return WatchedTime(reading, self.stretches, gained)
-        # What was forgiven until now was the beginning of this jump.
+        # The gain that was forgiven until now was the beginning of this jump.
         begun = SteadyPeriod(self.watched - self.gained + passed, reading.wall)
         return WatchedTime(reading, _remembered((*self.stretches, begun)))
 
     def before(self, window: float) -> float:
         """Return the date, by the wall, before which things are older than a window.
 
-        Whatever was dated later was dated within the window, by the clock as it was then or by the
-        clock as it is now.
+        Everything with a later date was dated within the window, by the clock of that time or by
+        the clock of now.
         """
         since = self.watched - window
         dates = [self.last.wall - window]
@@ -114,28 +114,28 @@ class WatchedTime(msgspec.Struct, frozen=True):
         return min(dates)
 
     def held(self, window: float) -> float:
-        """Return for how many seconds longer than a window things are kept for want of proof."""
+        """Return how many seconds longer than a window things are kept, because age is unproven."""
         held = self.last.wall - window - self.before(window)
         return held if held > FORGIVEN_SECONDS else 0.0
 
     def held_until(self, window: float) -> float:
-        """Return when, by the wall, nothing is kept longer than a window any more; jumps aside."""
+        """Return when, by the wall, things are kept no longer than a window, without new jumps."""
         return self.last.wall + max(0.0, self.stretches[-1].watched + window - self.watched)
 
     def slowest(self) -> float:
-        """Return the time by the slowest clock of those that may have dated something."""
+        """Return the time by the slowest clock that may have dated something."""
         walls = (each.wall + self.watched - each.watched for each in self.stretches)
         return min(self.last.wall, *walls)
 
 
 def first_look(reading: ClockReading, newest: float | None, *, unwatched_max: float) -> WatchedTime:
-    """Return what is known when nobody has looked before.
+    """Return what is known after the first look.
 
     Args:
         reading: the look.
-        newest: the date of the newest row, file or record; None: there is none. Nobody watched
+        newest: the date of the newest row, file or record; None: there is none. There were no looks
             since then.
-        unwatched_max: as of `WatchedTime.looked`.
+        unwatched_max: see `WatchedTime.looked`.
     """
     begun = reading.wall if newest is None else min(newest, reading.wall)
     known = WatchedTime(ClockReading(begun), (SteadyPeriod(begun, begun),))
@@ -143,12 +143,12 @@ def first_look(reading: ClockReading, newest: float | None, *, unwatched_max: fl
 
 
 def unwatched_max(shortest_window: float) -> float:
-    """Return how many seconds of a gap are believed that nobody watched."""
+    """Return how many seconds of a gap without looks are believed."""
     return max(shortest_window * UNWATCHED_PART, UNWATCHED_SECONDS_MIN)
 
 
 def is_worth_noting(known: WatchedTime, earlier: WatchedTime | None) -> bool:
-    """Say whether a look is to be written down: there is news, or it is a while ago."""
+    """Return whether to write a look down: there is news, or the last one is a while ago."""
     if earlier is None or known.stretches != earlier.stretches:
         return True
     return not 0 <= known.last.wall - earlier.last.wall < LOOK_SECONDS
@@ -157,14 +157,14 @@ def is_worth_noting(known: WatchedTime, earlier: WatchedTime | None) -> bool:
 def jump_text(
     known: WatchedTime, earlier: WatchedTime | None, window: float, *, clock: str, things: str
 ) -> str:
-    """Return what a person is to be told of a jump that the last look found; "": of none.
+    """Return the text for a person about a jump that the last look found; "": there was none.
 
     Args:
         known: what is known after the look.
-        earlier: what was known before; None: nobody had looked.
-        window: seconds for which things are kept.
-        clock: how the text names the clock.
-        things: how the text names what is removed by age.
+        earlier: what was known before; None: there was no look.
+        window: seconds that things are kept.
+        clock: the name of the clock in the text.
+        things: the name of the things that are removed by age, in the text.
     """
     newest = known.stretches[-1]
     if len(known.stretches) == 1 or (earlier is not None and newest == earlier.stretches[-1]):
@@ -185,7 +185,7 @@ def jump_text(
 
 
 def _span(seconds: float) -> str:
-    """Return a time in the largest unit of which there are two or more."""
+    """Return a time span in the largest unit in which it is at least two."""
     for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
@@ -193,12 +193,12 @@ def _span(seconds: float) -> str:
 
 
 def text_of(known: WatchedTime) -> str:
-    """Return what `read` reads."""
+    """Return the text that `read` reads."""
     return msgspec.json.encode(known).decode()
 
 
 def read(text: str | None) -> WatchedTime | None:
-    """Return what a text says; None: it says nothing that could be read."""
+    """Return what is known from a text; None: it cannot be read."""
     try:
         known = msgspec.json.decode(text or "", type=WatchedTime)
     except msgspec.MsgspecError:
@@ -211,7 +211,7 @@ def _nearer_to_zero(seconds: float, slack: float) -> float:
 
 
 def _remembered(stretches: Sequence[SteadyPeriod]) -> tuple[SteadyPeriod, ...]:
-    """Leave out what is too old to matter, and make one of the oldest two when there are many."""
+    """Remove stretches that are too old to matter, and merge the oldest two if there are many."""
     newest = stretches[-1].watched
     first = 0
     while first + 1 < len(stretches) and stretches[first + 1].watched < newest - REMEMBERED_SECONDS:
@@ -219,7 +219,7 @@ def _remembered(stretches: Sequence[SteadyPeriod]) -> tuple[SteadyPeriod, ...]:
     kept = list(stretches[first:])
     if len(kept) > STRETCHES_MAX:
         one, two, *rest = kept
-        # The slower clock of the two: what it dates becomes old no earlier than it should.
+        # Keep the slower clock of the two: things that it dates do not become old too early.
         kept = [
             SteadyPeriod(one.watched, min(one.wall, two.wall - (two.watched - one.watched))),
             *rest,

@@ -195,17 +195,17 @@ def test_a_transaction_neither_waits_for_nor_fails_with_a_broker_that_is_away(
     ("given", "says"),
     [
         ({"database": ""}, "no database is set"),
-        ({"database": "not a url"}, "is no SQLAlchemy URL"),
+        ({"database": "not a url"}, "is not an SQLAlchemy URL"),
         ({"database": "postgresql://u:pa55@h:abc/db"}, "a port is a number from 1 to 65535"),
-        ({"database": "sqlite:///:memory:"}, "an SQLite database in memory is gone with its"),
-        ({"database": "sqlite:///file::memory:?uri=true"}, "an SQLite database in memory is gone"),
+        ({"database": "sqlite:///:memory:"}, "an SQLite database in memory is lost with its"),
+        ({"database": "sqlite:///file::memory:?uri=true"}, "an SQLite database in memory is lost"),
         (
             {"database": "sqlite:///file:shared?mode=memory&cache=shared&uri=true"},
-            "an SQLite database in memory is gone with its connection; give a file",
+            "an SQLite database in memory is lost with its connection; use a file",
         ),
         ({"database": "sqlite:///file:/x?vfs=memdb&uri=true"}, "an SQLite database in memory is"),
         *(
-            ({"database": f"sqlite:///{spelt}"}, "an SQLite database in memory is gone with its")
+            ({"database": f"sqlite:///{spelt}"}, "an SQLite database in memory is lost with its")
             for spelt in (
                 "file:///:memory:?uri=true",
                 "file://localhost/:memory:?uri=true",
@@ -226,7 +226,7 @@ def test_a_transaction_neither_waits_for_nor_fails_with_a_broker_that_is_away(
         ({"database": "sqlite+libsql://h:80/"}, "and asks no server; use sqlite:///file.db"),
         ({"database": "mysql://u:pa55@h:70000/db"}, "a port is a number from 1 to 65535"),
         ({"database": "mssql://u@h/d"}, "not supported"),
-        ({"database": "sqlite://"}, "give a file"),
+        ({"database": "sqlite://"}, "use a file"),
         ({"claim_lease": 0}, "setting claim_lease: Input should be greater than 0"),
         ({"resend_waits": (5.0, 1.0)}, "resend_waits must be positive seconds"),
         ({"no_such_setting": 1}, "no_such_setting"),
@@ -302,7 +302,7 @@ def test_options_of_a_consumer_that_cannot_work_are_refused() -> None:
     ):
         with pytest.raises(UsageError):
             mq.consumer("orders", group="other", **options)(pay)
-    with pytest.raises(UsageError, match="has a handler already"):
+    with pytest.raises(UsageError, match="already has a handler"):
         mq.consumer("orders", group="payments")(pay)
     with pytest.raises(UsageError, match="no consumers"):
         ReliableMQ("empty", database="sqlite:///x.db").start()
@@ -311,7 +311,7 @@ def test_options_of_a_consumer_that_cannot_work_are_refused() -> None:
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("examples.shop", "no MODULE:OBJECT"),
+        ("examples.shop", "not MODULE:OBJECT"),
         ("no_such_module_here:mq", "no module"),
         ("examples.shop:nothing", "has no 'nothing'"),
         ("json:loads", "not a ReliableMQ"),

@@ -251,7 +251,7 @@ def test_one_key_has_one_effect_whichever_step_of_its_first_message_is_the_last(
     [
         ("order.id", b'{"order": {"id": null}}', "the key is None"),
         ("order.id", b'{"order": {"id": " "}}', "the key is empty"),
-        ("order.id", b'{"order": {"id": 1.5}}', "a key is no float: 1.5"),
+        ("order.id", b'{"order": {"id": 1.5}}', "a float cannot be a key: 1.5"),
         ("order.id", b'{"order": {}}', "there is no 'id' to read the key from"),
         ("order.id", b"[]", "there is no 'order' to read the key from"),
         (lambda order: order["id"], b"{}", "idempotent_by: KeyError: 'id'"),

@@ -231,10 +231,10 @@ def test_a_session_that_is_none_says_what_to_write(bank: Bank) -> None:
     def by_name(request: str, *, session: Session) -> None: ...
 
     with Session(bank.mq.database.engine) as session:
-        with pytest.raises(UsageError, match=r"give the session by its name, session=…"):
+        with pytest.raises(UsageError, match=r"pass the session by its name, session=…"):
             by_name("r-1", session)
         by_name("r-1", session=session)
-    with pytest.raises(UsageError, match=r"session='x' is no Session"):
+    with pytest.raises(UsageError, match=r"session='x' is not of type Session"):
         by_name("r-1", session="x")
     with pytest.raises(TypeError, match="too many positional"):
         by_name("r-1", 5)

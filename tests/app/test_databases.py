@@ -137,9 +137,9 @@ def test_effect_log_and_own_messages_of_a_handler_lie_in_its_database(shop: Reli
         ({"main": "sqlite:///b.db"}, "is no name for one"),
         ({"Billing": "sqlite:///b.db"}, "is no name for one"),
         ({"": "sqlite:///b.db"}, "is no name for one"),
-        ({"billing": "sqlite:///./a.db"}, "'main' and 'billing' are one"),
+        ({"billing": "sqlite:///./a.db"}, "'main' and 'billing' are the same"),
         ({"billing": ""}, "'billing' has no URL"),
-        ({"billing": "nonsense"}, "is no SQLAlchemy URL"),
+        ({"billing": "nonsense"}, "is not an SQLAlchemy URL"),
         ({"billing": 5}, "setting databases.billing"),
     ],
 )

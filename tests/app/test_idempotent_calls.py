@@ -274,7 +274,7 @@ def test_a_key_that_stands_for_other_arguments_is_refused(bank: Bank) -> None:
     pay = bank.pay(compare="amount")
 
     assert pay("r-1", 5).number == 1
-    with pytest.raises(KeyReused, match="'r-1' of pay stands for other arguments"):
+    with pytest.raises(KeyReused, match="'r-1' of pay belongs to other arguments"):
         pay("r-1", 6)
     assert pay("r-1", 5).number == 1
 

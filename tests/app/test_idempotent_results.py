@@ -231,7 +231,7 @@ def test_a_number_that_json_does_not_know_is_refused_as_a_result(
     for function in (inside, outside):
         function.__annotations__["return"] = annotation
         give = bank.mq.idempotent(key="request", scope=function.__name__)(function)
-        with pytest.raises(UsageError, match="cannot be stored: JSON knows no NaN"):
+        with pytest.raises(UsageError, match="cannot be stored: JSON has no NaN"):
             give("r-1")
     assert bank.effects() == []
 
@@ -260,7 +260,9 @@ def test_a_decimal_that_would_not_read_is_refused_as_a_result(
         return result
 
     give.__annotations__["return"] = annotation
-    with pytest.raises(UsageError, match=r"cannot be stored, it would not read:[^:]*finite number"):
+    with pytest.raises(
+        UsageError, match=r"cannot be stored, it could not be read:[^:]*finite number"
+    ):
         bank.mq.idempotent(key="request")(give)("r-1")
     assert bank.effects() == []
 
@@ -305,15 +307,15 @@ def test_what_cannot_work_is_refused_when_it_is_declared(bank: Bank) -> None:
         return 1
 
     refused: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-        (plain, {"key": "id"}, "key='id' is none of its parameters: request"),
-        (plain, {"key": "request", "compare": "amount"}, "compare='amount' is none"),
+        (plain, {"key": "id"}, "key='id' is not a parameter; use request"),
+        (plain, {"key": "request", "compare": "amount"}, "compare='amount' is not a parameter"),
         (plain, {"key": "request", "window": timedelta(0)}, "must be positive"),
         (plain, {"key": "request", "window": timedelta(-1)}, "must be positive"),
         (plain, {"key": "request", "window": 60}, "window=60: a timedelta is needed"),
-        (plain, {"key": None}, "key=None is no parameter and no function"),
-        (plain, {"key": "request", "scope": "x" * 128}, "no name of 1..127"),
+        (plain, {"key": None}, "key=None is not a parameter or a function"),
+        (plain, {"key": "request", "scope": "x" * 128}, "must have 1..127"),
         (yields, {"key": "request"}, "it yields"),
-        (unknown, {"key": "request"}, "no result of type"),
+        (unknown, {"key": "request"}, "a result of type"),
         (wrong, {"key": "request"}, "an async def takes an AsyncSession"),
     ]
     for function, options, why in refused:

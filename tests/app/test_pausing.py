@@ -80,10 +80,10 @@ def test_a_closed_topic_is_named_and_opened_by_a_person(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--for", "2h"), "which topic?"),
+        (("--for", "2h"), "no topic is named"),
         (("orders", "--for", "2h", "--end"), "give one of --until, --for and --end"),
         (("orders", "--for", "soon"), "--for takes a duration"),
-        (("orders", "--until", "2020-01-01"), "a time to come is needed"),
+        (("orders", "--until", "2020-01-01"), "a future time is needed"),
         (("not legal!",), "topic"),
         (("--app", "shop:mq"), "give either --app MODULE:OBJECT or --db URL"),
     ],
@@ -126,7 +126,7 @@ def test_the_same_in_code(url: str, tmp_path: Path) -> None:
     ]
     assert json.loads(rows[0].detail)["note"] == "repair"
     for wrong in (later - timedelta(hours=2), later.replace(tzinfo=None)):
-        with pytest.raises(UsageError, match="a time to come"):
+        with pytest.raises(UsageError, match="a future time is needed"):
             mq.resending.pause("orders", until=wrong)
     with pytest.raises(ConfigurationError):
         mq.resending.pause("")

@@ -371,7 +371,7 @@ def test_the_command_migrates_and_says_what_it_did(
         (("--db", "sqlite:///typo.db", "--check"), "there is no file typo.db", 2),
         (("--db", "sqlite:///x.db", "--prefix", "1_"), "prefix '1_'", 2),
         (("--db", "oracle://x"), "not supported", 2),
-        (("--db", "mysql://root@127.0.0.1"), "names a server of MySQL, but no database", 2),
+        (("--db", "mysql://root@127.0.0.1"), "names a MySQL server, but no database", 2),
         (("--db", "mysql://root@127.0.0.1:9/x"), "database: ", 1),
     ],
 )

@@ -53,9 +53,15 @@ def test_an_address_that_cannot_be_a_broker_is_refused_before_it_is_needed(broke
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"redis": "there:6379"}, "redis='there:6379' is no Redis URL: one begins with redis://"),
+        (
+            {"redis": "there:6379"},
+            "redis='there:6379' is not a Redis URL: it must begin with redis://",
+        ),
         ({"broker": "embedded:"}, "broker='embedded:DIR' needs a directory for the store"),
-        ({"leases": 5}, "leases=5 is no function without arguments that opens a LeaseStore: 5 is"),
+        (
+            {"leases": 5},
+            "leases=5 is not a function without arguments that opens a LeaseStore: 5 is",
+        ),
         ({"leases": lambda url: url}, "a missing argument: 'url'|argument: 'url'"),
     ],
 )
@@ -86,7 +92,7 @@ def test_leases_that_opened_something_else_are_told_at_the_start(tmp_path: Path)
     def pay(order: dict[str, int]) -> None: ...
 
     mq.create_tables()
-    with pytest.raises(ConfigurationError, match="leases= opened 5, which is no LeaseStore"):
+    with pytest.raises(ConfigurationError, match="leases= opened 5, which is not a LeaseStore"):
         mq.start()
     mq.close()
 
@@ -94,7 +100,7 @@ def test_leases_that_opened_something_else_are_told_at_the_start(tmp_path: Path)
 def test_a_variable_and_a_commands_option_are_refused_like_an_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    says = "redis='redis://@there/x' is no Redis URL: /x is no number of a database"
+    says = "redis='redis://@there/x' is not a Redis URL: /x is not the number of a database"
     url = "redis://:secret@there/x"
     assert call("doctor", "--db", f"sqlite:///{tmp_path}/x.db", "--redis", url) == 2
     assert capsys.readouterr().err.splitlines() == [f"error: {says}"]

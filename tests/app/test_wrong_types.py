@@ -45,7 +45,7 @@ def handler(payload: dict[str, Any]) -> None: ...
         ("tag", "paid|refunded", r"tags are separated by \|\|, as 'a \|\| b'"),
         ("tag", "a || b|c", r"tags are separated by \|\|"),
         ("tag", "a|||b", r"tags are separated by \|\|"),
-        ("group", ["payments"], "consumer group .* is no legal name"),
+        ("group", ["payments"], "consumer group .* is not a legal name"),
     ],
 )
 def test_an_option_of_a_consumer_is_refused_when_it_is_declared(
@@ -61,7 +61,7 @@ def test_what_is_no_function_is_refused_where_it_is_decorated(mq: ReliableMQ) ->
     nothing: Any = 5
     with pytest.raises(UsageError, match="a handler is a def or an async def, not 5"):
         mq.consumer("orders", group="payments")(nothing)
-    with pytest.raises(UsageError, match="a def or an async def is decorated, not 5"):
+    with pytest.raises(UsageError, match="decorate a def or an async def, not 5"):
         mq.idempotent(key="request")(nothing)
 
 
@@ -79,7 +79,7 @@ def test_names_of_groups_that_can_be_read_once_only_are_refused(mq: ReliableMQ) 
         ({"required_groups": (name for name in ["payments"])}, "a tuple of names is needed"),
         ({"required_groups": 5}, "a tuple of names is needed"),
         ({"tag": None}, "tag=None: it must be text"),
-        ({"content_type": 5, "payload": "text"}, "content type 5 is no text"),
+        ({"content_type": 5, "payload": "text"}, "content type 5 is not a text"),
         ({"message_id": 5}, "message_id 5 must have 32 characters"),
         ({"delay": timedelta.max}, "more than a hundred years ahead"),
     ],
@@ -96,7 +96,7 @@ def test_what_is_said_of_a_message_is_refused_where_it_is_sent(
 
 @pytest.mark.parametrize("payloads", [None, 5])
 def test_payloads_that_are_no_list_are_refused(mq: ReliableMQ, payloads: Any) -> None:
-    with mq.transaction() as tx, pytest.raises(UsageError, match="is no list of payloads"):
+    with mq.transaction() as tx, pytest.raises(UsageError, match="is not a list of payloads"):
         tx.send_many("orders", payloads)
 
 
@@ -120,7 +120,7 @@ def test_what_a_handler_raises_is_refused_where_it_is_made(
     [
         ({"window": timedelta.max}, "positive, a hundred years at most"),
         ({"scope": 5}, "scope is 5: give text"),
-        ({"compare": 5}, "compare=5 is no parameter and no function"),
+        ({"compare": 5}, "compare=5 is not a parameter or a function"),
     ],
 )
 def test_an_idempotent_function_is_refused_when_it_is_decorated(

@@ -144,7 +144,7 @@ def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]
 
     assert code == 0
     groups = re.findall(r"^(\w[\w ]+):\n", out, re.MULTILINE)
-    expected = ["The ledgers", "What is judged", "What comes out", "Repair", "Who is told"]
+    expected = ["The ledgers", "What is judged", "Output", "Repair", "Notifications"]
     assert [group for group in groups if group != "Usage"] == [*expected, "Options"]
     assert re.findall(r"^  (?:-h, )?--[\w-]+", out.partition("\nOptions:")[2], re.MULTILINE) == [
         "  -h, --help"

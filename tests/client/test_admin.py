@@ -79,7 +79,7 @@ def test_a_broker_that_refuses_a_topic_is_heard() -> None:
 
 
 def test_an_illegal_name_is_refused_here() -> None:
-    with pytest.raises(ConfigurationError, match="no legal name"):
+    with pytest.raises(ConfigurationError, match="not a legal name"):
         create(two_brokers(), topic="a b")
 
 

@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"keys": "abc"}, r"keys is the text 'abc': give a tuple, as \('abc',\)"),
+        ({"keys": "abc"}, r"keys is the text 'abc': pass a tuple, \('abc',\)"),
         ({"keys": (1,)}, r"expected `str`, got `int` - at `\$.keys"),
         ({"tag": 1}, r"at `\$.tag`"),
         ({"ordering_key": 1}, r"at `\$.ordering_key`"),
@@ -33,10 +33,10 @@ Fields = dict[str, Any]
         ({"delay_level": "3"}, r"at `\$.delay_level`"),
         ({"delay_level": True}, "delay level True is not in 0..18"),
         ({"delay_level": 2.5}, "delay level 2.5 is not in 0..18"),
-        ({"flag": 0.5}, "flag 0.5 is no number of 32 bits"),
+        ({"flag": 0.5}, "flag 0.5 is not a 32-bit number"),
         ({"delay": 90}, r"at `\$.delay`"),
         ({"delay": timedelta.max}, "cannot be sent as it is"),
-        ({"flag": 2**31}, "no number of 32 bits"),
+        ({"flag": 2**31}, "not a 32-bit number"),
     ],
 )
 def test_a_message_with_a_field_of_a_wrong_type_is_refused_by_the_name_of_it(
@@ -88,7 +88,7 @@ def test_a_setting_of_a_wrong_type_is_refused_without_showing_it(
         ({"topics": "t"}, "the topics are of type str"),
         ({"topics": {"t": ["paid"]}}, "of topic t .* is wanted: give tags"),
         ({"topics": {"t": None}}, "of topic t None is wanted"),
-        ({"group": None}, "consumer group None is no legal name"),
+        ({"group": None}, "consumer group None is not a legal name"),
         ({"concurrency": "2"}, "concurrency is '2'"),
         ({"batch": True}, "batch is True"),
         ({"ordered": "no"}, "ordered is 'no': give True or False"),

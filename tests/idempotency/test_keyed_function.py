@@ -50,8 +50,8 @@ async def other_wrong_session(key: str, session: Session) -> None: ...
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (two_sessions, "'one' and 'other' would get the same"),
-        (two_calls, "'one' and 'other' would get the same"),
+        (two_sessions, "'one' and 'other' have the same type"),
+        (two_calls, "'one' and 'other' have the same type"),
         (bare_session, "'session' must not be positional-only"),
         (wrong_session, "a def takes a Session"),
         (other_wrong_session, "an async def takes an AsyncSession"),
@@ -114,7 +114,7 @@ def test_a_result_may_be_as_large_as_a_mebibyte_with_its_quotes() -> None:
     ],
 )
 def test_a_number_that_json_does_not_know_is_no_result(result: Any) -> None:
-    with pytest.raises(UsageError, match="JSON knows no NaN and no infinity"):
+    with pytest.raises(UsageError, match="JSON has no NaN and no infinity"):
         returns(Any).encode(result)
 
 
@@ -127,7 +127,7 @@ def test_a_null_that_was_meant_is_a_result(result: Any) -> None:
 def test_a_result_that_was_not_stored_or_has_another_type_by_now_is_told() -> None:
     with pytest.raises(UsageError, match="could not be stored"):
         returns(str).decode(None)
-    with pytest.raises(UsageError, match="does not read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         returns(int).decode(b'"text"')
 
 
@@ -137,7 +137,7 @@ CALL = KeyedCall("scope", "digest", "k-1", "print", "token", 60.0)
 def test_a_call_that_runs_says_when_to_ask_again_and_a_reused_key_is_refused() -> None:
     known = keyed(pay)
     known.refuse(CallFound(CallDecision.RUN), CALL)
-    with pytest.raises(CallRunning, match="'k-1' runs") as soon:
+    with pytest.raises(CallRunning, match="'k-1' is running") as soon:
         known.refuse(CallFound(CallDecision.RUNNING, wait=0.0), CALL)
     assert soon.value.retry_after == 0.05
     with pytest.raises(CallRunning) as later:

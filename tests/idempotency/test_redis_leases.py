@@ -242,5 +242,5 @@ def test_a_value_of_a_foreign_hand_is_no_tombstone(redis_url: str) -> None:
 
 
 def test_a_url_that_is_none_is_told_at_once() -> None:
-    with pytest.raises(ConfigurationError, match="no Redis URL"):
+    with pytest.raises(ConfigurationError, match="not a Redis URL"):
         RedisLeases("localhost", duplicate_window=1)

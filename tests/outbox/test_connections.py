@@ -278,13 +278,13 @@ def test_what_a_block_does_not_have_says_what_it_has(bench: Bench) -> None:
     with (
         bench.database.engine.begin() as connection,
         bench.transaction(connection) as tx,
-        pytest.raises(UsageError, match=r"has no session: tx\.connection"),
+        pytest.raises(UsageError, match=r"not a session: use tx\.connection"),
     ):
         _ = tx.session
 
 
 def test_an_engine_is_no_transaction_and_kinds_are_not_mixed(bench: Bench) -> None:
-    with pytest.raises(UsageError, match=r"mq\.transaction\(Engine\): give a Session"):
+    with pytest.raises(UsageError, match=r"mq\.transaction\(Engine\): pass a Session"):
         bench.transaction(bench.database.engine)
 
     async def mixed() -> None:

@@ -42,7 +42,7 @@ def test_what_is_no_content_type_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 3, b"a/b"])
 def test_a_content_type_is_a_text(value: object) -> None:
-    with pytest.raises(UsageError, match="is no text"):
+    with pytest.raises(UsageError, match="is not a text"):
         media_type_of(value)
 
 

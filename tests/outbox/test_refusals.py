@@ -42,7 +42,7 @@ def test_texts_that_a_column_a_filter_or_a_record_cannot_hold_are_refused(
     ("options", "says"),
     [
         ({"delay": 5}, r"delay=5: a timedelta is needed"),
-        ({"required_groups": ("no such,group",)}, "'no such,group' is no legal name"),
+        ({"required_groups": ("no such,group",)}, "'no such,group' is not a legal name"),
         ({"message_id": "é" * 32}, "32 characters of a-z"),
     ],
 )

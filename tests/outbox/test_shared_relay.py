@@ -168,7 +168,7 @@ def test_a_listener_whose_connection_is_cut_says_so_in_a_line_and_listens_again(
         bench.database.close()
 
     (record,) = caplog.records
-    assert "nobody tells it: its connection was cut: " in record.getMessage()
+    assert "it searches at intervals: its connection was lost: " in record.getMessage()
     assert record.exc_info is None
 
 

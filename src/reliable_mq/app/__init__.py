@@ -1,1 +1,1 @@
-"""The face of the stations that keep ledgers: `ReliableMQ`, what it declares, what it connects."""
+"""The public interface of the stations with ledgers: `ReliableMQ` and its connections."""

@@ -1,4 +1,4 @@
-"""`ReliableMQ`: the object an application declares its messaging on."""
+"""`ReliableMQ`: the object on which an application declares its messaging."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -42,31 +42,31 @@ _PRODUCER_CONNECTIONS = 16
 class ReliableMQ(Declaring, TablesAndHealth):
     """Reliable messaging for one application.
 
-    Nothing is connected before it is needed: declare it at module level, import it everywhere. A
-    process that is forked from one that uses it connects anew, and consumes nothing before `start`.
+    It connects when a connection is first needed: declare it at module level, import it everywhere.
+    A forked process makes its own connections, and consumes nothing before `start`.
 
     Args:
-        name: the application's name; it names its relay and its producer group.
+        name: the application's name; the names of its relay and producer group contain it.
         broker: name servers "host:port;host:port" of the bundled broker or of Apache RocketMQ, or
-            "embedded:DIR": the bundled broker inside this process, its store in DIR.
+            "embedded:DIR": the bundled broker inside this process, with its store in DIR.
         database: SQLAlchemy URL of PostgreSQL, MySQL, MariaDB or SQLite.
-        databases: further ones, a name to the URL: `mq.transaction(database="billing")`, and
-            `@mq.consumer(…, database="billing")`. The first one's name is "main".
+        databases: more databases, name to URL: `mq.transaction(database="billing")`, and
+            `@mq.consumer(…, database="billing")`. The first database's name is "main".
         redis: Redis URL. Without Redis the database alone decides, at one more commit per message.
-        client: account, TLS, namespace, time-outs and limits of the connections to the cluster.
-            What it leaves at the defaults comes from the settings, `access_key` or `tls_ca` for
-            example. Its `producer_group` is the application's own unless it names one.
-        leases: opens another store in Redis's place, see `idempotency.lease_store`.
-        settings: all other settings. What is not given comes from `RELIABLE_MQ_*` variables.
-        notifiers: who else tells a person of what does not settle by itself, beside the log and
-            what the settings name (mail, webhook).
+        client: account, TLS, namespace, timeouts and limits of the connections to the cluster.
+            Its default values are replaced by the settings (`access_key` or `tls_ca`, for
+            example). Its `producer_group` is the application's own unless it names one.
+        leases: opens another store instead of Redis, see `idempotency.lease_store`.
+        settings: all other settings. Missing ones come from `RELIABLE_MQ_*` variables.
+        notifiers: more notifiers that inform a person when something does not settle by itself.
+            The log, and mail or webhook from the settings, notify anyway.
         resend_wait: how long after the n-th send of a stub the next one is due: one of tenacity's
-            waits, alone or composed; default a ladder of the setting `resend_waits`.
-        middleware: sees what is sent and what handlers do, see `Middleware`.
+            waits, alone or combined; default: a ladder of the setting `resend_waits`.
+        middleware: sees messages when they are sent and handled, see `Middleware`.
         **more: single settings by name, see `reliable_mq.settings.Settings`.
 
     Raises:
-        ConfigurationError: when a setting is wrong.
+        ConfigurationError: a setting is wrong.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
     ) -> None:
         check_name("application", name, GROUP_LENGTH_MAX)
         self.name = name
-        #: options by which a command finds this application; hints in the log have them
+        #: options with which a command finds this application; log lines suggest them
         self.found_by = "--app MODULE:OBJECT"
         check_value("settings", settings, Settings | None)
         given = {} if settings is None else settings.model_dump()
@@ -116,7 +116,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
         self._stand_on(Connections(name, self.settings, self._policy, leases, self._middleware))
 
     def _stand_on(self, connections: Connections) -> None:
-        """Make what sends and receives over these connections; tests give others."""
+        """Make the parts that send and receive over these connections; tests pass other ones."""
         self._connections = connections
         self._half_messages = HalfMessages(
             self.name,
@@ -148,7 +148,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
 
     @property
     def database(self) -> Database:
-        """The database "main"; its engine, sessions and our tables."""
+        """The database "main": its engine, sessions and our tables."""
         return self.databases[MAIN_DATABASE]
 
     def _connections_wanted(self, database: str) -> int:
@@ -167,19 +167,19 @@ class ReliableMQ(Declaring, TablesAndHealth):
         """Return a block in which messages and business rows are committed together.
 
         `with mq.transaction() as tx` (or `async with`) makes a session and commits it at the end of
-        the block. Given a session or a Core connection, see `TransactionScope` for who commits. In
-        a handler, give the handler's session.
+        the block. With your own session or Core connection, `TransactionScope` says who commits. In
+        a handler, pass the handler's session.
 
         Args:
             session: a session, or a Core connection, of one of the application's databases.
-            database: the name of the database; None: the one that the session is bound to, "main"
-                without a session.
-            half: each `send` stores a half message at the broker, which shows it when the
-                transaction has committed; what cannot be stored now fails the transaction.
+            database: the name of the database; None: the one that the session is bound to, or
+                "main" without a session.
+            half: each `send` stores a half message at the broker, which becomes visible when the
+                transaction has committed. If the half cannot be stored, the transaction fails.
 
         Raises:
-            UsageError: without a session in a handler of this database.
-            ConfigurationError: when there is no such database.
+            UsageError: there is no session, and this is a handler of the same database.
+            ConfigurationError: there is no such database.
         """
         source = None if session is None else source_of(session)
         if database is None:
@@ -193,10 +193,10 @@ class ReliableMQ(Declaring, TablesAndHealth):
 
     @property
     def producer(self) -> Producer:
-        """Sends at once, without a stub. Sending to a managed topic warns, raises or passes.
+        """Sends at once, without a stub. A send to a managed topic warns, raises or is allowed.
 
-        Managed are topics declared by `topic`, and those that a transaction of this application
-        sends to or a consumer of it reads.
+        A managed topic was declared by `topic`. Also managed: topics to which a transaction of this
+        application sends, and topics that its consumers read.
         """
         if self._producer is None:
             policy = self.settings.send_outside_transaction
@@ -209,7 +209,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
         return self._producer
 
     def scheduler(self, *, database: str = MAIN_DATABASE) -> Scheduler:
-        """Return a resend scheduler of one database of this application, under a name of its own.
+        """Return a resend scheduler of one database, under its own owner name.
 
         Args:
             database: the name of the database.
@@ -217,14 +217,14 @@ class ReliableMQ(Declaring, TablesAndHealth):
         return self._upkeep.scheduler(database)
 
     def retention(self, *, database: str = MAIN_DATABASE) -> Retention:
-        """Return what removes settled stubs and consumed logs of a database, when old enough.
+        """Return the retention of a database: it removes old settled stubs and old consume logs.
 
-        `resend_forever` runs it; call its `run_once` yourself with the setting `retention="off"`.
+        `resend_forever` runs it. With the setting `retention="off"`, call its `run_once` yourself.
         """
         return self._upkeep.retention(database)
 
     def alerts(self, *, database: str = MAIN_DATABASE) -> Alerts:
-        """Return what tells people of what is in one database; the resend scheduler runs one each.
+        """Return the alerts of one database: they inform people. Resend schedulers run them, too.
 
         Args:
             database: the name of the database.
@@ -234,10 +234,10 @@ class ReliableMQ(Declaring, TablesAndHealth):
     def resend_forever(self, stopped: StopSignal) -> None:
         """Run the resend schedulers of all databases until `stopped`, the first in this thread.
 
-        Retention runs beside them, and people are told in threads of their own.
+        Retention and alerts run in other threads.
 
         Raises:
-            ConfigurationError: when a table is missing, or windows contradict each other.
+            ConfigurationError: a table is missing, or retention windows contradict each other.
         """
         check_upkeep(self.settings, self._policy, self._declared.consumers)
         self.databases.check_tables()
@@ -249,17 +249,17 @@ class ReliableMQ(Declaring, TablesAndHealth):
 
     @property
     def resending(self) -> ResendControl:
-        """Pauses the resending of topics, and says which are paused or closed."""
+        """Pauses the resending of topics, and reports which are paused or closed."""
         return ResendControl(self.databases)
 
     def resend_once(self) -> dict[str, dict[str, int]]:
-        """Read the notices that are there, look once into each database; return what was done.
+        """Read all waiting notices, run each database's scheduler once; return counts.
 
-        People are told once too: `stuck` counts stubs, `digests` what was told, `digests_failed`
-        what was not.
+        Alerts run once, too: `stuck` counts stubs, `digests` the digests that were sent, and
+        `digests_failed` the failed ones.
 
         Raises:
-            ConfigurationError: when a table is missing.
+            ConfigurationError: a table is missing.
         """
         self.databases.check_tables()
         return self._upkeep.run_once()
@@ -267,15 +267,15 @@ class ReliableMQ(Declaring, TablesAndHealth):
     def start(self) -> None:
         """Start this application's consumers in this process; returns when they have subscribed.
 
-        With an embedded broker the resend scheduler is started too, because no other process can
-        reach that broker; otherwise run `reliable-mq resend` beside your workers.
+        With an embedded broker, the resend scheduler is started, too: no other process can reach
+        that broker. Otherwise run `reliable-mq resend` beside your workers.
 
         Raises:
-            UsageError: when it has no consumers.
-            ConfigurationError: when a table is missing, or windows contradict each other.
+            UsageError: it has no consumers.
+            ConfigurationError: a table is missing, or retention windows contradict each other.
         """
         if not self._declared.consumers:
-            raise UsageError(f"application {self.name} has no consumers: decorate one")
+            raise UsageError(f"application {self.name} has no consumers: decorate a handler")
         check_upkeep(self.settings, self._policy, self._declared.consumers)
         self.databases.check_tables()
         self._half_messages.join()
@@ -291,28 +291,28 @@ class ReliableMQ(Declaring, TablesAndHealth):
             self._connections.shared_relays.start(self.databases)
 
     def _tell_when_nobody_consumes(self) -> None:
-        """Warn who sends to a broker inside this process and has not started the consumers."""
+        """Warn when an application sends to its embedded broker without started consumers."""
         connections = self._connections
         if connections.is_embedded and self._declared.consumers and not connections.is_consuming:
             log.warning(
-                "application %s sends and is not started: nobody consumes its messages, they stay "
+                "application %s sends but is not started: nobody consumes its messages, they stay "
                 "UNCONFIRMED. Its broker is inside this process, so no other process can consume "
                 "them. Write `with mq:`, or call mq.start() or mq.run()",
                 self.name,
             )
 
     def run(self) -> None:
-        """Run the consumers until SIGTERM or SIGINT, then finish what runs and close.
+        """Run the consumers until SIGTERM or SIGINT, then finish running handlers and close.
 
         Raises:
-            UsageError: when there are no consumers, or this is not the main thread.
-            ConfigurationError: when a table is missing.
-            WorkerDied: when its event loop has ended, so that it would live and do nothing.
+            UsageError: there are no consumers, or this is not the main thread.
+            ConfigurationError: a table is missing.
+            WorkerDied: the event loop has ended, so the process would do nothing.
         """
         run_until_signal(self.start, self.close, lambda: self._connections.is_alive)
 
     def close(self) -> None:
-        """Let handlers finish, send what is in hand, close all connections."""
+        """Let handlers finish, send remaining stubs, close all connections."""
         self._connections.close()
         self._half_messages.close()
         self._outboxes.forget()

@@ -1,4 +1,4 @@
-"""What an application declares: its managed topics and its consumers. Values only."""
+"""The declarations of an application: its managed topics and its consumers. Values only."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -14,7 +14,7 @@ from reliable_mq.settings import Settings
 log = logging.getLogger(__name__)
 
 _WARNINGS_MAX = 1000
-"""Most topics and tags that are warned of: who makes tags by the million shall fill no memory."""
+"""The most topics and tags that are warned of: millions of tags must not fill the memory."""
 
 
 class Declarations:
@@ -68,14 +68,14 @@ class Declarations:
         return tuple(sorted(own.union(self._topics.get(topic, ())) - others))
 
     def required_groups(self, topic: str, tag: str) -> tuple[str, ...]:
-        """Return the groups that a message has to reach which a transaction sends.
+        """Return the groups that a message of a transaction must reach.
 
-        Which are known depends on what this process has imported. One that knows none and was not
-        told that there need be none is warned, once for each topic, or refused. So is one that
-        knows groups of the topic, none of which wants this tag, once for each tag.
+        The known groups depend on the imports of this process. If it knows no group, and nothing
+        declares that there need be none, it warns once for each topic, or refuses. It does the same
+        once for each tag if it knows groups of the topic but none of them wants the tag.
 
         Raises:
-            UsageError: when no group is known and `send_without_group` says so.
+            UsageError: no group is known, and `send_without_group` is "raise".
         """
         groups = self.groups_of(topic, tag)
         if not groups and (topic not in self._with_named_groups or self._topics[topic]):
@@ -95,13 +95,13 @@ class Declarations:
             said = (
                 f"{where}: no consumer group that this process knows wants a message with "
                 f"{'this' if tag else 'no'} tag ({tags}), {stored}. Correct the tag, or "
-                "send with required_groups=() when no group is meant"
+                "send with required_groups=() if no group is meant"
             )
         else:
             said = (
                 f"{where}: this process knows no consumer group, {stored}. Import the "
                 f"module of its consumers, or name their groups: mq.topic({topic!r}, groups=[…]); "
-                "groups=[] says that none is meant"
+                "groups=[] means that no group must read it"
             )
         if policy == "raise":
             raise UsageError(said)
@@ -110,11 +110,11 @@ class Declarations:
             log.warning("%s", said)
 
     def unread_topics(self) -> frozenset[str]:
-        """Return the topics of which was said that no group need read them: `groups=[]`."""
+        """Return the topics that no group must read, as declared by `groups=[]`."""
         return frozenset(name for name in self._with_named_groups if not self._topics[name])
 
     def is_managed(self, topic: str) -> bool:
-        """Say whether a topic is declared, sent to by a transaction, or read by a consumer."""
+        """Return whether a topic is declared, sent to by a transaction, or read by a consumer."""
         return topic in self._topics or any(
             each.topic == topic for each in self._consumers.values()
         )
@@ -128,10 +128,10 @@ class Declarations:
         idempotent_by: KeySource | None = None,
         **options: Any,
     ) -> None:
-        """Take a handler; see `ReliableMQ.consumer`."""
+        """Register a handler; see `ReliableMQ.consumer`."""
         check_name("consumer group", group, GROUP_LENGTH_MAX)
         if group in self._consumers:
-            raise UsageError(f"consumer group {group} has a handler already")
+            raise UsageError(f"consumer group {group} already has a handler")
         seconds = self._settings.claim_lease if lease is None else lease
         if idempotent_by is not None:
             options["read_key"] = key_reader_of(idempotent_by, f"consumer group {group}")

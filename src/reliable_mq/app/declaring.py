@@ -1,7 +1,7 @@
-"""What is written at module level: `mq.topic`, `@mq.consumer`, `@mq.idempotent` and the like.
+"""Declarations at module level: `mq.topic`, `@mq.consumer`, `@mq.idempotent` and others.
 
-Receives the application's words; hands them on to its `Declarations`, where they are checked.
-Connects nothing.
+Receives the application's declarations. Passes them to its `Declarations`, which checks them.
+Connects to nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Declaring:
-    """The declaring half of `ReliableMQ`."""
+    """The part of `ReliableMQ` that declares."""
 
     databases: Databases
     _half_messages: HalfMessages
@@ -36,13 +36,13 @@ class Declaring:
     def topic(self, name: str, *, groups: Sequence[str] | None = None) -> str:
         """Declare a managed topic and the consumer groups its messages must reach.
 
-        Groups of consumers that other applications run are named here, and those of this one whose
-        modules are not imported wherever the topic is sent to; the others are known by themselves.
-        An empty list says that none need be known: where there is none, a message is confirmed when
-        the broker has stored it. Returns the name.
+        Name the groups here that other applications run. Also name groups of this application if
+        the topic is sent to where their modules are not imported. Other groups are known anyway.
+        An empty list means that no group must read the topic: if there is none, a message is
+        confirmed when the broker has stored it. Returns the name.
 
         Raises:
-            ConfigurationError: when a name is not legal.
+            ConfigurationError: a name is not legal.
         """
         self._declared.topic(name, groups)
         return name
@@ -50,8 +50,8 @@ class Declaring:
     def groups_of(self, topic: str, tag: str = "") -> tuple[str, ...]:
         """Return the consumer groups that a message of `topic` must reach to be confirmed.
 
-        A consumer whose tags leave the message out is not asked for. The topic is a managed one
-        from now on.
+        A consumer whose tags exclude the message is not included. The topic is a managed one from
+        now on.
         """
         return self._declared.groups_of(topic, tag)
 
@@ -72,38 +72,38 @@ class Declaring:
     ) -> Callable[[F], F]:
         """Register the decorated function as the handler of a consumer group.
 
-        The function's effect in the database and the row that says "consumed" are one commit: the
-        effect happens exactly once per message and group. Its parameters are filled by annotation:
-        a `Session` (in an `async def`: an `AsyncSession`) whose transaction is committed when the
-        function returns, a `ReceivedMessage`, and the payload: a pydantic model, dataclass, dict,
-        str or bytes. A `def` runs in a thread, an `async def` as a task. Whatever would end the
-        session's transaction raises `UsageError` while the function has it; savepoints are its own.
+        The function's effect in the database and the row that says CONSUMED are one commit: the
+        effect happens exactly once per message and group. Parameters are filled by annotation. A
+        `Session` (in an `async def`: an `AsyncSession`) is committed when the function returns. A
+        `ReceivedMessage` is the message. Any other parameter is the payload: a pydantic model,
+        dataclass, dict, str or bytes. A `def` runs in a thread, an `async def` as a task. The
+        function may use savepoints, but ending the session's transaction raises `UsageError`.
 
         Raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters; any other
         exception is a failed attempt.
 
         Args:
             topic: the topic.
-            group: the consumer group; one handler each.
-            tag: "*", or tags joined by "||".
-            ordered: messages with one ordering key are handled one at a time and in order.
-            batch: handle up to so many messages in one database transaction. When one of them
-                fails, all are rolled back and called again, now with a savepoint each; so with
-                more than 1 a handler's effects should lie in its session, or `log_receipt` be set.
-                Those during which a process died are called alone from then on.
-            max_attempts: attempts until a message is a dead letter; deaths of the process count.
-            log_receipt: commit a row that says RECEIVED before the function runs. For effects
-                outside this database: after a crash `message.in_doubt` is set.
-            lease: seconds for which a claim holds that is not renewed, below `duplicate_window`.
-            concurrency: how many calls run at once.
-            database: the name of the database that its effects lie in, and with them its session,
-                its consume log and the messages it sends itself.
-            idempotent_by: the business key, of which one message has its effect: a field of the
-                payload ("order.id"), or a function of it, see `key_reading`.
+            group: the consumer group; each group has one handler.
+            tag: "*", or tags joined by "||". Default "*".
+            ordered: messages with one ordering key are handled one at a time, in order (default).
+            batch: handle up to this many messages in one database transaction. Default 1. If one
+                of them fails, all are rolled back and called again, each behind a savepoint. So
+                with more than 1, keep the effects in the session, or set `log_receipt`. Messages
+                of a batch in which a process died are called alone from then on.
+            max_attempts: attempts before a message is a dead letter; deaths of the process count.
+            log_receipt: commit a RECEIVED row before the function runs. Use it for effects outside
+                of this database: after a crash, `message.in_doubt` is set. Default False.
+            lease: seconds that a claim lasts without a renewal; below `duplicate_window`.
+            concurrency: the most calls that run at once.
+            database: the name of the database for its effects, its session, its consume log and
+                the messages that it sends. Default "main".
+            idempotent_by: the business key; of all messages with one key, one has its effect. It is
+                a field of the payload ("order.id"), or a function of it, see `key_reading`.
 
         Raises:
-            UsageError: when a parameter cannot be filled or the group has a handler already.
-            ConfigurationError: when a name or number is not legal, or there is no such database.
+            UsageError: a parameter cannot be filled, or the group already has a handler.
+            ConfigurationError: a name or number is not legal, or there is no such database.
         """
         self.databases.check_name(database)
 
@@ -129,12 +129,12 @@ class Declaring:
     def transaction_listener(self, topic: str) -> Callable[[L], L]:
         """Register the decorated class, or an object, as the listener for halves of a topic.
 
-        See `TransactionListener` for its methods, `Producer.send_in_transaction` for what sends.
-        What is in a database of this application needs none: `transaction(half=True)`.
+        See `TransactionListener` for its methods, and `Producer.send_in_transaction` for the send.
+        Transactions in a database of this application need none: use `transaction(half=True)`.
 
         Raises:
-            UsageError: when it lacks a method or the topic has a listener.
-            ConfigurationError: when the topic's name is not legal.
+            UsageError: it lacks a method, or the topic has a listener.
+            ConfigurationError: the topic's name is not legal.
         """
 
         def register(listener: L) -> L:
@@ -151,29 +151,29 @@ class Declaring:
         compare: Source | Sequence[str] | None = None,
         window: timedelta = timedelta(days=1),
     ) -> Callable[[Callable[..., R]], Callable[..., R]]:
-        """Let the decorated function run once for each key; later calls get what it returned.
+        """Let the decorated function run once for each key; later calls get the stored result.
 
-        A `def` or an `async def`, anywhere: no consumer and no broker is needed. With a `Session`
-        (`AsyncSession`) among its parameters, which callers leave out, its effect, the key and the
-        result are one commit; a caller that gives one gets all of it into its own transaction.
-        Without a session, an effect elsewhere happens at least once; a parameter annotated
-        `IdempotentCall` says when an earlier attempt may have had it. A call that raises leaves
-        the key free.
+        It decorates a `def` or an `async def` anywhere, without a consumer or a broker. If a
+        parameter is a `Session` (`AsyncSession`), callers leave it out: its effect, the key and the
+        result are one commit. A caller that passes a session gets all of it into its own
+        transaction. Without a session, an effect elsewhere happens at least once; a parameter
+        annotated `IdempotentCall` says whether an earlier attempt may have had it. A call that
+        raises leaves the key free.
 
         Args:
             key: a parameter's name ("request_id"), a field of one ("order.id"), or a function of
                 the same arguments.
-            scope: within which keys are unique, 127 characters at most; default: module and name
-                of the function.
+            scope: keys are unique within it; at most 127 characters; default: module and name of
+                the function.
             compare: parameters that must be the same when a key is used again, or a function.
-            window: how long a result is remembered.
+            window: how long a result is kept. Default 1 day.
 
-        The decorated function raises `KeyInvalid` when there is no key, `KeyReused` when `compare`
-        differs, `CallRunning` when a call with this key runs, `UsageError` when it is made inside
-        of that call.
+        The decorated function raises `KeyInvalid` if there is no key, and `KeyReused` if `compare`
+        differs. It raises `CallRunning` if a call with this key is running, but `UsageError` inside
+        that call.
 
         Raises:
-            UsageError: when a parameter is not what it should be, or the result cannot be stored.
+            UsageError: a parameter has a wrong type, or the result cannot be stored.
         """
         if not isinstance(window, timedelta):
             raise UsageError(f"window={window!r}: a timedelta is needed, timedelta(seconds=…)")

@@ -1,4 +1,4 @@
-"""MODULE:OBJECT to the application it names, as the command line gives it."""
+"""Loads the application that MODULE:OBJECT names on the command line."""
 
 import importlib
 
@@ -20,22 +20,22 @@ def load_application(path: str) -> ReliableMQ:
     """Import the module and return its `ReliableMQ`; `examples.shop:mq`, or a dotted attribute.
 
     Raises:
-        UsageError: when the text is no MODULE:OBJECT, or names nothing of the kind.
-        ApplicationBroken: when the module raises something when it is imported.
+        UsageError: the text is not MODULE:OBJECT, or does not name a `ReliableMQ`.
+        ApplicationBroken: the module raised an error during its import.
     """
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
-        raise UsageError(f"{path!r} is no MODULE:OBJECT; write for example examples.shop:mq")
+        raise UsageError(f"{path!r} is not MODULE:OBJECT; write for example examples.shop:mq")
     try:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # A module that is there and misses one of its own imports tells that itself.
+        # The module exists, but one of its own imports is missing: report the import.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _broken(module_name, error) from error
         raise UsageError(
-            f"there is no module {module_name!r}; run from the directory that holds it"
+            f"there is no module {module_name!r}; run from the directory that contains it"
         ) from error
-    except ReliableMQError:  # it says itself what is wrong
+    except ReliableMQError:  # its text says what is wrong
         raise
     except Exception as error:
         raise _broken(module_name, error) from error
@@ -51,10 +51,10 @@ def load_application(path: str) -> ReliableMQ:
 
 
 def _broken(module_name: str, error: Exception) -> ApplicationBroken:
-    """Return the error of a module that cannot be imported, without our frames and the importer's.
+    """Return the error of a module that cannot be imported, without frames of the importer.
 
-    What is left begins in the first file of the application's. Without one (a syntax error) it has
-    no frames, and the error names its file itself.
+    Its traceback begins in the first file of the application. Without such a file (a syntax error)
+    it has no frames, and the error itself names the file.
     """
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename in _IMPORTERS:

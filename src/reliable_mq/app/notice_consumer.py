@@ -1,7 +1,7 @@
-"""The consumer of a database's notices: as any other, with the table of confirmations its effect.
+"""The consumer of a database's notices. It is a normal consumer; its effect are confirmation rows.
 
-So a notice has its effect exactly once, one that does not read becomes a dead letter, and one that
-meets a database that is away comes again.
+So a notice has its effect exactly once, and an unreadable notice becomes a dead letter. If the
+database is away, the notice is delivered again.
 """
 
 from sqlalchemy.orm import Session
@@ -15,12 +15,12 @@ from reliable_mq.escalate.sql_settlement import settlement_of
 
 
 def notice_consumer(name: str, database: Database, lease: float) -> Consumer:
-    """Return what reads the notices for one database.
+    """Return the consumer that reads the notices for one database.
 
     Args:
-        name: the database's, in the application.
-        database: whose notices.
-        lease: as of any consumer, seconds.
+        name: the database's name in the application.
+        database: the database.
+        lease: the lease of the consumer's claims, in seconds.
     """
     book = SqlNoticeBook(
         database.stubs, confirmation_of(database), settlement_of(database).exhaust, database.dialect

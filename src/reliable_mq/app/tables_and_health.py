@@ -1,4 +1,4 @@
-"""What operators do with an application: make its tables, migrate them, ask whether all is well."""
+"""Operations on an application: create and migrate its tables, examine its health."""
 
 from reliable_mq.app.declarations import Declarations
 from reliable_mq.app.thread_connections import Connections
@@ -17,24 +17,24 @@ class TablesAndHealth:
     _declared: Declarations
 
     def create_tables(self) -> list[str]:
-        """Create the tables that are missing; return the names of all of ours.
+        """Create the missing tables; return the names of all our tables.
 
-        Where there are several databases, a name is `database.table`.
+        With several databases, a name is `database.table`.
 
         Raises:
-            ConfigurationError: when there are tables of an older release: these are migrated.
+            ConfigurationError: there are tables of an older release; migrate them.
         """
         return self.databases.create_tables()
 
     def migrate(self) -> list[str]:
-        """Bring the tables to this release with Alembic; return the revisions that were run.
+        """Migrate the tables to this release with Alembic; return the revisions that were run.
 
-        Does what `reliable-mq migrate` does; needs the extra `migrations`. Where there are several
-        databases, one is `database.revision`.
+        The same as `reliable-mq migrate`; needs the extra `migrations`. With several databases, a
+        revision is `database.revision`.
 
         Raises:
-            ConfigurationError: when there are tables that no release of ours has made.
-            Unavailable: when another process has been migrating them for a minute.
+            ConfigurationError: a table was not made by a release of reliable_mq.
+            Unavailable: another process has been migrating the tables for a minute.
         """
         with extra_of("migrate"):
             from reliable_mq.migrations.sql_upgrade import (  # noqa: PLC0415 - an extra
@@ -44,11 +44,11 @@ class TablesAndHealth:
         return migrate_all(self.databases)
 
     def examine(self) -> list[Finding]:
-        """Return what `reliable-mq doctor` finds: what would break a promise, and what to do.
+        """Return the findings of `reliable-mq doctor`: what would break a promise, and what to do.
 
-        Reads only. A broker that is embedded in another process cannot be asked.
+        Only reads. A broker that is embedded in another process is not examined.
         """
-        # Imported late: it needs the synchronous Redis, and nobody else does.
+        # Imported late: only this needs the synchronous Redis client.
         from reliable_mq.doctor.redis_examination import examine_all  # noqa: PLC0415
 
         cluster = None if self._connections.is_embedded else self._connections

@@ -1,6 +1,6 @@
-"""What an application is connected to: a loop in a thread, client, broker, relay, workers.
+"""The connections of an application: an event loop in a thread, client, broker, relays, workers.
 
-Made when first needed, by whichever thread needs it; closed once.
+Each part is made when any thread first needs it, and closed once.
 """
 
 import atexit
@@ -52,20 +52,20 @@ OpenLeases = Callable[[], LeaseStore | None]
 class Connections:
     """The connections of one application in one process.
 
-    Invariant: a part is made at most once, and only before `close`. A forked child has none of its
-    parent's parts, and another `owner`.
+    Invariant: a part is made at most once, and only before `close`. A forked child has no part of
+    its parent, and another `owner`.
 
     Args:
-        leases: opens a store of leases in Redis's place, on the loop of the workers.
-        middleware: sees what is sent and what handlers do.
+        leases: opens a store of leases instead of Redis, on the loop of the workers.
+        middleware: sees messages when they are sent and handled.
 
     Raises:
-        ConfigurationError: when the name servers' addresses do not read, or Redis's, when the
-            broker inside has no folder, or is to be reached by TLS, when the client's settings
-            cannot work, or `leases` cannot be called.
+        ConfigurationError: an address of a name server or of Redis cannot be read. The embedded
+            broker has no directory, or is to use TLS. The client's settings cannot work. `leases`
+            cannot be called.
     """
 
-    #: whether relays of this process may send what others committed
+    #: whether relays of this process may send stubs that other processes committed
     shares_relays = True
 
     def __init__(
@@ -78,7 +78,7 @@ class Connections:
     ) -> None:
         self._middleware = middleware
         if settings.redis:
-            servers_of(settings.redis, timeout=settings.redis_timeout)  # only to read it
+            servers_of(settings.redis, timeout=settings.redis_timeout)  # only to check the URL
         if leases is not None:
             _check_opens(leases)
         self._open_leases = leases or (lambda: redis_leases(settings))
@@ -107,14 +107,14 @@ class Connections:
         self._broker: object | None = None
         self._relays: dict[str, RelayThread] = {}  # by the name of their database
         self._workers: dict[str, Worker] = {}  # by their duty
-        self._gate: HandlerGate | None = None  # of all their handlers
+        self._gate: HandlerGate | None = None  # for the handlers of all workers
         self._notices: dict[str, NoticeThread] = {}  # by the name of their database
-        #: the half messages that this process sent, whose stubs its relays have or will have
+        #: half messages that this process sent; its relays have their stubs or will get them
         self.open_halves = OpenHalves()
         self._scheduler: tuple[threading.Thread, threading.Event] | None = None
         self._scheduler_numbers = itertools.count(1)
         self.owner = f"{self._name[:24]}-{os.getpid()}-{os.urandom(4).hex()}"
-        #: relays of this process for what others have committed
+        #: relays of this process for stubs that other processes committed
         self.shared_relays = SharedRelays(
             self._make_relay,
             f"{self.owner}-s",
@@ -130,12 +130,12 @@ class Connections:
         self._begin()
 
     def scheduler_owner(self) -> str:
-        """Return a name for one more resend scheduler of this process; no two are the same."""
+        """Return a unique owner name for one more resend scheduler of this process."""
         return f"{self.owner}-r{next(self._scheduler_numbers)}"
 
     @property
     def loop_thread(self) -> LoopThread:
-        """The loop on which everything asynchronous of ours runs."""
+        """The event loop of all asynchronous parts, in its thread."""
         return self._started_loop()
 
     def _started_loop(self) -> LoopThread:
@@ -146,14 +146,14 @@ class Connections:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the loop serves, or there is none."""
+        """Whether the event loop is running, or was not started yet."""
         return self._thread is None or self._thread.is_alive
 
     @property
     def client(self) -> AsyncClient:
         """The client, started; with `embedded:DIR` the broker is started first."""
-        # What runs on the loop asks for it, too, and must not wait for the lock: whoever has that
-        # may be waiting for the loop.
+        # Code on the loop calls this, too. It must not wait for the lock: the thread that holds the
+        # lock may be waiting for the loop.
         if (made := self._client) is not None:
             return made
         with self._lock:
@@ -170,7 +170,7 @@ class Connections:
             return self._client
 
     def _outside_handlers(self) -> list[Middleware]:
-        """Return what the client calls of the middleware; the rest is called by the workers."""
+        """Return the middleware for the client's own hooks; the workers call the other hooks."""
         return [OutsideHandlers(each) for each in self._middleware]
 
     def _name_servers(self) -> str:
@@ -178,7 +178,7 @@ class Connections:
         if not self.is_embedded:
             return broker
         directory = broker.removeprefix(EMBEDDED)
-        # Imported late: who talks to a broker elsewhere needs none of it.
+        # Imported late: an application with another broker does not need it.
         from reliable_mq.runtime.broker_server import (  # noqa: PLC0415
             BrokerOptions,
             BrokerServer,
@@ -191,7 +191,7 @@ class Connections:
         return server.name_server_address
 
     def relay(self, name: str, database: Database, stubs: SqlStubs) -> Handover:
-        """Start a database's relay, when it does not run, and return what hands stubs to it.
+        """Start a database's relay, if it does not run; return its handover for stubs.
 
         It connects when it has something to send.
         """
@@ -199,8 +199,8 @@ class Connections:
             if name not in self._relays:
                 relay = self._make_relay(database, stubs, self.owner)
                 thread = RelayThread(relay, database.clock.measured_now)
-                # A script that ends without close() still sends what it has committed. Python
-                # 3.12 and newer starts no thread at that time, so the loop's is started now.
+                # A script that ends without close() still sends its committed stubs. Python 3.12
+                # and newer cannot start a thread at that time, so the loop is started now.
                 self._started_loop()
                 thread.start()
                 atexit.register(thread.close)
@@ -220,7 +220,7 @@ class Connections:
         )
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        """Send messages; the relay's and the scheduler's `Sender`."""
+        """Send messages; the `Sender` of relay and scheduler."""
         return self.loop_thread.run(self.client.send_many(messages))
 
     def commit_halves(self, halves: Sequence[Half]) -> list[SendResult | Exception]:
@@ -232,14 +232,14 @@ class Connections:
         return self.loop_thread.run(self.client.consumer_progress(group, topic))
 
     def cluster_facts(self, groups: Sequence[str], topics: Sequence[str] = ()) -> ClusterFacts:
-        """Return what the cluster says of itself; see `client.administering.cluster_facts`."""
+        """Return facts about the cluster; see `client.administering.cluster_facts`."""
         return self.loop_thread.run(self.client.cluster_facts(groups, topics))
 
     def topic_exists(self, topic: str) -> bool:
-        """Say whether the name servers know a topic.
+        """Return whether the name servers know a topic.
 
         Raises:
-            Unavailable: when none of them answers.
+            Unavailable: no name server answers.
         """
         try:
             self.loop_thread.run(self.client.topic_route(topic))
@@ -250,9 +250,9 @@ class Connections:
     def start_worker(
         self, duty: str, consumers: Sequence[Consumer], databases: Mapping[str, Database]
     ) -> None:
-        """Start consuming; a second call for a duty does nothing."""
+        """Start consumers; a second call for a duty does nothing."""
         with self._lock:
-            if self._gate is None or not self._workers:  # it is of the loop that they run on
+            if self._gate is None or not self._workers:  # it belongs to the loop of the workers
                 self._gate = HandlerGate()
             if duty not in self._workers:
                 notices = {
@@ -267,7 +267,7 @@ class Connections:
                 self._workers[duty] = worker
 
     def start_notices(self, databases: Mapping[str, Database]) -> None:
-        """Start to tell others what the consume logs of these databases owe them."""
+        """Start to send the notices that the consume logs of these databases still owe."""
         with self._lock:
             for name, database in databases.items():
                 self._notices_of(name, database)
@@ -282,7 +282,7 @@ class Connections:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the broker runs inside this process, where no other process finds it."""
+        """Whether the broker runs inside this process, where no other process can reach it."""
         return self._settings.broker.startswith(EMBEDDED)
 
     @property
@@ -302,10 +302,10 @@ class Connections:
                 self._scheduler = (thread, stopped)
 
     def close(self) -> None:
-        """Finish handlers, send what is in hand, close everything; a second call does nothing."""
+        """Finish handlers, send remaining stubs, close everything; a second call does nothing."""
         with self._lock:
             scheduler, self._scheduler = self._scheduler, None
-        if scheduler is not None:  # first, because it starts what is closed here
+        if scheduler is not None:  # first, because it starts parts that are closed below
             scheduler[1].set()
             scheduler[0].join(self._settings.shutdown_timeout)
         with self._lock:
@@ -325,7 +325,7 @@ class Connections:
             telling.close(timeout=timeout)
         for relay in relays:
             relay.close(timeout=timeout)
-        with self._lock:  # not before: who sends what is in hand needs them, or makes them
+        with self._lock:  # not earlier: relays that send their remaining stubs need or make them
             client, self._client = self._client, None
             broker, self._broker = self._broker, None
             thread, self._thread = self._thread, None
@@ -339,7 +339,7 @@ class Connections:
 
 
 def _check_opens(leases: object) -> None:
-    """Raise when no store of leases can be had from a call without arguments.
+    """Check that `leases` can be called without arguments.
 
     Raises:
         ConfigurationError: says what was given.
@@ -347,21 +347,22 @@ def _check_opens(leases: object) -> None:
     try:
         signature(leases).bind()  # type: ignore[arg-type]
     except ValueError:
-        return  # it can be called, but is of C and does not say with what
+        return  # a callable in C, without a signature
     except TypeError as error:
         raise ConfigurationError(
-            f"leases={leases!r} is no function without arguments that opens a LeaseStore: {error}"
+            f"leases={leases!r} is not a function without arguments that opens a LeaseStore: "
+            f"{error}"
         ) from error
 
 
 def tell_unsigned(settings: Settings) -> None:
-    """Warn when messages go to a broker elsewhere without a signature."""
+    """Warn if messages go to a broker on another machine without a signature."""
     if settings.signing_keys.get_secret_value() or settings.broker.startswith(EMBEDDED):
         return
     places = map(host_and_port_of, parse_addresses(settings.broker))
     if not all(is_loopback(place.host) for place in places):
         log.warning(
-            "messages are not signed, and the broker %s is not on this machine: whoever can send "
-            "to its topics can take a message's id for another content; set signing_keys",
+            "messages are not signed, and the broker %s is not on this machine: any client that "
+            "can send to its topics can use a message's id for another content; set signing_keys",
             settings.broker,
         )

@@ -1,6 +1,6 @@
-"""What runs beside the workers: a resend scheduler for each database, and the reading of notices.
+"""Runs beside the workers: a resend scheduler for each database, alerts, and the notice consumer.
 
-A database that is away delays no other one: each scheduler has a thread of its own.
+Each scheduler has its own thread, so that a database that is away does not delay the others.
 """
 
 import logging
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 TOPIC_SECONDS = 0.5
 TOPIC_SECONDS_MAX = 10.0
-"""How often somebody looks whether a topic of notices has come into being: less and less often."""
+"""Shortest and longest wait between searches for a topic of notices, in seconds."""
 _LOOK_AGAIN_SECONDS = 0.05
 
 
 class Resending(NamedTuple):
-    """The scheduler of one database, who tells people of it, and the clock of its rows."""
+    """The scheduler of one database, its alerts, and the clock for its rows."""
 
     database: str
     scheduler: Scheduler
@@ -38,15 +38,15 @@ class Resending(NamedTuple):
 
 
 class NoticeReading:
-    """Reads what groups of other databases tell of the stubs in these.
+    """Reads the notices of other databases' groups about the stubs in these databases.
 
-    A topic of notices comes into being with the first one, and most databases never get any, so
-    reading begins when it is there.
+    The first notice creates the topic of notices, and most databases never get one. So reading
+    begins when the topic exists.
 
     Args:
-        connections: the application's.
-        databases: by name.
-        lease: of the claims on notices, seconds.
+        connections: the application's connections.
+        databases: the databases by name.
+        lease: the lease of claims on notices, in seconds.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class NoticeReading:
         self._faults = FaultLog(log, "reading notices")
 
     def begin(self) -> bool:
-        """Begin to read where there is something to read; return whether all are read now."""
+        """Begin to read existing topics of notices; return whether all are being read now."""
         for name in sorted(self._awaited):
             database = self._databases[name]
             try:
@@ -69,14 +69,14 @@ class NoticeReading:
                     duty = f"notices of {name}"
                     self._connections.start_worker(duty, [consumer], self._databases)
                     self._awaited.discard(name)
-            except Exception as error:  # noqa: BLE001 - told by the teller, tried again
+            except Exception as error:  # noqa: BLE001 - logged, and tried again
                 self._faults.tell(error)
         return not self._awaited
 
     def run(self, stopped: StopSignal) -> None:
-        """Begin with each as soon as it is there, until all are read or it is `stopped`.
+        """Begin to read each topic when it exists, until all are read or it is `stopped`.
 
-        What these databases' own groups owe to others is told meanwhile, also when no worker runs.
+        Meanwhile the notices that these databases owe are sent, even if no worker runs.
         """
         self._connections.start_notices(self._databases)
         pause = TOPIC_SECONDS
@@ -84,7 +84,7 @@ class NoticeReading:
             pause = min(2 * pause, TOPIC_SECONDS_MAX)
 
     def catch_up(self, timeout: float) -> None:
-        """Read all that is there now, for `timeout` seconds at most."""
+        """Read all notices that exist now, for at most `timeout` seconds."""
         self._connections.start_notices(self._databases)
         self.begin()
         until = time.monotonic() + timeout

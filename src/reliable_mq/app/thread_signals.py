@@ -1,4 +1,4 @@
-"""Runs something until the system asks this process to stop."""
+"""Runs an application until the system asks this process to stop."""
 
 import signal
 import threading
@@ -12,20 +12,20 @@ LOOK_SECONDS = 1.0
 
 
 class WorkerDied(InvariantBroken):
-    """A process that should consume can do so no more; start it again."""
+    """A process that should consume cannot do so any more; start it again."""
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """Give an event that SIGTERM or SIGINT sets, for as long as the block runs.
+    """Return an event that SIGTERM or SIGINT sets while the block runs.
 
-    A second signal acts as it would without us.
+    A second signal has its usual effect.
 
     Raises:
-        UsageError: when this is not the main thread.
+        UsageError: this is not the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise UsageError("run() belongs into the main thread; elsewhere call start() and close()")
+        raise UsageError("run() needs the main thread; in other threads call start() and close()")
     stopped = threading.Event()
     usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -51,7 +51,7 @@ def run_until_signal(
     """Start, wait for SIGTERM or SIGINT, close.
 
     Raises:
-        WorkerDied: when `is_alive` says no before a signal came; after closing.
+        WorkerDied: `is_alive` returned False before a signal; raised after closing.
     """
     with stop_on_signal() as stopped:
         try:

@@ -1,4 +1,4 @@
-"""What looks after the stubs and logs of databases: resend schedulers, retention beside them."""
+"""Makes and runs the upkeep of stubs and logs: resend schedulers, alerts and retention."""
 
 import getpass
 import logging
@@ -42,27 +42,27 @@ from reliable_mq.settings import Settings
 log = logging.getLogger(__name__)
 
 ALERT_LEASE_SECONDS = 300.0
-"""Longer than a mail or a post takes: each of their steps ends within `escalation_timeout`."""
+"""Longer than one mail or webhook call takes: each step ends within `escalation_timeout`."""
 
 BATCHES_ONCE = 100
-"""Most batches that retention removes when all is to be done once, as from a cron job."""
+"""The most batches that retention removes in a single run, as from a cron job."""
 
 
 class Upkeep:
     """Makes schedulers, alerts and retention for the databases of an application.
 
     Args:
-        name: the application's.
-        connections: sends, knows how far groups have come, and gives names.
-        databases: by name.
-        settings: intervals, leases, windows.
+        name: the application's name.
+        connections: sends, reads the progress of groups, and gives owner names.
+        databases: the databases by name.
+        settings: intervals, leases, retention windows.
         policy: when the next send is due.
-        notifiers: who tells people, beside the log and what the settings name.
-        where: what commands need to find the application, see `LogNotifier`.
+        notifiers: the notifiers beside the log and those of the settings.
+        where: the options with which commands find the application, see `LogNotifier`.
 
     Raises:
-        ConfigurationError: when a setting of a notifier is wrong, a notifier is none, or two share
-            a name.
+        ConfigurationError: a setting of a notifier is wrong, an object is not a notifier, or two
+            have the same name.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Upkeep:
         self._send_seconds = send_seconds(client.request_timeout, client.retries)
 
     def scheduler(self, name: str) -> Scheduler:
-        """Return a resend scheduler of a database, under a name of its own."""
+        """Return a resend scheduler of a database, under its own owner name."""
         return Scheduler(
             book_of(self._databases[name], lease=probe_lease(self._send_seconds)),
             self._connections,
@@ -97,7 +97,7 @@ class Upkeep:
         )
 
     def alerts(self, name: str) -> Alerts:
-        """Return what tells people of what is in a database, under a name of its own."""
+        """Return the alerts of a database, under their own owner name."""
         database = self._databases[name]
         book = SqlAlerts(
             database.engine, database.escalations, database.alerts, database.notifiers, self._name
@@ -113,7 +113,7 @@ class Upkeep:
         )
 
     def retention(self, name: str) -> Retention:
-        """Return retention of a database, under a name of its own."""
+        """Return the retention of a database, under its own owner name."""
         database = self._databases[name]
         ledgers = retention_ledgers(database)
         return Retention(
@@ -161,7 +161,7 @@ class Upkeep:
             thread.join(self._settings.shutdown_timeout)
 
     def run_once(self) -> dict[str, dict[str, int]]:
-        """Read the notices that are there, look once into each database; return what was done."""
+        """Read all waiting notices, run each database's upkeep once; return counts."""
         self._reading().catch_up(self._settings.shutdown_timeout)
         counts: dict[str, dict[str, int]] = {}
         for name, each in self._databases.items():
@@ -173,11 +173,11 @@ class Upkeep:
         return counts
 
     def _remove_once(self, name: str, clock: Callable[[], float]) -> dict[str, int]:
-        """Remove what is old enough, within bounds: who runs us once has something else to do.
+        """Remove old rows, a limited number of batches: a single run must end.
 
-        Each batch asks the `clock` anew: all of them together may take minutes.
-        Returns how many rows were `removed`, and for how many seconds longer stubs are kept because
-        the clock jumped (`held`).
+        Each batch reads the `clock` again, because all batches together may take minutes. Returns
+        how many rows were `removed`, and how many seconds longer stubs are kept because the clock
+        jumped (`held`).
         """
         removed, held, retention = 0, 0.0, self.retention(name)
         for _ in range(BATCHES_ONCE if self._settings.retention != "off" else 0):
@@ -193,37 +193,38 @@ class Upkeep:
 
 
 class ResendControl:
-    """What a person says of the resending of topics, in all databases of an application."""
+    """Pauses and resumes the resending of topics, in all databases of an application."""
 
     def __init__(self, databases: Mapping[str, Database]) -> None:
         self._databases = databases
 
     def pause(self, topic: str, *, until: datetime | None = None, note: str = "") -> None:
-        """Let no scheduler send stubs of a topic, until a time or until `resume`.
+        """Stop schedulers from sending stubs of a topic, until a time or until `resume`.
 
-        New messages still leave right after their commit; what was committed waits, unharmed.
+        Relays still send new messages right after their commit. Committed stubs wait safely.
 
         Args:
             topic: the topic.
-            until: when the pause ends by itself, with its time zone; default: never.
-            note: why; kept with the topic, beside who did it.
+            until: when the pause ends automatically, with a time zone; default: never.
+            note: the reason; kept with the topic and the person's name.
 
         Raises:
-            ConfigurationError: when the topic's name is not legal.
-            UsageError: when the time has no zone or is over.
+            ConfigurationError: the topic's name is not legal.
+            UsageError: the time has no zone, or is in the past.
         """
         check_name("topic", topic, TOPIC_LENGTH_MAX)
         for database in self._databases.values():
             now = database.clock.measured_now()
             if until is not None and (until.tzinfo is None or until.timestamp() <= now):
-                raise UsageError(f"until={until}: a time to come is needed, with its time zone")
+                raise UsageError(f"until={until}: a future time is needed, with its time zone")
             seconds = None if until is None else until.timestamp()
             topics_of(database).pause(topic, seconds, actor(), note, now)
 
     def resume(self, topic: str, *, note: str = "") -> bool:
-        """End the pause of a topic, and open it where it is closed; False: it was neither.
+        """End the pause of a topic, and open it if it is closed; False: it was neither.
 
-        What waits for a closed topic is due at once then. It closes again when nothing arrives.
+        The stubs that wait for a closed topic are due at once. If sends still fail, it closes
+        again.
         """
         resumed = [
             topics_of(each).resume(topic, actor(), note, each.clock.measured_now())
@@ -232,7 +233,7 @@ class ResendControl:
         return any(resumed)
 
     def topics(self) -> dict[str, dict[str, TopicRow]]:
-        """Return, by database, the topics that are paused, or closed because nothing arrives."""
+        """Return, by database, the topics that are paused, or closed because sends fail."""
         return {
             name: {
                 topic: row
@@ -246,10 +247,10 @@ class ResendControl:
 def check_upkeep(
     settings: Settings, policy: ResendPolicy, consumers: Sequence[Consumer] = ()
 ) -> None:
-    """Refuse windows that contradict each other, before anything is forgotten too early (P7).
+    """Refuse retention windows that contradict each other: no row may be removed too early (P7).
 
     Raises:
-        ConfigurationError: names them.
+        ConfigurationError: names the windows.
     """
     attempts = max((each.max_attempts for each in consumers), default=RETRY_ATTEMPTS_MAX)
     check_windows(
@@ -265,7 +266,7 @@ def check_upkeep(
 
 
 def actor() -> str:
-    """Return who does this, for the record: the system's user and machine."""
+    """Return who acts, for the record: the system's user and machine."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's number without a name

@@ -1,1 +1,1 @@
-"""The command line: one verb, one file. Stands outside the walk and may import anything."""
+"""The command line: one verb, one file. Not a station of the walk; may import any package."""

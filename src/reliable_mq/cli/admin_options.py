@@ -1,7 +1,7 @@
-"""What `topic`, `group` and `message` share: which cluster, what is told of brokers that failed.
+"""Shared by `topic`, `group` and `message`: the cluster, and the report of failed brokers.
 
-The account and the certificates of a cluster that is closed come from the environment, where no
-list of processes shows them. Topics and groups are named in full, whatever namespace it says.
+The account and the certificates of a secured cluster come from the environment: a list of processes
+does not show them. Names of topics and groups are whole names, whatever the namespace setting says.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -34,38 +34,38 @@ At = Annotated[
     list[str] | None,
     typer.Option("--at", metavar="BROKER_NAME", help="Only at this broker; repeatable."),
 ]
-Everything = Annotated[bool, typer.Option("--all", help="Also those of the brokers themselves.")]
+Everything = Annotated[bool, typer.Option("--all", help="Include the brokers' own.")]
 
 
 @contextmanager
 def administered(broker: str) -> Iterator[Admin]:
-    """Give the administration of the cluster that `--broker` names.
+    """Open the administration of the cluster that `--broker` names, for the block.
 
     Raises:
-        UsageError: when it names none, or the broker inside of an application.
-        ConfigurationError: when it does not read, or the environment's account or certificates.
+        UsageError: it names no cluster, or the embedded broker of an application.
+        ConfigurationError: it cannot be read, or the environment's account or certificates.
     """
     if not broker:
         raise UsageError(
-            f"where is the cluster? give --broker HOST:PORT of a name server, or {BROKER_VARIABLE}"
+            f"no cluster is named: give --broker HOST:PORT of a name server, or {BROKER_VARIABLE}"
         )
     if broker.startswith(EMBEDDED):
-        raise UsageError("the broker runs inside the application's process, which nobody can ask")
+        raise UsageError("the broker runs inside the application's process and cannot be reached")
     with Client(broker, settings=of_all_tenants()) as client:
         yield client.admin
 
 
 def of_all_tenants() -> ClientSettings:
-    """Return the client's settings of the environment, without its namespace.
+    """Return the client settings from the environment, without its namespace.
 
     Raises:
-        ConfigurationError: when they cannot work.
+        ConfigurationError: they cannot work.
     """
     return msgspec.structs.replace(of_environment(), namespace="")
 
 
 def end_with(failures: Mapping[str, ReliableMQError]) -> None:
-    """Name on stderr who did not answer, and exit with 1; do nothing when all did."""
+    """Name the brokers that failed on stderr and exit with 1; do nothing if all answered."""
     for name, error in failures.items():
         say(f"error: {name}: {' '.join(str(error).split())}", err=True)
     if failures:
@@ -73,22 +73,22 @@ def end_with(failures: Mapping[str, ReliableMQError]) -> None:
 
 
 class Change(Protocol[T]):
-    """A verb of the administration that can tell what it would do."""
+    """A change by the administration with a dry run."""
 
     def __call__(self, *, dry_run: bool) -> ClusterReply[T]:
-        """Do it, or tell what it would do."""
+        """Do it, or return what it would do."""
 
 
 def done_if_agreed(
     change: Change[T], question: Callable[[T], str], *, dry_run: bool, yes: bool
 ) -> ClusterReply[T]:
-    """Do what a person at a terminal agrees to, and return it; exit with 1 when the answer is no.
+    """Do a change if the person at the terminal agrees, and return it; exit with 1 if not.
 
     Args:
-        change: what is done.
-        question: asks for it, by what a dry run tells; "" when there is nothing to be done.
-        dry_run: only tell.
-        yes: agree without being asked.
+        change: the change.
+        question: returns the question, from the result of a dry run; "": there is nothing to do.
+        dry_run: only return what would be done.
+        yes: do not ask.
     """
     told = change(dry_run=True)
     asked = question(told.value)
@@ -108,8 +108,8 @@ def tell_where(
     Args:
         what: "topic orders".
         done: "made".
-        told: their names; and where it failed, which is not told here.
-        dry_run: nothing was done, it would be.
+        told: the brokers' names; its failures are not printed here.
+        dry_run: nothing was done; say "would be".
         as_json: print JSON.
     """
     if as_json:
@@ -118,4 +118,4 @@ def tell_where(
     elif told.value:
         say(f"{what} {'would be ' if dry_run else ''}{done} at {', '.join(told.value)}")
     elif not told.failures:
-        say(f"{what} is as it is wanted")
+        say(f"{what} already has these settings")

@@ -1,4 +1,4 @@
-"""`reliable-mq broker`: the bundled broker as a process."""
+"""`reliable-mq broker`: runs the bundled broker as a process."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,7 @@ _NAME_SERVER_PORT = 9876
 def command(
     store: Annotated[
         Path | None,
-        typer.Option(help="Folder of the store; made when it is not there.", show_default=False),
+        typer.Option(help="Folder of the store; created if missing.", show_default=False),
     ] = None,
     host: Annotated[
         str | None,
@@ -61,16 +61,16 @@ def command(
         list[str] | None,
         typer.Option(
             "--set",
-            help="A property, over the file: name=value; repeatable.",
+            help="A property that overrides the file: name=value; repeatable.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Run the bundled broker, with a name server in the same process unless one is named.
 
-    When it is ready it prints one line, "ready broker=HOST:PORT namesrv=HOST:PORT store=DIR".
+    When it is ready, it prints one line: "ready broker=HOST:PORT namesrv=HOST:PORT store=DIR".
     SIGTERM stops it cleanly. Properties have Apache RocketMQ's names. Two defaults differ:
-    flushDiskType is SYNC_FLUSH, cleanFileForciblyEnable is false. Options win over properties.
+    flushDiskType is SYNC_FLUSH, cleanFileForciblyEnable is false. Options override properties.
     """
     log_plainly()
     properties = _properties(config, settings or [])
@@ -85,10 +85,10 @@ def _options(
     name_server_port: int,
     name_servers: str | None,
 ) -> BrokerOptions:
-    """Return what the command line and the properties say together.
+    """Combine the command line and the properties.
 
     Raises:
-        ConfigurationError: when they say too little or something that cannot be.
+        ConfigurationError: something is missing or impossible.
     """
     folder = properties.pop("storePathRootDir", "")
     if store is None and not folder:
@@ -124,7 +124,7 @@ def _properties(config: Path | None, settings: list[str]) -> dict[str, str]:
         except OSError as error:
             raise ConfigurationError(f"--config {config}: {error.strerror}") from error
         except ValueError as error:
-            raise ConfigurationError(f"--config {config}: it is no text in UTF-8") from error
+            raise ConfigurationError(f"--config {config}: it is not a text in UTF-8") from error
     for setting in settings:
         name, sign, value = setting.partition("=")
         if not sign or not name.strip():

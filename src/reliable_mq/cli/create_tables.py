@@ -1,4 +1,4 @@
-"""`reliable-mq create-tables`: our tables in an application's database."""
+"""`reliable-mq create-tables`: creates our tables in an application's database."""
 
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
@@ -13,7 +13,7 @@ def command(
     prefix: options.Prefix = DEFAULT_PREFIX,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Create the tables that are missing in an application's databases."""
+    """Create the missing tables in an application's databases."""
     db = options.database_of(application, db, "MODULE:OBJECT")
     if db:
         database = Database(db, prefix=prefix, connections=1)

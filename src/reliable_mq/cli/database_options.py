@@ -1,4 +1,4 @@
-"""What the verbs for people who look into databases share: which database, and who asks."""
+"""Shared by the verbs that read databases: which database, and who asks."""
 
 import os
 import sys
@@ -34,17 +34,17 @@ Name = Annotated[
     str, typer.Option("--database", help="With --app: which of its databases; default: the first.")
 ]
 Broker = Annotated[str, typer.Option(help="Name servers HOST:PORT;…; default: the application's.")]
-By = Annotated[str, typer.Option("--by", help="Who does it, for the audit; default: you.")]
-Note = Annotated[str, typer.Option(help="Why; kept in the stub and in the audit.")]
+By = Annotated[str, typer.Option("--by", help="Your name for the audit; default: your login.")]
+Note = Annotated[str, typer.Option(help="The reason; kept in the stub and in the audit.")]
 
 
 def database_of(application: str, db: str, named_by: str = "--app MODULE:OBJECT") -> str:
-    """Return the URL of the database that a command works for; "": it works for an application.
+    """Return the URL of a command's database; "": the command uses an application.
 
-    When neither is given, it is that of the variable `RELIABLE_MQ_DATABASE`.
+    If neither is given, the URL comes from the variable `RELIABLE_MQ_DATABASE`.
 
     Raises:
-        UsageError: when both are given, or neither and there is no variable.
+        UsageError: both are given, or neither and there is no variable.
     """
     if application and db:
         raise UsageError(f"give either {named_by} or --db URL")
@@ -55,11 +55,11 @@ def database_of(application: str, db: str, named_by: str = "--app MODULE:OBJECT"
 
 
 def found_by(application: str, db: str) -> str:
-    """Return the options by which another command finds the same database, for hints.
+    """Return the options with which another command finds the same database, for hints.
 
     Args:
         application: "MODULE:OBJECT", or "".
-        db: the URL, or "". It may hold a password, so it is named as URL only.
+        db: the URL, or "". It may contain a password, so the hint only says URL.
     """
     if application:
         return f"--app {application}"
@@ -67,10 +67,10 @@ def found_by(application: str, db: str) -> str:
 
 
 def loaded(application: str) -> ReliableMQ:
-    """Return the application that MODULE:OBJECT names, seen from the current directory.
+    """Return the application that MODULE:OBJECT names, from the current directory.
 
     Raises:
-        UsageError: when it is not to be found.
+        UsageError: it cannot be found.
     """
     here = os.getcwd()  # noqa: PTH109 - as an entry of sys.path
     if sys.path[0] != here:
@@ -79,11 +79,11 @@ def loaded(application: str) -> ReliableMQ:
 
 
 class OpenedDatabase(NamedTuple):
-    """What the options name.
+    """The database that the options name.
 
     `database`: the chosen one. `databases`: all of the application, by name. `broker`: its name
-    servers; empty: none is known. `client`: how they are reached, as the application or, without
-    one, the environment says.
+    servers; "": unknown. `client`: settings to connect to them, from the application or, without
+    one, from the environment.
     """
 
     database: Database
@@ -96,16 +96,16 @@ class OpenedDatabase(NamedTuple):
 def opened(
     application: str, db: str, prefix: str, *, name: str = "", broker: str = ""
 ) -> Iterator[OpenedDatabase]:
-    """Give the databases that the options name, closed at the end of the block.
+    """Open the databases that the options name; they are closed at the end of the block.
 
     Raises:
-        UsageError: when they name none or two, or the application is not to be found.
-        ConfigurationError: when there is no such database, when it is an SQLite file that is not
-            there, or lacks our tables.
+        UsageError: the options name none or two, or the application cannot be found.
+        ConfigurationError: there is no such database, its SQLite file is missing, or it lacks our
+            tables.
     """
     db = database_of(application, db)
     if name and db:
-        raise UsageError("--database goes with --app: it is one of the application's")
+        raise UsageError("--database goes with --app: it names a database of the application")
     if db:
         databases: Mapping[str, Database] = {
             MAIN_DATABASE: Database(db, prefix=prefix, connections=1)

@@ -1,7 +1,7 @@
-"""`reliable-mq dlq`: dead letters, and how they come to their consumer group again.
+"""`reliable-mq dlq`: lists dead letters, and lets their consumer groups handle them again.
 
-With an application or a database it is known what became of each, and what is done is audited;
-with name servers alone the letters are there, and nothing else is known.
+With an application or a database, it knows the present state of each, and audits every action. With
+name servers alone, it knows only the dead letters.
 """
 
 import os
@@ -34,7 +34,7 @@ app = typer.Typer(no_args_is_help=True, help="List, show or retry dead letters."
 
 Group = Annotated[str, typer.Option(help="Only of this consumer group.")]
 Everything = Annotated[
-    bool, typer.Option("--all", help="Also those that were retried, voided or consumed since.")
+    bool, typer.Option("--all", help="Include those that were retried, voided or consumed since.")
 ]
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[MESSAGE_ID…]", help="Which; or a filter.")
@@ -49,13 +49,13 @@ def letter_filter(
     since: Annotated[str, typer.Option(help="Only given up since: ISO time (UTC), or -1h.")] = "",
     until: Annotated[str, typer.Option(help="Only given up before: ISO time (UTC), or -1h.")] = "",
     reason_holds: Annotated[
-        str, typer.Option("--reason-holds", help="Only with this text in it.")
+        str, typer.Option("--reason-holds", help="Only with this text in the reason.")
     ] = "",
 ) -> DeadLetterFilter:
-    """Return the filter that the options say.
+    """Return the filter from the options.
 
     Raises:
-        ConfigurationError: when a time does not read.
+        ConfigurationError: a time cannot be read.
     """
     return DeadLetterFilter(
         group=group,
@@ -80,7 +80,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
     as_json: printing.AsJson = False,
 ) -> None:
-    """List dead letters that wait for a person, the newest first."""
+    """List the dead letters that wait for a person, the newest first."""
     with _known(application, db, prefix, broker) as known:
         found = known.that_fit(wanted, everything=everything)
     letters = sorted(found, key=lambda each: each.time, reverse=True)[:limit]
@@ -135,16 +135,16 @@ def retry(
     by: options.By = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Let dead letters come to their consumer group again, and to no other, with new attempts.
+    """Deliver dead letters again, to their own consumer group only, with new attempts.
 
-    Given a filter, those that still wait are meant; with --all also those retried since. Exits with
-    1 when one of the ids was not retried.
+    A filter selects dead letters that still wait; with --all also those retried since. Exits with 1
+    if an id was not retried.
     """
     is_filtered = everything or wanted != DeadLetterFilter(group=wanted.group)
     if (message_ids and is_filtered) or not (message_ids or is_filtered or wanted.group):
         raise UsageError("give either MESSAGE_IDs or a filter such as --group or --topic")
     if (note or by) and not (application or _database(application, db, broker)):
-        raise UsageError("--note and --by are kept in an audit: give --app or --db, too")
+        raise UsageError("--note and --by are stored in an audit: give --app or --db, too")
     with _known(application, db, prefix, broker) as known:
         refused: Outcome = {}
         if message_ids:
@@ -157,7 +157,7 @@ def retry(
             _preview(letters, as_json=as_json)
             _tell_refused(refused)
             return
-        # Before anything is retried: what is told below must not wait for what may fail.
+        # Before the retries: their errors must not prevent the audit of refused ids.
         known.note_refused(refused, actor=by or actor(), why=note)
         done: Outcome = {}
         if letters and printing.agreed(f"retry {len(letters)} dead letter(s)?", yes=yes):
@@ -166,7 +166,7 @@ def retry(
 
 
 def _refused(message_ids: Sequence[str], group: str, letters: Sequence[DeadLetter]) -> Outcome:
-    """Return why what somebody named is not retried; the group is empty where none has a letter."""
+    """Return why requested ids are not retried; the group is "" if no group has a dead letter."""
     found = {each.message.message_id for each in letters}
     missing = {(group, each): NO_LETTER for each in message_ids if ledger_id(each) not in found}
     consumed = [each for each in letters if each.standing == CONSUMED_SINCE]
@@ -181,13 +181,13 @@ def _tell_refused(refused: Outcome) -> None:
 
 
 def _database(application: str, db: str, broker: str) -> str:
-    """Return the URL of the database; with no option at all the environment names it."""
+    """Return the URL of the database; without any option, the environment names it."""
     return db if application or db or broker else os.environ.get(DATABASE_VARIABLE, "")
 
 
 @contextmanager
 def _known(application: str, db: str, prefix: str, broker: str) -> Iterator[DeadLetterActions]:
-    """Give the dead letters, as the databases know them that the options name, or none."""
+    """Open the dead letters, with what the databases of the options know about them."""
     db = _database(application, db, broker)
     if not application and not db:
         broker = broker or os.environ.get(BROKER_VARIABLE, "")
@@ -201,9 +201,9 @@ def _known(application: str, db: str, prefix: str, broker: str) -> Iterator[Dead
 
 def _checked(name_servers: str) -> str:
     if not name_servers:
-        raise UsageError("dead letters lie at the broker: give --app, or --broker HOST:PORT")
+        raise UsageError("dead letters are at the broker: give --app, or --broker HOST:PORT")
     if name_servers.startswith(EMBEDDED):
-        raise UsageError("the broker runs inside the application's process, which nobody can ask")
+        raise UsageError("the broker runs inside the application's process and cannot be reached")
     return name_servers
 
 

@@ -1,4 +1,4 @@
-"""`reliable-mq doctor`: looks for what would break a promise, and says what to do."""
+"""`reliable-mq doctor`: finds what would break a promise, and says what to do."""
 
 from typing import Annotated
 
@@ -30,9 +30,9 @@ def command(
     strict: Annotated[bool, typer.Option("--strict", help="Warnings fail, too.")] = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Look at tables, indexes, isolation, clocks, leases, windows, orphaned states, broker, Redis.
+    """Check tables, indexes, isolation, clocks, leases, windows, orphaned states, broker, Redis.
 
-    Exits with 1 when a promise is in danger. Changes nothing.
+    Exits with 1 if a promise is in danger. Changes nothing.
     """
     db = options.database_of(application, db, "MODULE:OBJECT")
     if application:
@@ -57,7 +57,7 @@ def _print(finding: Finding, found_by: str) -> None:
     where = f"{finding.database}: " if finding.database else ""
     say(f"{_MARKS[finding.level]} {finding.check:<10} {where}{finding.text}")
     if finding.remedy:
-        # A person pastes it. Some commands take the application as an option, some as an argument.
+        # A person pastes it. Some commands have the application as an option, some as an argument.
         argument = found_by.removeprefix("--app ")
         remedy = finding.remedy.replace("--app MODULE:OBJECT", found_by)
         say(f"{'':<16}{remedy.replace('MODULE:OBJECT', argument)}")

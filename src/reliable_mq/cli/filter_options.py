@@ -1,4 +1,4 @@
-"""The options by which a person says which stubs are meant, the same for every verb."""
+"""The options that select stubs, the same for every verb."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -11,7 +11,7 @@ from reliable_mq.escalate.stub_filter import StubFilter
 
 
 class StatusChoice(StrEnum):
-    """The statuses, as one types them."""
+    """The statuses, as they are typed."""
 
     UNCONFIRMED = "unconfirmed"
     CONFIRMED = "confirmed"
@@ -20,7 +20,7 @@ class StatusChoice(StrEnum):
 
 def stub_filter(
     *,
-    status: Annotated[StatusChoice | None, typer.Option(help="Only these.")] = None,
+    status: Annotated[StatusChoice | None, typer.Option(help="Only in this status.")] = None,
     escalated: Annotated[
         bool, typer.Option("--escalated", help="Only those that wait for a person.")
     ] = False,
@@ -29,7 +29,7 @@ def stub_filter(
     key: Annotated[str, typer.Option(help="Only with this message key.")] = "",
     ordering_key: Annotated[str, typer.Option(help="Only with this ordering key.")] = "",
     group: Annotated[
-        str, typer.Option(help="Only those that this group must consume and has not.")
+        str, typer.Option(help="Only stubs that this group must consume and has not.")
     ] = "",
     since: Annotated[str, typer.Option(help="Only written since: ISO time (UTC), or -1h.")] = "",
     until: Annotated[str, typer.Option(help="Only written before: ISO time (UTC), or -1h.")] = "",
@@ -37,10 +37,10 @@ def stub_filter(
         str, typer.Option("--note-holds", help="Only with this text in the note.")
     ] = "",
 ) -> StubFilter:
-    """Return the filter that the options say.
+    """Return the filter from the options.
 
     Raises:
-        ConfigurationError: when a time does not read.
+        ConfigurationError: a time cannot be read.
     """
     return StubFilter(
         status=StubStatus[status.name] if status is not None else None,

@@ -1,4 +1,4 @@
-"""`reliable-mq group`: consumer groups, members and progress; made, changed, reset, deleted."""
+"""`reliable-mq group`: list, show, create, change and delete groups; members and progress."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -52,7 +52,7 @@ def list_(
 
 @app.command()
 def show(group: Group, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
-    """Show a group's settings, as each broker keeps them."""
+    """Show a group's settings at each broker."""
     with administered(broker) as admin:
         told = admin.groups.settings(group)
     rows = [
@@ -67,13 +67,13 @@ def group_change(
     *,
     retries: Annotated[
         int | None,
-        typer.Option(min=0, help="So often a message comes again before it is a dead letter."),
+        typer.Option(min=0, help="How many retries a message has before it is a dead letter."),
     ] = None,
     retry_queues: Annotated[
         int | None, typer.Option(min=0, help="Queues of its retry topic; 0 ends retries.")
     ] = None,
     consume: Annotated[
-        bool | None, typer.Option("--consume/--no-consume", help="Whether it gets messages.")
+        bool | None, typer.Option("--consume/--no-consume", help="Whether it may consume.")
     ] = None,
     broadcast: Annotated[
         bool | None,
@@ -85,7 +85,7 @@ def group_change(
         bool | None, typer.Option("--ordered/--unordered", help="For Apache's proxy only.")
     ] = None,
 ) -> GroupChange:
-    """Return the settings that the options say."""
+    """Return the settings from the options."""
     return GroupChange(
         retries_max=retries,
         retry_queues=retry_queues,
@@ -106,7 +106,7 @@ def create(
     dry_run: printing.DryRun = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Make a group at the masters of all brokers; where it is so already, nothing is done."""
+    """Create a group at the masters of all brokers; a broker that has it like this is skipped."""
     with administered(broker) as admin:
         told = admin.groups.create(group, wanted, brokers=at or (), dry_run=dry_run)
     tell_where(f"group {group}", "made", told, dry_run=dry_run, as_json=as_json)
@@ -125,9 +125,9 @@ def update(
     yes: printing.Yes = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Change a group at every broker that has it; what is not given stays as it is there."""
+    """Change a group at every broker that has it; other settings stay unchanged."""
     if wanted == GroupChange():
-        raise UsageError("what shall be otherwise? give --retries, --consume or another setting")
+        raise UsageError("nothing to change: give --retries, --consume or another setting")
     with administered(broker) as admin:
         told = done_if_agreed(
             partial(admin.groups.update, group, wanted, brokers=at or ()),
@@ -143,9 +143,7 @@ def update(
 def delete(
     group: Group,
     broker: options.Broker = "",
-    offsets: Annotated[
-        bool, typer.Option("--offsets", help="Forget how far it has come, too.")
-    ] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Delete its offsets, too.")] = False,
     dry_run: printing.DryRun = False,
     yes: printing.Yes = False,
     as_json: printing.AsJson = False,
@@ -166,7 +164,7 @@ def delete(
 def connections(
     group: Group, broker: options.Broker = "", as_json: printing.AsJson = False
 ) -> None:
-    """List the members of a group that are connected, and what they subscribe to."""
+    """List the connected members of a group, and their subscriptions."""
     with administered(broker) as admin:
         told = admin.groups.connections(group)
     found = told.value
@@ -191,7 +189,7 @@ def members(
     ] = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Show what each connected member of a group says of itself: its queues, how far it is."""
+    """Show what each connected member of a group reports: its queues and its progress."""
     with administered(broker) as admin:
         told = admin.groups.members(group, stack=stack)
     if as_json:
@@ -224,12 +222,12 @@ def members(
 @app.command()
 def producers(
     group: Annotated[
-        str, typer.Argument(metavar="[PRODUCER_GROUP]", help="Of this one; default: of all.")
+        str, typer.Argument(metavar="[PRODUCER_GROUP]", help="Only of this one; default: of all.")
     ] = "",
     broker: options.Broker = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """List the producers that are connected."""
+    """List the connected producers."""
     with administered(broker) as admin:
         told = admin.groups.producers(group)
     rows = [

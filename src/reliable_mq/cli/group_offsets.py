@@ -1,4 +1,4 @@
-"""`reliable-mq group progress`, `reset` and `clone`: how far groups have come, and setting that."""
+"""`reliable-mq group progress`, `reset` and `clone`: show and set the offsets of groups."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from reliable_mq.reconcile.moments import parse_moment
 
 Group = Annotated[str, typer.Argument(help="Which consumer group.")]
 OptionalGroup = Annotated[
-    str, typer.Argument(metavar="[GROUP]", help="Which; default: all, a line for each.")
+    str, typer.Argument(metavar="[GROUP]", help="Which; default: all, one line for each.")
 ]
 Topic = Annotated[str, typer.Argument(help="Which topic.")]
 
@@ -39,11 +39,11 @@ def progress(
     broker: options.Broker = "",
     topic: Annotated[str, typer.Option(help="Only in this topic.")] = "",
     members: Annotated[
-        bool, typer.Option("--members", help="Ask members which queues they have.")
+        bool, typer.Option("--members", help="Ask the members which queues they have.")
     ] = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Show how far a group has come in each queue; without a group, how far all have come."""
+    """Show a group's progress in each queue; without a group, the progress of all groups."""
     if not group and (topic or members):
         raise UsageError("--topic and --members go with a group")
     with administered(broker) as admin:
@@ -119,10 +119,10 @@ def reset(
     topic: Topic,
     broker: options.Broker = "",
     to_time: Annotated[
-        str, typer.Option(help="What was stored since: ISO time (UTC), or -1h.")
+        str, typer.Option(help="Messages stored since: ISO time (UTC), or -1h.")
     ] = "",
-    to_start: Annotated[bool, typer.Option("--to-start", help="All that is there, again.")] = False,
-    to_end: Annotated[bool, typer.Option("--to-end", help="Nothing of what is there.")] = False,
+    to_start: Annotated[bool, typer.Option("--to-start", help="All stored messages.")] = False,
+    to_end: Annotated[bool, typer.Option("--to-end", help="No stored message.")] = False,
     to_offset: Annotated[
         int | None, typer.Option(min=0, help="One queue from this offset; with --at, --queue.")
     ] = None,
@@ -134,11 +134,11 @@ def reset(
     yes: printing.Yes = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Let a group read a topic again, or on, from a time, an offset, its start or its end."""
+    """Let a group consume a topic from a time, an offset, its start or its end."""
     if bool(to_time) + to_start + to_end + (to_offset is not None) != 1:
         raise UsageError("give one of --to-time, --to-start, --to-end and --to-offset")
     if (to_offset is not None) != bool(at) or bool(at) != (queue is not None):
-        raise UsageError("--to-offset goes with --at BROKER_NAME and --queue, and they with it")
+        raise UsageError("--to-offset goes with --at BROKER_NAME and --queue: give all or none")
     moment = parse_moment(to_time, "--to-time", datetime.now(UTC)) if to_time else None
 
     def set_offsets(admin: Admin, *, dry_run: bool) -> ClusterReply[list[QueueReset]]:
@@ -163,17 +163,17 @@ def reset(
 
 
 def clone(
-    source: Annotated[str, typer.Argument(help="The consumer group that is copied.")],
-    target: Annotated[str, typer.Argument(help="The group that gets its offsets.")],
+    source: Annotated[str, typer.Argument(help="The consumer group to copy from.")],
+    target: Annotated[str, typer.Argument(help="The group that gets these offsets.")],
     broker: options.Broker = "",
     topic: Annotated[
-        str, typer.Option(help="Only in this topic; default: in all that SOURCE reads.")
+        str, typer.Option(help="Only in this topic; default: in all topics that SOURCE reads.")
     ] = "",
     dry_run: printing.DryRun = False,
     yes: printing.Yes = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Let a group stand where another one stands."""
+    """Copy the offsets of a group to another group."""
     with administered(broker) as admin:
         told = done_if_agreed(
             partial(admin.offsets.clone, source, target, topic),

@@ -1,13 +1,13 @@
-"""`reliable-mq`: one verb, one sibling file, imported only when it is the verb that was asked for.
+"""`reliable-mq`: one verb, one sibling file. Only the module of the requested verb is imported.
 
-Receives the command line; hands it to the verb's module. A broker must not wait for Spark or
-SQLAlchemy to be imported, so this file knows of a verb only its name, module and line of help.
+Receives the command line; passes it to the verb's module. A broker must not wait for the import of
+Spark or SQLAlchemy. So this file knows only a verb's name, module and help line.
 
-A verb's module offers either `command`, a function in typer's manner, or `app`, a `typer.Typer`
-whose commands become `reliable-mq VERB COMMAND` (with a single command, the verb itself). Beside
-`command` it may name a `command_class`.
+A verb's module has either `command`, a function for typer, or `app`, a `typer.Typer`. The commands
+of an `app` become `reliable-mq VERB COMMAND`; a single command becomes the verb itself. Beside
+`command`, the module may have a `command_class`.
 
-Exit codes: 0 done, 1 failed, 2 bad usage. What is not a bug is told in one line on stderr.
+Exit codes: 0 done, 1 failed, 2 bad usage. An error that is not a bug is one line on stderr.
 """
 
 import importlib
@@ -27,7 +27,7 @@ DONE, FAILED, BAD_USAGE = 0, 1, 2
 
 
 class Verb(NamedTuple):
-    """One word after `reliable-mq`: the sibling module that does it and its line in `--help`."""
+    """One word after `reliable-mq`: the sibling module that runs it, and its line in `--help`."""
 
     module: str
     summary: str
@@ -37,17 +37,17 @@ VERBS = {
     "broker": Verb("broker", "Run the bundled broker, with a name server unless one is named."),
     "namesrv": Verb("namesrv", "Run a name server."),
     "run": Verb("run", "Run the consumers of an application."),
-    "resend": Verb("resend", "Send again what nobody confirmed; escalate what went out too often."),
-    "pause": Verb("pause", "Pause the resending of a topic, end its pause, or list."),
+    "resend": Verb("resend", "Send unconfirmed stubs again; escalate those sent too often."),
+    "pause": Verb("pause", "Pause the resending of a topic, end its pause, or list pauses."),
     "create-tables": Verb("create_tables", "Create the tables in an application's database."),
-    "migrate": Verb("migrate", "Bring the tables of an application's database to this release."),
+    "migrate": Verb("migrate", "Migrate the tables of an application's database to this release."),
     "doctor": Verb("doctor", "Look for what would break a promise, and say what to do."),
     "stub": Verb("stub", "List, show, retry or void message stubs."),
     "dlq": Verb("dlq", "List, show or retry the dead letters of consumer groups."),
     "topic": Verb("topic", "List, show, create, change or delete topics."),
     "group": Verb("group", "Consumer groups: members, progress, offsets set, settings."),
     "message": Verb("message", "Find and show stored messages."),
-    "notifiers": Verb("notifiers", "List who tells people and what waits; let them tell a test."),
+    "notifiers": Verb("notifiers", "List notifiers and waiting escalations; send a test."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
     "demo": Verb("demo.command", "Replay real orders through faults; prove that nothing was lost."),
     "walk": Verb("walk", "Print the path of one message through all stations."),
@@ -72,7 +72,7 @@ def _root(
 
 
 def _attach(root: typer.Typer, name: str, module: ModuleType) -> None:
-    """Register what a verb's module offers under the verb's name."""
+    """Register the command or app of a verb's module under the verb's name."""
     command: Callable[..., Any] | None = getattr(module, "command", None)
     if command is None:
         app: typer.Typer = module.app
@@ -89,7 +89,7 @@ def _not_loaded() -> None:
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """Return the application in which only the verb named by `arguments` has been imported."""
+    """Return the application; only the verb named by `arguments` has been imported."""
     root = typer.Typer(
         add_completion=False,
         no_args_is_help=True,
@@ -108,9 +108,9 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
 
 
 def explain(error: Exception) -> tuple[str, int] | None:
-    """Return the line and the exit code for an error that is no bug, None for one that is."""
+    """Return the line and the exit code for an error that is not a bug; None: it is a bug."""
     text = " ".join(str(error).split())
-    if hasattr(error, "format_message"):  # typer's, of whichever click it brings along
+    if hasattr(error, "format_message"):  # an error of typer, or of the click that it uses
         return _unusable(error), getattr(error, "exit_code", BAD_USAGE)
     match error:
         case UsageError():
@@ -120,7 +120,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
         case ModuleNotFoundError() if error.name and (line := how_to_install(error.name)):
             return line, FAILED
         case _ if type(error).__module__ == "sqlalchemy.exc":
-            # `orig` is the driver's own sentence, without the statement and its parameters
+            # `orig` is the driver's own message, without the statement and its parameters
             cause = " ".join(str(getattr(error, "orig", None) or error).split())
             return f"database: {cause}", FAILED
         case _ if type(error).__module__ == "redis.exceptions":
@@ -129,7 +129,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
 
 
 def _unusable(error: Any) -> str:
-    """Return what is wrong with a command line, and where to read how it should be."""
+    """Return what is wrong with a command line, and which help to read."""
     text = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     where = f"; see {context.command_path} --help" if context is not None else ""
@@ -137,7 +137,7 @@ def _unusable(error: Any) -> str:
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Do what the command line says and exit with its code."""
+    """Run the command line, and exit with its code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         # `standalone_mode` would write the usage, a hint and an error, on four lines.
@@ -146,7 +146,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         print("Aborted!", file=sys.stderr)
         sys.exit(FAILED)
     except Exception as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # who says nothing wants to know
+        if type(error).__name__ == "NoArgsIsHelpError":  # without arguments, print the help
             print(printable_lines(str(error)), file=sys.stderr)
             sys.exit(BAD_USAGE)
         if isinstance(error, ApplicationBroken):

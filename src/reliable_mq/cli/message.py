@@ -1,4 +1,4 @@
-"""`reliable-mq message`: messages found by id, key, place or time; nothing is consumed."""
+"""`reliable-mq message`: find messages by id, key, position or time; consumes nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -35,9 +35,9 @@ def show(
     topic: Annotated[str, typer.Option(help="Look the message id up in this topic.")] = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Show a message with content, properties, and which consumer groups are done with it.
+    """Show a message with content, properties, and the consumer groups that have finished it.
 
-    Every copy is shown, when it was sent more than once.
+    If it was sent more than once, every copy is shown.
     """
     with administered(broker) as admin:
         if topic:
@@ -66,13 +66,13 @@ def _by_offset_id(admin: Admin, message_id: str, missing: str) -> list[ReceivedM
 @app.command()
 def find(
     topic: Topic,
-    key: Annotated[str, typer.Option(help="A key that the sender gave it.")],
+    key: Annotated[str, typer.Option(help="A message key that the sender set.")],
     broker: options.Broker = "",
     since: Since = "",
     until: Until = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Find the messages of a topic that bear a key, the oldest first."""
+    """Find the messages of a topic with a key, the oldest first."""
     begin, end = moment_of(since, "--since"), moment_of(until, "--until")
     with administered(broker) as admin:
         told = admin.messages.by_key(topic, key, since=begin, until=end)
@@ -89,7 +89,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 50,
     as_json: printing.AsJson = False,
 ) -> None:
-    """List what a topic holds, queue after queue, each in its order."""
+    """List the messages of a topic, queue by queue, each in its order."""
     begin, end = moment_of(since, "--since"), moment_of(until, "--until")
     failures: dict[str, ReliableMQError] = {}
     with administered(broker) as admin:
@@ -102,7 +102,7 @@ def list_(
 def _until_failure(
     messages: Iterator[ReceivedMessage], failures: dict[str, ReliableMQError]
 ) -> Iterator[ReceivedMessage]:
-    """Yield messages, and note why not all came when some did."""
+    """Yield messages; note a failure that comes after some messages."""
     count = 0
     try:
         for message in messages:
@@ -124,14 +124,14 @@ def at(
     count: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 1,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Show what a queue holds from an offset on, with content and properties."""
+    """Show the messages of a queue from an offset on, with content and properties."""
     place = MessageQueue(topic, broker_name, queue)
     with administered(broker) as admin:
         found = admin.messages.at(place, offset, count)
     if not found:
         raise UsageError(
             f"queue {queue} of {topic} at {broker_name} has no message at offset {offset};"
-            " `topic status` says what it holds"
+            " `topic status` shows its offsets"
         )
     _print_whole(found, as_json=as_json)
 
@@ -169,7 +169,7 @@ def _print_whole(
 
 
 def row_of(message: ReceivedMessage) -> dict[str, Any]:
-    """Return a message as it is shown."""
+    """Return a message in the form that is printed."""
     return {
         "message_id": message.message_id,
         "offset_message_id": message.offset_message_id,

@@ -1,7 +1,7 @@
-"""`--metrics-port` of `run` and `resend`: what Prometheus asks for.
+"""`--metrics-port` of `run` and `resend`: serves metrics to Prometheus.
 
-A program that is imported by every command must not listen by itself: the second command would find
-the port taken. So the command that runs for long does.
+A library that every command imports must not listen: the second command would find the port in use.
+So only commands that run for long serve metrics.
 """
 
 from typing import Annotated
@@ -18,21 +18,21 @@ Port = Annotated[
         "--metrics-port",
         min=0,
         max=PORT_MAX,
-        help="Serve the metrics of prometheus_client's registry here; 0: not at all.",
+        help="Serve the metrics of prometheus_client's registry at this port; 0: do not serve.",
     ),
 ]
 Host = Annotated[
-    str, typer.Option("--metrics-host", help="The address that metrics are served at.")
+    str, typer.Option("--metrics-host", help="The address at which metrics are served.")
 ]
 HERE = "127.0.0.1"
 
 
 def serve_metrics(host: str, port: int) -> None:
-    """Serve the metrics of this process, in a thread of their own; port 0: do nothing.
+    """Serve the metrics of this process, in another thread; port 0: do nothing.
 
     Raises:
-        AddressRefused: when the system does not let us listen there.
-        ConfigurationError: when prometheus_client is not installed.
+        AddressRefused: the system does not let us listen there.
+        ConfigurationError: prometheus_client is not installed.
     """
     if not port:
         return
@@ -42,5 +42,5 @@ def serve_metrics(host: str, port: int) -> None:
         start_http_server(port, addr=host)
     except OSError as error:
         raise AddressRefused(
-            f"--metrics-port {port}: {host}:{port} cannot be listened at: {error.strerror or error}"
+            f"--metrics-port {port}: cannot listen at {host}:{port}: {error.strerror or error}"
         ) from error

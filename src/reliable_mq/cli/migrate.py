@@ -1,4 +1,4 @@
-"""`reliable-mq migrate`: brings the tables of an application's database to this release."""
+"""`reliable-mq migrate`: migrates the tables of an application's database to this release."""
 
 from typing import Annotated
 
@@ -19,17 +19,17 @@ def command(
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit with 1 when there is work.")
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if a migration is needed.")
     ] = False,
     sql: Annotated[
         bool, typer.Option("--sql", help="Print the SQL instead, without asking the database.")
     ] = False,
     since: Annotated[
-        str, typer.Option(help="With --sql: the revision of the database; default: it is empty.")
+        str, typer.Option(help="With --sql: the database's revision; default: no tables yet.")
     ] = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Bring the tables to this release; create them when there are none."""
+    """Migrate the tables to this release; create them if there are none."""
     db = options.database_of(application, db, "MODULE:OBJECT")
     if since and not sql:
         raise UsageError("--since goes with --sql")

@@ -1,4 +1,4 @@
-"""`reliable-mq namesrv`: a name server as a process."""
+"""`reliable-mq namesrv`: runs a name server as a process."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,12 +18,12 @@ def command(
     port: Annotated[int, typer.Option(help="Port; 0 for a free one.", min=0, max=PORT_MAX)] = 9876,
     kv_config: Annotated[
         Path | None,
-        typer.Option(help="File that keeps settings of tools and brokers (kvConfig.json)."),
+        typer.Option(help="File that stores settings of tools and brokers (kvConfig.json)."),
     ] = None,
 ) -> None:
-    """Run a name server: brokers register at it, clients ask it for routes.
+    """Run a name server: brokers register there, and clients ask it for routes.
 
-    When it is ready it prints one line, "ready namesrv=HOST:PORT". SIGTERM stops it.
+    When it is ready, it prints one line: "ready namesrv=HOST:PORT". SIGTERM stops it.
     """
     log_plainly()
     uvloop.run(_serve(host, port, kv_config))

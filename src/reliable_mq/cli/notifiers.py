@@ -1,4 +1,4 @@
-"""`reliable-mq notifiers`: who tells people, what they have yet to tell, and whether they can."""
+"""`reliable-mq notifiers`: list notifiers and their waiting escalations, and test them."""
 
 from typing import Annotated
 
@@ -19,10 +19,10 @@ def command(
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
-    test: Annotated[bool, typer.Option("--test", help="Let each of them tell a test now.")] = False,
+    test: Annotated[bool, typer.Option("--test", help="Send a test by each of them now.")] = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """List who tells people of escalations and what waits; or see whether they can tell."""
+    """List the notifiers and what waits for them; or test whether they can notify people."""
     db = options.database_of(application, db)
     if application:
         mq = options.loaded(application)

@@ -1,7 +1,7 @@
 """A command whose help lists its options in groups, and whose usage errors are one line.
 
-The group of an option is what typer calls its panel. A verb whose exit code 2 means something else
-than bad usage says so by the code that bad usage has here.
+typer calls the group of an option its panel. Usage errors exit with `BAD_USAGE` (1) here, for a
+verb whose exit code 2 has another meaning.
 """
 
 from typing import Any
@@ -11,15 +11,15 @@ from typer.core import TyperCommand
 
 from reliable_mq.cli.saying import say
 
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer keeps the name to itself
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
 BAD_USAGE = 1
 
 
 class GroupedCommand(TyperCommand):
-    """Shows options by `rich_help_panel`, in the order of their first option."""
+    """Shows options by `rich_help_panel`, in the order of each group's first option."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write a section of help for each group."""
+        """Write one section of help for each group."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             line = param.get_help_record(ctx)
@@ -31,7 +31,7 @@ class GroupedCommand(TyperCommand):
                 formatter.write_dl(lines)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words of the command line; what does not read is told in a line."""
+        """Parse the command line; a usage error is printed in one line."""
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:

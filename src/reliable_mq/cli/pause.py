@@ -1,4 +1,4 @@
-"""`reliable-mq pause`: let no scheduler send a topic's stubs for a while."""
+"""`reliable-mq pause`: stops schedulers from sending a topic's stubs for a while."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -22,21 +22,21 @@ def command(
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
-    until: Annotated[str, typer.Option(help="End by itself then: 2026-11-20T08:00 (UTC).")] = "",
-    lasting: Annotated[str, typer.Option("--for", help="End by itself after 90s, 10m, 2h.")] = "",
+    until: Annotated[str, typer.Option(help="End it at this time: 2026-11-20T08:00 (UTC).")] = "",
+    lasting: Annotated[str, typer.Option("--for", help="End it after 90s, 10m, 2h.")] = "",
     end: Annotated[
-        bool, typer.Option("--end", help="End its pause; open it where it is closed.")
+        bool, typer.Option("--end", help="End its pause; open it if it is closed.")
     ] = False,
-    note: Annotated[str, typer.Option(help="Why; kept with the topic.")] = "",
+    note: Annotated[str, typer.Option(help="The reason; kept with the topic.")] = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Pause the resending of a topic, end its pause, or list what is paused or closed.
+    """Pause the resending of a topic, end its pause, or list paused and closed topics.
 
-    A topic closes by itself when nothing arrives there. It opens by itself, too, or by --end.
+    A topic closes automatically when sends to it fail. It opens automatically, or by --end.
     """
     db = options.database_of(application, db)
     if not topic and (until or lasting or end or note):
-        raise UsageError("which topic? give its name")
+        raise UsageError("no topic is named: give its name")
     if bool(until) + bool(lasting) + end > 1:
         raise UsageError("give one of --until, --for and --end")
     mq = _application(application, db, prefix)

@@ -1,6 +1,6 @@
-"""What the verbs for people share: how rows and values are shown, and how one is asked.
+"""Shared by the verbs for people: how rows and values are printed, and how a question is asked.
 
-Imports no database library: who only asks a cluster must not wait for one.
+Imports no database library: a command that only asks a cluster must not wait for one.
 """
 
 import sys
@@ -20,19 +20,19 @@ _CELL_LENGTH_MAX = 1_000  # characters of a value in a table
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which, change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def moment_of(text: str, option: str) -> datetime | None:
-    """Return the moment that an option says, None: it was not given."""
+    """Return the time of an option; None: the option was not given."""
     return parse_moment(text, option, datetime.now(UTC)) if text else None
 
 
 def print_rows(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool = False
 ) -> None:
-    """Print rows as a table with these columns, or all of each as JSON."""
+    """Print these columns of rows as a table, or whole rows as JSON."""
     if as_json:
         say_json(rows)
         return
@@ -45,7 +45,7 @@ def print_rows(
 
 
 def plain_console(width: int | None = None) -> Console:
-    """Return a console that prints words as they are: "[/a]" in a note is no markup of rich's."""
+    """Return a console that prints text unchanged: "[/a]" in a note is not rich's markup."""
     return Console(width=width, markup=False, emoji=False)
 
 
@@ -59,14 +59,14 @@ def print_names(names: Sequence[str], *, as_json: bool) -> None:
 
 
 def time_of(milliseconds: int | None) -> datetime | None:
-    """Return the time that so many milliseconds since the epoch say; None for None."""
+    """Return the time of milliseconds since the epoch; None for None."""
     return None if milliseconds is None else _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def text_of(value: object, length_max: int | None = None) -> str:
-    """Return a value as a person reads it: nothing for None, a time to the second.
+    """Return a value in readable form: nothing for None, a time to the second.
 
-    What does not print comes as escapes: a stranger may have written it.
+    Unprintable characters become escapes: another program may have written them.
     """
     if hasattr(value, "isoformat"):
         return str(value.isoformat(timespec="seconds"))
@@ -74,5 +74,5 @@ def text_of(value: object, length_max: int | None = None) -> str:
 
 
 def agreed(question: str, *, yes: bool) -> bool:
-    """Ask before much is done, when a person sits there who can answer."""
+    """Ask before a large change, if a person at a terminal can answer."""
     return yes or not sys.stdin.isatty() or typer.confirm(question)

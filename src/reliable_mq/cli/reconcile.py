@@ -1,7 +1,7 @@
-"""`reliable-mq reconcile`: every message gets one verdict; also for `spark-submit`.
+"""`reliable-mq reconcile`: gives every message one verdict; also for `spark-submit`.
 
-Exit codes of this verb: 0 clean, 2 findings, 1 failed (bad input included: a script that looks for
-findings must not take a misspelt path for one); 128 and a signal's number: stopped by it.
+Exit codes of this verb: 0 clean, 2 findings, 1 failed. Bad input is 1, too: a script must not take
+a misspelt path for findings. 128 plus a signal's number: stopped by that signal.
 """
 
 import functools
@@ -82,7 +82,7 @@ def command(
     asked |= {"broker_name": broker_name or None, "findings_max": findings_max, "tells": tell}
     asked |= {"increment": increment or follow, "anew": full, "runs_kept": keep_runs}
     asked |= {"export": export or None, "ledgers": ledgers or None}
-    # The variable names the application's database, also where somebody else's ledgers are judged.
+    # The variable names the application's database; an export may come from another application.
     urls = [] if ledgers else [url for url in db or [] if url]
     metrics = Path(prometheus) if prometheus else None
     try:
@@ -103,7 +103,7 @@ def command(
         with stoppable():
             summary = reconcile(run)
     except UsageError as error:
-        # The command line's own code for bad usage, 2, means findings here.
+        # Exit code 2, which usually means bad usage, means findings here.
         say(f"error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(FAILED) from None
     after(summary)
@@ -142,7 +142,7 @@ def _forget(urls: list[str], prefix: str) -> None:
     if not urls:
         raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
     freed = forget(urls, prefix, datetime.now(UTC))
-    say(f"retention waited for increments in {freed} database(s), and waits no more")
+    say(f"retention waited for increments in {freed} database(s), and does not wait any more")
 
 
 command_class = GroupedCommand
@@ -168,13 +168,13 @@ def _check_broker(broker: str, repair: str) -> None:
     if not broker:
         return
     if repair != "apply":
-        raise ConfigurationError("--broker goes with --repair apply: it sends what that makes due")
+        raise ConfigurationError("--broker goes with --repair apply: it sends the stubs made due")
     split_addresses(broker)
 
 
 def _check_out(out: str) -> None:
     if not out:
-        raise ConfigurationError("--out is empty: it takes the folder, or the URI, of the reports")
+        raise ConfigurationError("--out is empty: give the folder, or the URI, of the reports")
     folder = Path(out.removeprefix("file://"))
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"--out: {folder} is a file, not a folder")

@@ -1,6 +1,6 @@
-"""What `reliable-mq reconcile` does after a run, with the application's own parts.
+"""The steps of `reliable-mq reconcile` after a run that use the application's own parts.
 
-They are loaded only when they are asked for: a run without them needs neither client nor notifiers.
+They are imported only on request: a run without them needs neither client nor notifiers.
 """
 
 from typing import TYPE_CHECKING
@@ -12,15 +12,15 @@ _LOG = "log"
 
 
 def send_what_is_due(db: str, broker: str, prefix: str) -> int:
-    """Do what a running resend scheduler would do next, until nothing is due.
+    """Do what a running resend scheduler would do next, until no stub is due.
 
     Args:
         db: URL of the database with the stubs.
         broker: name servers HOST:PORT;….
-        prefix: of the tables.
+        prefix: the beginning of the tables' names.
 
     Returns:
-        How many messages were sent.
+        The number of sent messages.
     """
     mq = _application(db, prefix, broker=broker)
     sent = 0
@@ -34,10 +34,10 @@ def send_what_is_due(db: str, broker: str, prefix: str) -> int:
 
 
 def tell_what_is_due(db: str, prefix: str) -> tuple[int, int]:
-    """Let the notifiers of this process's settings tell what waits; return digests told, failed.
+    """Let this process's notifiers send waiting escalations; return digests sent, digests failed.
 
-    What is not told now is told by whichever process has the notifier next. The log is not ours:
-    its lines belong where the application's are.
+    If a digest fails now, the next process that runs the notifier sends it. The log notifier is
+    left out: its lines belong in the application's log.
     """
     mq = _application(db, prefix)
     try:
@@ -48,10 +48,10 @@ def tell_what_is_due(db: str, prefix: str) -> tuple[int, int]:
 
 
 def check_notifiers(db: str, prefix: str) -> None:
-    """Make sure, before hours have gone by, that people can be told.
+    """Check before a long run that people can be notified.
 
     Raises:
-        ConfigurationError: when a setting of a notifier is wrong, or a table is missing.
+        ConfigurationError: a setting of a notifier is wrong, or a table is missing.
     """
     mq = _application(db, prefix)
     try:

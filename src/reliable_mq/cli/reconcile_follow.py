@@ -1,4 +1,4 @@
-"""`reliable-mq reconcile --follow`: increments until the process is told to stop."""
+"""`reliable-mq reconcile --follow`: increments until a signal stops the process."""
 
 import signal
 from collections.abc import Callable
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 def follow_until_stopped(
     run: "RunOptions", every: timedelta, *, as_json: bool, after: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Do increments until SIGTERM or SIGINT, and print a line for each.
+    """Run increments until SIGTERM or SIGINT, and print a line for each.
 
-    The one under way then leaves nothing, the first one, which may read for hours, included.
+    The increment that is running then leaves nothing, even if it is the first and has read for
+    hours.
 
     Args:
-        run: what each of them is asked for.
-        every: how often.
+        run: the options of each increment.
+        every: how often an increment begins.
         as_json: print each summary as a line of JSON.
-        after: is given each summary before it is printed.
+        after: called with each summary before it is printed.
 
     Raises:
-        Whatever the first increment fails of; what a later one fails of is a line on stderr.
+        Any error of the first increment; an error of a later one is a line on stderr.
     """
     with asked_by_signals() as stop:
         _follow(run, every, stop, as_json=as_json, after=after)
@@ -41,7 +42,7 @@ def _follow(
     after: Callable[[dict[str, Any]], None],
 ) -> None:
     def done(summary: dict[str, Any]) -> None:
-        stop.is_interrupting = False  # the next ones run in a thread of Spark's
+        stop.is_interrupting = False  # later increments run in a thread of Spark
         after(summary)
         if as_json:
             say_json(summary)
@@ -56,7 +57,7 @@ def _follow(
         from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds
 
         follow(run, every, done=done, failed=failed, is_stopped=lambda: stop.number > 0)
-    except BaseException:  # what was interrupted, or cleans up behind it, may fail in its own way
+    except BaseException:  # interrupted code, or its cleanup, may fail with any error
         if not stop.number:
             raise
     if stop.number and stop.is_interrupting:
@@ -65,7 +66,7 @@ def _follow(
 
 
 def line_of(summary: dict[str, Any]) -> str:
-    """Return what an increment came to, in a line."""
+    """Return the result of an increment in a line."""
     found = ", ".join(f"{count} {verdict}" for verdict, count in summary["verdicts"].items())
     return (
         f"{summary['as_of']} {summary['rows']} verdicts, {summary['findings_total']} findings,"

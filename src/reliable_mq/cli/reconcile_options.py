@@ -1,4 +1,4 @@
-"""The options of `reliable-mq reconcile`, in the groups in which its help shows them."""
+"""The options of `reliable-mq reconcile`, in the groups of its help."""
 
 from typing import Annotated
 
@@ -6,9 +6,9 @@ import typer
 
 LEDGERS = "The ledgers"
 TIME = "What is judged"
-OUTPUT = "What comes out"
+OUTPUT = "Output"
 REPAIR = "Repair"
-PEOPLE = "Who is told"
+PEOPLE = "Notifications"
 
 EVERY = "60s"
 
@@ -19,7 +19,7 @@ Databases = Annotated[
         envvar="RELIABLE_MQ_DATABASE",
         metavar="URL",
         help="SQLAlchemy URL of a database; repeat it for all that have stubs or consume logs."
-        " The first one keeps the record of the run.",
+        " The first one stores the record of the run.",
         rich_help_panel=LEDGERS,
     ),
 ]
@@ -28,7 +28,7 @@ Stores = Annotated[
     typer.Option(
         "--store",
         metavar="[NAME=]DIR",
-        help="Store directory of the broker, running or not; of several brokers repeat it with"
+        help="Store directory of a broker, running or not; for several brokers, repeat it with"
         " their names.",
         rich_help_panel=LEDGERS,
     ),
@@ -37,21 +37,21 @@ Cluster = Annotated[
     str,
     typer.Option(
         metavar="HOST:PORT;…",
-        help="Name servers of a running cluster, whose brokers are read by pulling.",
+        help="Name servers of a running cluster; its brokers are read by pulling.",
         rich_help_panel=LEDGERS,
     ),
 ]
 Partial = Annotated[
     bool,
     typer.Option(
-        help="Judge without the brokers that cannot be read; then the exit code is never 0.",
+        help="Judge without brokers that cannot be read; then the exit code is never 0.",
         rich_help_panel=LEDGERS,
     ),
 ]
 BrokerName = Annotated[
     str,
     typer.Option(
-        help="Name of the broker whose store it is; other brokers are refused.",
+        help="Name of the broker that owns the store; other brokers are refused.",
         rich_help_panel=LEDGERS,
     ),
 ]
@@ -65,7 +65,7 @@ DbShare = Annotated[
     float,
     typer.Option(
         metavar="SHARE",
-        help="How much of the time a worker may read from a database; it sleeps the rest.",
+        help="Share of the time that a worker may read from a database; it sleeps the rest.",
         rich_help_panel=LEDGERS,
     ),
 ]
@@ -73,7 +73,7 @@ Ledgers = Annotated[
     str,
     typer.Option(
         metavar="URI",
-        help="Judge an export, as of its time, in place of --db and --store.",
+        help="Judge an export, as of its time, instead of --db and --store.",
         rich_help_panel=LEDGERS,
     ),
 ]
@@ -81,8 +81,8 @@ Managed = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TOPIC",
-        help="A topic that is managed though no stub of it is there; repeat it for several. What"
-        " one run takes as managed the next one knows.",
+        help="A topic that is managed though it has no stubs; repeat it for several. Later runs"
+        " know it, too.",
         rich_help_panel=LEDGERS,
     ),
 ]
@@ -90,7 +90,7 @@ Unmanaged = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TOPIC",
-        help="A topic without stubs that is to be managed no more; repeat it for several.",
+        help="A topic without stubs that is not managed any more; repeat it for several.",
         rich_help_panel=LEDGERS,
     ),
 ]
@@ -98,7 +98,7 @@ Export = Annotated[
     str,
     typer.Option(
         metavar="URI",
-        help="A new folder for the ledgers as Parquet; they are judged from there.",
+        help="A new folder for the ledgers as Parquet; the run judges this export.",
         rich_help_panel=LEDGERS,
     ),
 ]
@@ -111,26 +111,26 @@ Until = Annotated[
     typer.Option(help="Only messages before: ISO time (UTC), or -1h.", rich_help_panel=TIME),
 ]
 Grace = Annotated[
-    str, typer.Option(help="What is younger counts as in flight.", rich_help_panel=TIME)
+    str, typer.Option(help="Messages younger than this count as in flight.", rich_help_panel=TIME)
 ]
 Increment = Annotated[
     bool,
     typer.Option(
         "--increment",
-        help="Go on where the last increment ended: read what changed since, judge it and what was"
-        " open. With --full: read everything, and go on from there.",
+        help="Continue where the last increment ended: read the changes since then, judge them and"
+        " open messages. With --full: read everything, and continue from there.",
         rich_help_panel=TIME,
     ),
 ]
 Full = Annotated[
     bool,
-    typer.Option("--full", help="With --increment: begin anew.", rich_help_panel=TIME),
+    typer.Option("--full", help="With --increment: begin again.", rich_help_panel=TIME),
 ]
 Follow = Annotated[
     bool,
     typer.Option(
         "--follow",
-        help="Do increments until stopped, one line for each.",
+        help="Run increments until stopped, one output line for each.",
         rich_help_panel=TIME,
     ),
 ]
@@ -144,7 +144,7 @@ Forget = Annotated[
     bool,
     typer.Option(
         "--forget",
-        help="Let retention remove what no increment has seen, as before the first one; and end.",
+        help="Let retention remove rows without waiting for increments, and end.",
         rich_help_panel=TIME,
     ),
 ]
@@ -152,13 +152,13 @@ Memory = Annotated[
     str,
     typer.Option(
         metavar="SIZE",
-        help="What the run may take of this machine, 4g or 1500m; else four fifths of it.",
+        help="How much memory the run may use, 4g or 1500m; default: four fifths of the machine.",
         rich_help_panel=OUTPUT,
     ),
 ]
 KeepRuns = Annotated[
     int,
-    typer.Option(min=1, help="How many runs' folders stay in --out.", rich_help_panel=OUTPUT),
+    typer.Option(min=1, help="How many runs' folders are kept in --out.", rich_help_panel=OUTPUT),
 ]
 Out = Annotated[
     str,
@@ -174,7 +174,7 @@ FindingsMax = Annotated[
     int,
     typer.Option(
         min=0,
-        help="How many findings the database keeps, the oldest; the Parquet files have all.",
+        help="How many findings the database keeps (the oldest); the Parquet files have all.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -182,14 +182,14 @@ Prometheus = Annotated[
     str,
     typer.Option(
         metavar="FILE",
-        help="Replace FILE by the run's metrics, for node_exporter's textfile collector.",
+        help="Replace FILE with the run's metrics, for node_exporter's textfile collector.",
         rich_help_panel=OUTPUT,
     ),
 ]
 Repair = Annotated[
     str,
     typer.Option(
-        help="plan: say what would be done; apply: do it.",
+        help="plan: print what would be done; apply: do it.",
         metavar="plan|apply",
         rich_help_panel=REPAIR,
     ),
@@ -206,7 +206,7 @@ Void = Annotated[
     list[str] | None,
     typer.Option(
         metavar="VERDICT",
-        help="Give findings of this verdict up; repeat it for several.",
+        help="Void the stubs of findings with this verdict; repeat it for several.",
         rich_help_panel=REPAIR,
     ),
 ]
@@ -214,14 +214,14 @@ RepairRate = Annotated[
     str,
     typer.Option(
         metavar="N/s|N/m|N/h",
-        help="At most so many stubs in a second, minute or hour.",
+        help="At most this many stubs in a second, minute or hour.",
         rich_help_panel=REPAIR,
     ),
 ]
 Broker = Annotated[
     str,
     typer.Option(
-        help="Name servers HOST:PORT;…: with --repair apply, send what is due at once.",
+        help="Name servers HOST:PORT;…: with --repair apply, send due stubs at once.",
         rich_help_panel=REPAIR,
     ),
 ]
@@ -229,7 +229,7 @@ Tell = Annotated[
     bool,
     typer.Option(
         "--tell",
-        help="Have the notifiers tell people of new findings; see RELIABLE_MQ_ESCALATION_….",
+        help="Let the notifiers report new findings to people; see RELIABLE_MQ_ESCALATION_….",
         rich_help_panel=PEOPLE,
     ),
 ]

@@ -1,6 +1,6 @@
-"""A run that is told to stop, by Ctrl-C, systemd or Airflow, ends as one that fails does.
+"""A run that is stopped by Ctrl-C, systemd or Airflow ends in the same way as a failed run.
 
-Its folder and Spark's own go, and one line says so; whatever has a row by then stays.
+Its folder and Spark's folder are removed, and one line is printed. Rows that exist by then stay.
 """
 
 import logging
@@ -18,21 +18,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class SparkStopped(KeyboardInterrupt):
-    """The bridge to Java closes its connection for this one, and uses another to stop Spark."""
+    """For this error, the bridge to Java closes its connection, and stops Spark by another one."""
 
 
 class StopRequest:
-    """What a signal does, and which one it was; 0: none came."""
+    """The signal handler. It remembers the signal's number; 0: no signal came."""
 
     def __init__(self) -> None:
         self.number = 0
-        #: whether the main thread is interrupted; else whoever works looks at `number`
+        #: whether to interrupt the main thread; otherwise the running code must check `number`
         self.is_interrupting = True
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
-        for each in SIGNALS:  # whoever cannot wait for the end of the cleaning says it again
+        for each in SIGNALS:  # a second signal ends the process without the cleanup
             signal.signal(each, signal.SIG_DFL)
-        logging.disable()  # the bridge to Java logs pages of what it was interrupted in
+        logging.disable()  # the bridge to Java would log pages about the interruption
         self.number = number
         if self.is_interrupting:
             raise SparkStopped
@@ -40,7 +40,7 @@ class StopRequest:
 
 @contextmanager
 def asked_by_signals() -> Iterator[StopRequest]:
-    """Give what SIGINT and SIGTERM do for as long as the block runs, in the main thread."""
+    """Install a `StopRequest` for SIGINT and SIGTERM while the block runs, in the main thread."""
     stop = StopRequest()
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
@@ -53,18 +53,18 @@ def asked_by_signals() -> Iterator[StopRequest]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end what is done here, in the main thread, as an error would.
+    """Let SIGINT and SIGTERM end the block as an error would, in the main thread.
 
     Raises:
-        typer.Exit: with 128 and the number of the signal, as shells tell it.
+        typer.Exit: with 128 plus the number of the signal, as in shells.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears of signals
+        yield  # only the main thread receives signals
         return
     with asked_by_signals() as stop:
         try:
             yield
-        except BaseException:  # what was interrupted, or cleans up behind it, may fail in its way
+        except BaseException:  # interrupted code, or its cleanup, may fail with any error
             if not stop.number:
                 raise
             name = signal.Signals(stop.number).name

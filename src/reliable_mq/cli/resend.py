@@ -1,4 +1,4 @@
-"""`reliable-mq resend`: the resend scheduler of an application."""
+"""`reliable-mq resend`: runs the resend scheduler of an application."""
 
 from typing import Annotated, Any
 
@@ -22,12 +22,12 @@ def command(
         typer.Option(envvar=BROKER_VARIABLE, help="Name servers HOST:PORT;…, with --db."),
     ] = "127.0.0.1:9876",
     prefix: options.Prefix = DEFAULT_PREFIX,
-    once: Annotated[bool, typer.Option("--once", help="Look once, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run once, then end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
 ) -> None:
-    """Send again what nobody confirmed; escalate what went out too often."""
+    """Send unconfirmed stubs again; escalate those sent too often."""
     db = options.database_of(application, db, "MODULE:OBJECT")
     if as_json and not once:
         raise UsageError("--json goes with --once")
@@ -49,7 +49,7 @@ def command(
 
 
 def _print(counts: dict[str, dict[str, Any]], *, as_json: bool) -> None:
-    """Print what was done: of one database its counts, of several each under its name."""
+    """Print the counts; with several databases, each under its name."""
     if as_json:
         say_json(counts if len(counts) > 1 else next(iter(counts.values())))
         return

@@ -1,4 +1,4 @@
-"""`reliable-mq run`: the consumers of an application, in one process or several."""
+"""`reliable-mq run`: runs the consumers of an application, in one process or several."""
 
 import logging
 import shlex
@@ -23,9 +23,9 @@ POLL_SECONDS = 0.2
 RESTART_SECONDS = 2.0
 SHORT_LIFE_SECONDS = 10.0
 SHORT_LIVES_MAX = 5
-"""A worker that fails so often soon after its start, in a row, is failing.
+"""Failures of a worker soon after its start, in a row, after which it counts as failing.
 
-The command ends when all of them are. Others go on without it, and it is started less often.
+The command ends if all workers are failing. Otherwise it starts the failing one less often.
 """
 FAILING_RESTART_SECONDS = 60.0
 
@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Run the consumers of an application until SIGTERM or SIGINT.
 
-    Of several processes the first one serves its metrics at the port, the next one at the next.
+    With several processes, the first one serves its metrics at the port, the second at the next.
     """
     mq = loaded(application)
     log_plainly()
@@ -53,7 +53,7 @@ def command(
         )
     if mq.settings.broker.startswith(EMBEDDED):
         raise typer.BadParameter(
-            "several processes cannot embed one broker; run reliable-mq broker"
+            "several processes cannot embed one broker: run reliable-mq broker"
         )
     words = [sys.executable, "-m", "reliable_mq.cli.main", "run", application]
     served = ["--metrics-host", metrics_host, "--metrics-port"]
@@ -66,10 +66,10 @@ def command(
 
 
 class _Worker:
-    """A place of a worker process, which is started again when it ends.
+    """Runs one worker process, and starts it again when it ends.
 
-    Invariant: it is started again `RESTART_SECONDS` after its last start at the earliest, and
-    `FAILING_RESTART_SECONDS` after it while it is failing.
+    Invariant: between two starts are at least `RESTART_SECONDS`, and `FAILING_RESTART_SECONDS`
+    while it is failing.
     """
 
     def __init__(self, words: list[str]) -> None:
@@ -88,27 +88,27 @@ class _Worker:
         self._has_ended = False
 
     def look(self) -> None:
-        """Start it again if it has ended and its time has come."""
+        """Start it again if it has ended and its wait is over."""
         code, lived = self.child.poll(), time.monotonic() - self._born
         if code is not None and not self._has_ended:
             self._has_ended = True
             self._count(code, lived)
         elif code is None and lived >= SHORT_LIFE_SECONDS:
             self._short_lives = 0
-        # One that dies at once is not started again at once.
+        # A worker that ends at once is not started again at once.
         wait = FAILING_RESTART_SECONDS if self.is_failing else RESTART_SECONDS
         if self._has_ended and lived >= wait:
             self.start()
 
     def _count(self, code: int, lived: float) -> None:
         log.warning("worker %d ended with code %d", self.child.pid, code)
-        # A signal is no failure of the application's.
+        # A death by a signal is not a failure of the application.
         is_short = code > 0 and lived < SHORT_LIFE_SECONDS
         self._short_lives = self._short_lives + 1 if is_short else 0
         if self._short_lives == SHORT_LIVES_MAX:
             log.error(
-                "this worker failed %d times in a row within %g s of its start; it is started "
-                "again each %g s: %s",
+                "this worker failed %d times in a row within %g s of its start; it will be started "
+                "again every %g s: %s",
                 SHORT_LIVES_MAX,
                 SHORT_LIFE_SECONDS,
                 FAILING_RESTART_SECONDS,
@@ -117,10 +117,10 @@ class _Worker:
 
 
 def _supervise(commands: list[list[str]]) -> None:
-    """Keep worker processes running; pass a request to stop on to them.
+    """Keep worker processes running; forward a request to stop.
 
     Raises:
-        WorkerDied: when each of them fails at its start again and again.
+        WorkerDied: every worker fails repeatedly at its start.
     """
     with stop_on_signal() as stopped:
         workers = [_Worker(words) for words in commands]
@@ -137,5 +137,5 @@ def _supervise(commands: list[list[str]]) -> None:
     if not is_well:
         raise WorkerDied(
             f"each worker failed {SHORT_LIVES_MAX} times in a row within "
-            f"{SHORT_LIFE_SECONDS:g} s of its start; what it wrote last says why"
+            f"{SHORT_LIFE_SECONDS:g} s of its start; its last output says why"
         )

@@ -1,4 +1,4 @@
-"""How commands print: nothing that a stranger wrote reaches the terminal as it is."""
+"""How commands print: text from other programs reaches the terminal only as printable text."""
 
 import json
 import logging
@@ -10,26 +10,26 @@ from reliable_mq.plain_text import printable, printable_lines
 
 
 def say(text: object = "", *, err: bool = False) -> None:
-    """Print one line; what does not print comes as escapes, line breaks too."""
+    """Print one line; unprintable characters become escapes, including line breaks."""
     typer.echo(printable(str(text)), err=err)
 
 
 def say_lines(text: str) -> None:
-    """Print some lines; what does not print comes as escapes."""
+    """Print some lines; unprintable characters become escapes."""
     typer.echo(printable_lines(text))
 
 
 def say_json(value: object, *, indent: int | None = None) -> None:
-    """Print a value as JSON; what JSON has no form for, as text.
+    """Print a value as JSON; a type that JSON does not have is printed as text.
 
-    All characters beyond ASCII come as JSON's own escapes, DEL too.
+    All characters beyond ASCII become JSON escapes, also DEL.
     """
     text = json.dumps(value, default=str, indent=indent)
     typer.echo(text.replace("\x7f", "\\u007f"))
 
 
 class PlainFormatter(logging.Formatter):
-    """Writes a log for a terminal: one line for a record, with the lines of its traceback."""
+    """Formats log records for a terminal: one line for each, then its traceback."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line of a record."""
@@ -43,7 +43,7 @@ class PlainFormatter(logging.Formatter):
 def log_plainly() -> None:
     """Write the log to standard error, from INFO on.
 
-    Does nothing where the application has configured its log already.
+    Does nothing if the application has already configured its log.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))

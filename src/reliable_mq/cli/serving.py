@@ -1,4 +1,4 @@
-"""Serves on an event loop until the system asks this process to stop."""
+"""Runs a server on an event loop until the system asks this process to stop."""
 
 import asyncio
 import signal
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def stop_signals() -> Iterator[asyncio.Event]:
-    """Give an event that SIGTERM or SIGINT sets, for as long as the block runs.
+    """Return an event that SIGTERM or SIGINT sets while the block runs.
 
-    A loop that is closed leaves them with its own handler, which does nothing any more.
+    The handlers are removed at the end: a closed loop would leave handlers that ignore signals.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

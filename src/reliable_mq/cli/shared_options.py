@@ -1,4 +1,4 @@
-"""Options that several commands share, and that are read into one value."""
+"""Options that several commands share, and that become one value."""
 
 import inspect
 from collections.abc import Callable
@@ -12,10 +12,10 @@ DATABASE_VARIABLE = "RELIABLE_MQ_DATABASE"
 def takes_options_of(
     read: Callable[..., object],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `read`; what `read` makes of them is its parameter `wanted`.
+    """Add the options of `read` to a command; the result of `read` is its parameter `wanted`.
 
     Args:
-        read: takes options by name, as `filter_options.stub_filter` does.
+        read: a function of options by name, such as `filter_options.stub_filter`.
     """
     of_read = inspect.signature(read).parameters
 
@@ -32,7 +32,7 @@ def takes_options_of(
             for each in (*own.values(), *of_read.values())
             if each.name != "wanted"
         ]
-        # Both are read by typer.
+        # typer reads both attributes.
         called.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
         called.__annotations__ = {each.name: each.annotation for each in named}
         return called

@@ -1,4 +1,4 @@
-"""`reliable-mq stub`: look at stubs, and settle by hand what could not settle itself."""
+"""`reliable-mq stub`: look at stubs, and settle by hand the stubs that do not settle themselves."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -85,9 +85,9 @@ def show(
     broker: options.Broker = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Show all that is known of one message: its stub, and its life across all ledgers.
+    """Show all known facts about one message: its stub, and its timeline from all ledgers.
 
-    Of an application with several databases all are asked, unless one is named.
+    Asks all databases of an application, unless one is named.
     """
     with opened(application, db, prefix, name=database, broker=broker) as found:
         asked = [found.database] if database else list(found.databases.values())
@@ -132,12 +132,12 @@ def _history(database: Database, message_id: str) -> MessageHistory:
 def _records(
     history: MessageHistory, message_id: str, name_servers: str, client: ClientSettings
 ) -> tuple[list[ReceivedMessage], str]:
-    """Return what the broker holds of a message, or why it was not asked."""
+    """Return the broker's records of a message, or why it was not asked."""
     if not name_servers:
         return [], "not asked: give --app or --broker"
     if name_servers.startswith(EMBEDDED):
         return [], "not asked: it runs inside the application's process"
-    # Imported late: most looks at stubs need no client.
+    # Imported late: most commands on stubs need no client.
     from reliable_mq.client.administering.thread_browser import Browser  # noqa: PLC0415
 
     topics = {row["topic"] for row in (*history.logs, *history.escalations)}
@@ -171,10 +171,10 @@ def retry(
     by: options.By = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Send stubs again, with all their sends and attempts before them.
+    """Send stubs again from the start, with all their sends and attempts.
 
-    Given filters, those that wait for a person are meant; with --status unconfirmed or voided, all
-    in this status.
+    A filter selects stubs that wait for a person. With --status unconfirmed or voided, it selects
+    all stubs in this status.
     """
     with opened(application, db, prefix, name=database) as found:
         hands = OperatorActions(found.database, StubEvent.RETRY, actor=by or actor(), why=note)
@@ -198,7 +198,7 @@ def void(
     by: options.By = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Give stubs up: they are not sent again. Filters mean those that wait for a person."""
+    """Void stubs: they are not sent again. A filter selects stubs that wait for a person."""
     with opened(application, db, prefix, name=database) as found:
         hands = OperatorActions(found.database, StubEvent.VOID, actor=by or actor(), why=note)
         terminal = Terminal("void", yes=yes, as_json=as_json)
@@ -206,7 +206,7 @@ def void(
 
 
 class Terminal:
-    """Asks the person at the terminal, shows how far it is, and tells what was done.
+    """Asks the person at the terminal, shows the progress, and reports the results.
 
     Args:
         verb: "retry" or "void".
@@ -227,16 +227,16 @@ class Terminal:
         *,
         dry_run: bool,
     ) -> None:
-        """Do it, or say to which it would be done.
+        """Do it, or print the stubs to which it would be done.
 
         Raises:
-            UsageError: when both ids and a filter are given, or neither.
+            UsageError: both ids and a filter are given, or neither.
         """
         if bool(message_ids) != wanted.is_open:
             raise UsageError("give either MESSAGE_IDs or a filter such as --escalated or --topic")
         if message_ids:
             if dry_run:
-                raise UsageError("--dry-run goes with a filter")
+                raise UsageError("--dry-run needs a filter")
             self._tell(self._done(hands.these(message_ids), len(message_ids)))
             return
         chosen = hands.chosen(wanted)
@@ -259,7 +259,7 @@ class Terminal:
         say(f"{total} stub(s) {what}")
 
     def _done(self, parts: Iterator[dict[str, bool]], total: int) -> dict[str, bool]:
-        """Return what was done to each; show how far it is, where that is worth a look."""
+        """Return the result for each stub; show the progress if there are many."""
         done: dict[str, bool] = {}
         shown = sys.stderr.isatty() and total > PAGE_ROWS
         with Progress(transient=True) if shown else nullcontext() as progress:

@@ -1,4 +1,4 @@
-"""`reliable-mq topic`: which topics there are, where, how full; made, changed, deleted."""
+"""`reliable-mq topic`: list, show, create, change and delete topics."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ Topic = Annotated[str, typer.Argument(help="Which topic.")]
 Permission = Annotated[str, typer.Option(help=f"One of {', '.join(PERMISSIONS)}.")]
 Attributes = Annotated[
     list[str] | None,
-    typer.Option("--attribute", metavar="NAME=VALUE", help="As message.type=FIFO; repeatable."),
+    typer.Option("--attribute", metavar="NAME=VALUE", help="Like message.type=FIFO; repeatable."),
 ]
 SETTINGS = ("broker", "read_queues", "write_queues", "permission", "is_ordered", "attributes")
 PLACES = ("broker", "cluster", "addresses", "read_queues", "write_queues", "permission")
@@ -42,7 +42,7 @@ def list_(
 
 @app.command()
 def show(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
-    """Show a topic's settings, as each broker keeps them."""
+    """Show a topic's settings at each broker."""
     with administered(broker) as admin:
         told = admin.topics.settings(topic)
     rows = [{"broker": name, **msgspec.structs.asdict(each)} for name, each in told.value.items()]
@@ -56,7 +56,7 @@ def show(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = F
 
 @app.command()
 def route(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
-    """Show at which brokers a topic is, as name servers tell clients."""
+    """Show which brokers have a topic, as name servers answer clients."""
     with administered(broker) as admin:
         places = admin.topics.route(topic)
     rows = [msgspec.structs.asdict(place) for place in places]
@@ -68,7 +68,7 @@ def route(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = 
 
 @app.command()
 def status(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
-    """Show what the queues of a topic hold, and when each last grew."""
+    """Show the offsets of a topic's queues, and when each last got a message."""
     with administered(broker) as admin:
         told = admin.topics.status(topic)
     rows: list[dict[str, Any]] = [
@@ -85,7 +85,7 @@ def status(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson =
         say_json({"queues": rows, "per_second": told.value.per_second})
     else:
         print_rows(rows, QUEUE_COLUMNS)
-        say(f"{told.value.per_second:.2f} message(s) a second were put in the last minute")
+        say(f"{told.value.per_second:.2f} message(s) a second were stored in the last minute")
     end_with(told.failures)
 
 
@@ -110,7 +110,7 @@ def create(
     dry_run: printing.DryRun = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Make a topic at the masters of all brokers; where it is so already, nothing is done."""
+    """Create a topic at the masters of all brokers; a broker that has it like this is skipped."""
     with administered(broker) as admin:
         told = admin.topics.create(
             topic,
@@ -132,8 +132,8 @@ def update(
     queues: Annotated[
         int | None, typer.Option(min=1, help="Queues at each broker, to read and to write.")
     ] = None,
-    read_queues: Annotated[int | None, typer.Option(min=0, help="Only those to read.")] = None,
-    write_queues: Annotated[int | None, typer.Option(min=0, help="Only those to write.")] = None,
+    read_queues: Annotated[int | None, typer.Option(min=0, help="Only queues to read.")] = None,
+    write_queues: Annotated[int | None, typer.Option(min=0, help="Only queues to write.")] = None,
     permission: Annotated[
         str | None, typer.Option(help=f"One of {', '.join(PERMISSIONS)}.")
     ] = None,
@@ -143,14 +143,14 @@ def update(
     attributes: Attributes = None,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without-attribute", metavar="NAME", help="Take it away; repeatable."),
+        typer.Option("--without-attribute", metavar="NAME", help="Remove it; repeatable."),
     ] = None,
     at: options.At = None,
     dry_run: printing.DryRun = False,
     yes: printing.Yes = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Change a topic at every broker that has it; what is not given stays as it is there."""
+    """Change a topic at every broker that has it; other settings stay unchanged."""
     change = TopicChange(
         read_queues=queues if read_queues is None else read_queues,
         write_queues=queues if write_queues is None else write_queues,
@@ -159,7 +159,7 @@ def update(
         attributes={**_pairs(attributes), **dict.fromkeys(without or ())},
     )
     if change == TopicChange():
-        raise UsageError("what shall be otherwise? give --queues, --permission or another setting")
+        raise UsageError("nothing to change: give --queues, --permission or another setting")
     with administered(broker) as admin:
         told = done_if_agreed(
             partial(admin.topics.update, topic, change, brokers=at or ()),
@@ -179,7 +179,7 @@ def delete(
     yes: printing.Yes = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Delete a topic at all brokers and name servers: nobody can read its messages any more."""
+    """Delete a topic at all brokers and name servers: its messages cannot be read any more."""
     with administered(broker) as admin:
         told = done_if_agreed(
             partial(admin.topics.delete, topic),

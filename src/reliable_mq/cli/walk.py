@@ -1,4 +1,4 @@
-"""`reliable-mq walk`: one message passes all stations, and every station says that it did.
+"""`reliable-mq walk`: one message passes all stations, and each station is printed.
 
 Everything is real: a broker, two applications with a database, and the reconciliation at the end.
 """
@@ -66,7 +66,7 @@ def walk() -> tuple[list[WalkStep], dict[str, Any]]:
     """Send one message from one application to another; return its steps and the verdicts.
 
     Raises:
-        TimeoutError: when the message does not arrive.
+        TimeoutError: the message does not arrive.
     """
     use_java()
     directory = Path(tempfile.mkdtemp(prefix="reliable-mq-walk-"))
@@ -106,7 +106,7 @@ def _verdicts_of_one_message(directory: Path, recorder: WalkRecorder) -> dict[st
 
 
 def _send_and_consume(broker: str, database: str, redis: str, recorder: WalkRecorder) -> datetime:
-    """Let one application wait for a message, then send it from another, watched.
+    """Let one application wait for a message, then send it from another while recording.
 
     Returns when the message was sent.
     """
@@ -135,7 +135,7 @@ def _send_and_consume(broker: str, database: str, redis: str, recorder: WalkReco
 
 
 def _wait_until_reading(client: Client) -> None:
-    """Wait until the receiver has consumed a first message: then it waits at the broker."""
+    """Wait until the receiver has consumed a first message: then its pull waits at the broker."""
     client.send(Message(topic=TOPIC, body=b"are you there?"))
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while time.monotonic() < deadline:
@@ -143,4 +143,4 @@ def _wait_until_reading(client: Client) -> None:
         if progress and all(committed >= 1 for committed, _ in progress.values()):
             return
         time.sleep(0.05)
-    raise TimeoutError("the receiver does not read")
+    raise TimeoutError("the receiver does not consume")

@@ -1,4 +1,4 @@
 """Station 11, confirm: a stub is confirmed when all its consumer groups have consumed the message.
 
-Receives rows of the consume log. Hands on confirmed stubs, and notices to databases elsewhere.
+Receives rows of the consume log. Confirms stubs, and sends notices to other databases.
 """

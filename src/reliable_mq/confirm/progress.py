@@ -1,4 +1,4 @@
-"""How far consumer groups have come, and whether that is past a stub's message. Pure."""
+"""The progress of consumer groups, and whether it is past a stub's message. Pure."""
 
 from reliable_mq.message import MessageQueue
 from reliable_mq.outbox.stub import Stub
@@ -10,43 +10,43 @@ _FIRST_LOOKS_MAX = 200_000
 
 
 class FirstLooks:
-    """Remembers what a topic looked like when a delayed stub was first looked at.
+    """Remembers the state of a topic at the first look at a delayed stub.
 
-    The broker keeps a delayed message in another topic until its time has come; where it then
-    stores it is not told. But it is below the ends that the queues had after that time, so a group
-    that has come to those ends has passed it, however busy the topic is.
+    The broker keeps a delayed message in another topic until its time. It does not say where it
+    stores the message then. But that place is below the queue ends that were seen after that time.
+    So a group that has reached those ends has passed the message, however busy the topic is.
 
-    Invariant: a stub's first look stays the same until it is forgotten. What is forgotten too
-    early, because there are very many, is only missed later.
+    Invariant: a stub's first look stays the same until it is forgotten. If a look is forgotten too
+    early, because there are very many, its stub is only found missed later.
     """
 
     def __init__(self) -> None:
         self._looks: dict[str, Progress] = {}
 
     def of(self, stub: Stub, progress: Progress) -> Progress:
-        """Return the first look at a stub's topic; this one, when there was none."""
+        """Return the first look at a stub's topic; without one, this look becomes it."""
         first = self._looks.setdefault(stub.message_id, progress)
         if len(self._looks) > _FIRST_LOOKS_MAX:
             del self._looks[next(iter(self._looks))]
         return first
 
     def forget(self, stub: Stub) -> None:
-        """Forget the look at a stub that waits no longer."""
+        """Forget the look at a stub that does not wait any more."""
         self._looks.pop(stub.message_id, None)
 
 
 def has_passed(
     stub: Stub, progress: Progress | None, first_look: Progress | None = None
 ) -> bool | None:
-    """Say whether a group has gone past the place where the broker stored a stub's message.
+    """Return whether a group has passed the place where the broker stored a stub's message.
 
-    None when the broker could not be asked. A place that does not exist any more (its queue is
-    gone, or ends before it) is passed: nobody will find the message there.
+    None: the broker did not answer. A place that does not exist any more (its queue is gone, or
+    ends before it) counts as passed: no group will find the message there.
 
     Args:
         stub: the stub; a delayed one only after its `deliver_time`.
-        progress: of the group in the stub's topic, now.
-        first_look: for a delayed stub, the topic when it was first looked at; see `FirstLooks`.
+        progress: the group's present progress in the stub's topic.
+        first_look: for a delayed stub, the topic at the first look; see `FirstLooks`.
     """
     position = stub.position
     if progress is None or position is None:

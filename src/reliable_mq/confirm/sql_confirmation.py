@@ -1,9 +1,9 @@
 """Confirmation: a stub is settled when every required group has consumed its message.
 
-Receives the ids that a consumer's transaction has just consumed; writes in that transaction. Two
-groups that commit at the same moment must not each miss the other's row: the stub's row is locked
-first, and the consume logs are counted by a statement that begins after the lock was had. What
-groups of other databases have consumed is in the table of confirmations (`sql_notices`).
+Receives the message ids that a consumer's transaction has just consumed; writes in that
+transaction. Two groups that commit at the same moment must not each miss the other's row. So the
+stub's row is locked first, and the statement that counts consume logs begins after that. The table
+of confirmations has what groups of other databases have consumed (`sql_notices`).
 """
 
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ from reliable_mq.outbox.stub import StubEvent, next_status
 
 
 class SqlConfirmation:
-    """Confirms stubs beside consume logs in one database. Works in the caller's transaction.
+    """Confirms stubs in the database of the consume logs. Works in the caller's transaction.
 
     Args:
         stubs: the message stub table.
-        logs: the consume log beside it.
-        told: the table of confirmations beside it.
-        dialect: the database's.
+        logs: the consume log of the same database.
+        told: the table of confirmations of the same database.
+        dialect: the database's dialect.
     """
 
     def __init__(self, stubs: Table, logs: Table, told: Table, dialect: str) -> None:
@@ -56,7 +56,7 @@ class SqlConfirmation:
             ]
 
         here = select(func.count()).where(*consumed_in(logs)).scalar_subquery()
-        # A group that moved from one database to another has both.
+        # A group that moved from one database to another has rows in both.
         here_too = exists().where(
             log.message_id == told.c.message_id,
             log.consumer_group == told.c.consumer_group,
@@ -86,12 +86,12 @@ class SqlConfirmation:
     def confirm(
         self, connection: Connection, group: str, message_ids: Sequence[str], now: float
     ) -> None:
-        """Confirm those of the stubs whose last required group is `group`, in this transaction.
+        """Confirm the stubs whose last required group is `group`, in this transaction.
 
-        Ids without a stub here (another database's, a foreign producer's) change nothing.
+        Ids without a stub here (of another database, of another producer) change nothing.
         """
         these: dict[str, object]
-        if len(message_ids) == 1:  # the hot path: a plain comparison is compiled once for ever
+        if len(message_ids) == 1:  # the hot path: a plain comparison is compiled only once
             statements, these = self._one, {"id": message_ids[0]}
             if self._is_alone and self._confirm_alone(connection, group, message_ids[0], now):
                 return
@@ -111,27 +111,27 @@ class SqlConfirmation:
     def _confirm_alone(
         self, connection: Connection, group: str, message_id: str, now: float
     ) -> bool:
-        """Confirm a stub that waits for this group only, without a look at it before.
+        """Confirm a stub that waits for this group only, without reading it first.
 
-        Mostly the next message is like the last one, so this is tried after one that was alone.
+        Usually the next message is like the last one, so this is tried after such a stub.
         """
         values = {"id": message_id, "at": utc_datetime(now), "alone": group}
         return self._one.confirm_alone.execute(connection, values).rowcount == 1
 
     def catch_up(self, connection: Connection, message_ids: Sequence[str], now: float) -> None:
-        """Confirm those of the stubs that every required group has consumed, whoever was last."""
+        """Confirm the stubs that every required group has consumed, in any order."""
         ids: dict[str, object] = {"id": list(message_ids)}
         self._many.lock.execute(connection, ids)
         values = ids | {"at": utc_datetime(now)}
         self._many.confirm_complete.execute(connection, values)
 
     def consumed(self, connection: Connection, message_ids: Sequence[str]) -> set[tuple[str, str]]:
-        """Return (message id, consumer group) where it was consumed, here or as it was told."""
+        """Return the (message id, consumer group) pairs that were consumed here or elsewhere."""
         rows = connection.execute(self._consumed, {"ids": list(message_ids)})
         return {(row.message_id, row.consumer_group) for row in rows}
 
     def told(self, connection: Connection, message_ids: Sequence[str]) -> Sequence[Any]:
-        """Return what other databases told: message id, consumer group, state, lease until."""
+        """Return other databases' notices: message id, consumer group, state, lease until."""
         return connection.execute(self._told, {"ids": list(message_ids)}).all()
 
 
@@ -155,7 +155,7 @@ class _Statements:
         self.lock = PreparedStatement(
             select(stub.required_groups)
             .where(these, unconfirmed)
-            .order_by(stub.message_id)  # two batches lock in one order
+            .order_by(stub.message_id)  # so that two batches lock in the same order
             .with_for_update()
         )
         self.confirm_complete = PreparedStatement(confirm.where(complete))
@@ -164,5 +164,5 @@ class _Statements:
 
 
 def confirmation_of(database: Database) -> SqlConfirmation:
-    """Return what confirms the stubs of a database."""
+    """Return the confirmation of a database's stubs."""
     return SqlConfirmation(database.stubs, database.logs, database.confirmations, database.dialect)

@@ -1,7 +1,7 @@
-"""Writes what a notice tells into the database of the stubs, in the caller's transaction.
+"""Applies a notice in the database of the stubs, in the caller's transaction.
 
-A stub's row is locked before anything is read of what is known: two groups that are told of at the
-same moment must not each miss the other's row (as in `sql_confirmation`).
+A stub's row is locked before its confirmations are read: notices of two groups at the same moment
+must not each miss the other's row (as in `sql_confirmation`).
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from reliable_mq.outbox.stub import groups_of
 
 
 class Exhaust(Protocol):
-    """Lets a consumer group give a message up; see `escalate.sql_settlement`."""
+    """Records that a consumer group gave a message up; see `escalate.sql_settlement`."""
 
     def __call__(
         self, connection: Connection, message_id: str, *, group: str, reason: str, now: float
@@ -25,13 +25,13 @@ class Exhaust(Protocol):
 
 
 class SqlNoticeBook:
-    """The table of confirmations and the stubs beside it.
+    """The table of confirmations, and the stubs in the same database.
 
     Args:
         stubs: the message stub table.
-        confirmation: that of the same database.
-        exhaust: is called for each message that a notice says is given up.
-        dialect: the database's.
+        confirmation: the confirmation of the same database.
+        exhaust: called for each message that a notice reports as given up.
+        dialect: the database's dialect.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class SqlNoticeBook:
         )
 
     def apply(self, connection: Connection, notice: Notice, now: float) -> None:
-        """Write down what is told of stubs that wait for the group; confirm what is complete.
+        """Record a notice for the stubs that wait for the group; confirm complete stubs.
 
-        Ids without such a stub (settled, another database's, forged) change nothing.
+        Ids without such a stub (settled, of another database, forged) change nothing.
         """
         waiting = self._waiting(connection, notice)
         if not waiting:

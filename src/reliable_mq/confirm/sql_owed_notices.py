@@ -1,9 +1,10 @@
-"""What a consume log owes the databases whose stubs it cannot reach.
+"""The notices that a consume log owes to the databases of its stubs.
 
-The row itself is the outbox of its notice: `confirm_time` was written by the commit of the effect
-(or of the failure), so that no crash comes between the two, and becomes null when the broker has
-acknowledged the notice. Whoever consumed a message tells it at once; what a crash left behind is
-claimed by anybody when `confirm_time` has come. A notice may so go out twice; never is one lost.
+The row itself is the outbox of its notice. The commit of the effect (or of the failure) writes
+`confirm_time`, so that no crash can separate the two. It becomes null when the broker has
+acknowledged the notice. The consumer of a message sends its notice at once. After a crash, any
+process claims the notice when `confirm_time` has come. So a notice may go out twice, but none is
+lost.
 """
 
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ from reliable_mq.idempotency.sql_consume_log import NOTICE_LEASE_SECONDS, LogEnt
 
 
 class OwedNotice(msgspec.Struct, frozen=True):
-    """One row whose notice is due: to whom, of what.
+    """One row whose notice is due: its topic and its content.
 
-    `retry_at`: when a failed attempt is expected to be followed by another one, None: when it was
+    `retry_at`: when the next attempt after a failed one is expected; None: the message was
     consumed. `note`: why there is no next attempt.
     """
 
@@ -35,7 +36,7 @@ class OwedNotice(msgspec.Struct, frozen=True):
 
 
 def owed_of(entry: LogEntry) -> OwedNotice:
-    """Return what a delivery owes whose effect is committed."""
+    """Return the notice that a delivery with a committed effect owes."""
     return OwedNotice(entry.confirm_to, entry.group, entry.message_id)
 
 
@@ -60,13 +61,13 @@ class SqlNotices:
             log.consumer_group == bindparam("group"), is_among(log.message_id, "ids", dialect)
         )
         self._claim = update(logs).where(these).values(confirm_time=bindparam("until"))
-        # Final: nothing can have been added to what was told of a consumed message.
+        # CONSUMED is final: nothing can have changed since the notice was made.
         self._tell_consumed = (
             update(logs)
             .where(these, log.state == LogState.CONSUMED.value, log.confirm_time.is_not(None))
             .values(confirm_time=null())
         )
-        # Told of this attempt; a later one has a notice of its own.
+        # The notice was about this attempt; a later attempt has its own notice.
         self._tell_failed = (
             update(logs)
             .where(
@@ -77,7 +78,7 @@ class SqlNotices:
             )
             .values(confirm_time=null())
         )
-        # A failed attempt that was the last one: the message was sent again, by a person's wish.
+        # The last attempt had failed; a person wanted the message sent again.
         self._begin_anew = (
             update(logs)
             .where(
@@ -91,7 +92,7 @@ class SqlNotices:
         )
 
     def claim(self, now: float, limit: int) -> list[OwedNotice]:
-        """Claim at most `limit` notices that are due; they are due again in a while."""
+        """Claim at most `limit` due notices; they are due again after a short lease."""
         with self._engine.begin() as connection:
             at = utc_datetime(now)
             rows = connection.execute(self._due, {"at": at, "limit": limit}).all()
@@ -112,7 +113,7 @@ class SqlNotices:
         ]
 
     def told(self, owed: Sequence[OwedNotice]) -> None:
-        """Write down that notices were acknowledged by the broker."""
+        """Record that the broker acknowledged notices."""
         consumed: dict[str, list[str]] = {}
         failed = []
         for each in owed:
@@ -128,10 +129,10 @@ class SqlNotices:
                 connection.execute(self._tell_failed, failed)
 
     def begin_anew(self, connection: Connection, group: str, message_ids: Sequence[str]) -> None:
-        """Forget the attempts of messages that this group gave up and told so.
+        """Reset the attempts of messages that this group gave up and reported as given up.
 
-        The caller got them again, marked as missed: since nobody resends what was given up by
-        itself, a person wants it.
+        The caller received them again, marked as missed. Nothing resends a message automatically
+        that was given up, so a person wants it.
         """
         connection.execute(self._begin_anew, {"group": group, "ids": list(message_ids)})
 

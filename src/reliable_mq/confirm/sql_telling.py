@@ -1,7 +1,7 @@
-"""What a consumer group tells the databases of its messages' stubs, where these are others.
+"""A consumer group's notices to the databases of its messages' stubs, if these are others.
 
-Receives deliveries and how they ended. Hands on what is committed to the sender of notices. The
-consume log itself has the debt (`sql_owed_notices`): this only saves the time until the next look.
+Receives deliveries and their ends. Hands committed notices to their sender. The consume log itself
+records each debt (`sql_owed_notices`): this only saves the time until the next search.
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ from reliable_mq.message import (
 )
 
 CLOCKS_APART_SECONDS = 3600.0
-"""How far the clocks of two databases may be apart."""
+"""How far the clocks of two databases may differ, in seconds."""
 STUB_ID_LENGTH_MAX = 32
-"""A longer message id is none of a stub, whatever the message says of itself."""
+"""A longer message id belongs to no stub, whatever the message's properties say."""
 
 
 class NoticeInbox(Protocol):
-    """What takes over what other databases are to be told."""
+    """Receives notices for other databases, and sends them."""
 
     def hand(self, owed: Sequence[OwedNotice]) -> None:
-        """Take what is committed; must not wait."""
+        """Accept committed notices; must not wait."""
         ...
 
     def look_soon(self) -> None:
-        """Look in the table before long; must not wait."""
+        """Search the table soon; must not wait."""
         ...
 
 
@@ -43,8 +43,8 @@ class GroupNotices:
 
     Args:
         group: the consumer group.
-        database: where its consume log lies.
-        inbox: sends; None: what is owed waits for somebody who looks.
+        database: the database of its consume log.
+        inbox: sends the notices; None: owed notices wait until some process finds them.
     """
 
     def __init__(self, group: str, database: Database, inbox: NoticeInbox | None) -> None:
@@ -55,35 +55,35 @@ class GroupNotices:
         self._removed = select(func.max(database.retention_duties.c.logs_removed_until))
 
     def address(self, message: ReceivedMessage) -> str:
-        """Return where the database of a message's stub reads notices; "" when that is this one."""
+        """Return the topic where a stub's database reads notices; "": it is this database."""
         topic = notice_topic_of(message.properties, self._group)
         if not topic or len(message.message_id) > STUB_ID_LENGTH_MAX:
             return ""
         return "" if topic == self._database.identity.notice_topic() else topic
 
     def consumed(self, entries: Sequence[LogEntry]) -> None:
-        """Tell of messages whose effect is committed, now or long ago.
+        """Send the notices of messages whose effect is committed, now or long ago.
 
-        Who sent one again may have missed the notice; should it be lost once more, the message
-        comes again.
+        The sender of a resent message may have missed the notice. If the new notice is lost, too,
+        the message is sent again.
         """
         owed = [owed_of(entry) for entry in entries if entry.confirm_to]
         if owed and self._inbox is not None:
             self._inbox.hand(owed)
 
     def failed(self, entry: LogEntry) -> None:
-        """Tell of an attempt whose failure is written and will be committed in a moment."""
+        """Report an attempt whose failure is written and will be committed in a moment."""
         if entry.confirm_to and self._inbox is not None:
             self._inbox.look_soon()
 
     def is_forgotten(
         self, connection: Connection, entry: LogEntry, message: ReceivedMessage
     ) -> bool:
-        """Say whether a message without a row here had its effect so long ago that its row is gone.
+        """Return whether a message had its effect so long ago that its row here was removed.
 
-        A stub in another database holds no row here (P7). Its database remembers what it was told,
-        and is believed where this one may have removed the row; elsewhere the missing row counts,
-        because it may be of a commit that was lost.
+        A stub in another database keeps no row here (P7). Its database stores the notices it got.
+        They are trusted if this database may have removed the row. Otherwise the missing row
+        counts, because its commit may have been lost.
         """
         written = written_before_consumed(message.properties, self._group)
         if written is None or not entry.confirm_to or RESENT not in message.properties:
@@ -94,7 +94,7 @@ class GroupNotices:
     def begin_anew(
         self, connection: Connection, deliveries: Sequence[tuple[LogEntry, ReceivedMessage]]
     ) -> None:
-        """Forget the attempts of messages that were given up, and that somebody sent again."""
+        """Reset the attempts of messages that were given up and that a person has sent again."""
         again = [
             entry.message_id
             for entry, message in deliveries

@@ -1,7 +1,8 @@
-"""Tells other databases what the consumer groups of this one did to their messages.
+"""Sends notices to other databases about the messages that consumer groups here have handled.
 
-Receives what consumers committed, and what the consume log still owes; hands on notices, many
-messages in each. What could not be sent stays owed: its row says when anybody may try again.
+Receives notices that consumers committed, and searches the consume log for owed ones. Sends them,
+many messages in each notice. A notice that could not be sent stays owed: its row says when any
+process may try again.
 """
 
 import logging
@@ -25,19 +26,19 @@ from reliable_mq.outbox.relay import StubSender
 log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 0.1
-"""How long a notice waits for others to travel with: each one is a transaction over there."""
+"""Seconds that a notice waits for others: each notice is a transaction in the other database."""
 LOOK_SECONDS = 5.0
-"""How often somebody looks for notices that a crash or an absent broker left behind."""
+"""Seconds between searches for notices that a crash or an absent broker left behind."""
 SOON_SECONDS = 0.2
 _NOTE_LENGTH_MAX = 500
 
 
 Letter = tuple[str, str, list[OwedNotice]]
-"""(topic, consumer group, what is told of it in one message)"""
+"""(topic, consumer group, the messages in one notice)"""
 
 
 class NoticeDebts(Protocol):
-    """What telling needs of the consume log; see `confirm.sql_owed_notices`."""
+    """What the sender of notices needs from the consume log; see `confirm.sql_owed_notices`."""
 
     def claim(self, now: float, limit: int) -> list[OwedNotice]: ...
 
@@ -45,7 +46,7 @@ class NoticeDebts(Protocol):
 
 
 class NoticeCounts(msgspec.Struct, frozen=True):
-    """What one run did: messages told of, messages whose notice was not sent."""
+    """Counts of one run: messages whose notice was sent, messages whose notice was not sent."""
 
     told: int = 0
     failed: int = 0
@@ -53,14 +54,14 @@ class NoticeCounts(msgspec.Struct, frozen=True):
 
 
 class Notices:
-    """Sends what is owed, and writes down what the broker has acknowledged.
+    """Sends owed notices, and records the broker's acknowledgements.
 
-    Invariant: nothing is settled whose notice the broker has not stored.
+    Invariant: a notice is settled only after the broker has stored it.
 
     Args:
-        debts: the consume log's part.
-        sender: sends.
-        batch: most messages claimed at once.
+        debts: the owed notices in the consume log.
+        sender: sends messages.
+        batch: the most messages that are claimed at once. Default 500.
     """
 
     def __init__(self, debts: NoticeDebts, sender: StubSender, *, batch: int = IDS_MAX) -> None:
@@ -68,17 +69,17 @@ class Notices:
         self._sender = sender
         self._batch = batch
         self._in_hand: list[OwedNotice] = []
-        #: Why a notice of the last run was not sent.
+        #: Why a notice of the last run was not sent; "" before the first error.
         self.last_error = ""
 
     def accept(self, owed: Sequence[OwedNotice]) -> None:
-        """Take what is owed, committed, and nobody else's for a while."""
+        """Add committed notices; for a while, no other process sends them."""
         self._in_hand += owed
 
     def run_once(self, now: float, *, looks: bool) -> NoticeCounts:
-        """Send what is in hand and, if it `looks`, what anybody may send by now.
+        """Send accepted notices and, if `looks`, owed ones that any process may send now.
 
-        Raises whatever the database raises; what was not settled is told again.
+        Raises what the database raises; notices that were not settled are sent again.
         """
         owed, self._in_hand = self._in_hand, []
         found = self._debts.claim(now, self._batch) if looks else []
@@ -94,7 +95,7 @@ class Notices:
         results: Sequence[SendResult | Exception]
         try:
             results = self._sender.send_many(messages)
-        except Exception as error:  # noqa: BLE001 - whatever it was, nothing was acknowledged
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing was acknowledged
             results = [error] * len(messages)
         told = []
         for (_, _, some), result in zip(letters, results, strict=True):
@@ -106,7 +107,7 @@ class Notices:
 
 
 def _letters(owed: Sequence[OwedNotice]) -> list[Letter]:
-    """Return what is owed by addressee and group, not too much in one."""
+    """Group owed notices by topic and group, with at most `IDS_MAX` messages in one."""
     by_address: dict[tuple[str, str], dict[str, OwedNotice]] = {}
     for each in owed:
         some = by_address.setdefault((each.topic, each.group), {})
@@ -148,12 +149,12 @@ def _message(topic: str, group: str, owed: Sequence[OwedNotice], now: float) -> 
 class NoticeThread:
     """Runs `Notices` in a daemon thread.
 
-    Invariant: only this thread touches them; `hand` and `look_soon` never wait.
+    Invariant: only this thread touches the notices; `hand` and `look_soon` never wait.
 
     Args:
-        notices: what it runs.
-        clock: tells the time by which the rows are judged, seconds since the epoch; may wait.
-        name: of the database, for the log.
+        notices: the notices to run.
+        clock: returns the time for the rows, in seconds since the epoch; may wait.
+        name: the database's name, for the log.
     """
 
     def __init__(
@@ -170,20 +171,20 @@ class NoticeThread:
         self._faults = FaultLog(log, f"notices of database {name}")
 
     def start(self) -> None:
-        """Start the thread; it looks for what others left behind at once."""
+        """Start the thread; it searches at once for notices that are owed."""
         self._thread.start()
 
     def hand(self, owed: Sequence[OwedNotice]) -> None:
-        """Hand over what is to be told."""
+        """Hand over committed notices."""
         self._inbox.put(owed)
 
     def look_soon(self) -> None:
-        """Look for what is owed before long."""
+        """Search for owed notices soon."""
         self._look_at = min(self._look_at, time.monotonic() + SOON_SECONDS)
         self._inbox.put(())
 
     def close(self, timeout: float = 5.0) -> None:
-        """Send what is in hand for at most `timeout` seconds, then stop; the rest stays owed."""
+        """Send accepted notices for at most `timeout` seconds, then stop; the rest stays owed."""
         self._closing_by = time.monotonic() + timeout
         self._inbox.put(())
         if self._thread.is_alive():
@@ -201,7 +202,7 @@ class NoticeThread:
                 return
 
     def _take(self) -> bool:
-        """Wait for something to do; return whether anything was handed over."""
+        """Wait for something to do; return whether notices were handed over."""
         has_more = False
         until = self._look_at
         while True:
@@ -222,11 +223,11 @@ class NoticeThread:
             self._look_at = time.monotonic() + LOOK_SECONDS
         try:
             counts = self._notices.run_once(self._clock(), looks=looks)
-        except Exception as error:  # noqa: BLE001 - told by the teller
+        except Exception as error:  # noqa: BLE001 - the fault log reports it
             self._faults.tell(error)
             return
         if counts.is_full:
             self._look_at = 0.0
         if counts.failed:
-            line = f"{counts.failed} notice(s) could not be sent, they are sent again"
+            line = f"{counts.failed} notice(s) could not be sent, they will be sent again"
             self._faults.tell_line("unsent", f"{line}: {self._notices.last_error}")

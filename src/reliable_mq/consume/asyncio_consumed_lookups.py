@@ -1,8 +1,8 @@
-"""Looks at the rows of messages that Redis calls done, many messages in one statement.
+"""Reads the rows of messages that Redis calls done, many messages in one statement.
 
-Receives entries of one consumer; hands on which of them the consume log calls CONSUMED. A group
-that was reset brings thousands of copies at once, so looks that are asked for at the same time
-share one statement, as claims share one round trip to Redis.
+Receives entries of one consumer; returns those whose row says CONSUMED. After a reset, a group
+receives thousands of copies at once. So lookups of the same moment share one statement, as claims
+share one round trip to Redis.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ class _Look(NamedTuple):
 
 
 class ConsumedLookups:
-    """The looks of one consumer. Belongs to one event loop.
+    """The lookups of one consumer. Belongs to one event loop.
 
-    Invariant: at most one statement is on its way; what is asked meanwhile goes with the next.
+    Invariant: at most one statement is in flight; later lookups go with the next one.
 
     Args:
-        ask: returns which message ids of these entries have a row that says CONSUMED. It runs in
-            a thread, and may raise.
-        threads: where it runs.
+        ask: returns the message ids of the entries whose row says CONSUMED. It runs in a thread,
+            and may raise.
+        threads: runs `ask`.
     """
 
     def __init__(self, ask: Callable[[Sequence[LogEntry]], set[str]], threads: Executor) -> None:
@@ -36,17 +36,17 @@ class ConsumedLookups:
         self._next: _Look | None = None
 
     async def consumed(self, entries: Sequence[LogEntry]) -> set[str]:
-        """Return the ids of those whose row says CONSUMED, and maybe ids that others asked for.
+        """Return the ids of entries whose row says CONSUMED, and maybe ids of other callers.
 
         Raises:
-            Exception: whatever `ask` raised; all who share the statement get it.
+            Exception: any error of `ask`; all callers that share the statement get it.
         """
         if self._next is None:
             together: list[LogEntry] = []
             self._next = _Look(together, asyncio.create_task(self._look(together)))
         look = self._next
         look.entries.extend(entries)
-        return await asyncio.shield(look.answer)  # others wait for it, too
+        return await asyncio.shield(look.answer)  # other callers wait for it, too
 
     async def _look(self, entries: list[LogEntry]) -> set[str]:
         async with self._one_at_a_time:

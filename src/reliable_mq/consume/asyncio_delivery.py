@@ -1,7 +1,7 @@
-"""One consumer's deliveries: claim, run, settle. The seam between client, Redis and database.
+"""One consumer's deliveries: claim, run, settle. Connects client, Redis and database.
 
-Receives messages from the client's loop; hands on one outcome for each. Which step follows which
-is `idempotency.claim`'s to say.
+Receives messages from the client's loop; returns one outcome for each. `idempotency.claim` decides
+the order of the steps.
 """
 
 import asyncio
@@ -55,17 +55,17 @@ _json_of = decoder_of(Any, "idempotent_by")
 
 
 class MessageProcessing:
-    """Handles what the client delivers to one consumer.
+    """Handles the deliveries to one consumer.
 
-    Invariant: every delivery gets exactly one outcome; a token is in `running` exactly while its
+    Invariant: every delivery gets exactly one outcome. A token is in `running` exactly while its
     handler may be running.
 
     Args:
         attempts: the database's part.
         leases: Redis's part, or another store's; None: the database decides alone.
-        threads: where `def` handlers run.
-        gate: of all handlers of this process.
-        seal: says which messages nobody of us sent; None: nobody asks.
+        threads: runs `def` handlers.
+        gate: the gate for all handlers of this process.
+        seal: checks signatures; None: they are not checked.
     """
 
     def __init__(
@@ -86,15 +86,15 @@ class MessageProcessing:
         self._looks = ConsumedLookups(ask, threads)
         self._running: dict[str, tuple[float, LogEntry]] = {}
         self._renewer: asyncio.Task[None] | None = None
-        # Of this object and not of the module, which a forked child shares with its parent.
+        # A name per object, not per module: a forked child shares the module with its parent.
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._numbers = itertools.count(1)
 
     async def handle(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
         """Handle 1..batch messages; the client's `Handler`.
 
-        What nobody of us signed is a dead letter before anything else is done with it: a claim, a
-        row or a note at the stub would be that of the message whose id it took.
+        A message with a wrong signature becomes a dead letter before anything else happens. A
+        claim, a row or a note at the stub would belong to the message whose id it uses.
         """
         if self._seal is None:
             return await self._handle_sound(messages)
@@ -149,11 +149,11 @@ class MessageProcessing:
         entries: Sequence[LogEntry],
         claims: Sequence[Claim],
     ) -> list[DeliveryOutcome]:
-        """Handle a batch in which some may have killed their process: these alone, first.
+        """Handle a batch in which some messages may have killed their process: these alone, first.
 
-        All claims are given back, and each is claimed anew directly before it is handled: a
-        message that kills its process again must not cost its neighbours an attempt. The least
-        tried go first, so that innocent ones are done before the culprit has its turn.
+        All claims are released, and each is claimed again directly before it is handled: a message
+        that kills its process again must not cost the others an attempt. The least tried go first,
+        so that innocent messages are done before the culprit's turn.
         """
         for entry, claim in zip(entries, claims, strict=True):
             if claim.lease in (LeaseAnswer.FIRST, LeaseAnswer.AGAIN):
@@ -170,12 +170,12 @@ class MessageProcessing:
         return [settled[place] for place in places]
 
     def _end(self, entry: LogEntry, fate: Fate | None) -> None:
-        """Tell Redis what became of a claim, if it was ours."""
+        """Report the end of a claim to Redis, if it was ours."""
         if self._leases is not None and fate is not None:
             self._leases.settle(key_of(entry.group, entry.message_id), entry.token, fate)
 
     def start(self) -> None:
-        """Begin to renew the leases of handlers that take long. Needs a running loop."""
+        """Begin to renew the leases of long handlers. Needs a running loop."""
         self._renewer = asyncio.create_task(self._renew_forever())
 
     async def close(self) -> None:
@@ -207,7 +207,7 @@ class MessageProcessing:
     async def _consumed(
         self, entries: Sequence[LogEntry], claims: Sequence[Claim], results: Results
     ) -> set[str]:
-        """Ask the rows of what Redis says is done; settle these when the database is away."""
+        """Read the rows of messages that Redis calls done; settle these if the database is away."""
         done = [
             entry
             for entry, claim in zip(entries, claims, strict=True)
@@ -217,7 +217,7 @@ class MessageProcessing:
             return set()
         try:
             return await self._looks.consumed(done)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - logged there
             settled = self._attempts.unhandled(error)
             results.update((entry.token, settled) for entry in done)
             return set()
@@ -252,7 +252,7 @@ class MessageProcessing:
             return None
         if claim.attempt > 1:
             entry = replace(entry, attempt=attempt_claimed(claim, consumer.max_attempts))
-        # Done, and yet its handler runs: its row was lost, who knows what else it did then.
+        # Done, but its handler runs: its row was lost, and other effects of it are unknown.
         if claim.in_doubt or claim.lease is LeaseAnswer.DONE:
             message, entry = replace(message, in_doubt=True), replace(entry, in_doubt=True)
         attempt = Attempt(entry, message, None, step is not ClaimStep.ONE_COMMIT, alone=alone)
@@ -280,14 +280,14 @@ class MessageProcessing:
         return None
 
     def _suppressed(self, message: ReceivedMessage, entry: LogEntry) -> DeliveryOutcome:
-        """Settle a delivery of a message that has had its effect."""
+        """Settle a delivery of a message that already had its effect."""
         tell_suppressed(entry)
-        if RESENT in message.properties:  # who sent it again has missed the notice
+        if RESENT in message.properties:  # its sender has missed the notice
             self._attempts.telling.consumed([entry])
         return DeliveryOutcome(CONSUMED)
 
     def _key(self, entry: LogEntry, payload: Any, message: ReceivedMessage) -> KeyEntry | None:
-        """Return what the table of business keys is told, if the consumer has keys."""
+        """Return the entry for the table of business keys, if the consumer has keys."""
         if self._consumer.read_key is None:
             return None
         reader = self._consumer.read_key
@@ -298,7 +298,7 @@ class MessageProcessing:
         return KeyEntry(**fields, holder=entry.message_id, shown=key.shown)
 
     async def _run(self, attempts: Sequence[Attempt]) -> Results:
-        """Run the attempts of different messages; a second copy of one comes again later."""
+        """Run the attempts of different messages; a second copy of a message is put off."""
         by_id: dict[str, Attempt] = {}
         copies: Results = {}
         for attempt in attempts:
@@ -319,7 +319,7 @@ class MessageProcessing:
         except asyncio.CancelledError as error:
             if self._consumer.plan.is_async:
                 raise
-            raise HandlerStillRunning from error  # nobody else may begin with its ordering key
+            raise HandlerStillRunning from error  # nothing else with its ordering key may begin
         finally:
             for each in wanted:
                 self._running.pop(each.entry.token, None)
@@ -336,11 +336,11 @@ class MessageProcessing:
                 await self._renew(asyncio.get_running_loop().time() - pause / 2)
             except Exception:
                 log.exception("group %s: leases were not renewed", self._consumer.group)
-            with contextlib.suppress(Exception):  # whoever needs the database says that it is away
+            with contextlib.suppress(Exception):  # the database's users report that it is away
                 await asyncio.to_thread(self._attempts.database.clock.measured_now)
 
     async def _renew(self, started_before: float) -> None:
-        """Renew the leases of handlers that run longer than a moment."""
+        """Renew the leases of handlers that began before `started_before`."""
         long = [entry for started, entry in self._running.values() if started < started_before]
         if self._leases is not None:
             for each in long:

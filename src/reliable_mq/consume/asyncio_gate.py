@@ -1,8 +1,7 @@
-"""Lets the handlers of one process run side by side, or a single call alone.
+"""Lets the handlers of one process run concurrently, or a single call alone.
 
-A message that kills its process costs an attempt of each message that is handled beside it. A call
-that must not pay for others, nor let others pay for it, asks to be alone: it waits for those that
-run, and those that come later wait for it.
+A message that kills its process costs every message that is handled at the same time an attempt. So
+a suspect call asks to run alone: it waits for running calls, and later calls wait for it.
 """
 
 import asyncio
@@ -12,29 +11,29 @@ from contextlib import asynccontextmanager, suppress
 from reliable_mq.errors import InvariantBroken
 
 PATIENCE_SECONDS = 60.0
-"""How long a call is waited for: a handler that hangs must not stop all others."""
+"""Longest wait for a call, in seconds: a handler that hangs must not stop all others."""
 
 
 class HandlerGate:
     """The calls of all consumers of one process, on one event loop.
 
-    E2: while a call has its turn to be alone no other begins, and those that run beside it
-    were waited for in vain, once.
+    E2: while a call has its turn to run alone, no other call begins. Calls that still run beside it
+    were waited for once, without success.
 
     Args:
-        patience: seconds for which those that run are waited for by one that will be alone, and
-            this one by all others.
+        patience: seconds that a call which must run alone waits for running calls, and that all
+            other calls wait for it. Default 60.
     """
 
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
         self._patience = patience
         self._generation = 0
-        self._running = 0  # of this generation: they are still worth waiting for
-        self._empty = asyncio.Event()  # none of them runs
+        self._running = 0  # of this generation: the gate still waits for these calls
+        self._empty = asyncio.Event()  # no call of this generation is running
         self._empty.set()
         self._turn = asyncio.Lock()
-        self._alone: object | None = None  # who has the turn
-        self._is_alone = False  # nobody is waited for any more
+        self._alone: object | None = None  # the call with the turn to run alone
+        self._is_alone = False  # it does not wait for running calls any more
         self._open = asyncio.Event()
         self._open.set()
 
@@ -49,10 +48,10 @@ class HandlerGate:
             await self._open.wait()
 
     def begin(self) -> int:
-        """Note that a call begins beside others; return what `end` is to be told.
+        """Note that a call begins beside others; pass the result to `end`.
 
         Raises:
-            InvariantBroken: when the gate is closed.
+            InvariantBroken: the gate is closed.
         """
         if self.is_closed:
             raise InvariantBroken("E2: a call begins beside one that is alone")
@@ -61,18 +60,18 @@ class HandlerGate:
         return self._generation
 
     def end(self, generation: int) -> None:
-        """Note that a call has ended that began with this answer."""
+        """Note that a call has ended; `generation` is the result of its `begin`."""
         if generation != self._generation:
-            return  # nobody waits for it any more
+            return  # the gate does not wait for it any more
         self._running -= 1
         if not self._running:
             self._empty.set()
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Run the block while no call runs that ends in time; one such block at a time.
+        """Run the block after running calls have ended in time; one such block at a time.
 
-        When the block takes longer than patience, its turn is over: others begin beside it.
+        If the block takes longer than `patience`, its turn is over: others begin beside it.
         """
         await self._turn.acquire()
         self._alone = turn = object()
@@ -89,7 +88,7 @@ class HandlerGate:
             self._end_turn(turn)
 
     async def _drain(self) -> None:
-        """Wait for the calls that run; nobody waits for those again that do not end in time."""
+        """Wait for running calls; calls that do not end in time are not waited for again."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), self._patience)
         if self._running:
@@ -105,10 +104,10 @@ class HandlerGate:
             self._turn.release()
 
     def invariants(self) -> None:
-        """Hold the class's invariant."""
+        """Check the invariant of the class."""
         if self._is_alone and self._running:
             raise InvariantBroken(f"E2: {self._running} calls began beside one that is alone")
         if self._running < 0 or self._empty.is_set() != (self._running == 0):
-            raise InvariantBroken(f"E2: who waits for {self._running} calls is told another number")
+            raise InvariantBroken(f"E2: {self._running} calls run, but the event says otherwise")
         if self._open.is_set() == self.is_closed:
-            raise InvariantBroken("E2: who waits for the gate is not told whether it is open")
+            raise InvariantBroken("E2: the event says otherwise than the gate's state")

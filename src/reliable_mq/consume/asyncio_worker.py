@@ -26,14 +26,14 @@ class Worker:
     """Runs consumers, each in its database.
 
     Args:
-        consumers: whom it runs.
-        databases: by the names that the consumers say.
-        notices: what tells other databases, by the same names.
+        consumers: the consumers to run.
+        databases: the databases by name, as the consumers name them.
+        notices: the senders of notices, by the same names.
         client: reads from the broker.
-        settings: the application's.
-        open_leases: opens the store of leases on this loop; it gives None where there is none.
+        settings: the application's settings.
+        open_leases: opens the store of leases on this loop; returns None if there is none.
         middleware: called around the calls of handlers.
-        gate: of all handlers of this process.
+        gate: the gate for all handlers of this process.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Worker:
         """Subscribe all consumers.
 
         Raises:
-            ConfigurationError: when what was opened is no store of leases.
+            ConfigurationError: `open_leases` did not return a store of leases.
         """
         settings = self._settings
         leases = self._open_leases()
         if leases is not None and not isinstance(leases, LeaseStore):
-            raise ConfigurationError(f"leases= opened {leases!r}, which is no LeaseStore")
+            raise ConfigurationError(f"leases= opened {leases!r}, which is not a LeaseStore")
         self._leases = leases
         signer = signer_by(settings)
         for consumer in self._consumers:
@@ -91,13 +91,13 @@ class Worker:
             )
 
     async def abandon(self) -> None:
-        """Let go of what would keep a process alive, and say nothing to anybody; for tests."""
+        """Stop what would keep the process alive, without informing anybody; for tests."""
         for deliveries in self._deliveries:
             await deliveries.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def close(self) -> None:
-        """Start no more handlers, wait for those that run, give back what was not begun."""
+        """Start no more handlers, wait for running ones, return messages that were not begun."""
         await asyncio.gather(*(running.close() for running in self._running))
         for deliveries in self._deliveries:
             await deliveries.close()

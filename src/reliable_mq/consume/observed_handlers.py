@@ -1,7 +1,7 @@
-"""Middleware around an application's handlers, where these run: inside their transaction.
+"""Runs middleware hooks around an application's handlers, inside their transaction.
 
-The client's own deliveries are several messages with their claims and commits, so what looks at a
-handler is called here, once for each call of it. What becomes of the commit is not seen.
+A delivery of the client is several messages with claims and commits. So hooks about a handler run
+here, once for each call of it. They do not see the result of the commit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _OUTSIDE = ("after_start", "before_close", "before_send", "after_send", "after_e
 
 
 class OutsideHandlers(Middleware):
-    """A middleware's hooks but those of consuming: what the client calls by itself."""
+    """The hooks of a middleware without those for consuming: the client calls these itself."""
 
     def __init__(self, middleware: Middleware) -> None:
         for name in _OUTSIDE:
@@ -28,10 +28,10 @@ class OutsideHandlers(Middleware):
 
 
 def hooks_of_handlers(middleware: Sequence[Middleware], origin: ClientIdentity) -> Hooks:
-    """Return what calls the hooks of consuming around handlers.
+    """Return the hooks for consuming, to be called around handlers.
 
-    The context of a message goes on with what its handler sends, whether anybody asked for spans or
-    not.
+    The context of a message is passed on to the messages that its handler sends, even if no span is
+    recorded.
     """
     own: list[Middleware] = []
     if not any(isinstance(each, OpenTelemetryMiddleware) for each in middleware):
@@ -42,14 +42,14 @@ def hooks_of_handlers(middleware: Sequence[Middleware], origin: ClientIdentity) 
 
 @contextmanager
 def observed(hooks: Hooks, group: str, message: ReceivedMessage) -> Iterator[bool]:
-    """Call the hooks around a handler; give whether it is to be called.
+    """Call the hooks around a handler; yield whether to call the handler.
 
     Raises:
-        Retry, Reject: when a hook wants that instead of the handler.
+        Retry, Reject: a hook wants that instead of the handler.
     """
     first, *others = hooks.middleware
     if not others and isinstance(first, OpenTelemetryMiddleware) and not first.records:
-        # Nobody looks: the usual case, and the cheaper way.
+        # No hook observes the call: the usual case, and the cheaper way.
         token = trace_context.contexts.attach(extracted(message.properties, message.topic))
         try:
             yield True
@@ -78,11 +78,11 @@ def _raise_unless_consumed(outcome: Outcome) -> None:
     if isinstance(outcome, Dead):
         raise Reject(outcome.reason)
     if not isinstance(outcome, Consumed):
-        raise TypeError(f"a middleware wants {outcome!r:.200}, which is no outcome")
+        raise TypeError(f"a middleware returned {outcome!r:.200}, which is not an outcome")
 
 
 def _outcome_of(error: BaseException) -> Outcome | None:
-    """Return what a handler asked for by raising; None when it just failed."""
+    """Return the outcome that a handler requested by raising; None: it failed."""
     if isinstance(error, Retry):
         return Later(error.after)
     return Dead(error.reason) if isinstance(error, Reject) else None

@@ -1,4 +1,4 @@
-"""Bodies to payloads. Receives a body and its content type; hands on what the handler asks for."""
+"""Turn bodies into payloads. Receives a body and its content type; returns a payload."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,18 +18,18 @@ Decoder = Callable[[bytes, str], Any]
 """(body, content type or "") -> payload. Raises PayloadInvalid, or SchemaTooNew."""
 FromJson = Callable[[bytes], Any]
 
-_UNNAMED = "application/octet-stream"  # bytes of which their sender said nothing more
+_UNNAMED = "application/octet-stream"  # bytes without further information from their sender
 
 
 def decoder_of(wanted: Any, handler: str) -> Decoder:
-    """Return what makes a payload of type `wanted` from a body.
+    """Return the decoder from a body to a payload of type `wanted`.
 
     pydantic models and dataclasses are validated by pydantic, `str` is text, `bytes` is the body
-    itself; everything else, and no annotation, is JSON. Of a union whose members have a schema
-    each, the message's schema chooses.
+    itself. Every other type, and no annotation, is JSON. In a union whose members all have a
+    schema, the message's schema chooses the member.
 
     Raises:
-        UsageError: when nothing can make that type from a body.
+        UsageError: no decoder can make that type from a body.
     """
     if wanted is bytes:
         return _raw
@@ -46,7 +46,7 @@ def decoder_of(wanted: Any, handler: str) -> Decoder:
 
 
 def _from_json(wanted: Any, members: tuple[Any, ...], handler: str) -> FromJson:
-    # Bodies of ours name fields as the class does, those of foreign clients perhaps by their alias.
+    # Our bodies use the field names of the class; bodies of other clients may use aliases.
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         return _checked(partial(wanted.model_validate_json, by_alias=True, by_name=True))
     if any(map(_is_pydantics, (wanted, *members))):
@@ -59,15 +59,15 @@ def _from_json(wanted: Any, members: tuple[Any, ...], handler: str) -> FromJson:
 
 
 def _reader_of_base64(wanted: Any) -> SchemaValidator:
-    """Return pydantic's validator, but with bytes in base64, as msgspec has written dataclasses."""
+    """Return pydantic's validator, but with bytes in base64, as msgspec writes dataclasses."""
     schema = _with_base64(TypeAdapter(wanted).core_schema)
     return SchemaValidator(schema, {"val_json_bytes": "base64"})
 
 
 def _with_base64(schema: Any) -> Any:
-    """Return a schema of pydantic-core in whose dataclasses bytes are base64, as msgspec has them.
+    """Return a pydantic-core schema whose dataclasses have bytes in base64, as in msgspec.
 
-    A model or dataclass of pydantic's own in it stays as it says itself.
+    Models and dataclasses of pydantic in it keep their own rule.
     """
     if isinstance(schema, list | tuple):
         return type(schema)(map(_with_base64, schema))
@@ -118,17 +118,17 @@ def _one_of(decoders: dict[str, Decoder], any_of_them: FromJson) -> Decoder:
         if name is None:
             return without(body, content_type)
         if name not in decoders:
-            raise PayloadInvalid(f"a message of schema {name}, wanted is {' or '.join(decoders)}")
+            raise PayloadInvalid(f"the message has schema {name}, expected {' or '.join(decoders)}")
         return decoders[name](body, content_type)
 
     return decode
 
 
 def _readable(content_type: str) -> MediaType | None:
-    """Return what a content type says, None for no content type.
+    """Parse a content type; None: there is none.
 
     Raises:
-        PayloadInvalid: when nobody here can read such a body.
+        PayloadInvalid: no decoder can read such a body.
     """
     if not content_type:
         return None
@@ -138,7 +138,7 @@ def _readable(content_type: str) -> MediaType | None:
         raise PayloadInvalid(str(error)) from error
     if not (media.is_json or media.kind.startswith("text/") or media.kind == _UNNAMED):
         raise PayloadInvalid(
-            f"content type {content_type} cannot be decoded; a handler that takes `bytes` gets it"
+            f"content type {content_type} cannot be decoded; use a handler that takes `bytes`"
         )
     return media
 
@@ -155,7 +155,7 @@ def _checked(decode: FromJson) -> FromJson:
             raise PayloadInvalid(text) from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise PayloadInvalid(str(error)) from error
-        except Exception as error:  # of a validator's own code, or of JSON without an end
+        except Exception as error:  # an error of a validator, or of endlessly nested JSON
             raise PayloadInvalid(words_of(error)) from error
 
     return checked

@@ -1,7 +1,7 @@
-"""How a delivery ends that had no effect: what it costs its message, and when it comes again.
+"""Decides how a delivery without an effect ends: what it costs, and when it is delivered again.
 
-Receives an attempt and what was raised; hands on an outcome. It refuses to know the database: what
-is written is `sql_consume_transaction`'s business.
+Receives an attempt and its error; returns an outcome. Does not know the database:
+`sql_consume_transaction` writes the rows.
 """
 
 import logging
@@ -29,27 +29,27 @@ DATABASE_DOWN_SECONDS = 1.0
 BUSY_SECONDS = 0.05
 BUSY_SECONDS_MAX = 1.0
 BUSY_IN_A_ROW_MAX = 16
-"""After so many an attempt counts: a handler may be in its own way."""
+"""After this many times an attempt counts: the handler may block itself."""
 DOWN_TIMES_MAX = 5
-"""After so many an attempt counts. Each began, so the database was there: what seems to be away is
-a connection that the handler's statement kills, or another database."""
+"""After this many times an attempt counts. Each attempt began, so the database was reachable. The
+fault is a connection that the handler's statement kills, or another database."""
 REFUSED_TIMES_MAX = 3
-"""After so many a message is a dead letter: no row of the consume log can name it."""
+"""After this many times a message is a dead letter: no row of the consume log can hold its id."""
 _MESSAGES_MAX = 1_000
 
 
 class ClaimLost(Exception):
-    """Somebody else took the claim over; this attempt's effect must not be committed."""
+    """Another owner has taken the claim over; this attempt's effect must not be committed."""
 
 
 class HandlerExit(Exception):
-    """A handler raised what ends a thread, a task or the process; to us it is a failed attempt."""
+    """A handler raised an exit of thread, task or process. It counts as a failed attempt."""
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True):
     """How a delivery ended: for the client, and for the lease in Redis (None: not ours).
 
-    `is_put_off`: it was not begun, and is to be made when no other handler of this process runs.
+    `is_put_off`: it was not begun, and must run when no other handler of this process runs.
     """
 
     outcome: Outcome
@@ -63,7 +63,7 @@ Results = dict[str, DeliveryOutcome]
 
 
 def one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
-    """Return one attempt for each business key; the others come again when it is done."""
+    """Return one attempt for each business key; the others are delivered again after it."""
     first: dict[str, Attempt] = {}
     for each in attempts:
         key = each.entry.message_id if each.key is None else each.key.message_id
@@ -73,13 +73,13 @@ def one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attem
 
 
 class RetryDecider:
-    """Judges the attempts of one consumer.
+    """Decides about the attempts of one consumer.
 
-    Invariant: what is nobody's fault costs no attempt, and nothing is nobody's fault for ever.
+    Invariant: a fault outside of the message costs no attempt, but not without end.
 
     Args:
-        consumer: whose attempts these are.
-        retry_waits: the waits between attempts, seconds.
+        consumer: the consumer of these attempts.
+        retry_waits: the waits between attempts, in seconds.
     """
 
     def __init__(self, consumer: Consumer, retry_waits: Sequence[float]) -> None:
@@ -91,7 +91,7 @@ class RetryDecider:
     def spent(self, attempt: Attempt, error: Exception) -> Attempt:
         """Return an attempt as the last one if its handler ended its transaction.
 
-        So the row forbids another one, also when this process dies before the dead letter is sent.
+        Then the row forbids another one, even if this process dies before it sends the dead letter.
         """
         if not isinstance(error, TransactionEnded):
             return attempt
@@ -108,7 +108,7 @@ class RetryDecider:
             return DeliveryOutcome(Later(wait, counts=False)), now
         if isinstance(error, Reject):
             return DeliveryOutcome(Dead(error.reason), "fail"), now
-        if isinstance(error, TransactionEnded):  # again, a part of its effect would be there twice
+        if isinstance(error, TransactionEnded):  # a retry would repeat a part of its effect
             return DeliveryOutcome(Dead(words_of(error)), "fail"), now
         if is_database_down(error) and self._down.more(message_id) <= DOWN_TIMES_MAX:
             self._faults.tell(error)
@@ -126,7 +126,7 @@ class RetryDecider:
             return DeliveryOutcome(Dead(reason), "fail"), now
         told = (self._consumer.group, number, message_id, wait, why)
         if isinstance(error, Retry):
-            log.info("group %s: attempt %d at message %s is undone, again in %g s: %s", *told)
+            log.info("group %s: attempt %d at message %s is rolled back, again in %g s: %s", *told)
         else:
             log.warning(
                 "group %s: attempt %d at message %s failed, again in %g s: %s",
@@ -136,7 +136,7 @@ class RetryDecider:
         return DeliveryOutcome(Later(wait), "fail"), now + wait
 
     def _busy_wait(self, message_id: str) -> float | None:
-        """Return how long a message waits that lost against other transactions; None: it counts."""
+        """Return the wait after a lost conflict with other transactions; None: it counts now."""
         times = self._busy.more(message_id)
         if times > BUSY_IN_A_ROW_MAX:
             self._busy.forget(message_id)
@@ -148,39 +148,39 @@ class RetryDecider:
         return DeliveryOutcome(Later(self.wait_after(error), counts=False), "back")
 
     def wait_after(self, error: Exception) -> float:
-        """Tell of a fault of the database; return seconds until to try again."""
+        """Log a fault of the database; return the seconds until the next try."""
         self._faults.tell(error)
         return BUSY_SECONDS if is_database_busy(error) else DATABASE_DOWN_SECONDS
 
     def unwritten(self, message_id: str, error: Exception) -> DeliveryOutcome:
-        """Return how a delivery ends of which no row could be written."""
+        """Return how a delivery ends if no row could be written for it."""
         if is_row_refused(error) and self._refused.more(message_id) >= REFUSED_TIMES_MAX:
             return DeliveryOutcome(Dead(f"the consume log refuses it: {fault_line(error)}"), "fail")
         return self.unhandled(error)
 
     def unrecorded(self, fault: Exception) -> DeliveryOutcome:
-        """Return how an end that was not recorded ends: not counted, the lease keeps it."""
+        """Return how a delivery ends whose end was not recorded: not counted, the lease stays."""
         self._faults.tell(fault)
         return DeliveryOutcome(Later(DATABASE_DOWN_SECONDS, counts=False), None)
 
 
 class _Times:
-    """How often something befell the messages that it befell last.
+    """How often something happened to the messages to which it happened last.
 
-    Invariant: it remembers `_MESSAGES_MAX` at most; most of them were consumed long ago.
+    Invariant: it remembers at most `_MESSAGES_MAX`; most of these were consumed long ago.
     """
 
     def __init__(self) -> None:
         self._times: dict[str, int] = {}
 
     def more(self, message_id: str) -> int:
-        """Return how often, now that it befell a message once more."""
+        """Count one more time for a message; return the new count."""
         times = self._times[message_id] = self._times.pop(message_id, 0) + 1
         if len(self._times) > _MESSAGES_MAX:
-            oldest, *_ = list(self._times)  # a copy: other threads put theirs in meanwhile
+            oldest, *_ = list(self._times)  # a copy: other threads may insert meanwhile
             self.forget(oldest)
         return times
 
     def forget(self, message_id: str) -> None:
-        """Begin anew with a message."""
+        """Reset the count of a message."""
         self._times.pop(message_id, None)

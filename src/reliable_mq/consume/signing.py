@@ -1,7 +1,7 @@
-"""Signatures of what an application receives: checked before a claim.
+"""Checks the signatures of received messages before a claim.
 
-Receives deliveries; hands on why one must have no effect. Refuses to sign: the client does that,
-with the `Signer` of the same settings, for whatever leaves.
+Receives deliveries; returns why one must have no effect. It does not sign: the client signs all
+messages that it sends, with the `Signer` of the same settings.
 """
 
 from reliable_mq.line_limit import limited_log
@@ -13,16 +13,16 @@ log = limited_log(__name__)
 
 
 class SignatureCheck:
-    """Says which deliveries of one consumer group must have no effect.
+    """Decides which deliveries of one consumer group must have no effect.
 
-    Such a message takes no claim and touches no row: the message whose id it took comes later.
+    Such a message gets no claim and changes no row: the real message with its id may come later.
     """
 
     def __init__(self, signer: Signer, group: str) -> None:
         self._signer, self._group = signer, group
 
     def fault_of(self, message: ReceivedMessage) -> str:
-        """Return why a delivery is refused, and write it to the log; "" when it is not."""
+        """Return why a delivery is refused, and log it; "": it is not refused."""
         fault = self._signer.fault_of(message)
         if not fault:
             return ""
@@ -34,6 +34,6 @@ class SignatureCheck:
 
 
 def signer_by(settings: Settings) -> Signer | None:
-    """Return what signs and checks messages by the settings; None: nothing does."""
+    """Return the signer of the settings; None: messages are neither signed nor checked."""
     keys = settings.signing_keys.get_secret_value()
     return signer_of(keys, is_required=settings.signing_required)

@@ -1,6 +1,6 @@
-"""What attempts do in the database, in parts that a handler's call stands between.
+"""The database part of attempts, in steps around the handler's call.
 
-One `ConsumeTransaction` serves one consumer. Its parts take a synchronous session; an asynchronous
+One `ConsumeTransaction` serves one consumer. Its steps take a synchronous session. An asynchronous
 handler runs them by `AsyncSession.run_sync`, so that the protocol is written once.
 """
 
@@ -49,22 +49,22 @@ log = logging.getLogger(__name__)
 
 
 class AttemptStart(Enum):
-    """What follows when an attempt was begun in the handler's transaction."""
+    """The next step after an attempt was begun in the handler's transaction."""
 
     RUN = "run"  # call the handler
-    SKIP = "skip"  # it had its effect, under its business key or long ago: commit what was noted
-    RECEIVE = "receive"  # nothing is ours yet: undo, and receive it first
-    SETTLED = "settled"  # undo; its outcome is known
+    SKIP = "skip"  # its effect exists, by its business key or since long: commit the notes
+    RECEIVE = "receive"  # nothing is ours yet: roll back, and receive it first
+    SETTLED = "settled"  # roll back; its outcome is known
 
 
 class ConsumeTransaction:
     """The protocol's database part for one consumer.
 
     Args:
-        consumer: whose attempts these are.
-        database: where consume log and stubs lie.
-        retry_waits: the waits between attempts, seconds.
-        notices: tells other databases, whose stubs these are, what was consumed.
+        consumer: the consumer of these attempts.
+        database: the database of consume log and stubs.
+        retry_waits: the waits between attempts, in seconds.
+        notices: sends notices to other databases of stubs.
         hooks: called around each call of the handler.
     """
 
@@ -89,7 +89,7 @@ class ConsumeTransaction:
         self.wait_after = self._judge.wait_after
         self.unhandled = self._judge.unhandled
         self.sharing = SharingPolicy()
-        self._faults = FaultLog(log, f"group {consumer.group}: a lease may pass")
+        self._faults = FaultLog(log, f"group {consumer.group}: a lease may expire")
         self._holding: dict[str, Attempt] = {}  # by token: its RECEIVED row is committed
         self._clock = database.clock.now
 
@@ -104,8 +104,8 @@ class ConsumeTransaction:
     ) -> list[Attempt]:
         """Commit RECEIVED rows; return the attempts that are ours to run, settle the others.
 
-        Those that may have killed their process are put into `singly`, the least tried first. To
-        be received one by one, so that they cost no other message an attempt.
+        Attempts that may have killed their process are put into `singly`, the least tried first.
+        The caller must receive them one by one, so that they cost no other message an attempt.
         """
         attempts = one_of_each_key(attempts, results)
         if not attempts:
@@ -139,7 +139,7 @@ class ConsumeTransaction:
     def _receive_in(
         self, connection: Connection, attempts: Sequence[Attempt]
     ) -> tuple[list[tuple[Attempt, LogLookup]], list[Attempt]]:
-        """Write RECEIVED rows; return what is found, and those whose row retention had removed."""
+        """Write RECEIVED rows; return the lookups, and attempts whose row retention removed."""
         self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
         now = self._clock()
         forgotten = [each for each in attempts if self._is_forgotten(connection, each, now)]
@@ -148,37 +148,37 @@ class ConsumeTransaction:
         return received, forgotten
 
     def _without_refused(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
-        """Settle the attempts whose row the database does not take; return the others.
+        """Settle the attempts whose row the database refuses; return the others.
 
-        Each is tried alone and undone, so that one costs its neighbours nothing.
+        Each is tried alone and rolled back, so that it does not affect the others.
         """
         taken = []
         for each in attempts:
             try:
                 with self.database.engine.connect() as connection:
                     self._receive_in(connection, [each])
-            except Exception as error:  # noqa: BLE001 - judged by `unwritten`
+            except Exception as error:  # noqa: BLE001 - `unwritten` handles it
                 results[each.entry.token] = self.unwritten(each, error)
             else:
                 taken.append(each)
         return taken
 
     def _is_forgotten(self, connection: Connection, attempt: Attempt, now: float) -> bool:
-        """Write a row anew that retention has removed since; see `GroupNotices.is_forgotten`."""
+        """Insert again a row that retention has removed; see `GroupNotices.is_forgotten`."""
         return self.telling.is_forgotten(
             connection, attempt.entry, attempt.message
         ) and self.log.insert_consumed(connection, attempt.entry, now)
 
     def begin(self, session: Session, attempt: Attempt, results: Results) -> AttemptStart:
-        """Make an attempt ready to run, directly before its handler; return what is to do.
+        """Begin an attempt directly before its handler; return the next step.
 
-        Rows that say CONSUMED are inserted now, in the handler's own transaction or savepoint: of
-        the message and of its business key. The insert waits for a rival who has inserted it too.
+        The CONSUMED rows of the message and of its business key are inserted now, in the handler's
+        transaction or savepoint. The insert waits for an open transaction with the same key.
         """
         if not session.in_transaction():
             session.begin()
         if attempt.receipt:
-            return AttemptStart.RUN  # takes no connection: its handler may be long and not want one
+            return AttemptStart.RUN  # without a connection: the handler may be long and need none
         connection, now, entry = session.connection(), self._clock(), attempt.entry
         if not self.log.insert_consumed(connection, entry, now):
             return self._not_ours(entry, self.log.found(connection, entry, now), results)
@@ -195,14 +195,14 @@ class ConsumeTransaction:
         return self._not_ours(entry, found, results)
 
     def _not_ours(self, entry: LogEntry, found: LogLookup | None, results: Results) -> AttemptStart:
-        """Return what follows when a row is there already where ours should have gone."""
+        """Return the next step when another row exists in place of ours."""
         if found is None or found.step is ClaimStep.RECEIVE_FIRST:
             return AttemptStart.RECEIVE
         self._settle(entry, found, results)
         return AttemptStart.SETTLED
 
     def _settle(self, entry: LogEntry, found: LogLookup, results: Results) -> None:
-        """Settle a delivery that others have handled, or handle now."""
+        """Settle a delivery that another owner has handled, or is handling."""
         if found.step is ClaimStep.ACKNOWLEDGE:
             results[entry.token] = self.acknowledge(entry)
         else:
@@ -210,16 +210,16 @@ class ConsumeTransaction:
             results[entry.token] = DeliveryOutcome(Later(found.wait, counts=False), "back")
 
     def begin_together(self, session: Session, attempts: Sequence[Attempt]) -> bool:
-        """Make first attempts ready to run in one transaction; False: not all of them are first.
+        """Begin first attempts in one transaction; False: some are not first attempts.
 
-        They share one fate: either all commit, or all are rolled back and run one by one.
+        Either all commit, or all are rolled back and run one by one.
         """
         if not session.in_transaction():
             session.begin()
         entries = [attempt.entry for attempt in attempts]
         keys = {each.key.message_id: each.key for each in attempts if each.key is not None}
         if keys and len(keys) < len(attempts):
-            return False  # two of one business key
+            return False  # two have the same business key
         connection, now = session.connection(), self._clock()
         if any(self.telling.is_forgotten(connection, e.entry, e.message) for e in attempts):
             return False
@@ -228,15 +228,15 @@ class ConsumeTransaction:
         )
 
     def finish(self, session: Session, attempt: Attempt) -> None:
-        """Write the effect, and turn RECEIVED rows into CONSUMED if they are still ours.
+        """Flush the effect, and turn our RECEIVED rows into CONSUMED.
 
         Raises:
-            ClaimLost: when it is not; the effect must be rolled back.
+            ClaimLost: a row is no longer ours; the caller must roll back.
         """
         session.flush()
         if not attempt.receipt:
             return
-        self.let_go(attempt.entry.token)  # who writes its row from now on waits for our commit
+        self.let_go(attempt.entry.token)  # a renewal of its row would now wait for our commit
         connection, now = session.connection(), self._clock()
         if not self.log.consume(connection, attempt.entry, now):
             raise ClaimLost
@@ -244,7 +244,7 @@ class ConsumeTransaction:
             raise ClaimLost
 
     def commit(self, session: Session, attempts: Sequence[Attempt]) -> None:
-        """Confirm the stubs that lie in this database, and commit everything at once."""
+        """Confirm the stubs in this database, and commit everything at once."""
         if attempts:
             ids = sorted(attempt.entry.message_id for attempt in attempts)
             group = self.consumer.group
@@ -253,30 +253,30 @@ class ConsumeTransaction:
         self.telling.consumed([attempt.entry for attempt in attempts])
 
     def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> DeliveryOutcome:
-        """Record a failed attempt, whose savepoint is rolled back, beside its neighbours."""
+        """Record a failed attempt after its savepoint's rollback, in the shared transaction."""
         settled, retry_at = self._judge.failed(attempt, error, self._clock())
         spent = self._judge.spent(attempt, error)
         return self._record(session.connection(), spent, settled, retry_at)
 
     def fail(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
-        """Record a failed attempt whose transaction was rolled back; never raises."""
+        """Record a failed attempt after its transaction's rollback; never raises."""
         settled, retry_at = self._judge.failed(attempt, error, self._clock())
         if settled.fate is None or (settled.fate == "back" and not attempt.receipt):
-            return settled  # not ours to record, or nothing to
+            return settled  # not ours to record, or nothing to record
         try:
             with self.database.engine.begin() as connection:
                 return self._record(
                     connection, self._judge.spent(attempt, error), settled, retry_at
                 )
-        except Exception as fault:  # noqa: BLE001 - told there
+        except Exception as fault:  # noqa: BLE001 - logged there
             is_away = settled.fate == "back" and is_database_down(fault)
             return settled if is_away else self._judge.unrecorded(fault)
 
     def use_up(self, attempt: Attempt) -> DeliveryOutcome | None:
         """Give a message up whose claims are used up, if its row says the same; never raises.
 
-        None: the row knew of fewer attempts, and has the last one now, which is to be made: alone,
-        because it follows attempts that were claimed and never heard of again.
+        None: the row counted fewer attempts, and now has the last one, which the caller must make.
+        It must be made alone, because it follows attempts that were claimed and vanished.
         """
         entry = attempt.entry
         try:
@@ -286,7 +286,7 @@ class ConsumeTransaction:
                 if attempt.alone:
                     received = self.log.receive(connection, [entry], now, self.consumer.lease)
                     found = received[entry.message_id]
-        except Exception as fault:  # noqa: BLE001 - told there
+        except Exception as fault:  # noqa: BLE001 - logged there
             return self._unwritten_or_unrecorded(attempt, fault)
         found = found or LogLookup(ClaimStep.RECEIVE_FIRST, entry.attempt)
         if found.step is ClaimStep.RECEIVE_FIRST and found.attempt <= self.consumer.max_attempts:
@@ -296,16 +296,16 @@ class ConsumeTransaction:
     def give_up(self, attempt: Attempt, reason: str = "") -> DeliveryOutcome:
         """Make a message a dead letter without an attempt, unless its row forbids it; never raises.
 
-        The row is asked first: the message may have had its effect long ago, or have it now.
-        Without a reason its attempts are used up, and what the last one said, if it ended, is why:
-        this may be a copy of a message that was given up before.
+        The row is read first: the message may have had its effect long ago, or be running now.
+        Without a `reason`, its attempts are used up. Then the reason of the last attempt is used,
+        if there is one: this may be a copy of a message that was given up before.
         """
         entry = attempt.entry
         try:
             with self.database.engine.begin() as connection:
                 now = self._clock()
                 found = self.log.receive(connection, [entry], now, self.consumer.lease)
-                if attempt.key is not None:  # if it is ours: others of this key need not wait
+                if attempt.key is not None:  # if it is ours, other messages of it need not wait
                     self.keys.release(connection, attempt.key, now)
                 step = found[entry.message_id].step
                 if step is ClaimStep.RECEIVE_FIRST:
@@ -313,7 +313,7 @@ class ConsumeTransaction:
                     why = reason or self.log.last_words(connection, entry) or unfinished
                     return self._fail(connection, entry, DeliveryOutcome(Dead(why), "fail"), now)
                 return self._others(connection, entry, "back")
-        except Exception as fault:  # noqa: BLE001 - told there
+        except Exception as fault:  # noqa: BLE001 - logged there
             return self._unwritten_or_unrecorded(attempt, fault)
 
     def _unwritten_or_unrecorded(self, attempt: Attempt, fault: Exception) -> DeliveryOutcome:
@@ -322,23 +322,23 @@ class ConsumeTransaction:
         return self._judge.unrecorded(fault)
 
     def unwritten(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
-        """Return how a delivery ends of which no row could be written; never raises.
+        """Return how a delivery ends if no row can be written for it; never raises.
 
-        A person is told of a dead letter here, since no row can tell another database of it.
+        A dead letter is escalated here, since no row can inform another database about it.
         """
         entry, settled = attempt.entry, self._judge.unwritten(attempt.entry.message_id, error)
         if isinstance(settled.outcome, Dead):
             try:
                 with self.database.engine.begin() as connection:
                     self._exhaust(connection, entry, settled.outcome.reason, self._clock())
-            except Exception as fault:  # noqa: BLE001 - told there
+            except Exception as fault:  # noqa: BLE001 - logged there
                 return self._judge.unrecorded(fault)
         return settled
 
     def _record(
         self, connection: Connection, attempt: Attempt, settled: DeliveryOutcome, retry_at: float
     ) -> DeliveryOutcome:
-        """Write how an attempt ended that has no effect; what does not count leaves no trace."""
+        """Record the end of an attempt without an effect; one that does not count leaves no row."""
         if attempt.key is not None and attempt.receipt:
             self.keys.release(connection, attempt.key, retry_at)
         if settled.fate == "back" and attempt.receipt:
@@ -350,14 +350,14 @@ class ConsumeTransaction:
     def _fail(
         self, connection: Connection, entry: LogEntry, settled: DeliveryOutcome, retry_at: float
     ) -> DeliveryOutcome:
-        """Write a failure, if the claim is still ours; else return what its row says."""
+        """Record a failure if the claim is still ours; otherwise return what its row says."""
         now = self._clock()
         reason = ""
         if isinstance(settled.outcome, Dead):
             reason = settled.outcome.reason or "no reason given"
         if not self.log.fail(connection, entry, now, retry_at, reason):
             return self._others(connection, entry, "fail")
-        if reason and not entry.confirm_to:  # else the stub's own database tells a person
+        if reason and not entry.confirm_to:  # otherwise the stub's own database escalates it
             self._exhaust(connection, entry, reason, now)
         self.telling.failed(entry)
         return settled
@@ -369,7 +369,7 @@ class ConsumeTransaction:
         )
 
     def _others(self, connection: Connection, entry: LogEntry, fate: Fate) -> DeliveryOutcome:
-        """Return how a delivery ends whose claim is somebody else's, or was."""
+        """Return how a delivery ends whose claim another owner has, or had."""
         found = self.log.found(connection, entry, self._clock())
         if found is not None and found.step is ClaimStep.ACKNOWLEDGE:
             return self.acknowledge(entry)
@@ -378,9 +378,9 @@ class ConsumeTransaction:
         return DeliveryOutcome(Later(wait, counts=False), fate)
 
     def renew(self, tokens: Collection[str]) -> None:
-        """Let the leases of running attempts with a RECEIVED row end later; never raises.
+        """Extend the leases of running attempts with a RECEIVED row; never raises.
 
-        Whether an attempt has one shows only when it is received: a retry finds it on its way.
+        Only the receipt shows whether an attempt has such a row: a retry may get it while running.
         """
         holding = [each for each in map(self._holding.get, tokens) if each is not None]
         if not holding:
@@ -392,9 +392,9 @@ class ConsumeTransaction:
                 self.log.renew(connection, [attempt.entry for attempt in holding], until)
                 if keys:
                     self.keys.renew(connection, keys, until)
-        except Exception as fault:  # noqa: BLE001 - told, and tried again soon
+        except Exception as fault:  # noqa: BLE001 - logged, and tried again soon
             self._faults.tell(fault)
 
     def let_go(self, token: str) -> None:
-        """Renew the lease of an attempt no more: it has ended, or will with its transaction."""
+        """Stop renewing the lease of an attempt: it has ended, or ends with its transaction."""
         self._holding.pop(token, None)

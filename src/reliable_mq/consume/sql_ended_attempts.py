@@ -1,9 +1,9 @@
-"""What follows when a handler's statement ended the transaction that it shares with our rows.
+"""Settles attempts after a handler's statement ended the transaction that has our rows, too.
 
-Rows that say CONSUMED may be committed then, of messages whose effect is not whole or was not even
-begun, and savepoints are gone. Nobody can take an effect back. So the culprit is given up: a person
-sees what is there, because another attempt would have a part of it twice. What was done before it
-is kept; what was not begun is undone, and begun anew.
+Then CONSUMED rows may be committed for messages whose effect is incomplete or was not begun, and
+savepoints are gone. An effect cannot be taken back. So the culprit is given up, and a person looks
+at its effect: another attempt would repeat a part of it. Attempts before it are kept. Attempts
+after it were not begun: their rows are removed, and they begin again.
 """
 
 from collections.abc import Sequence
@@ -18,22 +18,22 @@ from reliable_mq.database.sql_handler_session import HandlerSession, RunsAgain, 
 def settle(
     attempts: ConsumeTransaction, session: HandlerSession, run: SharedTransaction, results: Results
 ) -> float:
-    """Settle an attempt whose transaction ended under it, and who shared it; never raises.
+    """Settle an attempt whose transaction ended, and attempts that shared it; never raises.
 
-    Also one that lost its transaction, or had another one, before anybody looked: then the row
-    that it began with, which only its commit can have committed, is there.
+    It also settles an attempt that lost or replaced its transaction before a check. Then its first
+    row exists, and only a commit of its own can have committed that row.
 
     Args:
         attempts: the protocol's database part.
-        session: what the attempt failed in, rolled back.
-        run: whose handler failed, who was done before it, and who has a row and never ran.
-        results: gets the culprit, and what was done before it and is committed. Whoever is not in
-            it is to be run again. It gets nothing when no transaction ended.
+        session: the session of the failed attempt, rolled back.
+        run: the failed attempt, the done ones before it, and those with a row that never ran.
+        results: gets the culprit, and the attempts before it that are committed. The caller must
+            run all others again. It gets nothing if no transaction ended.
 
     Returns:
-        0.0: nothing is left to be taken back. Else the database did not do it: seconds after which
-        to call this again. Until then the attempts go on, and keep their leases: a row says
-        CONSUMED of what never happened, and who gets the message next would believe it.
+        0.0: nothing is left to be taken back. Otherwise the database failed: the seconds after
+        which to call this again. Until then the attempts continue and keep their leases. A CONSUMED
+        row exists for an effect that does not: the next owner of the message would trust it.
     """
     if run.failed is None:
         return 0.0
@@ -54,7 +54,7 @@ def settle(
                     attempts.keys.take_back(connection, each.key)
             settled = attempts.fail_inside(writing, culprit, error)
             attempts.commit(writing, kept)
-    except Exception as fault:  # noqa: BLE001 - told there
+    except Exception as fault:  # noqa: BLE001 - logged there
         return attempts.wait_after(fault)
     results[culprit.entry.token] = settled
     results.update((each.entry.token, DONE) for each in kept)
@@ -62,12 +62,12 @@ def settle(
 
 
 def _has_row(attempts: ConsumeTransaction, session: HandlerSession, attempt: Attempt) -> bool:
-    """Say whether the row is committed that a first attempt begins with; False: nobody knows.
+    """Return whether a first attempt's row is committed; False: it is not, or this is unknown.
 
     Raises:
-        Exception: the database does not say it, of an attempt whose statement may have committed.
+        Exception: the database does not answer, and a statement of the attempt may have committed.
     """
-    if attempt.receipt or session.is_committing:  # its row says RECEIVED, or is there by our commit
+    if attempt.receipt or session.is_committing:  # its row is RECEIVED, or from our own commit
         return False
     try:
         with attempts.database.reading_engine.connect() as connection:

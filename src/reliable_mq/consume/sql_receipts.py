@@ -1,7 +1,7 @@
-"""Attempts that begin with a receipt: rows that say RECEIVED, committed before the handler runs.
+"""Attempts that begin with a receipt: a RECEIVED row, committed before the handler runs.
 
-Receives attempts; hands on which of them are ours. A message whose consumer has business keys
-needs two rows, its own and that of its key, and gets both or none.
+Receives attempts; returns which are ours. If the consumer has business keys, a message needs two
+rows: its own and that of its key. It gets both or none.
 """
 
 import logging
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 class Attempt(msgspec.Struct, frozen=True):
     """One run of a handler. `receipt`: its RECEIVED row is committed before the handler runs.
 
-    `key`: what the table of business keys is told of it; None: the consumer has none. `alone`: no
-    other handler of this process runs meanwhile.
+    `key`: its entry for the table of business keys; None: the consumer has none. `alone`: no other
+    handler of this process runs at the same time.
     """
 
     entry: LogEntry
@@ -37,7 +37,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 def numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
-    """Return the attempt with its number, and its message told what is known of earlier ones."""
+    """Return the attempt with its number; its message gets the facts about earlier attempts."""
     message = attempt.message
     if in_doubt or number > 1:
         message = msgspec.structs.replace(
@@ -51,12 +51,12 @@ def numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
 
 
 def tell_suppressed(entry: LogEntry) -> None:
-    """Log that a delivery had its effect before: the message came again for nothing."""
+    """Log that a delivery was suppressed: its message already had its effect."""
     log.info("group %s: suppressed duplicate of message %s", entry.group, entry.message_id)
 
 
 def tell_postponed(entry: LogEntry) -> None:
-    """Log that a delivery waits, because another one of the message is being handled."""
+    """Log that a delivery waits, because another delivery of the message is being handled."""
     log.info("group %s: postponed delivery of message %s", entry.group, entry.message_id)
 
 
@@ -69,7 +69,7 @@ def tell_duplicate(entry: LogEntry, message_id: str) -> None:
 
 
 def consumed_ids(engine: Engine, log: SqlConsumeLog, entries: Sequence[LogEntry]) -> set[str]:
-    """Return which of these messages have had their effect, as their committed rows say."""
+    """Return the ids of these messages that have had their effect, by their committed rows."""
     with engine.connect() as connection:
         return log.consumed(connection, entries)
 
@@ -77,12 +77,11 @@ def consumed_ids(engine: Engine, log: SqlConsumeLog, entries: Sequence[LogEntry]
 class SqlReceipts:
     """Begins attempts in the caller's transaction.
 
-    An attempt after one that was never heard of again, and after which there is no other, is begun
-    only where its handler is alone: who dies of a neighbour every time must not be taken for what
-    kills.
+    After an attempt that vanished, the last allowed attempt is begun only if its handler runs
+    alone. A message that always dies with its neighbours must not count as the culprit.
 
     Args:
-        consumer: whose attempts these are.
+        consumer: the consumer of these attempts.
         messages: the consume log.
         keys: the business keys.
         confirmation: confirms the stub of a message that turns out to be a duplicate.
@@ -103,7 +102,7 @@ class SqlReceipts:
     def receive(
         self, connection: Connection, attempts: Sequence[Attempt], now: float
     ) -> list[tuple[Attempt, LogLookup]]:
-        """Write RECEIVED rows; return what the rows say of each attempt, in order."""
+        """Write RECEIVED rows; return what the rows say about each attempt, in order."""
         lease, last = self._consumer.lease, self._consumer.max_attempts
         entries = [attempt.entry for attempt in attempts]
         is_alone = any(attempt.alone for attempt in attempts)
@@ -132,7 +131,7 @@ class SqlReceipts:
         of_key: LogLookup,
         now: float,
     ) -> LogLookup:
-        """Return what a message's row and its key's row say together; undo ours if need be."""
+        """Return what a message's row and its key's row say together; undo our row if needed."""
         in_doubt = of_message.in_doubt or of_key.in_doubt
         if of_key.step is ClaimStep.RECEIVE_FIRST:
             return msgspec.structs.replace(of_message, in_doubt=in_doubt)

@@ -1,4 +1,4 @@
-"""The floor under every station that keeps rows: engines, sessions, tables, types, clock, faults.
+"""The ground of all packages that keep rows: engines, sessions, tables, types, clock, faults.
 
-Receives URLs and connections of databases; hands on engines, our tables, and what errors mean.
+Receives URLs and connections of databases. Returns engines, our tables, and the meaning of errors.
 """

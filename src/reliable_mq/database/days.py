@@ -1,8 +1,8 @@
-"""Days of messages: which partitions there should be, and which may go as a whole. Pure.
+"""Days of messages: which partitions must exist, and which may be dropped as a whole. Pure.
 
-A message id begins with the time of its message, so a range of ids is a range of time, and a table
-that is partitioned by it keeps its unique key over the id. Ids that the application chose fall into
-any day, or into none: those lie in the partition of everything else.
+A message id begins with the time of its message, so a range of ids is a range of time. A table that
+is partitioned by message id keeps its unique key on the id. An id that the application chose may
+belong to any day or to none; ids of no day lie in the default partition.
 """
 
 from collections.abc import Iterable
@@ -12,10 +12,10 @@ import msgspec
 
 DAY_SECONDS = 86_400
 DAYS_AHEAD = 3
-"""So many days have their partition before they begin."""
+"""The partition of a day is made this number of days before."""
 DAYS_SPARED = 2.0
-"""Rows of a partition are removed one by one only when it could not go so many days after it was
-first due: what stands in its way is a stub that is not settled."""
+"""Days after the due day of a partition. If it could not be dropped by then, its rows are removed
+one by one. The obstacle is an unsettled stub."""
 
 
 class Day(msgspec.Struct, frozen=True, order=True):
@@ -25,27 +25,27 @@ class Day(msgspec.Struct, frozen=True, order=True):
 
     @property
     def ends(self) -> float:
-        """When it is over, seconds since the epoch."""
+        """The end of the day, in seconds since the epoch."""
         return float((self.number + 1) * DAY_SECONDS)
 
     @property
     def bounds(self) -> tuple[str, str]:
-        """The first message id of the day and that of the next one."""
+        """The first message id of the day, and the first of the next day."""
         return _first_id(self.number), _first_id(self.number + 1)
 
     def table(self, parent: str) -> str:
-        """Return the name of its partition of a table."""
+        """Return the name of the day's partition of a table."""
         day = datetime.fromtimestamp(self.number * DAY_SECONDS, UTC)
         return f"{parent}_d{day:%Y%m%d}"
 
 
 def day_of(now: float) -> Day:
-    """Return the day of a moment."""
+    """Return the day of a time."""
     return Day(int(now // DAY_SECONDS))
 
 
 def day_in(name: str, parent: str) -> Day | None:
-    """Return the day whose partition has this name, None: it is that of none."""
+    """Return the day whose partition has this name; None: it is not the partition of a day."""
     digits = name.removeprefix(f"{parent}_d")
     if digits == name or len(digits) != len("20261121") or not digits.isdigit():
         return None
@@ -57,13 +57,13 @@ def day_in(name: str, parent: str) -> Day | None:
 
 
 def wanted_days(now: float) -> list[Day]:
-    """Return the days that should have a partition now: today and those to come."""
+    """Return the days that must have a partition now: today and the next days."""
     today = day_of(now).number
     return [Day(number) for number in range(today, today + DAYS_AHEAD + 1)]
 
 
 def days_over(days: Iterable[Day], before: float) -> list[Day]:
-    """Return the days that were over before a time, the oldest first."""
+    """Return the days that ended before a time, the oldest first."""
     return sorted(day for day in days if day.ends <= before)
 
 

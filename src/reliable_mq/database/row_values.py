@@ -1,17 +1,17 @@
-"""What columns of our tables hold, as tables and stations share it. Pure."""
+"""The values of columns in our tables, for tables and stations alike. Pure."""
 
 from enum import IntEnum
 
 TEXT_LENGTH_MAX = 255
-"""Characters of a tag, a message key and an ordering key, each."""
+"""The most characters of a tag, a message key or an ordering key."""
 SHOWN_LENGTH_MAX = 255
-"""Characters of a business key that a person sees."""
+"""The most characters of a business key that a person sees."""
 NOTIFIER_LENGTH_MAX = 64
-"""Characters of a notifier's name."""
+"""The most characters of a notifier's name."""
 
 
 class StubStatus(IntEnum):
-    """What the column `status` of the table of stubs holds."""
+    """The values of the column `status` in the table of stubs."""
 
     UNCONFIRMED = 0
     CONFIRMED = 1
@@ -19,7 +19,7 @@ class StubStatus(IntEnum):
 
 
 class LogState(IntEnum):
-    """What the column `state` of the consume log holds."""
+    """The values of the column `state` in the consume log."""
 
     RECEIVED = 0
     CONSUMED = 1

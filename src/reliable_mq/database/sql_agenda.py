@@ -1,8 +1,8 @@
-"""The statement that asks, of all that waits, which topics it belongs to and how early it is due.
+"""The statement that returns each topic with waiting stubs, and the earliest due time.
 
-It steps from topic to topic along the index of each kind, so it costs a few steps for each topic
-that has something waiting, and none for the stubs themselves. It is one round trip, and all that
-an idle scheduler asks. MySQL would read all that waits for it: see `sql_mysql_agenda`.
+It steps from topic to topic along the index of each kind. The cost is a few steps for each topic
+with waiting stubs, however many stubs wait. It is one round trip, and the only query of an idle
+scheduler. MySQL would read all waiting stubs: see `sql_mysql_agenda`.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ def agenda_of(
 
     Args:
         table: the message stubs.
-        kinds: for each kind what its stubs have in common; the condition of a partial index on
+        kinds: the condition of each kind of stubs; it must be the condition of a partial index on
             (topic, moment).
-        moment: the column of whose values the first one is asked for.
+        moment: the column whose smallest value is returned.
     """
     return union_all(*(_of_kind(table, name, kind, moment) for name, kind in kinds.items()))
 

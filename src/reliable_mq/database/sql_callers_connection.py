@@ -1,19 +1,19 @@
-"""A connection that a caller brings: is it ours, can it roll back, do its savepoints hold?
+"""Checks of a caller's connection: is it ours, can it roll back, do its savepoints hold?
 
-**Ours.** What is written into another database is found by nobody. URLs that are equal settle it.
-Two spellings of one server (a name and an address, a pooler, a search path) do not, so then the
-databases themselves are asked, once for each engine.
+**Ours.** Rows that are written into another database are never found. Equal URLs settle the
+question. Two spellings of one server (a name and an address, a pooler, a search path) do not.
+Then the databases themselves are asked, once for each engine.
 
-**AUTOCOMMIT.** SQLAlchemy is asked what isolation level it was told, then what its dialect reads
-from the driver's connection. Where it has no answer the server is asked. An attribute of a driver
-is no answer by itself: each driver names it otherwise, and asyncpg has none.
+**AUTOCOMMIT.** The isolation level that SQLAlchemy was given is checked first, then the level that
+its dialect reads from the driver's connection. Without an answer, the server is asked. A driver's
+attribute alone is no answer: each driver names it differently, and asyncpg has none.
 
 **Savepoints of SQLite.** By default Python's sqlite3 begins a transaction before an INSERT, not
-before a SAVEPOINT. SQLite takes a savepoint outside of a transaction for the begin of one, and its
-RELEASE for the COMMIT. So messages would be sent whatever becomes of the transaction around them.
-An engine is changed when it first carries a message. From then on a transaction is begun before its
-first savepoint. A transaction that was under way at that moment may be a savepoint's: while it has
-messages, its savepoints are not released, and the COMMIT takes them all.
+before a SAVEPOINT. SQLite treats a savepoint outside of a transaction as the begin of one, and its
+RELEASE as the COMMIT. So messages would be sent even if the transaction around them failed.
+Therefore an engine is changed when it first carries a message. From then on, a transaction is begun
+before its first savepoint. A transaction that was already open may have begun with a savepoint:
+while it has messages, its savepoints are not released, and the COMMIT takes all of them.
 """
 
 import re
@@ -31,14 +31,14 @@ from reliable_mq.errors import UsageError
 
 _ASKS = "reliable_mq_asks"
 _BEGUN_IN_SIGHT = "reliable_mq.begun_in_sight"
-# Possessive: a statement with many comments is read once.
+# Possessive quantifier: a statement with many comments is read once.
 _SAVEPOINT = re.compile(
     r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+(SAVEPOINT|RELEASE)\b", re.IGNORECASE | re.DOTALL
 )
-# When the server was started, to the microsecond, tells servers apart without any privilege; the
-# table's number tells schemas of one database apart.
+# The server's start time in microseconds identifies it without any privilege. The table's number
+# distinguishes schemas of one database.
 _IDENTITY = text("SELECT pg_postmaster_start_time(), current_database(), to_regclass(:table)::oid")
-# MySQL has a number for every server, MariaDB of old none; host, port and files tell those apart.
+# Every MySQL server has a number, old MariaDB has none; host, port and files identify those.
 _MYSQL_IDENTITY = text(
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
     "('server_uuid', 'server_uid', 'server_id', 'hostname', 'port', 'socket', 'datadir')"
@@ -46,7 +46,7 @@ _MYSQL_IDENTITY = text(
 
 
 class SameDatabase:
-    """Knows which engines lead to our database."""
+    """Knows which engines connect to our database."""
 
     def __init__(self, engine: Engine, table: Table) -> None:
         self._ours = engine
@@ -54,10 +54,10 @@ class SameDatabase:
         self._known: WeakSet[Engine] = WeakSet((engine,))
 
     def check(self, connection: Connection) -> bool:
-        """Say whether a connection is of an engine that was not met before.
+        """Return whether the connection's engine was not seen before.
 
         Raises:
-            UsageError: when it leads to another database than ours; names both.
+            UsageError: it connects to another database than ours; names both.
         """
         if connection.engine in self._known:
             return False
@@ -66,8 +66,8 @@ class SameDatabase:
             raise UsageError(
                 f"the transaction is bound to {theirs.render_as_string()}, but this application's "
                 f"database is {self._ours.url.render_as_string()}: a message written there would "
-                "never be sent. Use a session or connection of this database, name another one by "
-                "mq.transaction(…, database=…), or use a ReliableMQ of that one"
+                "never be sent. Use a session or connection of this database, name the other one "
+                "by mq.transaction(…, database=…), or use a ReliableMQ of that database"
             )
         if connection.dialect.name in MYSQL:
             drop_lost_transactions(connection.engine)
@@ -95,7 +95,7 @@ def _identity(connection: Connection, name: dict[str, str]) -> tuple[Any, ...]:
 
 
 def is_autocommit(connection: Connection) -> bool:
-    """Say whether a statement on a connection would be a transaction of its own."""
+    """Return whether each statement on a connection is its own transaction."""
     if _was_told_autocommit(connection):
         return True
     if connection.dialect.name == "sqlite":
@@ -111,17 +111,17 @@ def is_autocommit(connection: Connection) -> bool:
 
 def _was_told_autocommit(connection: Connection) -> bool:
     level = connection.get_execution_options().get("isolation_level")
-    if level is None:  # what `create_engine(isolation_level=…)` said
+    if level is None:  # the level of `create_engine(isolation_level=…)`
         level = getattr(connection.dialect, "_on_connect_isolation_level", None)
     return level == "AUTOCOMMIT"
 
 
 def _is_open_or_begins(connection: Connection) -> bool:
-    """Say of SQLite whether a transaction is open, or the next INSERT begins one."""
+    """Return, for SQLite, whether a transaction is open or the next INSERT begins one."""
     driver: Any = connection.connection.driver_connection
-    # aiosqlite shows some attributes of the connection below it, and not this one of Python 3.12.
+    # aiosqlite shows only some attributes of its sqlite3 connection, not this one of Python 3.12.
     below = getattr(driver, "_conn", driver)
-    if getattr(below, "autocommit", None) is True:  # there a commit does nothing
+    if getattr(below, "autocommit", None) is True:  # in this mode a commit does nothing
         return False
     return bool(driver.in_transaction) or driver.isolation_level is not None
 
@@ -134,15 +134,15 @@ def _asked_of_server(connection: Connection) -> bool:
     except DBAPIError as error:
         if error.connection_invalidated:
             raise
-        return True  # PostgreSQL takes it within a transaction only
+        return True  # PostgreSQL allows it only within a transaction
     connection.exec_driver_sql(f"RELEASE SAVEPOINT {_ASKS}")
     return False
 
 
 def keep_savepoints(engine: Engine) -> None:
-    """Let the connections of an SQLite engine keep what a savepoint wrote until the COMMIT.
+    """Make an SQLite engine keep what a savepoint wrote until the COMMIT.
 
-    To be called once for an engine.
+    Call it once for each engine.
     """
     dialect = engine.dialect
     begin = dialect.do_begin
@@ -172,7 +172,7 @@ def keep_savepoints(engine: Engine) -> None:
         if not is_left_out(cursor, statement, context):
             execute_plain(cursor, statement, context)
 
-    # Documented parts of a dialect, and of this engine's own one: no other engine is touched.
+    # These are documented parts of a dialect. The dialect belongs to this engine alone.
     dialect.do_begin = do_begin  # type: ignore[method-assign, assignment]
     dialect.do_execute = do_execute  # type: ignore[method-assign]
     dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]

@@ -1,8 +1,8 @@
-"""The time by which rows are judged: the database's, so that processes on many machines agree.
+"""The time for rows: the database's time, so that processes on many machines agree.
 
-Leases and due times in rows are written by one process and read by another. A machine whose clock
-is ahead would take over what runs elsewhere, one that is behind would wait for the dead. So the
-difference to the database's clock is measured now and then, and added; no statement asks for it.
+One process writes leases and due times, and another reads them. A machine whose clock is ahead
+would take over running work; a machine whose clock is behind would wait for dead owners. So the
+difference to the database's clock is measured at intervals, and added. No statement asks for it.
 """
 
 import logging
@@ -19,13 +19,13 @@ from reliable_mq.watched_time import ClockReading, WatchedTime, first_look
 log = logging.getLogger(__name__)
 
 TOLERATED_SECONDS = 0.5
-"""A smaller difference is left alone: it is within every lease, and of the size of its error."""
+"""A smaller difference is ignored: every lease tolerates it, and it is within the error."""
 MEASURED_SECONDS = 60.0
-"""How long a measurement counts."""
+"""Seconds that a measurement is valid."""
 
 
-# The seconds since the epoch at which the server reads this. MySQL's UNIX_TIMESTAMP goes by the
-# session's time zone, which counts an hour twice in autumn; so the parts are taken from UTC.
+# The server's time in seconds since the epoch. MySQL's UNIX_TIMESTAMP depends on the session's time
+# zone, in which an hour occurs twice in autumn; so the difference is computed in UTC.
 _QUESTIONS = {
     "postgresql": text("SELECT extract(epoch FROM clock_timestamp())"),
     "mysql": text(
@@ -35,9 +35,9 @@ _QUESTIONS = {
 
 
 def measure(connection: Connection, local: Callable[[], float]) -> tuple[float, float]:
-    """Return how far the database's clock is ahead of `local`, and how wrong that may be.
+    """Return how far the database's clock is ahead of `local`, and the possible error; in seconds.
 
-    In seconds; the second is the time that the answer took. SQLite has no clock of its own.
+    The possible error is the time that the answer took. SQLite has no clock of its own.
     """
     question = _QUESTIONS.get(family_of(connection.dialect.name))
     if question is None:
@@ -49,15 +49,15 @@ def measure(connection: Connection, local: Callable[[], float]) -> tuple[float, 
 
 
 class DatabaseClock:
-    """Seconds since the epoch as the database counts them.
+    """The database's time, in seconds since the epoch.
 
-    Invariant: what is added to the local clock is 0, or more than `TOLERATED_SECONDS` either way.
+    Invariant: the value added to the local clock is 0, or more than `TOLERATED_SECONDS` either way.
 
     Args:
         engine: the database. An SQLite file has the clock of its only machine.
         local: this machine's clock.
-        ticks: seconds that nobody sets, to know when a measurement is old; default: the
-            machine's, see `ticks_clock`.
+        ticks: seconds that nobody sets, to know the age of a measurement; default: the machine's,
+            see `ticks_clock`.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class DatabaseClock:
         self._engine = engine
         self._local = local
         self._ticks = ticks or ticks_clock()
-        self._ahead = self._found = 0.0  # what is added, and what was measured
+        self._ahead = self._found = 0.0  # the added difference, and the measured one
         self._measured_at = self._told_at = -math.inf  # by `ticks`
         self._known: WatchedTime | None = None
-        #: told once a minute by `measured_now`: how far the local clock is ahead, and the time
+        #: `measured_now` calls it once a minute: how far the local clock is ahead, and the time
         self.on_measured: Callable[[float, float], None] | None = None
 
     def now(self) -> float:
@@ -80,10 +80,10 @@ class DatabaseClock:
         return self._local() + self._ahead
 
     def now_on(self, connection: Connection) -> float:
-        """Return the time; this connection asks first when that was a minute ago, or never.
+        """Return the time. If the last measurement is a minute old, this connection measures first.
 
-        For who has a connection in hand and perhaps a transaction on it: a second connection could
-        wait for its locks, or for a pool that is used up. Raises whatever the database raises.
+        For callers that have a connection, perhaps with a transaction. A second connection could
+        wait for its locks, or for a free place in the pool. Raises what the database raises.
         """
         at = self._ticks()
         if at >= self._measured_at + MEASURED_SECONDS:
@@ -91,9 +91,9 @@ class DatabaseClock:
         return self.now()
 
     def measured_now(self) -> float:
-        """Return the time; the database is asked first when that was a minute ago, or never.
+        """Return the time. If the last measurement is a minute old, the database is asked first.
 
-        Raises whatever the database raises.
+        Raises what the database raises.
         """
         if self.is_untold:
             at = self._ticks()
@@ -102,14 +102,14 @@ class DatabaseClock:
         return self.now()
 
     def reading(self) -> ClockReading:
-        """Return a look at this clock and at one that nobody sets, both at this moment.
+        """Return the times of this clock and of a clock that nobody sets, at the same moment.
 
-        A time that was read before a wait for the database would look like a clock that went back.
+        A time from before a wait for the database would look like a clock that was set back.
         """
         return ClockReading(self.now(), self._ticks(), ticks_run())
 
     def watched(self) -> WatchedTime:
-        """Return what this process knows of the clock since it asked first."""
+        """Return what this process knows of the clock since its first measurement."""
         reading, known = self.reading(), self._known
         self._known = (
             first_look(reading, None, unwatched_max=0.0)
@@ -120,11 +120,11 @@ class DatabaseClock:
 
     @property
     def is_untold(self) -> bool:
-        """Whether `on_measured` was not told within the last minute."""
+        """Whether the last call of `on_measured` is at least a minute ago."""
         return self._ticks() >= self._told_at + MEASURED_SECONDS
 
     def tell(self) -> None:
-        """Tell `on_measured` of the last measurement; it may wait for the database."""
+        """Pass the last measurement to `on_measured`; may wait for the database."""
         self._told_at = self._ticks()
         if self.on_measured is not None:
             self.on_measured(-self._found, self.now())
@@ -136,7 +136,7 @@ class DatabaseClock:
             return measure(connection, self._local)
 
     def _take(self, measured: tuple[float, float], at: float) -> None:
-        """Go by a measurement that was begun at `at` (ticks)."""
+        """Use a measurement that was begun at `at` (ticks)."""
         ahead, error = measured
         is_within = abs(ahead) <= max(TOLERATED_SECONDS, error)
         if not is_within and abs(ahead - self._ahead) > TOLERATED_SECONDS:

@@ -1,6 +1,6 @@
-"""What other databases' consumer groups told of stubs in this one. Only the shape.
+"""The table of confirmations: notices from other databases' consumer groups. Only its shape.
 
-Statements are in `sql_confirmation` (what is complete) and `sql_notices` (what a notice writes).
+Statements are in `sql_confirmation` (which stubs are complete) and `sql_notices` (notices).
 """
 
 from sqlalchemy import Column, Index, Integer, MetaData, SmallInteger, String, Table
@@ -11,10 +11,10 @@ __all__ = ["confirmation_table"]
 
 
 def confirmation_table(metadata: MetaData, prefix: str) -> Table:
-    """Return the table `<prefix>confirmation`: consume logs elsewhere, as far as they were told.
+    """Return the table `<prefix>confirmation`: consume logs elsewhere, as far as notices report.
 
-    `state` 1 (CONSUMED) is final. `state` 0 (RECEIVED) is a failed attempt: the next one is
-    expected at `lease_until`, or none when it is null. `notices` counts what was told.
+    `state` 1 (CONSUMED) is final. `state` 0 (RECEIVED) is a failed attempt. The next attempt is
+    expected at `lease_until`; null: no further attempt. `notices` counts the notices.
     """
     name = f"{prefix}confirmation"
     if name in metadata.tables:
@@ -30,8 +30,8 @@ def confirmation_table(metadata: MetaData, prefix: str) -> Table:
         Column("create_date", UtcDateTime, nullable=False),
         Column("update_date", UtcDateTime, nullable=False),
     )
-    # What reconciliation has not seen yet, which groups there are, and what it cannot find by the
-    # time in an id.
+    # For reconciliation: rows that it has not seen yet, the groups, and ids that do not begin with
+    # their time.
     Index(f"{name}_updated", table.c.update_date)
     Index(f"{name}_group", table.c.consumer_group)
     untimed = tells_no_time(table.c.message_id)

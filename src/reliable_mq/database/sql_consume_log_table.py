@@ -1,4 +1,4 @@
-"""The consume log (design, section 4). Only the shape; statements are in `sql_consume_log`."""
+"""The consume log (design, section 4). Only its shape; the statements are in `sql_consume_log`."""
 
 from sqlalchemy import (
     BigInteger,
@@ -37,16 +37,16 @@ def consume_log_table(
     """Return the table `<prefix>consume_log`: one row per consumer group and message.
 
     `state` 1 (CONSUMED) is committed together with the effect and never changes again. `state` 0
-    (RECEIVED) is an attempt: running while `owner` is set and `lease_until` lies ahead, in doubt
-    when it lies behind, failed and waiting for its next attempt when `owner` is null. `in_doubt`
-    stays once an attempt was never heard of again. `duplicate_of` is the message that had the
-    effect of this one's business key; this one had none of its own.
+    (RECEIVED) is an attempt. It is running while `owner` is set and `lease_until` is in the future,
+    in doubt when `lease_until` has passed, and failed when `owner` is null; then the next attempt
+    is awaited. `in_doubt` stays true after an attempt with an unknown end. `duplicate_of` is the
+    message that had the effect of this one's business key; this message had no effect.
 
-    `confirm_to` names where the stub's database, another one, reads notices (null: the stub is
-    here, or there is none); at `confirm_time` whoever finds the row sends what it says there (null:
-    it has been told). `note` says why an attempt was the last one.
+    `confirm_to` names the topic where the stub's database, another one, reads notices (null: the
+    stub is here, or there is none). After `confirm_time`, any process that finds the row sends the
+    notice (null: it was sent). `note` says why an attempt was the last one.
 
-    `by_day` partitions it by the time in the message id (PostgreSQL); the key stays whole.
+    `by_day` partitions it by the time in the message id (PostgreSQL). The key stays unique.
     """
     name = f"{prefix}consume_log"
     if name in metadata.tables:
@@ -77,14 +77,14 @@ def consume_log_table(
     Index(f"{name}_untold", table.c.confirm_time, postgresql_where=untold, sqlite_where=untold)
     # Confirmation and the resend scheduler ask by message, over all groups.
     Index(f"{name}_message", table.c.message_id)
-    # What retention removes, the oldest first.
+    # For retention: consumed rows, the oldest first.
     Index(
         f"{name}_consumed",
         table.c.consume_date,
         postgresql_where=consumed_rows(table),
         sqlite_where=consumed_rows(table),
     )
-    # What reconciliation cannot find by time: attempts, and ids that do not begin with theirs.
+    # For reconciliation: attempts, and ids that do not begin with their time.
     no_time = tells_no_time(table.c.message_id)
     for kind, rows in (("received", received_rows(table)), ("untimed", no_time)):
         some = Index(f"{name}_{kind}", table.c.message_id, postgresql_where=rows, sqlite_where=rows)
@@ -93,21 +93,21 @@ def consume_log_table(
 
 
 def consumed_rows(table: Table) -> ColumnElement[bool]:
-    """Return what the rows of consumed messages have in common.
+    """Return the condition for the rows of consumed messages.
 
-    A literal: a partial index is used only when its condition is in the statement's text.
+    It uses a literal: a partial index serves only statements whose text has its condition.
     """
     return table.c.state == literal_column(str(LogState.CONSUMED.value))
 
 
 def received_rows(table: Table) -> ColumnElement[bool]:
-    """Return what the rows of messages have in common that were not consumed yet."""
+    """Return the condition for the rows of messages that are not consumed yet."""
     return table.c.state == literal_column(str(LogState.RECEIVED.value))
 
 
 def free_keys(table: Table) -> ColumnElement[bool]:
-    """Return what the rows of business keys have in common that no message had an effect under.
+    """Return the condition for the rows of business keys under which no message had an effect.
 
-    Their attempts failed; what remains of the key is that, and whether there is a doubt.
+    Their attempts failed. The row keeps that fact, and whether there is a doubt.
     """
     return and_(received_rows(table), table.c.owner.is_(None))

@@ -1,4 +1,4 @@
-"""The application's database: engines that keep the promises."""
+"""The application's database: engines and sessions that keep the promises."""
 
 import asyncio
 import logging
@@ -59,21 +59,21 @@ _BUSY_TIMEOUT_MS = 10_000
 
 
 class Database:
-    """One database and our tables in it. Makes no connection before one is needed.
+    """One database and our tables in it. Connects when a connection is first needed.
 
     An asynchronous engine belongs to the event loop that first asked for it, so each loop has its
     own. A forked child makes its own connections.
 
     Args:
         url: SQLAlchemy URL.
-        prefix: of our tables.
-        connections: how many there may be at once.
+        prefix: the beginning of our tables' names.
+        connections: the size of the connection pool.
         local_clock: this machine's clock.
-        by_day: whether stubs and consume logs are partitioned by day (PostgreSQL).
+        by_day: whether stubs and consume logs are partitioned by day (PostgreSQL). Default False.
 
     Raises:
-        ConfigurationError: when the URL is missing, malformed or of a database we do not know, or
-            when the prefix is none that a table's name can begin with.
+        ConfigurationError: the URL is missing, malformed or of an unsupported database, or the
+            prefix cannot begin a table's name.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class Database:
         self.processes = process_table(self.metadata, prefix)
         self.handling_times = HandlingTimes()
         self.engine = self._make_engine()
-        #: for rows of ours that others may have written to, see `ANY_TEXT`
+        #: for our rows that other programs may have written to, see `ANY_TEXT`
         self.forgiving_engine = self.engine.execution_options(**ANY_TEXT)
-        #: for one statement that only reads
+        #: for single statements that only read
         self.reading_engine = for_one_statement(self.engine).execution_options(**READS_ONLY)
         self.identity = SqlIdentity(self.engine, identity)
         self.clock = DatabaseClock(self.engine, local_clock)
@@ -135,7 +135,7 @@ class Database:
 
     @property
     def connections_max(self) -> int:
-        """How many connections one engine of this process may open."""
+        """The most connections that one engine of this process may open."""
         return self._connections + _OVERFLOW
 
     def _options(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Database:
             with extra_of(f"database={url.drivername}://"):
                 engine = create_engine(url, **self._options())
         except (ArgumentError, NoSuchDriver) as error:
-            what = str(error).partition("\n")[0]  # what follows is a lesson in URLs
+            what = str(error).partition("\n")[0]  # the rest explains URLs
             raise ConfigurationError(f"database={self.url}: {what}") from error
         self._prepare(engine)
         return engine
@@ -164,12 +164,12 @@ class Database:
         elif self.dialect == "mysql":
             make_mysql_keep_promises(engine)
         else:
-            # Many rows in one INSERT; psycopg's executemany sends them one by one in a pipeline.
+            # Many rows in one INSERT. psycopg's executemany sends them one by one in a pipeline.
             engine.dialect.use_insertmanyvalues_wo_returning = True
         hold_transactions_of(engine)
 
     def note_processes(self, application: str, owner: Callable[[], str]) -> None:
-        """Let this process say once a minute that it is alive; see `sql_processes`."""
+        """Let this process report once a minute that it is alive; see `sql_processes`."""
         notes = SqlProcesses(self.engine, self.processes, application, owner, self.handling_times)
         self.clock.on_measured = notes.note
 
@@ -199,20 +199,20 @@ class Database:
         return HandlerSession(self.engine)
 
     def async_handler_session(self) -> AsyncSession:
-        """Return a new asynchronous session for a handler; its `sync_session` can be held."""
+        """Return a new asynchronous session for a handler; its `sync_session` has `held`."""
         return AsyncSession(
             self.async_engine, expire_on_commit=False, sync_session_class=HandlerSession
         )
 
     def day_partitions(self) -> DayPartitions:
-        """Return the partitions of stubs and consume logs, where they are partitioned by day."""
+        """Return the day partitions of stubs and consume logs."""
         return DayPartitions(self.engine, (self.stubs, self.logs))
 
     def create_tables(self) -> list[str]:
-        """Create the tables that are missing; return the names of all of ours.
+        """Create the missing tables; return the names of all our tables.
 
         Raises:
-            ConfigurationError: when there are tables of an older release: these are migrated.
+            ConfigurationError: there are tables of an older release; migrate them.
         """
         with self.engine.connect() as connection, alone(connection, self.prefix):
             create_and_note(connection, self.metadata, self.prefix)
@@ -225,10 +225,10 @@ class Database:
         return sorted(self.metadata.tables)
 
     def check_tables(self) -> None:
-        """Raise when a table of ours is missing or older; see what time it is there.
+        """Check that all our tables exist in this release's form; measure the database's clock.
 
         Raises:
-            ConfigurationError: names the table and what to do.
+            ConfigurationError: names the missing or older table and what to do.
         """
         self.check_file()
         self.clock.measured_now()
@@ -247,7 +247,7 @@ class Database:
         self.identity.notice_topic()
 
     def check_file(self) -> None:
-        """Raise when an SQLite file is not there: to look into it would make an empty one.
+        """Check that an SQLite file exists: reading a missing file would create an empty one.
 
         Raises:
             ConfigurationError: names the file and what to do.
@@ -272,8 +272,8 @@ def _make_sqlite_keep_promises(engine: Engine) -> None:
     """Let SQLite begin transactions where SQLAlchemy does, and sync what it commits.
 
     The driver's own BEGIN comes too late for savepoints. IMMEDIATE takes the write lock at the
-    start: a transaction that reads first and writes later would fail when another one wrote in
-    between, and ours always write.
+    start. Otherwise a transaction that reads first and writes later fails if another one wrote in
+    between. Our transactions always write.
     """
 
     @event.listens_for(engine, "connect")

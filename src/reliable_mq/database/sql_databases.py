@@ -1,8 +1,8 @@
-"""An application's databases by name. Receives settings; hands on `Database` objects.
+"""An application's databases by name. Receives settings; returns `Database` objects.
 
-Each database has stubs, consume logs, a relay and a resend scheduler of its own: a stub lies where
-its business rows lie, a consume log where its handler's effect lies. Nothing here knows what they
-say to each other; see `sql_confirmation` and `sql_notices`.
+Each database has its own stubs, consume logs, relay and resend scheduler. A stub is in the database
+of its business rows, a consume log in the database of its handler's effect. This module does not
+know how databases inform each other; see `sql_confirmation` and `sql_notices`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,14 +23,14 @@ from reliable_mq.settings import MAIN_DATABASE, Settings
 
 
 class Databases(Mapping[str, Database]):
-    """The databases of one application, `main` first; each is made when it is first asked for.
+    """The databases of one application, `main` first. Each is made at its first use.
 
-    Invariant: no two names lead to one place.
+    Invariant: no two names lead to the same database.
 
     Args:
-        settings: their URLs, and what they have in common.
-        connections_of: how many connections a database needs, by its name.
-        on_made: told of each when it is made.
+        settings: their URLs, and the settings that they share.
+        connections_of: returns how many connections a database needs, by its name.
+        on_made: called with each database when it is made.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Databases(Mapping[str, Database]):
                 by_day=self._settings.retention == "partitions",
             )
             self._on_made(made)
-            self._made.setdefault(name, made)  # two threads may have been here
+            self._made.setdefault(name, made)  # two threads may make it at the same time
         return self._made[name]
 
     def __contains__(self, name: object) -> bool:
@@ -72,14 +72,14 @@ class Databases(Mapping[str, Database]):
         return len(self._urls)
 
     def check_name(self, name: str) -> None:
-        """Raise when no database has this name.
+        """Check that a database has this name.
 
         Raises:
-            ConfigurationError: names those that there are.
+            ConfigurationError: lists the names that exist.
         """
         if name not in self._urls and name == MAIN_DATABASE:
             raise ConfigurationError(
-                f"no database is set, only databases={', '.join(self._urls)}: name one, or give "
+                f"no database is set, only databases={', '.join(self._urls)}: name one, or set "
                 "database=… or RELIABLE_MQ_DATABASE"
             )
         if name not in self._urls:
@@ -88,10 +88,10 @@ class Databases(Mapping[str, Database]):
 
     @cached_property
     def _names(self) -> dict[Any, str]:
-        """The names of the databases by the places that they lead to.
+        """The names of the databases by place (server and database).
 
         Raises:
-            ConfigurationError: when two of them lead to one, which would have two of everything.
+            ConfigurationError: two names lead to the same database; it would be served twice.
         """
         names: dict[Any, str] = {}
         for name, text in self._urls.items() if len(self._urls) > 1 else ():
@@ -99,16 +99,17 @@ class Databases(Mapping[str, Database]):
             other = names.setdefault(place_of(url), name)
             if other != name:
                 raise ConfigurationError(
-                    f"the databases {other!r} and {name!r} are one, {url.render_as_string()}: "
-                    "leave one of the names away"
+                    f"the databases {other!r} and {name!r} are the same, {url.render_as_string()}: "
+                    "leave one of the names out"
                 )
         return names
 
     def name_of(self, bound: Session | AsyncSession | Connection | AsyncConnection) -> str:
         """Return the name of the database that a session or connection is bound to.
 
-        One that is bound to no engine, to several, or to an engine that leads here under another
-        URL, is taken for the first one's; who writes into it looks closer (`SameDatabase`).
+        The first name is returned if it is bound to no engine or to several. The same is true for
+        an engine with another URL of one of our databases. The outbox checks exactly before a
+        write, see `SameDatabase`.
         """
         engine = _engine_of(bound)
         first = next(iter(self._urls))
@@ -119,16 +120,16 @@ class Databases(Mapping[str, Database]):
         return self._known[engine]
 
     def create_tables(self) -> list[str]:
-        """Create the tables that are missing; return the names of all of ours.
+        """Create the missing tables; return the names of all our tables.
 
-        Where there are several databases, a name is `database.table`.
+        With several databases, a name is `database.table`.
         """
         if len(self) == 1:
             return next(iter(self.values())).create_tables()
         return [f"{name}.{table}" for name, each in self.items() for table in each.create_tables()]
 
     def check_tables(self) -> None:
-        """Raise when a table of ours is missing in one of them; see what time it is there.
+        """Check that each database has all our tables; measure the databases' clocks.
 
         Raises:
             ConfigurationError: names the database, the table and what to do.
@@ -142,7 +143,7 @@ class Databases(Mapping[str, Database]):
                 raise ConfigurationError(f"database {name!r}: {error}") from error
 
     def close(self) -> None:
-        """Close the connections of those that were made."""
+        """Close the connections of the databases that were made."""
         for each in self._made.values():
             each.close()
 

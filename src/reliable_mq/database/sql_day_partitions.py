@@ -1,7 +1,7 @@
-"""Partitions of stubs and consume logs, a day each, on PostgreSQL: made ahead (P7).
+"""Day partitions of stubs and consume logs on PostgreSQL, made ahead of time (P7).
 
-Every step gives up after a tenth of a second when somebody holds what it wants to lock: senders
-wait no longer than that, and the next try comes later.
+Every step gives up after a tenth of a second if another transaction holds its lock. So senders wait
+no longer than that, and the step is tried again later.
 """
 
 import logging
@@ -27,8 +27,8 @@ class DayPartitions:
     """The partitions of some tables of one database.
 
     Args:
-        engine: of a PostgreSQL.
-        tables: each partitioned by message id.
+        engine: a PostgreSQL database.
+        tables: tables that are partitioned by message id.
     """
 
     def __init__(self, engine: Engine, tables: tuple[Table, ...]) -> None:
@@ -36,24 +36,24 @@ class DayPartitions:
         self._tables = tables
 
     def check(self) -> None:
-        """Make sure that the tables are partitioned.
+        """Check that the tables are partitioned.
 
         Raises:
-            ConfigurationError: when one is not.
+            ConfigurationError: a table is not.
         """
         with self._engine.begin() as connection:
             for table in self._tables:
                 if not connection.scalar(_IS_PARTITIONED, {"parent": table.name}):
                     raise ConfigurationError(
-                        f"retention='partitions' needs table {table.name} to be partitioned, which "
-                        "it is when it was created with this setting; use retention='rows'"
+                        f"retention='partitions' needs a partitioned table {table.name}: a table "
+                        "is partitioned if it was created with this setting; use retention='rows'"
                     )
 
     def ensure(self, now: float) -> list[str]:
-        """Make the partitions of today, of the next days and of everything else; return the new.
+        """Make the partitions of today and the next days, and the default one; return the new ones.
 
-        A day that cannot have one now, because rows of it came before or somebody holds the table,
-        lies in the partition of everything else until the next try.
+        A day's partition cannot be made if its rows exist already or the table is locked. Its rows
+        lie in the default partition until the next try.
         """
         made = []
         for table in self._tables:
@@ -75,7 +75,7 @@ class DayPartitions:
                 be_brief(connection)
                 connection.execute(text(statement))
         except (IntegrityError, OperationalError, ProgrammingError) as error:
-            # Held, made by another one at this moment, or overlapping with rows of everything else.
+            # Locked, just made by another process, or overlapping with rows in the default one.
             log.info("retention: no partition %s yet: %s", name, error.orig)
             return False
         return True
@@ -91,5 +91,5 @@ class DayPartitions:
 
 
 def be_brief(connection: Connection) -> None:
-    """Let what a transaction waits for a lock end after `LOCK_MILLISECONDS`."""
+    """Limit a transaction's wait for a lock to `LOCK_MILLISECONDS`."""
     connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_MILLISECONDS}ms'"))

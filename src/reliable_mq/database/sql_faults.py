@@ -1,4 +1,4 @@
-"""What a database's errors mean: is it away, is it busy, or did it say no? And telling of them."""
+"""The meaning of a database's errors: unreachable, busy or refused? And their log lines."""
 
 import logging
 import sqlite3
@@ -18,13 +18,13 @@ from reliable_mq.database.sql_types import is_missing_table, mysql_code, mysql_c
 from reliable_mq.errors import RemoteError, Unavailable, words_of
 
 TOLD_SECONDS = 10.0
-"""A fault that every message meets is told once in so many seconds."""
+"""A fault that every message meets is logged once in this time, in seconds."""
 BROKER_TOLD_SECONDS = 60.0
-"""That the broker is away is told by several parts of a process, once in so many seconds each."""
+"""Several parts of a process log that the broker is away, each once in this time, in seconds."""
 
 # SQLSTATE: serialization failure, deadlock, lock not available (a lock time-out, NOWAIT).
 _BUSY_STATES = frozenset({"40001", "40P01", "55P03"})
-# Connections, shutdown, resources; and 25006: what was the primary is read-only, or not yet more.
+# Connections, shutdown, resources; 25006: the server is read-only (no longer or not yet primary).
 _DOWN_STATES = ("08", "57P", "53", "25006")
 
 # MySQL and MariaDB, by number. A lock time-out, a deadlock, a row that changed since it was read,
@@ -38,11 +38,11 @@ _MYSQL_DOWN = frozenset(
     | {1021, 1114, 1206}  # no room on the disk, in a table, for locks
     | {0, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2045, 2055}  # the driver's: no connection
 )
-_MYSQL_OPTION_PREVENTS = 1290  # --read-only, on what was the primary; and other options
+_MYSQL_OPTION_PREVENTS = 1290  # --read-only on a former primary; also other options
 
 
 def is_database_down(error: BaseException) -> bool:
-    """Say whether the database could not be reached, or not be had, rather than said no."""
+    """Return whether the database could not be reached or used; it did not refuse anything."""
     if isinstance(error, NoConnectionFree):
         return True
     if not isinstance(error, DBAPIError) or is_database_busy(error):
@@ -55,7 +55,7 @@ def is_database_down(error: BaseException) -> bool:
     if (code := mysql_code(error)) is not None:
         is_read_only = code == _MYSQL_OPTION_PREVENTS and "read-only" in str(cause)
         return code in _MYSQL_DOWN or is_read_only
-    # What the server itself refused carries a SQLSTATE; a connection that was never made has none.
+    # A refusal by the server has a SQLSTATE; a connection that failed has none.
     state = sqlstate_of(cause)
     if state is None:
         return isinstance(error, OperationalError | InterfaceError)
@@ -63,9 +63,9 @@ def is_database_down(error: BaseException) -> bool:
 
 
 def is_database_busy(error: BaseException) -> bool:
-    """Say whether a transaction lost against another one, and may win when it is tried again.
+    """Return whether a transaction lost against another one, and may succeed when tried again.
 
-    A deadlock, a serialization failure, a lock that was not to be had in time: nobody's fault.
+    A deadlock, a serialization failure, or a lock timeout: nobody made a mistake.
     """
     if not isinstance(error, DBAPIError):
         return False
@@ -75,22 +75,21 @@ def is_database_busy(error: BaseException) -> bool:
 
 
 def is_row_refused(error: BaseException) -> bool:
-    """Say whether a row was refused for what is in it: it does not fit, or a rule forbids it.
+    """Return whether a row was refused for its values: they do not fit, or a rule forbids them.
 
-    Trying again does not help, and other rows are none the worse. Text that no character set holds
+    Trying again does not help; other rows are not affected. Text that no character set can encode
     is refused by the driver.
     """
     return isinstance(error, DataError | IntegrityError | UnicodeError)
 
 
 def drop_lost_transactions(engine: Engine) -> None:
-    """Let a connection end when a MySQL server has rolled back its transaction by itself.
+    """Drop a connection when a MySQL server has rolled back its transaction by itself.
 
-    After a deadlock the server has rolled everything back and takes the next statement for the
-    first of a new transaction. Somebody who handles the error and goes on would commit the rest of
-    an effect without the stub, or the row that says "consumed", that was written before. So the
-    connection is dropped, and what is executed until its transaction is rolled back raises, as in
-    PostgreSQL.
+    After a deadlock the server has rolled everything back, and the next statement begins a new
+    transaction. If a caller handled the error and continued, its commit would lack the stub or the
+    CONSUMED row that was written before. So the connection is dropped: every statement raises until
+    the transaction is rolled back, as in PostgreSQL.
     """
     if not event.contains(engine, "handle_error", _drop_when_lost):
         event.listen(engine, "handle_error", _drop_when_lost)
@@ -108,12 +107,12 @@ def _sqlite_code(error: sqlite3.Error) -> int:
 
 
 def fault_line(error: BaseException) -> str:
-    """Return what the database said, in one line, without the statement and its parameters."""
+    """Return the database's message in one line, without the statement and its parameters."""
     return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
 def known_fault(error: BaseException) -> str | None:
-    """Return one line that says what is wrong, None: it may be a bug, so all of it matters."""
+    """Return one line about a known fault; None: it may be a bug, so log the traceback."""
     if is_database_down(error):
         return f"the database cannot be reached: {fault_line(error)}"
     if is_database_busy(error):
@@ -127,16 +126,16 @@ def known_fault(error: BaseException) -> str | None:
 
 
 class FaultLog:
-    """Logs the faults of something that goes on trying: known ones in a line, and not every time.
+    """Logs the faults of a repeated operation. Known faults get one line, and not every time.
 
-    Known are those of the database, and those of the broker, which may be away for long.
+    Known faults are those of the database, and of the broker, which may be away for long.
 
-    Invariant: of one kind of fault at most one line is written in `TOLD_SECONDS`; of the broker's
-    in `BROKER_TOLD_SECONDS`.
+    Invariant: each kind of fault is logged at most once in `TOLD_SECONDS`; faults of the broker
+    once in `BROKER_TOLD_SECONDS`.
 
     Args:
-        log: where to.
-        what: what could not be done, for the begin of the line.
+        log: the logger.
+        what: the operation that failed; it begins the line.
     """
 
     def __init__(self, log: logging.Logger, what: str) -> None:
@@ -145,7 +144,7 @@ class FaultLog:
         self._told: dict[str, float] = {}
 
     def tell(self, error: BaseException) -> None:
-        """Log a fault: a line for a known one, with its traceback for any other."""
+        """Log a fault: a line for a known one, and the traceback for any other."""
         line = known_fault(error)
         if isinstance(error, Unavailable | RemoteError):
             self.tell_line(type(error).__name__, words_of(error), BROKER_TOLD_SECONDS)
@@ -155,7 +154,7 @@ class FaultLog:
             self.tell_line(line.partition(":")[0], line)
 
     def tell_line(self, kind: str, line: str, seconds: float = TOLD_SECONDS) -> None:
-        """Log a line, unless one of its kind was written less than so many seconds ago."""
+        """Log a line, unless a line of this kind was logged less than `seconds` ago."""
         now = time.monotonic()
         if now >= self._told.get(kind, now):
             self._told[kind] = now + seconds

@@ -1,10 +1,10 @@
-"""The session a handler gets: everything but the end of its transaction is the handler's.
+"""The session of a handler: the handler may do everything with it except end its transaction.
 
-The handler's effect and the row that says "consumed" are one commit (P4). A handler that commits
-by itself would commit one without the other, so while it runs whatever ends the transaction raises:
-the session's own verbs, a `COMMIT` of the connection below it, and one that is written as SQL.
-What nobody can prevent is noticed afterwards: a rollback of the connection, a procedure with a
-COMMIT in it, see `sql_probes`.
+The handler's effect and the row that says CONSUMED are one commit (P4). A handler's own commit
+would commit one without the other. So while it runs, everything that ends the transaction raises:
+the session's methods, a `COMMIT` of its connection, and a COMMIT that is written as SQL. What
+cannot be prevented is detected afterwards: a rollback of the connection, a procedure that contains
+a COMMIT; see `sql_probes`.
 """
 
 import re
@@ -24,16 +24,16 @@ from reliable_mq.errors import UsageError
 
 _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
-_held: set["HandlerSession"] = set()  # while it is empty, no statement and no COMMIT is looked at
-_BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*+"  # possessive: many comments are read once
+_held: set["HandlerSession"] = set()  # while it is empty, no statement and no COMMIT is checked
+_BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*+"  # possessive quantifier: many comments are read once
 _END = rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b"
 _ENDS = re.compile(_END, re.IGNORECASE | re.DOTALL)
-# psycopg sends several statements at once, when they have no parameters.
+# psycopg sends several statements at once if they have no parameters.
 _ENDS_LATER = re.compile(f";{_END}", re.IGNORECASE | re.DOTALL)
 _NO_STATEMENT = re.compile(
     r"'(?:[^']|'')*'|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.IGNORECASE | re.DOTALL
 )
-# What MySQL commits by itself before it does it ("Statements That Cause an Implicit Commit").
+# MySQL commits before these statements ("Statements That Cause an Implicit Commit").
 _END_ON_MYSQL = (
     rf"{_BEFORE}(?:COMMIT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b)|BEGIN|START|STOP|XA"
     r"|(?:CREATE|DROP)(?!\s+TEMPORARY\b)|ALTER|RENAME|TRUNCATE|LOCK|UNLOCK"
@@ -41,7 +41,7 @@ _END_ON_MYSQL = (
     r"|SET\s+(?:(?:@@)?(?:SESSION|LOCAL)?[\s.]*AUTOCOMMIT|PASSWORD))\b"
 )
 _ENDS_ON_MYSQL = re.compile(_END_ON_MYSQL, re.IGNORECASE | re.DOTALL)
-# aiomysql sends several statements at once, PyMySQL where its flags say so.
+# aiomysql sends several statements at once; PyMySQL does if its flags allow it.
 _ENDS_LATER_ON_MYSQL = re.compile(f";{_END_ON_MYSQL}", re.IGNORECASE | re.DOTALL)
 _NO_STATEMENT_ON_MYSQL = re.compile(
     r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|\#[^\n]*|--\s[^\n]*|/\*(?!!).*?\*/""",
@@ -50,59 +50,59 @@ _NO_STATEMENT_ON_MYSQL = re.compile(
 
 
 class TransactionEnded(UsageError):
-    """A statement of a handler ended its transaction; nobody can take back what was committed."""
+    """A statement of a handler ended its transaction; what it committed cannot be taken back."""
 
     def __init__(self) -> None:
         super().__init__(
             "the handler's transaction was ended by one of its statements (a procedure that "
             "commits, SET autocommit, …): what it wrote before may be committed, what it wrote "
-            "later is rolled back, and it is not called again by itself. Take the COMMIT out of "
-            "that statement, and complete this effect by hand"
+            "later is rolled back, and it is not called again automatically. Remove the COMMIT "
+            "from that statement, and complete this effect by hand"
         )
 
 
 class RunsAgain(Exception):
-    """A batch shares the transaction, and a statement may end it; it was not executed.
+    """A batch shares the transaction, and a statement may end it. The statement was not executed.
 
-    The rows of messages that were not begun stand in that transaction, and a COMMIT would make them
-    true. Nothing has failed: the messages are run again, each behind its own row.
+    The transaction already has the rows of messages whose handlers have not begun. A COMMIT would
+    make these rows true. Nothing has failed: the messages run again, each behind its own row.
     """
 
     def __init__(self) -> None:
         super().__init__(
             "this statement may end the transaction, which several messages share. It is not "
-            "executed now; the messages are run again one after another, and it is executed then"
+            "executed now: the messages run again one after another, and then it is executed"
         )
 
 
 class HandlerSession(Session):
-    """A session whose transaction cannot be ended while a handler has it.
+    """A session whose transaction cannot be ended while it is held for a handler.
 
-    Invariant: inside `held` the transaction that was open at its begin is the only one, and none
-    of it is committed.
+    Invariant: inside `held`, the transaction that was open at the beginning is the only one, and
+    nothing of it is committed.
     """
 
     is_held = False
-    _ours: SessionTransaction | None = None  # what the handler must leave open
+    _ours: SessionTransaction | None = None  # the handler must leave it open
     _below: RootTransaction | None = None  # the same on the connection, once there is one
-    _connection: Connection | None = None  # where that is
-    _is_open: Callable[[], bool] | None = None  # what its driver keeps, see `sql_probes`
-    _was_open = False  # the server said so when the handler got it
-    _is_probed = False  # a savepoint of ours stands there, see `sql_probes`
-    _ended: TransactionEnded | RunsAgain | None = None  # nothing more is executed, this is why
-    is_shared = False  # the rows of messages stand in it whose handlers were not called yet
-    had_probe = False  # something was executed of which nobody knew what it does
-    is_committing = False  # from then on the row that says CONSUMED may be there with its effect
+    _connection: Connection | None = None  # the connection of that transaction
+    _is_open: Callable[[], bool] | None = None  # reads the driver's status, see `sql_probes`
+    _was_open = False  # the server reported an open transaction when the handler began
+    _is_probed = False  # our savepoint is set, see `sql_probes`
+    _ended: TransactionEnded | RunsAgain | None = None  # the reason why nothing more is executed
+    is_shared = False  # the transaction has rows of messages whose handlers have not begun
+    had_probe = False  # a statement with an unknown effect on the transaction was executed
+    is_committing = False  # from then on, the row may be CONSUMED together with its effect
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep the open transaction open while the block runs.
 
         Raises:
-            UsageError: when the transaction did not survive the block; it must be rolled back.
+            UsageError: the block ended the transaction; the caller must roll back.
         """
         self._ours, savepoint = self.get_transaction(), self.get_nested_transaction()
-        was_held, self.is_held = self.is_held, True  # a function may be called in a handler
+        was_held, self.is_held = self.is_held, True  # a handler may call a keyed function
         _held.add(self)
         if self._is_open is not None and self._is_below_open() and not self._was_open:
             self._was_open = self._is_open()
@@ -126,7 +126,7 @@ class HandlerSession(Session):
         """Note that the session's transaction has begun on its connection.
 
         Raises:
-            UsageError: when it is a second one, after a handler ended the first.
+            UsageError: it is a second one, after a handler ended the first.
         """
         if transaction is not self._ours:
             self.refuse_if_held()
@@ -139,16 +139,16 @@ class HandlerSession(Session):
 
     @property
     def has_lost_connection(self) -> bool:
-        """Whether the transaction's connection is gone, and the transaction with it."""
+        """Whether the transaction's connection is lost, and so the transaction."""
         return self._connection is not None and self._connection.invalidated
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether `look_back` has to ask the server, or knows what it said."""
+        """Whether `look_back` has to ask the server, or already knows the answer."""
         return self._is_probed or self._ended is not None or self._has_closed()
 
     def _has_closed(self) -> bool:
-        """Say whether the server is in no transaction though nobody ended ours in SQLAlchemy."""
+        """Return: the server has no open transaction, though SQLAlchemy did not end ours."""
         return (
             self._was_open
             and self._is_open is not None
@@ -157,33 +157,33 @@ class HandlerSession(Session):
         )
 
     def _is_below_open(self) -> bool:
-        """Say whether SQLAlchemy takes the transaction for open, on a connection that is there."""
+        """Return: for SQLAlchemy the transaction is open, on a live connection."""
         below, connection = self._below, self._connection
         if below is None or connection is None or not below.is_active:
             return False
         return not (connection.closed or connection.invalidated)
 
     def is_on(self, connection: Connection) -> bool:
-        """Say whether a handler's transaction is on a connection."""
+        """Return whether a handler's transaction is on a connection."""
         return self.is_held and connection is self._connection
 
     def before(self, statement: str) -> None:
-        """See, before a handler's next statement, what the last one did to the transaction.
+        """Check before a handler's next statement what the last one did to the transaction.
 
         Raises:
-            TransactionEnded: it ended it.
+            TransactionEnded: the last statement ended the transaction.
         """
         if self.is_in_doubt:
             is_rollback = statement.lstrip()[:8].upper() == "ROLLBACK"
             self.look_back(undo=is_rollback)
 
     def probe(self, connection: Connection) -> None:
-        """Set a savepoint before a statement of which nobody knows what it does.
+        """Set a savepoint before a statement whose effect on the transaction is unknown.
 
-        Not when the handler has ended its transaction in SQLAlchemy's sight: `held` refuses that.
+        Does nothing if the handler has ended the transaction through SQLAlchemy: `held` detects it.
 
         Raises:
-            RunsAgain: the statement must not be executed where messages share the transaction.
+            RunsAgain: messages share the transaction, so the statement must not be executed.
         """
         if not self._is_below_open():
             return
@@ -195,20 +195,20 @@ class HandlerSession(Session):
         self._is_probed = True
 
     def look_back(self, *, undo: bool) -> None:
-        """See whether the transaction is the one that the handler was given.
+        """Check that the handler's transaction is still the same one.
 
         Args:
-            undo: also in a transaction that PostgreSQL has aborted, which is undone to our
-                savepoint; without, it stays in doubt.
+            undo: if PostgreSQL has aborted the transaction, roll back to our savepoint and check.
+                Without it, an aborted transaction stays in doubt.
 
         Raises:
-            TransactionEnded: it is not; its connection is dropped, with what the handler set on it.
-            RunsAgain: this was raised before.
+            TransactionEnded: it is another one. Its connection is dropped with all changes on it.
+            RunsAgain: it was raised before.
         """
-        if self._ended is not None:  # and the handler, or what it called, took no notice
+        if self._ended is not None:  # the handler, or a function it called, ignored the error
             raise self._ended
         if self._connection is None or not self._is_below_open():
-            self._is_probed = False  # rolled back as a whole, and SQLAlchemy knows
+            self._is_probed = False  # rolled back as a whole, as SQLAlchemy knows
             return
         is_ended = self._has_closed()
         if self._is_probed and not is_ended:
@@ -222,7 +222,7 @@ class HandlerSession(Session):
             raise self._ended
 
     def cause_of(self, error: Exception) -> Exception:
-        """Return why an attempt failed: by its error, or because its transaction had ended."""
+        """Return why an attempt failed: its error, or the end of its transaction before."""
         if self.is_in_doubt and not isinstance(error, TransactionEnded):
             try:
                 self.look_back(undo=True)
@@ -231,59 +231,59 @@ class HandlerSession(Session):
         return error
 
     def refuse_if_held(self) -> None:
-        """Raise when a handler has the session.
+        """Check that no handler holds the session.
 
         Raises:
-            UsageError: it has.
+            UsageError: a handler holds it.
         """
         if self.is_held:
             raise _not_yours()
 
     def commit(self) -> None:
-        """Commit, when no handler has the session."""
+        """Commit, if no handler holds the session."""
         self.refuse_if_held()
         self.is_committing, self._was_open = True, False
         super().commit()
 
     def rollback(self) -> None:
-        """Roll back, when no handler has the session."""
+        """Roll back, if no handler holds the session."""
         self.refuse_if_held()
         super().rollback()
 
     def close(self) -> None:
-        """Close, when no handler has the session."""
+        """Close, if no handler holds the session."""
         self.refuse_if_held()
         super().close()
 
     def reset(self) -> None:
-        """Reset, when no handler has the session."""
+        """Reset, if no handler holds the session."""
         self.refuse_if_held()
         super().reset()
 
     def invalidate(self) -> None:
-        """Drop the connections, when no handler has the session."""
+        """Drop the connections, if no handler holds the session."""
         self.refuse_if_held()
         super().invalidate()
 
 
 def refuse_second_transaction(url: URL) -> None:
-    """Raise when a handler runs here whose own session leads to the same database.
+    """Refuse a transaction if a handler runs here whose session uses the same database.
 
-    A second transaction beside its own is committed whatever becomes of the handler: its messages
-    go out again with every attempt, under other ids. In SQLite it would wait for itself.
+    A second transaction would commit even if the handler failed: each attempt would send its
+    messages again, under new ids. In SQLite it would wait for itself.
 
     Raises:
-        UsageError: says what to write.
+        UsageError: says what to write instead.
     """
     session = _running.get()
-    if session is None or not session.is_held:  # a task that a handler left behind is no handler
+    if session is None or not session.is_held:  # a task that outlives its handler is no handler
         return
     theirs = session.get_bind().engine.url
     if (theirs.host, theirs.port, theirs.database) == (url.host, url.port, url.database):
         raise UsageError(
-            "mq.transaction() inside a handler: take a `session: Session` (in an async def: an "
-            "AsyncSession) and write mq.transaction(session), so that its messages are committed "
-            "with the handler's effect"
+            "mq.transaction() inside a handler: add a parameter `session: Session` (in an async "
+            "def: AsyncSession) and write mq.transaction(session), so that its messages are "
+            "committed with the handler's effect"
         )
 
 
@@ -292,10 +292,10 @@ def _not_yours() -> UsageError:
 
 
 def hold_transactions_of(engine: Engine) -> None:
-    """Let the connections of `engine` refuse a COMMIT while a handler has their session.
+    """Make the connections of `engine` refuse a COMMIT while a handler holds their session.
 
-    At the dialect and not by events: an engine with one listener for statements or commits makes
-    SQLAlchemy prepare every event of every statement, a tenth of what a transaction costs.
+    This changes the dialect instead of using events. With one listener for statements or commits,
+    SQLAlchemy prepares every event of every statement: a tenth of a transaction's cost.
     """
     dialect = engine.dialect
     commit = dialect.do_commit
@@ -304,8 +304,8 @@ def hold_transactions_of(engine: Engine) -> None:
 
     def do_commit(connection: PoolProxiedConnection) -> None:
         if _is_held(connection):
-            # SQLAlchemy takes the transaction for ended either way; so must the database, or what
-            # is open there would be committed by the next one that gets the connection.
+            # SQLAlchemy treats the transaction as ended either way. The database must do the same:
+            # otherwise the next user of the connection would commit what is open.
             dialect.do_rollback(connection)
             raise _not_yours()
         commit(connection)
@@ -325,7 +325,7 @@ def hold_transactions_of(engine: Engine) -> None:
             _check(statement, context, dialect.name)
         execute_many(cursor, statement, parameters, context)
 
-    # Documented parts of a dialect, and of this engine's own one: no other engine is touched.
+    # These are documented parts of a dialect. The dialect belongs to this engine alone.
     dialect.do_commit = do_commit  # type: ignore[method-assign, assignment]
     dialect.do_execute = do_execute  # type: ignore[method-assign]
     dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
@@ -334,10 +334,10 @@ def hold_transactions_of(engine: Engine) -> None:
 
 
 def _check(statement: str, context: Any, dialect: str) -> None:
-    """Refuse a statement that ends the transaction of a handler; watch one that may.
+    """Refuse a statement that ends a handler's transaction; set a probe for one that may end it.
 
     Raises:
-        UsageError: the statement ends it, or an earlier one has.
+        UsageError: the statement ends it, or an earlier one has ended it.
     """
     if context is None:
         return
@@ -353,7 +353,7 @@ def _check(statement: str, context: Any, dialect: str) -> None:
 
 
 def _ends(statement: str) -> bool:
-    """Say whether a statement, or a later one of several, ends the transaction."""
+    """Return whether a statement, or a later one of several, ends the transaction."""
     if _ENDS.match(statement):
         return True
     several = ";" in statement and _NO_STATEMENT.sub(" ", statement)
@@ -361,7 +361,7 @@ def _ends(statement: str) -> bool:
 
 
 def _ends_on_mysql(statement: str) -> bool:
-    """Say the same of MySQL, which commits before many statements by itself."""
+    """Return the same for MySQL, which commits before many statements by itself."""
     if _ENDS_ON_MYSQL.match(statement):
         return True
     several = ";" in statement and _NO_STATEMENT_ON_MYSQL.sub(" ", statement)
@@ -373,13 +373,13 @@ def _is_held(connection: Connection | PoolProxiedConnection) -> bool:
         return False
     try:
         session = connection.info.get(_SESSION)
-    except NotImplementedError:  # what SQLAlchemy asks a server with before it is used
+    except NotImplementedError:  # SQLAlchemy's first questions to a new server
         return False
     return session is not None and session.is_held
 
 
 def _let_go(_connection: object, record: ConnectionPoolEntry, _state: PoolResetState) -> None:
-    """Forget whose transaction a connection was in that goes back to its pool."""
+    """Forget the session of a connection that returns to its pool."""
     record.info.pop(_SESSION, None)
 
 

@@ -1,13 +1,13 @@
-"""The moment of a commit: stubs that were committed go to their relay, whoever committed them.
+"""The moment of a commit: committed stubs go to their relay.
 
 Receives stubs with the connection they were written on. Hands them over when the driver's COMMIT
-on that connection has returned. A session, a Core connection, a session inside the transaction of
-a connection, a two-phase commit: all of them end in the dialect's `do_commit`, whereas SQLAlchemy's
-events are too early (a connection's "commit" comes before the COMMIT) or tell of less than a commit
-(a session inside a connection's transaction says `after_commit` when nothing is committed yet).
+on that connection has returned. This module wraps the dialect's `do_commit`: sessions, Core
+connections, sessions inside a connection's transaction and two-phase commits all end there.
+SQLAlchemy's events do not fit. A connection's "commit" event comes before the COMMIT. A session
+inside a connection's transaction calls `after_commit` before anything is committed.
 
-What is handed over is a hint and no fact: the relay reads back before it sends. So stubs that a
-savepoint took back do no harm, and those of a COMMIT whose answer was lost are handed over, too.
+A handover is a hint, not a fact: the relay reads the stubs back before it sends them. So stubs
+that a savepoint rolled back do no harm. After an unanswered COMMIT, stubs are handed over, too.
 """
 
 import logging
@@ -31,19 +31,19 @@ _watched: WeakSet[Dialect] = WeakSet()
 
 
 class Handover(Protocol):
-    """What takes committed stubs over: the relay's thread."""
+    """Receives committed stubs: the relay's thread."""
 
     def hand(self, stubs: list[Any], written: float) -> None:
-        """Take stubs that were written at `written`; must not wait."""
+        """Accept stubs that were written at `written`; must not wait."""
         ...
 
 
 @runtime_checkable
 class RollbackListener(Protocol):
-    """What wants to know of stubs that nobody asked to commit before they were rolled back."""
+    """Receives stubs whose transaction was rolled back before any commit was tried."""
 
     def lost(self, stubs: list[Any]) -> None:
-        """Take stubs that were rolled back; must not wait."""
+        """Accept stubs that were rolled back; must not wait."""
         ...
 
 
@@ -54,20 +54,20 @@ def note(
     stubs: list[Any],
     written: float,
 ) -> None:
-    """Keep stubs in mind that were just written on a connection, until its transaction ends."""
+    """Remember stubs that were just written on a connection, until its transaction ends."""
     connection.info.setdefault(_PENDING, []).append((relay, stubs, written))
-    # A session inside a connection's transaction is not the one to commit, or to forget it.
+    # A session inside a connection's transaction neither commits it nor forgets to commit it.
     if isinstance(source, Session) and not isinstance(source.bind, Connection):
         source.info[_WRITTEN] = source.info.get(_WRITTEN, 0) + len(stubs)
 
 
 def has_pending(connection: Connection) -> bool:
-    """Say whether messages were written in a connection's transaction, which goes on."""
+    """Return whether messages were written in the connection's open transaction."""
     return bool(connection.info.get(_PENDING))
 
 
 def watch(engine: Engine) -> bool:
-    """See the commits and rollbacks of an engine's connections; False: they are seen already."""
+    """Observe commits and rollbacks of an engine's connections; False: it was already observed."""
     dialect = engine.dialect
     with _lock:
         if dialect in _watched:
@@ -103,7 +103,7 @@ def watch(engine: Engine) -> bool:
             if pending:
                 _tell_losers(pending)
 
-    # Documented parts of a dialect, and of this engine's own one: no other engine is touched.
+    # These are documented parts of a dialect. The dialect belongs to this engine alone.
     dialect.do_commit = do_commit  # type: ignore[method-assign]
     dialect.do_commit_twophase = do_commit_twophase  # type: ignore[method-assign]
     dialect.do_rollback = do_rollback  # type: ignore[method-assign]
@@ -117,7 +117,7 @@ def _taken(dbapi_connection: Any) -> list[tuple[Handover, list[Any], float]]:
         return []
     try:
         info = dbapi_connection.info
-    except NotImplementedError:  # what SQLAlchemy asks a server with before it is used
+    except NotImplementedError:  # SQLAlchemy's first questions to a new server
         return []
     info.pop(_ROLLED_BACK, None)
     pending: list[tuple[Handover, list[Any], float]] = info.pop(_PENDING, [])
@@ -142,7 +142,7 @@ def _tell_losers(pending: list[tuple[Handover, list[Any], float]]) -> None:
 def _on_reset(
     _connection: object, record: ConnectionPoolEntry, reset_state: PoolResetState
 ) -> None:
-    """Tell of stubs that are gone because a connection was closed without commit or rollback."""
+    """Report stubs that were lost: a connection was closed without commit or rollback."""
     lost = record.info.pop(_ROLLED_BACK, 0)
     if lost and reset_state.transaction_was_reset:
         _tell_forgotten(lost, "connection")
@@ -150,13 +150,13 @@ def _on_reset(
 
 @event.listens_for(Session, "after_commit")
 def _on_session_commit(session: Session) -> None:
-    if not session.in_nested_transaction():  # a savepoint that is released commits nothing
+    if not session.in_nested_transaction():  # the release of a savepoint commits nothing
         session.info.pop(_WRITTEN, None)
 
 
 @event.listens_for(Session, "after_transaction_end")
 def _on_session_end(session: Session, transaction: SessionTransaction) -> None:
-    """Tell of stubs that are gone because a session was closed without commit or rollback."""
+    """Report stubs that were lost: a session was closed without commit or rollback."""
     if transaction.parent is not None:
         return
     lost = session.info.pop(_WRITTEN, 0)
@@ -167,16 +167,16 @@ def _on_session_end(session: Session, transaction: SessionTransaction) -> None:
 
 @event.listens_for(Session, "after_rollback")
 def _on_session_rollback(session: Session) -> None:
-    """Note that somebody decided against the session's transaction, or a part of it."""
+    """Note that the session's transaction, or a part of it, was rolled back on purpose."""
     if session.info.get(_WRITTEN):
         session.info[_ROLLED_BACK] = True
 
 
 def _tell_forgotten(lost: int, kind: str) -> None:
-    if sys.exc_info()[0] is None:  # an exception on its way decided against them
+    if sys.exc_info()[0] is None:  # a propagating exception explains the rollback
         log.error(
             "%d message(s) were written into a transaction that was closed without commit and are "
-            "gone with it; the %s was in a transaction before mq.transaction(%s) joined it, so its "
+            "lost with it; the %s was in a transaction before mq.transaction(%s) joined it, so its "
             "owner must call commit()",
             *(lost, kind, kind),
         )

@@ -1,9 +1,9 @@
-"""Who a database is: sixteen random digits in a table of ours, and the topic named by them.
+"""The identity of a database: sixteen random digits in one of our tables, and its notice topic.
 
-Consumer groups with a database of their own send their notices there (`confirm.notice`). A name in
-the settings would not do: several applications share a database, and `resend --db` knows none.
-A copy of a database that goes on living beside the original needs an identity of its own: delete
-the copy's row, and the next process makes a new one.
+Consumer groups with their own database send their notices to that topic (`confirm.notice`). A name
+in the settings would not do: several applications share a database, and `resend --db` has no
+settings. A copy of a database that is used beside the original needs its own identity: delete the
+copy's row, and the next process makes a new one.
 """
 
 import os
@@ -47,7 +47,7 @@ def identity_table(metadata: MetaData, prefix: str) -> Table:
 
 
 class SqlIdentity:
-    """The identity of one database, made by whoever asks first."""
+    """The identity of one database. The first process that needs it makes it."""
 
     def __init__(self, engine: Engine, table: Table) -> None:
         self._engine = engine
@@ -58,17 +58,17 @@ class SqlIdentity:
         """Return the topic from which this database's applications read notices.
 
         Raises:
-            ConfigurationError: when the table is missing.
-            sqlalchemy.exc.DBAPIError: when the database cannot be asked.
+            ConfigurationError: the table is missing.
+            sqlalchemy.exc.DBAPIError: the database does not answer.
         """
         return NOTICE_TOPIC_PREFIX + self.value()
 
     def value(self) -> str:
-        """Return the identity; the producer group of half messages is named by it.
+        """Return the identity; the name of half messages' producer group contains it.
 
         Raises:
-            ConfigurationError: when the table is missing.
-            sqlalchemy.exc.DBAPIError: when the database cannot be asked.
+            ConfigurationError: the table is missing.
+            sqlalchemy.exc.DBAPIError: the database does not answer.
         """
         if not self._known:
             self._known = self._identity()

@@ -1,6 +1,6 @@
 """The tables of keys: business keys of messages, and keys of idempotent calls.
 
-Only the shape; the statements are in `sql_key_log` and `sql_calls`.
+Only their shape; the statements are in `sql_key_log` and `sql_calls`.
 """
 
 from sqlalchemy import (
@@ -20,15 +20,15 @@ from reliable_mq.database.sql_consume_log_table import free_keys
 from reliable_mq.database.sql_types import Body, UtcDateTime
 
 RESULT_SIZE_MAX = 1024 * 1024
-"""Bytes of a stored result: whoever asks again is sent all of it, and the database keeps it."""
+"""The most bytes of a stored result. Each repeated call reads it, and the database keeps it."""
 
 
 def business_key_table(metadata: MetaData, prefix: str) -> Table:
     """Return the table `<prefix>business_key`: one row per consumer group and business key.
 
-    Its rows live as those of the consume log (`state`, `attempt`, `owner`, `lease_until`,
-    `in_doubt`), in the same transactions. `message_id` is the message that had the effect, or that
-    is at it. `key_digest` is the SHA-256 of the key; `business_key` shows its beginning to people.
+    Its columns `state`, `attempt`, `owner`, `lease_until` and `in_doubt` work as in the consume
+    log, in the same transactions. `message_id` is the message that had the effect or is being
+    handled. `key_digest` is the SHA-256 of the key; `business_key` shows its beginning to people.
     """
     name = f"{prefix}business_key"
     if name in metadata.tables:
@@ -57,9 +57,10 @@ def business_key_table(metadata: MetaData, prefix: str) -> Table:
 def idempotent_call_table(metadata: MetaData, prefix: str) -> Table:
     """Return the table `<prefix>idempotent_call`: one row per scope and key of a function's call.
 
-    `state` 1: the call is done and `result` is what it returned, until `expire_date`. `state` 0:
-    running while `owner` is set and `lease_until` lies ahead, in doubt when it lies behind, failed
-    when `owner` is null. `fingerprint` is the SHA-256 of the arguments that must not change.
+    `state` 1: the call is done, and `result` holds its return value until `expire_date`. `state` 0:
+    running while `owner` is set and `lease_until` is in the future, in doubt when `lease_until` has
+    passed, failed when `owner` is null. `fingerprint` is the SHA-256 of the arguments that must not
+    change.
     """
     name = f"{prefix}idempotent_call"
     if name in metadata.tables:

@@ -1,4 +1,4 @@
-"""Lets connections to MySQL and MariaDB keep the promises that PostgreSQL's keep by themselves."""
+"""Sets up connections to MySQL and MariaDB so that they keep the promises that PostgreSQL keeps."""
 
 from typing import Any
 
@@ -7,20 +7,20 @@ from sqlalchemy import Engine, event
 from reliable_mq.database.sql_faults import drop_lost_transactions
 
 ISOLATION_LEVEL = "READ COMMITTED"
-"""As PostgreSQL's. In MySQL's own REPEATABLE READ a transaction does not see what a rival committed
-while it waited for him, and its gaps in indexes let schedulers wait for each other."""
+"""As in PostgreSQL. In MySQL's default, REPEATABLE READ, a transaction that waited for another one
+does not see its commit. Also, gap locks in indexes make schedulers wait for each other."""
 
 
 def make_mysql_keep_promises(engine: Engine) -> None:
-    """Let connections refuse what does not fit, and end with a transaction that the server ended.
+    """Make connections refuse values that do not fit, and drop them after a server-side rollback.
 
-    See `sql_faults.drop_lost_transactions` for the second.
+    For the second, see `sql_faults.drop_lost_transactions`.
     """
 
     @event.listens_for(engine, "connect")
     def _on_connect(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
-        # Without it, text that is too long is cut, and ids become each other's.
+        # Without it, text that is too long is cut, and different ids become equal.
         cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
         cursor.close()
 

@@ -1,13 +1,13 @@
-"""What `sql_agenda` asks, as MySQL and MariaDB answer it in steps along an index.
+"""The query of `sql_agenda` for MySQL and MariaDB, in steps along an index.
 
-They step from group to group of an index and read the first row of each ("Using index for
-group-by"), but only when the groups begin with the index's first column, and when that column is
-not fixed by an equation, which would take it out of the groups. They resolve no `min()` in a
-recursive query or one of its subqueries, where they read all that waits.
+These databases step from group to group of an index and read the first row of each ("Using index
+for group-by"). They do so under two conditions. The groups begin with the index's first column. An
+equality condition does not fix that column, because that would remove it from the groups. A `min()`
+in a recursive query or its subqueries makes them read all waiting rows.
 
-Receives the table of stubs. Its whole indexes know which topics have something waiting, and by
-broker what was sent; by owner and count they know of whom something was begun. Of what was begun
-all is read: no more than schedulers had in hand at once.
+Receives the table of stubs. Its indexes are whole (not partial). They know which topics have
+waiting stubs, and by broker which were sent. By owner and count they know which sends were begun.
+The query reads all begun sends: there are no more than schedulers handle at once.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ from reliable_mq.database.sql_stub_table import waiting_kinds
 
 
 def mysql_agenda_of(table: Table) -> Any:
-    """Return the statement; its rows are (`kind`, `topic`, `first_time`), the latter may be null.
+    """Return the statement; its rows are (`kind`, `topic`, `first_time`); `first_time` may be null.
 
     Args:
         table: the message stubs.
@@ -42,7 +42,7 @@ def mysql_agenda_of(table: Table) -> Any:
         .where(places.c.broker_name.is_not(None))
         .group_by(places.c.topic)
     )
-    # What was begun may come first, so that the first is looked for behind it.
+    # A begun send may be the first of its topic, so the first unsent stub is searched behind it.
     earliest = (
         _hinted(select(stub.resend_time), table, "unsent")
         .where(kinds["unsent"], stub.topic == places.c.topic)
@@ -76,9 +76,9 @@ def mysql_agenda_of(table: Table) -> Any:
 
 
 def mysql_topics_of(table: Table) -> Any:
-    """Return the statement of the topics that have something unsettled, and of its first date.
+    """Return the statement of all topics with unsettled stubs, and the first date of each.
 
-    Its rows are (`topic`, `first_time`); what waits for a person is among them.
+    Its rows are (`topic`, `first_time`); stubs that wait for a person are included.
     """
     stub = table.c
     first = func.min(stub.create_date).label("first_time")
@@ -93,7 +93,7 @@ def mysql_topics_of(table: Table) -> Any:
 def _steps(
     table: Table, index: str, groups: tuple[Column[Any], ...], *wanted: ColumnElement[Any]
 ) -> Select[Any]:
-    """Return a query of one row for each group of an index, of stubs that are not settled."""
+    """Return a query of one row for each group of an index, of unsettled stubs."""
     unsettled = (
         table.c.status < literal_column("1"),
         table.c.given_up < literal_column("1"),

@@ -1,7 +1,7 @@
-"""The tables of whom a person was told of, and of what a person did. Only their shape.
+"""The tables of escalations, alerts, notifiers, duties and the audit. Only their shape.
 
-Statements are in `sql_escalations` (what a person must know), `sql_stuck` (what is found by looking
-for it), `sql_alerts` (who was told of it), `sql_audit` (what was changed by hand or by repair).
+Statements are in `sql_escalations` (what a person must know), `sql_stuck` (the search for stuck
+stubs), `sql_alerts` (which notifiers reported it), `sql_audit` (changes by hand or by repair).
 """
 
 from sqlalchemy import (
@@ -26,15 +26,15 @@ from reliable_mq.database.sql_types import (
 
 ACTOR_LENGTH_MAX = 127
 OPEN_KEY_LENGTH_MAX = 300
-"""A kind, a consumer group of 127 characters, and a topic of 127."""
+"""A kind, a consumer group of 127 characters, and a topic of 127 characters."""
 
 
 def escalation_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>escalation`: a row is something that a person must know.
+    """Return `<prefix>escalation`: each row is something that a person must know.
 
-    It is committed together with what it tells of. `open_key` (kind, consumer group, message id)
-    is null as soon as it is closed: being unique, it lets the same thing be told once, and again
-    when it happens again after a retry.
+    It is committed together with the fact that it reports. `open_key` (kind, consumer group,
+    message id) is unique, and null when the escalation is closed. So the same fact is reported
+    once, and again if it happens again after a retry.
     """
     name = f"{prefix}escalation"
     if name in metadata.tables:
@@ -54,16 +54,16 @@ def escalation_table(metadata: MetaData, prefix: str) -> Table:
         Column("close_date", UtcDateTime),
         Column("close_reason", String(32)),
     )
-    # Who tells looks for what is open in the order of rows, retention for what was closed long ago.
+    # Notifiers read open rows in the order of rows; retention reads rows that were closed long ago.
     Index(f"{name}_closed", table.c.close_date, table.c.seq)
     return table
 
 
 def alert_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>alert`: a row is an escalation that a notifier has told, or is telling.
+    """Return `<prefix>alert`: each row is an escalation that a notifier has sent, or is sending.
 
-    `state` is an `AlertState`. The rows of one `digest_id` are told together, and together again
-    when nobody knows whether they arrived.
+    `state` is an `AlertState`. The rows of one `digest_id` are sent together. If it is unknown
+    whether they arrived, they are sent together again.
     """
     name = f"{prefix}alert"
     if name in metadata.tables:
@@ -84,10 +84,10 @@ def alert_table(metadata: MetaData, prefix: str) -> Table:
 
 
 def notifier_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>notifier`: one row for each notifier, the same for all processes.
+    """Return `<prefix>notifier`: one row for each notifier, shared by all processes.
 
-    Who tells holds it by `owner` until `lease_until`. `digest_id` is the digest that is being told
-    since `digest_time`; `next_time` is when the next attempt or the next digest may begin.
+    The process that sends is its `owner` until `lease_until`. `digest_id` is the digest that is
+    being sent since `digest_time`. `next_time` is when the next attempt or digest may begin.
     """
     name = f"{prefix}notifier"
     if name in metadata.tables:
@@ -108,9 +108,9 @@ def notifier_table(metadata: MetaData, prefix: str) -> Table:
 
 
 def duty_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>duty`: whose turn it is to do what one instance does, now and then.
+    """Return `<prefix>duty`: the next turn of each duty that one process at a time does.
 
-    Who moves `next_time`, when it has come, has the turn; who dies meanwhile has lost it.
+    The process that moves a due `next_time` has the turn. If it dies, this turn is lost.
     """
     name = f"{prefix}duty"
     if name in metadata.tables:
@@ -124,10 +124,10 @@ def duty_table(metadata: MetaData, prefix: str) -> Table:
 
 
 def audit_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>audit`: what was changed by hand or by repair, by whom and why.
+    """Return `<prefix>audit`: changes by hand or by repair, with person and reason.
 
-    `changed` is 1 where the change was made, 0 where something stood against it. `detail` is a
-    JSON object. An id that is longer than any message's, because somebody asked for it, is cut.
+    `changed` is 1 if the change was made, 0 if something prevented it. `detail` is a JSON object.
+    An id in a request that is longer than any message's id is cut.
     """
     name = f"{prefix}audit"
     if name in metadata.tables:

@@ -1,9 +1,9 @@
-"""Where the URL of a database leads, read whole or refused.
+"""The place (server and database) that a database's URL leads to. Reads the whole URL, or refuses.
 
-Receives the text of a URL; hands on SQLAlchemy's `URL`. Refuses to know which databases we support.
+Receives the text of a URL; returns SQLAlchemy's `URL`. Does not know which databases are supported.
 
-`make_url` reads what it can from the front, and is silent about the rest: of `h@[::1],a/name` it
-takes neither port nor name. The connection would go to another database.
+`make_url` reads the beginning that it understands, and silently ignores the rest: of
+`h@[::1],a/name` it reads neither port nor name. The connection would go to another database.
 """
 
 import re
@@ -20,9 +20,9 @@ from reliable_mq.host_and_port import NotAPlace, host_and_port_of, port_of
 _ONE_HOST = (*MYSQL, "sqlite")
 _LOGIN = r"(?:[^:/]*(?::[^@]*)?@)?"
 _WHOLE = re.compile(rf"[\w+]+://{_LOGIN}(?P<hosts>[^/?]*)(?P<behind>(?:/[^?]*)?(?:\?.*)?)")
-"""The parts of a URL as `make_url` takes them, to its very end."""
+"""The parts of a URL as `make_url` reads them, to the very end of the text."""
 _ENCODED = "/?#[]@ in the login are written %2F %3F %23 %5B %5D %40"
-_AT_SOCKET = re.compile(r"[?&]host=@")  # one that has no file, on Linux
+_AT_SOCKET = re.compile(r"[?&]host=@")  # an abstract socket (without a file), on Linux
 _SEVERAL = (
     "several hosts of PostgreSQL are written"
     " postgresql+psycopg://user@/name?host=a,::1&port=5432,5433, with all"
@@ -31,16 +31,16 @@ _SEVERAL = (
 
 
 def whole_url(text: str) -> URL:
-    """Return the URL of a text that SQLAlchemy reads whole.
+    """Return the URL of a text, if SQLAlchemy reads all of it.
 
     Raises:
-        sqlalchemy.exc.ArgumentError: when it is no URL of SQLAlchemy.
-        NotAPlace: when a host or a port does not read, or SQLAlchemy would take several hosts for
-            something else. The words say what to write, and show no part of the URL.
+        sqlalchemy.exc.ArgumentError: it is not a URL of SQLAlchemy.
+        NotAPlace: a host or a port cannot be read, or SQLAlchemy would misread several hosts. The
+            error says what to write, and shows no part of the URL.
     """
     found = _WHOLE.fullmatch(text)
     if found is None:
-        raise ArgumentError("no URL of SQLAlchemy")
+        raise ArgumentError("not a URL of SQLAlchemy")
     takes_several = not text.startswith(_ONE_HOST)
     _check_hosts(found["hosts"].split(","), takes_several=takes_several)
     if not text.startswith("sqlite") and "@" in _AT_SOCKET.sub("", found["behind"]):
@@ -52,9 +52,9 @@ def whole_url(text: str) -> URL:
 
 
 def _check_hosts(hosts: list[str], *, takes_several: bool) -> None:
-    """Raise `NotAPlace` unless SQLAlchemy reads these: of several only the last has a port.
+    """Raise `NotAPlace` unless SQLAlchemy reads these hosts: of several, only the last has a port.
 
-    That port is the port of all of them. A port without a host is one of the driver's own host.
+    That port applies to all of them. A port without a host applies to the driver's default host.
     """
     if hosts == [""]:
         return
@@ -72,7 +72,7 @@ def _check_hosts(hosts: list[str], *, takes_several: bool) -> None:
 def _check_query(url: URL) -> None:
     """Raise `NotAPlace` unless SQLAlchemy reads the hosts and ports of the query.
 
-    It reads `?host=a,b&port=1,2` and `?host=a:1&host=b:2`, the second without IPv6 addresses.
+    It reads `?host=a,b&port=1,2` and `?host=a:1&host=b:2`; the second form has no IPv6 addresses.
     """
     values = url.normalized_query.get("host", ())
     if not values and "port" not in url.query:
@@ -90,7 +90,7 @@ def _check_query(url: URL) -> None:
 
 
 def _is_host(text: str) -> bool:
-    """Say whether a driver takes a text for a host; it may be a socket's folder, too."""
+    """Return whether a driver reads a text as a host; it may also be the folder of a socket."""
     if text[:1] in ("/", "@"):
         return True
     try:
@@ -100,7 +100,7 @@ def _is_host(text: str) -> bool:
 
 
 def place_of(url: URL) -> tuple[Any, ...]:
-    """Return where a URL leads to; URLs of one place may differ when they spell a server twice."""
+    """Return the place of a URL. Other spellings of a server give another place."""
     family = family_of(url.get_backend_name())
     if family == "sqlite":
         return (family, Path(url.database or "").resolve())

@@ -1,9 +1,9 @@
-"""Statements of the path that every message takes: compiled once for a driver, and never again.
+"""Statements that every message executes: compiled once for each driver.
 
-SQLAlchemy's `execute` finds the compiled text anew each time, by a key made of every part of the
-statement, and is ready for every kind of parameter and result. That costs more processor time than
-the driver needs for the statement itself. Here the text and the treatment of each parameter are
-kept; what the driver returns comes back as it is.
+SQLAlchemy's `execute` searches the compiled text each time, by a key of every part of the
+statement, and supports every kind of parameter and result. That costs more processor time than the
+driver needs for the statement itself. This module keeps the text and the conversion of each
+parameter. Results of the driver are returned unchanged.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ Treatment = Callable[[Any], Any]
 class PreparedStatement:
     """One statement.
 
-    A list may be one of its parameters where the database takes it as one, an array; where it
-    becomes many, the statement is executed as SQLAlchemy does.
+    A parameter may be a list if the database accepts it as one array. If the list must become many
+    parameters, the statement is executed by SQLAlchemy.
 
     Args:
-        statement: what is executed; its results are not converted, so it returns numbers or text.
+        statement: the statement. Its results are not converted, so it must return numbers or text.
     """
 
     def __init__(self, statement: Executable) -> None:
@@ -29,7 +29,7 @@ class PreparedStatement:
         self._by_driver: dict[str, _Compiled | None] = {}
 
     def execute(self, connection: Connection, values: Mapping[str, Any]) -> CursorResult[Any]:
-        """Execute it; `values` has every parameter by its name."""
+        """Execute the statement; `values` has every parameter by its name."""
         driver = connection.dialect.driver
         if driver not in self._by_driver:
             self._by_driver[driver] = _compiled(self._statement, connection.dialect)
@@ -46,7 +46,7 @@ class PreparedStatement:
 
 
 class _Compiled(NamedTuple):
-    """A statement for one driver. `order`: of its parameters; None where it takes names."""
+    """A statement for one driver. `order`: of its parameters; None: parameters have names."""
 
     text: str
     order: tuple[str, ...] | None
@@ -55,7 +55,7 @@ class _Compiled(NamedTuple):
 
 
 def _compiled(statement: Executable, dialect: Dialect) -> _Compiled | None:
-    """Return a statement as a driver takes it; None: its text depends on the values."""
+    """Return a statement in a driver's form; None: its text depends on the values."""
     compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
     if any(bound.expanding for bound in compiled.bind_names):
         return None

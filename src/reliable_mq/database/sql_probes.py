@@ -1,14 +1,14 @@
-"""Is a handler's transaction, after its statements, the one it was given? The server is asked.
+"""Detects whether a handler's statements ended its transaction. The server is asked.
 
-A text does not tell what a statement does: a procedure may commit, so may a prepared statement, a
-comment that MySQL executes, a list of settings with `autocommit` in it. A statement that does not
-begin with a plain word is executed behind a savepoint of ours. A server forgets savepoints with
-their transaction, so whether ours can be released says whether the transaction is the same one,
-also where another one has begun meanwhile. That costs two round trips; plain statements cost none,
-also behind a comment that every database ends at the same place.
+The text of a statement does not say what it does. A procedure may commit; so may a prepared
+statement, a comment that MySQL executes, or a list of settings that contains `autocommit`. So a
+statement that does not begin with a plain word is executed behind our own savepoint. A server
+forgets savepoints with their transaction. If our savepoint can be released, the transaction is the
+same one, even if another one has begun meanwhile. That costs two round trips. Plain statements
+cost none, also behind a comment that every database ends at the same place.
 
-What is done below SQLAlchemy is not seen here. Drivers keep what the server said last of the
-transaction, which costs no round trip either: it shows that none is open, not that it is another.
+Actions below SQLAlchemy are not visible here. But drivers keep the last transaction status that
+the server sent, at no cost. It shows that no transaction is open, not that it is another one.
 """
 
 import re
@@ -20,18 +20,18 @@ from sqlalchemy import Connection
 from reliable_mq.database.sql_types import mysql_code_of, sqlstate_of
 
 _PROBE = "reliable_mq_probe"
-# One statement that begins so ends no transaction: what it calls are functions, which must not.
+# A single statement with this beginning ends no transaction: the functions it calls must not.
 _PLAIN = re.compile(
     r"[\s(]*(?:SELECT|INSERT|UPDATE|DELETE|MERGE|REPLACE|WITH|VALUES|SAVEPOINT|RELEASE"
     r"|ROLLBACK\s+(?:\w+\s+)?TO)\b",
     re.IGNORECASE,
 )
-# PostgreSQL refuses a COMMIT in whatever a transaction calls, and DDL commits nothing there.
+# PostgreSQL refuses a COMMIT in every routine of a transaction, and its DDL commits nothing.
 _PLAIN_ON_POSTGRESQL = re.compile(
     r"[\s(]*(?!(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b)|PREPARE)\b)[a-z]", re.IGNORECASE
 )
 _COMMENT = re.compile(r"[\s(]*(/\*|--)")
-_EXECUTED_COMMENTS = ("/*!", "/*M!")  # of MySQL and MariaDB
+_EXECUTED_COMMENTS = ("/*!", "/*M!")  # MySQL and MariaDB execute these
 _IN_TRANSACTION, _AUTOCOMMIT = 1, 2  # the protocol's SERVER_STATUS_IN_TRANS, …_AUTOCOMMIT
 _IDLE = 0  # libpq's PQTRANS_IDLE
 _NO_SUCH_SAVEPOINT_ON_MYSQL = 1305
@@ -40,10 +40,10 @@ _ABORTED = "25P02"  # PostgreSQL executes nothing but a rollback
 
 
 def is_plain(statement: str, dialect: str) -> bool:
-    """Say whether a statement leaves its transaction open, whatever the database holds.
+    """Return whether a statement leaves its transaction open, whatever the database contains.
 
     Args:
-        statement: as the driver gets it.
+        statement: the text that the driver gets.
         dialect: SQLAlchemy's name of the database's dialect.
     """
     plain = _PLAIN_ON_POSTGRESQL if dialect == "postgresql" else _PLAIN
@@ -55,10 +55,10 @@ def is_plain(statement: str, dialect: str) -> bool:
 
 
 def _after_comments(statement: str) -> int:
-    """Return where the first word after leading comments may begin; each character is read once.
+    """Return where the first word after leading comments may begin. Reads each character once.
 
-    A comment that databases may end at different places is not skipped: PostgreSQL nests comments
-    and ends one at a carriage return, and the others do neither.
+    A comment that databases end at different places is not skipped: PostgreSQL nests comments, and
+    ends `--` comments at a carriage return; the others do neither.
     """
     place = 0
     while comment := _COMMENT.match(statement, place):
@@ -72,9 +72,9 @@ def _after_comments(statement: str) -> int:
 
 
 def status_of(connection: Connection) -> Callable[[], bool] | None:
-    """Return what says whether the server, when it last answered, was in a transaction.
+    """Return a function: whether the server's last answer reported an open transaction.
 
-    It reads what the driver keeps. None: this driver keeps nothing.
+    It reads the status that the driver keeps. None: this driver keeps none.
     """
     driver: Any = connection.connection.driver_connection
     match connection.dialect.driver:
@@ -94,16 +94,16 @@ def status_of(connection: Connection) -> Callable[[], bool] | None:
 
 
 def set_probe(connection: Connection) -> None:
-    """Set the savepoint that the next statement has to leave alone."""
+    """Set the savepoint that the next statement must leave in place."""
     _execute(connection, f"SAVEPOINT {_PROBE}")
 
 
 def is_probe_there(connection: Connection, *, undo: bool) -> bool | None:
-    """Say whether the savepoint is there still, and remove it; None: it is not to be had now.
+    """Return whether the savepoint still exists, and remove it; None: this is unknown now.
 
     Args:
         connection: where it was set.
-        undo: also in a transaction that PostgreSQL has aborted, which is undone to the savepoint.
+        undo: if PostgreSQL has aborted the transaction, roll back to the savepoint.
     """
     try:
         _execute(connection, f"RELEASE SAVEPOINT {_PROBE}")
@@ -130,7 +130,7 @@ def _is_missing(error: BaseException) -> bool:
 
 
 def _execute(connection: Connection, statement: str) -> None:
-    """Execute something beside what SQLAlchemy executes at this moment."""
+    """Execute a statement without SQLAlchemy, which may be executing another one now."""
     cursor = connection.connection.cursor()
     try:
         cursor.execute(statement)

@@ -1,7 +1,7 @@
-"""What processes say of themselves once a minute, so that the doctor can compare them.
+"""Processes report once a minute that they are alive, so that the doctor can compare them.
 
-Table `<prefix>process`: one row per process that relays, consumes or resends. Nothing decides by
-these rows; a process that cannot write its own goes on without.
+Table `<prefix>process`: one row per process that relays, consumes or resends. No decision depends
+on these rows. A process that cannot write its row continues without it.
 """
 
 import json
@@ -34,15 +34,15 @@ from reliable_mq.database.thread_handling_times import HandlingTimes
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 86_400.0
-"""A process that said nothing for so long is forgotten."""
+"""Seconds after which a silent process is forgotten."""
 _HOST_LENGTH_MAX = 255
 
 
 def process_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>process`: who used these tables within a day.
+    """Return `<prefix>process`: the processes that used these tables within a day.
 
-    `clock_ahead`: seconds by which the process's clock was ahead of the database's. `handling`: a
-    JSON object, the longest handling by consumer group within the last minute, seconds.
+    `clock_ahead`: seconds that the process's clock was ahead of the database's. `handling`: a JSON
+    object, the longest handling by consumer group within the last minute, in seconds.
     """
     return Table(
         f"{prefix}process",
@@ -66,8 +66,8 @@ class SqlProcesses:
         engine: the database.
         table: see `process_table`.
         application: the application's name.
-        owner: the process's name in leases; another one after a fork.
-        times: what its handlers took.
+        owner: returns the process's name as lease owner; it changes after a fork.
+        times: how long its handlers took.
     """
 
     def __init__(

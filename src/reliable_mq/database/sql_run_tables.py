@@ -1,6 +1,6 @@
 """Reconciliation's own tables (design, section 4): its runs and their findings.
 
-Statements are in `sql_outcome`. What repair changed is in the audit that all changes share.
+Statements are in `sql_outcome`. Changes by repair are in the common audit table.
 """
 
 from sqlalchemy import (
@@ -17,18 +17,18 @@ from reliable_mq.database.sql_types import LongText, UtcDateTime
 
 
 def run_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>reconcile_run`: one row per run, written when its result is whole.
+    """Return `<prefix>reconcile_run`: one row per run, written when its result is complete.
 
-    `since` and `until` bound the messages' times, null is open. `as_of` is the moment of the
+    `since` and `until` bound the messages' times; null: unbounded. `as_of` is the moment of the
     judgement. `verdicts` and `ledgers` are JSON objects of counts. `report` is the run's folder.
 
-    A run of `kind` increment goes on where `previous_run_id` ended: no two can follow one run. It
-    has read of each database what changed before `read_to`, of each broker's log what lies before
-    `log_ends` (JSON objects); `watermark` is the earliest of `read_to`. `carried` messages are
-    open, and their events lie at `state`.
+    A run of `kind` increment continues at the end of `previous_run_id`: no two runs can follow one
+    run. It has read each database's changes before `read_to`, and each broker's log before
+    `log_ends` (JSON objects). `watermark` is the earliest of `read_to`. `carried` counts the open
+    messages; their events lie at `state`.
 
-    `whole` is a JSON object: of each ledger that was not whole, what is missing of it. `managed` is
-    a JSON list of the topics that the run took as managed.
+    `whole` is a JSON object: what is missing in each incomplete ledger. `managed` is a JSON list of
+    the topics that the run treated as managed.
     """
     return Table(
         f"{prefix}reconcile_run",
@@ -61,7 +61,7 @@ def run_table(metadata: MetaData, prefix: str) -> Table:
 def finding_table(metadata: MetaData, prefix: str) -> Table:
     """Return `<prefix>reconcile_finding`: one row per finding of a run, with its proof as JSON.
 
-    `first_run_id`: the run that found it first; null where runs do not follow one another.
+    `first_run_id`: the run that found it first; null if runs do not follow one another.
     """
     return Table(
         f"{prefix}reconcile_finding",

@@ -1,4 +1,4 @@
-"""Tables of resend and retention. Only the shape; statements: `sql_topics`, `sql_retention`."""
+"""Tables of resend and retention. Only their shape; statements: `sql_topics`, `sql_retention`."""
 
 from sqlalchemy import Boolean, Column, Integer, MetaData, String, Table, false
 
@@ -6,11 +6,11 @@ from reliable_mq.database.sql_types import NOTE_LENGTH_MAX, PlainText, UtcDateTi
 
 
 def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>resend_topic`: a row for each topic that was paused, or that sends failed to.
+    """Return `<prefix>resend_topic`: one row for each topic that was paused or had failed sends.
 
-    `paused_until` null with `is_paused` is a pause that only a person ends. `failures` counts the
-    sends in a row that failed; while `probe_time` is not null the topic is closed, and one
-    scheduler probes then, for the `probes`-th time. See `topic_gate`.
+    If `is_paused` and `paused_until` is null, only a person ends the pause. `failures` counts
+    consecutive failed sends. While `probe_time` is set, the topic is closed; at that time one
+    scheduler probes it, for the `probes`-th time. See `topic_gate`.
     """
     name = f"{prefix}resend_topic"
     if name in metadata.tables:
@@ -31,16 +31,16 @@ def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
 
 
 ROWS_DUTY = "rows"
-"""The duty of removing old rows: the one row of the table of retention."""
+"""The duty of removing old rows: the only row of the table of retention."""
 
 
 def retention_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>retention`: who removes old rows, and what may be gone.
+    """Return `<prefix>retention`: which process removes old rows, and what may be removed already.
 
-    A message from before `stubs_removed_until` may be gone from the stubs, one from before
-    `logs_removed_until` from the consume logs; these are kept longer, and whether a row there was
-    removed or never was is a question of an effect. What changed at `reconciled_until` or later has
-    not been reconciled, and stays; null: nobody reconciles in increments.
+    A message from before `stubs_removed_until` may be missing in the stubs, and from before
+    `logs_removed_until` in the consume logs. Consume logs are kept longer: a missing row there
+    leaves open whether there was an effect. Changes at or after `reconciled_until` are not
+    reconciled yet, so they stay; null: nobody reconciles in increments.
     """
     name = f"{prefix}retention"
     if name in metadata.tables:

@@ -1,7 +1,7 @@
-"""Our tables as a whole: made where they are missing, compared with what is there, their version.
+"""Our tables as a whole: create what is missing, compare with the database, and their version.
 
-Receives tables and a connection. The version is one row in `<prefix>schema_version`, which is also
-Alembic's: a revision, four digits that grow with every migration. Nothing here needs Alembic.
+Receives tables and a connection. The version is one row in `<prefix>schema_version`, shared with
+Alembic: a revision of four digits that grows with every migration. This module needs no Alembic.
 """
 
 import zlib
@@ -37,13 +37,13 @@ _NOT_ALONE = "another process has been changing the tables for a minute; try aga
 
 
 class SchemaDifference(NamedTuple):
-    """What a database lacks that the tables of this release have."""
+    """Something that this release's tables have and the database lacks."""
 
     kind: str
     """table, column, index or key"""
     table: str
     name: str
-    """of the column or index, or the columns of the key"""
+    """the column or index, or the columns of the key"""
 
     def __str__(self) -> str:
         if self.kind == "table":
@@ -52,14 +52,14 @@ class SchemaDifference(NamedTuple):
 
 
 def version_table(prefix: str) -> Table:
-    """Return `<prefix>schema_version`: one row, the revision of the tables beside it."""
+    """Return `<prefix>schema_version`: one row, the revision of the tables with this prefix."""
     return Table(
         f"{prefix}schema_version", MetaData(), Column("version_num", String(32), primary_key=True)
     )
 
 
 def revision_of(connection: Connection, prefix: str) -> str | None:
-    """Return the revision that the database notes, None: it notes none."""
+    """Return the revision that the database records; None: it records none."""
     table = version_table(prefix)
     if not inspect(connection).has_table(table.name):
         return None
@@ -67,10 +67,10 @@ def revision_of(connection: Connection, prefix: str) -> str | None:
 
 
 def check_revision(connection: Connection, prefix: str) -> str | None:
-    """Return the revision that the database notes; newer ones are fine, they only add.
+    """Return the revision that the database records. A newer one is fine: it only adds.
 
     Raises:
-        ConfigurationError: when it is older than this release, and what to do.
+        ConfigurationError: it is older than this release; says what to do.
     """
     there = revision_of(connection, prefix)
     if there is not None and there < REVISION:
@@ -82,19 +82,19 @@ def check_revision(connection: Connection, prefix: str) -> str | None:
 
 
 def create_missing(connection: Connection, metadata: MetaData) -> None:
-    """Create the tables and indexes that are missing; what is there stays as it is.
+    """Create the missing tables and indexes; existing ones stay unchanged.
 
-    A table and its indexes are several statements, each of which commits on MySQL; so whoever died
-    between two of them is followed by somebody who goes on.
+    A table and its indexes are several statements, and MySQL commits each. If a process dies
+    between two of them, the next process continues.
 
     Raises:
-        ConfigurationError: when a table is there that lacks a column; nothing is created then.
+        ConfigurationError: an existing table lacks a column; nothing was created.
     """
     for each in differences(connection, metadata):
         if each.kind == "column":
             raise ConfigurationError(
-                f"{each}: another release has made it, or none of ours. If it is of a release of "
-                "ours, run reliable-mq migrate MODULE:OBJECT"
+                f"{each}: the table is of another release, or not ours. If it is of another "
+                "release of ours, run reliable-mq migrate MODULE:OBJECT"
             )
     options = table_options(connection.dialect)
     for table in metadata.sorted_tables:
@@ -109,11 +109,10 @@ def create_missing(connection: Connection, metadata: MetaData) -> None:
 
 
 def create_and_note(connection: Connection, metadata: MetaData, prefix: str) -> None:
-    """Create what is missing and note the revision; for those who do without Alembic.
+    """Create what is missing, and record the revision; for users without Alembic.
 
     Raises:
-        ConfigurationError: when the tables that are there are not of this release; nothing is
-            created then.
+        ConfigurationError: existing tables are not of this release; nothing was created.
     """
     noted = check_revision(connection, prefix)
     create_missing(connection, metadata)
@@ -124,7 +123,7 @@ def create_and_note(connection: Connection, metadata: MetaData, prefix: str) -> 
 
 
 def differences(connection: Connection, metadata: MetaData) -> list[SchemaDifference]:
-    """Return what of our tables is not in the database; what is there beside it is no matter."""
+    """Return what our tables lack in the database. Other tables and columns do not matter."""
     inspector = inspect(connection)
     there = set(inspector.get_table_names())
     found: list[SchemaDifference] = []
@@ -167,13 +166,13 @@ def _missing_indexes(
 
 @contextmanager
 def alone(connection: Connection, prefix: str) -> Iterator[None]:
-    """Let nobody else change these tables meanwhile; the lock ends with the connection at last.
+    """Keep other processes from changing these tables; the lock ends with the connection.
 
-    SQLite has no such lock: there a transaction keeps the others out, so what belongs together is
-    one transaction. Ends the transaction that the connection is in.
+    SQLite has no such lock. There a transaction excludes the others, so related changes must be one
+    transaction. Ends the transaction that is open on the connection.
 
     Raises:
-        Unavailable: when another one did not end within a minute.
+        Unavailable: another process did not end within a minute.
     """
     name = f"reliable-mq tables {prefix}"
     family = family_of(connection.dialect.name)
@@ -189,7 +188,7 @@ def alone(connection: Connection, prefix: str) -> Iterator[None]:
             raise
         connection.execute(text("RESET lock_timeout"))
     elif family == "mysql":
-        # Names of locks are the server's, so the database's goes into ours; 64 letters at most.
+        # MySQL's lock names are per server, so ours contains the database; at most 64 characters.
         mine = {"name": f"rmq{zlib.crc32(f'{name} {connection.engine.url.database}'.encode()):x}"}
         mine_for = mine | {"seconds": _LOCK_SECONDS}
         if connection.execute(text("SELECT get_lock(:name, :seconds)"), mine_for).scalar() != 1:

@@ -1,4 +1,4 @@
-"""The table of stubs (design, section 4). Only the shape; statements are in `sql_stubs`."""
+"""The table of stubs (design, section 4). Only its shape; the statements are in `sql_stubs`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -44,15 +44,14 @@ _SETTLED = (str(StubStatus.CONFIRMED.value), str(StubStatus.VOIDED.value))
 def message_stub_table(
     metadata: MetaData, prefix: str = DEFAULT_PREFIX, *, by_day: bool = False
 ) -> Table:
-    """Return the table `<prefix>message_stub`: a row is a message that a transaction committed.
+    """Return the table `<prefix>message_stub`: each row is a message that a transaction committed.
 
-    `resend_time` is null when nothing is to be done by itself: the stub was settled, or it was
-    escalated and waits for a person. `given_up_by` are the required groups that made a dead letter
-    of it, each of which a person was told of in the same commit; `given_up` says that no other one
-    is waited for: nothing is sent any more, however many sends are left. `missed` says that no
-    relay sends it any more: a scheduler has taken it over, or somebody asked for it to be sent
-    again. `content` is byte for byte the body that is sent.
-    `by_day` partitions it by the time in the message id (PostgreSQL).
+    `resend_time` is null when nothing happens automatically: the stub is settled, or it was
+    escalated and waits for a person. `given_up_by` names the required groups that made it a dead
+    letter; each is escalated in the same commit. `given_up`: no other group is waited for, so
+    nothing is sent any more, however many sends are left. `missed`: no relay sends it any more,
+    because a scheduler has taken it over or a person wants it sent again. `content` is byte for
+    byte the body that is sent. `by_day` partitions it by the time in the message id (PostgreSQL).
     """
     name = f"{prefix}message_stub"
     if name in metadata.tables:
@@ -61,7 +60,7 @@ def message_stub_table(
         name,
         metadata,
         Column("seq", GrowingNumber, primary_key=True, autoincrement=True),
-        # A partitioned table's key has to hold what it is partitioned by; both are unique anyway.
+        # The key of a partitioned table must contain the partition column; both are unique anyway.
         Column("message_id", String(32), nullable=False, unique=True, primary_key=by_day),
         Column("topic", String(127), nullable=False),
         Column("tag", String(TEXT_LENGTH_MAX), nullable=False, server_default=""),
@@ -87,8 +86,8 @@ def message_stub_table(
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
         postgresql_partition_by="RANGE (message_id)" if by_day else None,
-        # Every stub is written three times within a second, and most of them lie still: dead rows
-        # must go long before they are a fifth of the table. (Partitions are small, and take none.)
+        # Every stub is written three times within a second, then most rows never change. Dead rows
+        # must be removed before they are a fifth of the table. (Partitions are small.)
         postgresql_with={} if by_day else {"autovacuum_vacuum_scale_factor": 0.02},
     )
     _make_indexes(table)
@@ -96,27 +95,27 @@ def message_stub_table(
 
 
 def _make_indexes(table: Table) -> None:
-    """Give the table its indexes, each of the rows that somebody looks for.
+    """Give the table its indexes, each for the rows of one kind of query.
 
-    MySQL knows no partial ones: there they begin with what the others leave out.
+    MySQL has no partial indexes: there, the condition's columns begin the index.
     """
     name, column = table.name, table.c
-    # Each kind of waiting has an index of its own, by topic: a scheduler finds what is due of one
-    # without reading past another's, however many wait.
+    # Each kind of waiting stubs has its own index by topic: a scheduler finds the due stubs of one
+    # topic without reading other topics' stubs, however many wait.
     for kind, condition in waiting_kinds(table).items():
         columns = (column.topic, column.resend_time, column.seq)
         _index(f"{name}_{kind}", condition, *columns)
-    # What is stuck: of all that waits of a topic, what is old.
+    # For stuck stubs: the old ones among all waiting stubs of a topic.
     _index(f"{name}_waiting", waiting_rows(table), column.topic, column.create_date)
-    # What retention removes, the oldest first.
+    # For retention: settled stubs, the oldest first.
     _index(f"{name}_settled", settled_rows(table), column.update_date)
-    # What no relay owns and nobody has sent or missed; what has an owner costs this index nothing.
+    # For shared relays: unowned stubs, neither sent nor missed. Owned stubs do not load this index.
     _index(f"{name}_unowned", unowned_rows(table), column.resend_time, column.seq)
-    # Reconciliation: which topics there are.
+    # For reconciliation: which topics exist.
     _index(f"{name}_topic", settled_rows(table), column.topic)
-    # And what it cannot find otherwise: what waits for a person, or has a status that nobody of us
-    # wrote, is in no index of those that wait, ids that do not begin with their time are in no
-    # range of them. There are few, or none.
+    # For reconciliation, too: rows that no other index or range of ids finds. A stub that waits for
+    # a person or has an unknown status is in no index of waiting stubs. An id that does not begin
+    # with its time is in no range of ids. There are few of them, or none.
     _index(f"{name}_parked", parked_rows(table), column.update_date)
     _index(f"{name}_untimed", tells_no_time(column.message_id), column.message_id)
     ordered = and_(column.status == 0, column.ordering_key != "")
@@ -135,7 +134,7 @@ def _whole_indexes(table: Table) -> Iterator[Index]:
     unsent = (column.status, column.given_up, column.broker_name)
     yield Index(f"{name}_unsent", *unsent, column.topic, *when)
     yield Index(f"{name}_sent", column.status, column.given_up, column.topic, *when)
-    # By what is counted, too: of few owners is the send that was begun told from all that wait.
+    # Also by count: among few owners, this finds begun sends without reading all waiting stubs.
     yield Index(f"{name}_unowned", *unsent, column.missed, column.owner, column.count, *when)
     yield Index(f"{name}_waiting", column.status, column.topic, column.create_date)
     yield Index(f"{name}_settled", column.update_date)
@@ -144,22 +143,22 @@ def _whole_indexes(table: Table) -> Iterator[Index]:
 
 
 def waiting_rows(table: Table) -> ColumnElement[bool]:
-    """Return what stubs have in common that are not settled and wait for no person."""
+    """Return the condition: stubs that are unsettled and do not wait for a person."""
     column = table.c
     unsettled = column.status == literal_column("0")
     return and_(unsettled, column.resend_time.is_not(None), not_(column.given_up))
 
 
 def waiting_kinds(table: Table) -> dict[str, ColumnElement[bool]]:
-    """Return what the stubs of each kind of waiting have in common; see `resend.due.DueKind`.
+    """Return the condition of each kind of waiting stubs; see `resend.due.DueKind`.
 
-    Literals throughout: a partial index is used only when its condition is in the statement's text.
+    It uses literals: a partial index serves only statements whose text has its condition.
     """
     column = table.c
     nought: ColumnElement[int] = literal_column("0")
     waiting = waiting_rows(table)
     unsent = and_(waiting, column.broker_name.is_(None))
-    # The send of one was begun by an owner that has not told of its end.
+    # An owner has begun a send and has not recorded its end.
     begun = and_(column.owner.is_not(None), column.count > nought)
     return {
         "unsent": and_(unsent, not_(begun)),
@@ -169,7 +168,7 @@ def waiting_kinds(table: Table) -> dict[str, ColumnElement[bool]]:
 
 
 def unowned_rows(table: Table) -> ColumnElement[bool]:
-    """Return what stubs have in common that any relay may send: see `sql_unowned`."""
+    """Return the condition: stubs that any relay may send; see `sql_unowned`."""
     column = table.c
     waiting = waiting_kinds(table)["unsent"]
     never_sent = column.count == literal_column("0")
@@ -177,9 +176,10 @@ def unowned_rows(table: Table) -> ColumnElement[bool]:
 
 
 def parked_rows(table: Table) -> ColumnElement[bool]:
-    """Return what stubs have in common that are not settled and wait for a person only.
+    """Return the condition: unsettled stubs that wait for a person only.
 
-    Those of a status that nobody of us wrote are among them: nothing is done to these by itself.
+    Stubs with a status that this library never writes are included: nothing happens to them
+    automatically.
     """
     column = table.c
     unsettled = column.status == literal_column("0")
@@ -188,9 +188,9 @@ def parked_rows(table: Table) -> ColumnElement[bool]:
 
 
 def arrived_rows(table: Table, before: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Return what settled stubs have in common whose message was to arrive before a time.
+    """Return the condition: settled stubs whose message was to arrive before a time.
 
-    One without a required group is confirmed while its message still waits at the broker.
+    A stub without a required group is confirmed while its message still waits at the broker.
     """
     column = table.c
     is_voided = column.status == literal_column(str(StubStatus.VOIDED.value))
@@ -198,10 +198,10 @@ def arrived_rows(table: Table, before: ColumnElement[Any]) -> ColumnElement[bool
 
 
 def settled_rows(table: Table) -> ColumnElement[bool]:
-    """Return what stubs that are CONFIRMED or VOIDED have in common; the indexes' condition."""
+    """Return the condition: stubs that are CONFIRMED or VOIDED; the indexes use it, too."""
     return is_settled(table.c.status)
 
 
 def is_settled(status: ColumnElement[int]) -> ColumnElement[bool]:
-    """Say that a status is CONFIRMED or VOIDED; one that nobody of us wrote is neither."""
+    """Return the condition: a status is CONFIRMED or VOIDED; an unknown status is neither."""
     return status.in_([literal_column(each) for each in _SETTLED])

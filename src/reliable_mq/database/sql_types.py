@@ -1,4 +1,4 @@
-"""What our tables share: the types of their columns, and the error when they are not there."""
+"""Column types of our tables, conditions and dialects, and the error for missing tables."""
 
 import re
 from collections.abc import Callable
@@ -39,27 +39,27 @@ from reliable_mq.errors import UsageError
 
 TABLE_PREFIX_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
 READS_ONLY = {"reliable_mq_reads_only": True}
-"""Execution options of a transaction that only reads: in SQLite it does not wait for a writer, who
+"""Execution options of a transaction that only reads. In SQLite it does not wait for a writer: that
 may be the caller."""
 ANY_TEXT = {"reliable_mq_any_text": True}
-"""Execution options of a transaction that reads rows which others may have written to: in SQLite,
-text that is no UTF-8 comes as `Unreadable`, and does not take the rows beside it along. Other
-databases hold none."""
+"""Execution options of a transaction that reads rows which other programs may have written. In
+SQLite, text that is not UTF-8 is read as `Unreadable`, so that the rows beside it can be read, too.
+Other databases never hold such text."""
 EARLIEST, LATEST = datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
-"""What is read for a moment that no datetime of Python can be; see `UtcDateTime`."""
+"""Read for a moment that Python's datetime cannot represent; see `UtcDateTime`."""
 _DISTANT_FUTURE = re.compile(r"infinity|\d{5,}-(?!.*BC).*")
 _UNDEFINED_TABLE = "42P01"  # SQLSTATE
 _NO_SUCH_TABLE = 1146  # the number of MySQL and MariaDB
 
 MYSQL = ("mysql", "mariadb")
-"""What SQLAlchemy calls the dialects of MySQL and MariaDB; to us they are one, "mysql"."""
+"""SQLAlchemy's names of the dialects of MySQL and MariaDB; this library calls both "mysql"."""
 
 MYSQL_DRIVER, MYSQL_ASYNC_DRIVER = "mysql+pymysql", "mysql+aiomysql"
-"""The drivers that we use, whichever the URL names: one protocol, one set of errors."""
+"""The drivers that are used, even if the URL names another: one protocol, one set of errors."""
 
 
 class Drivers(NamedTuple):
-    """SQLAlchemy's names of a database's drivers, with the dialect's: "mysql+pymysql"."""
+    """SQLAlchemy's names of a database's drivers, including the dialect: "mysql+pymysql"."""
 
     for_threads: str
     for_asyncio: str
@@ -73,31 +73,31 @@ _drivers = {
 _like_postgresql: set[str] = set()
 
 PARTIAL_INDEXES = ("postgresql", "sqlite")
-"""The dialects whose indexes may leave rows out."""
+"""The dialects with partial indexes."""
 
-#: a number that grows with the rows; SQLite makes only a column of exactly type INTEGER grow
+#: a number that grows with the rows; in SQLite only a column of exactly type INTEGER grows
 GrowingNumber = BigInteger().with_variant(Integer, "sqlite")
-#: the body of a message; MySQL's BLOB ends at 64 KiB
+#: the body of a message; MySQL's BLOB holds at most 64 KiB
 Body = LargeBinary().with_variant(mysql.MEDIUMBLOB(), *MYSQL)
-#: text of any length; MySQL's TEXT ends at 64 KiB
+#: text of any length; MySQL's TEXT holds at most 64 KiB
 LongText = Text().with_variant(mysql.MEDIUMTEXT(), *MYSQL)
 
 
 NOTE_LENGTH_MAX = 1000
-"""Characters of a reason or a note, of what is kept for people to read."""
+"""The most characters of a reason or a note for people."""
 
 
 def plain_text(text: str) -> str:
-    """Return what somebody said as every database takes it.
+    """Return a text in a form that every database accepts.
 
-    PostgreSQL takes no NUL, and a lone surrogate has no UTF-8: they come as escapes. An error may
-    quote whatever it met, and its text must not keep what happened from being written down.
+    PostgreSQL accepts no NUL, and a lone surrogate has no UTF-8: both become escapes. An error may
+    quote any text, and that text must not prevent the record of the error.
     """
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 class PlainText(TypeDecorator[str]):
-    """Text for people, whoever said it: made plain, and cut where it is too long."""
+    """Text for people, from any source: made plain, and cut if it is too long."""
 
     impl = String
     cache_ok = True
@@ -111,13 +111,13 @@ class PlainText(TypeDecorator[str]):
 
 
 class Unreadable(str):
-    """Text that is no UTF-8, as far as it reads."""
+    """Text that is not UTF-8; unreadable bytes are replaced."""
 
     __slots__ = ()
 
 
 def any_text(raw: bytes) -> str:
-    """Return the text that a column of SQLite holds, `Unreadable` when it is none."""
+    """Return the text of a column of SQLite; `Unreadable` if it is not UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -125,11 +125,11 @@ def any_text(raw: bytes) -> str:
 
 
 utc_datetime: Callable[[float], datetime] = partial(datetime.fromtimestamp, tz=UTC)
-"""Returns an aware UTC datetime for seconds since the epoch."""
+"""Return an aware UTC datetime for seconds since the epoch."""
 
 
 class _AsText(FunctionElement[str]):
-    """A column in a form in which a driver can read whatever is there."""
+    """A column in a form that a driver can read, whatever its value is."""
 
     inherit_cache = True
 
@@ -137,14 +137,14 @@ class _AsText(FunctionElement[str]):
 @compiles(_AsText)
 def _as_text(element: _AsText, compiler: SQLCompiler, **options: Any) -> str:
     column = compiler.process(element.clauses, **options)
-    # psycopg raises at infinity, before Christ and after 9999, and with one row all others of the
-    # answer are lost. JSON is ISO 8601, whatever the DateStyle of the connection is.
+    # psycopg raises at infinity, at years before Christ and after 9999, and then all rows of the
+    # answer are lost. JSON has ISO 8601 for every DateStyle of the connection.
     is_raising = family_of(compiler.dialect.name) == "postgresql"
     return f"CAST(to_json({column}) AS TEXT)" if is_raising else column
 
 
 class _SqliteText(sqlite.DATETIME):
-    """A moment that SQLAlchemy writes, and that is read by `UtcDateTime`."""
+    """A moment: SQLAlchemy writes it, and `UtcDateTime` reads it."""
 
     def result_processor(self, dialect: Dialect, coltype: object) -> None:  # noqa: ARG002
         return None
@@ -153,12 +153,12 @@ class _SqliteText(sqlite.DATETIME):
 class UtcDateTime(TypeDecorator[datetime]):
     """A moment in UTC.
 
-    PostgreSQL stores `timestamptz`. SQLite has no such type: there it is ISO text without an
-    offset, always UTC, so that text order is time order; in MySQL it is a DATETIME(6), also UTC,
-    because a TIMESTAMP ends in 2038. Values go in and come out aware.
+    PostgreSQL stores `timestamptz`. SQLite has no such type: it stores ISO text without an offset,
+    always UTC, so that text order is time order. MySQL stores DATETIME(6), also UTC, because a
+    TIMESTAMP ends in 2038. Values are written and read as aware datetimes.
 
-    What somebody else wrote there and is no moment that Python knows is read as `EARLIEST`, or as
-    `LATEST` when it lies in the distant future: reading one row must not take others along.
+    A value of another program that Python cannot represent is read as `EARLIEST`, or as `LATEST`
+    if it lies in the distant future. So an odd value does not prevent the reading of other rows.
     """
 
     impl = DateTime
@@ -172,14 +172,14 @@ class UtcDateTime(TypeDecorator[datetime]):
         return _SqliteText()  # type: ignore[no-untyped-call]
 
     def column_expression(self, column: ColumnElement[datetime]) -> ColumnElement[datetime]:
-        """Return what is selected instead of a column, or of a function of it."""
+        """Return the expression that is selected instead of a column or a function of it."""
         return type_coerce(_AsText(column), self)
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError("a time without a time zone; give one in UTC")
+            raise ValueError("a time without a time zone: give one in UTC")
         value = value.astimezone(UTC)
         has_zone = dialect.name == "postgresql" or dialect.name in _like_postgresql
         return value if has_zone else value.replace(tzinfo=None)
@@ -199,7 +199,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def only_on(dialects: tuple[str, ...], *indexes: Index) -> None:
-    """Let indexes be there on these dialects only."""
+    """Create these indexes on these dialects only."""
 
     def is_wanted(_ddl: Any, index: Any, _bind: Any, *, dialect: Dialect, **_more: Any) -> bool:
         return is_on(index, dialect.name)
@@ -210,53 +210,57 @@ def only_on(dialects: tuple[str, ...], *indexes: Index) -> None:
 
 
 def is_on(index: Index, dialect: str) -> bool:
-    """Say whether an index belongs to a table on a dialect."""
+    """Return whether an index belongs to its table on a dialect."""
     dialects = index.info.get("dialects")
     return dialects is None or dialect in dialects or family_of(dialect) in dialects
 
 
 def register_like_postgresql(name: str, *, driver: str, async_driver: str) -> None:
-    """Let URLs name a database that takes PostgreSQL's SQL under a name of its own.
+    """Allow URLs of a database that accepts PostgreSQL's SQL under its own dialect name.
 
-    For dialects that others have made from SQLAlchemy's PostgreSQL dialect (CockroachDB's, say).
-    It gets PostgreSQL's statements, types and indexes, and is judged by the same SQLSTATEs. It has
-    to know advisory locks. Without NOTIFY relays look by themselves, and there are no partitions by
-    day. Whether it keeps what the promises rest on is for `testing.database_contract` to say.
+    For dialects that are derived from SQLAlchemy's PostgreSQL dialect (CockroachDB's, say). The
+    database gets PostgreSQL's statements, types and indexes, and its errors are read as
+    PostgreSQL's SQLSTATEs. It must have advisory locks. Without NOTIFY, relays search by
+    themselves. It has no partitions by day. Test it with `testing.database_contract`.
 
     Args:
-        name: what its URLs begin with: "cockroachdb".
+        name: the beginning of its URLs: "cockroachdb".
         driver: its driver for threads: "cockroachdb+psycopg".
         async_driver: its driver for asyncio.
 
     Raises:
-        UsageError: when the name is one that we know, or a driver is not the dialect's.
+        UsageError: the name is a database that is supported already, or a driver has another
+            dialect.
     """
     if name in _drivers and name not in _like_postgresql:
-        raise UsageError(f"{name!r} is a database that we know; its statements are its own")
+        raise UsageError(f"{name!r} is supported already, with its own statements")
     if not all(each.partition("+")[0] == name for each in (driver, async_driver)):
-        raise UsageError(f"{driver!r}, {async_driver!r}: no drivers of the dialect {name!r}")
+        raise UsageError(f"{driver!r}, {async_driver!r}: not drivers of the dialect {name!r}")
     _drivers[name] = Drivers(driver, async_driver)
     _like_postgresql.add(name)
 
 
 def drivers_of(dialect: str) -> Drivers | None:
-    """Return the drivers that we use for a dialect; None: it is none that we know."""
+    """Return the drivers that are used for a dialect; None: it is not supported."""
     return _drivers.get(dialect)
 
 
 def family_of(dialect: str) -> str:
-    """Return whose statements a dialect takes: "sqlite", "postgresql", "mysql"; else its name."""
+    """Return a dialect's family: "sqlite", "postgresql", "mysql"; otherwise its own name.
+
+    A family shares its SQL statements.
+    """
     if dialect in MYSQL:
         return "mysql"
     return "postgresql" if dialect in _like_postgresql else dialect
 
 
 def table_options(dialect: Dialect) -> dict[str, str]:
-    """Return what `CREATE TABLE` must say so that a table of ours is what it is elsewhere.
+    """Return options for `CREATE TABLE` that make our tables alike on all dialects.
 
-    On MySQL: transactions, and text that is compared letter for letter. Its usual collations take
-    "Orders" for "orders" and "é" for "e", its binary ones of old "a" for "a ": two messages would
-    be one. The collation that does neither has two names.
+    On MySQL: transactions, and an exact comparison of text. Its usual collations treat "Orders" as
+    "orders" and "é" as "e", its old binary ones "a" as "a ": two messages would be one. The
+    collation that compares exactly has one name in MySQL and another in MariaDB.
     """
     if dialect.name not in MYSQL:
         return {}
@@ -266,7 +270,7 @@ def table_options(dialect: Dialect) -> dict[str, str]:
 
 
 def let_tables_be_alike(metadata: MetaData) -> MetaData:
-    """Let the tables of `metadata` be created with `table_options`; return it."""
+    """Create the tables of `metadata` with `table_options`; return `metadata`."""
 
     @event.listens_for(metadata, "before_create")
     def _on_create(target: MetaData, connection: Connection, **_more: Any) -> None:
@@ -278,9 +282,9 @@ def let_tables_be_alike(metadata: MetaData) -> MetaData:
 
 
 def for_one_statement(engine: Engine) -> Engine:
-    """Return the engine for what needs no transaction: one round trip instead of three.
+    """Return the engine for statements that need no transaction: one round trip instead of three.
 
-    On PostgreSQL only: SQLite has no such trips, and MySQL would be told the mode each time.
+    On PostgreSQL only. SQLite has no round trips, and MySQL would set the mode each time.
     """
     if engine.dialect.name != "postgresql":
         return engine
@@ -288,10 +292,10 @@ def for_one_statement(engine: Engine) -> Engine:
 
 
 def is_among(column: ColumnElement[Any], parameter: str, dialect: str) -> ColumnElement[bool]:
-    """Say that the column is one of the values of a list parameter.
+    """Return the condition: the column is one of the values of a list parameter.
 
-    On PostgreSQL the list is one array, so that a statement has one text, and one prepared plan,
-    for any number of values.
+    On PostgreSQL the list is one array, so that any number of values has the same statement text
+    and one prepared plan.
     """
     if dialect == "postgresql":
         return column == any_(bindparam(parameter, type_=ARRAY(column.type)))
@@ -299,10 +303,10 @@ def is_among(column: ColumnElement[Any], parameter: str, dialect: str) -> Column
 
 
 def tells_no_time(message_id: ColumnElement[str]) -> ColumnElement[bool]:
-    """Say that an id is not one of ours: 32 upper-case digits that begin with its time, a UUIDv7.
+    """Return the condition: an id is not a UUIDv7 of ours (32 upper-case digits, time first).
 
-    Ours stand in the order of their time. The others have to be found among them, so partial
-    indexes hold these; literals throughout, or they would not be used.
+    Our ids sort by time. The others must be found separately, by partial indexes. The condition
+    uses literals only: otherwise those indexes would not be used.
     """
 
     def digit(place: int) -> ColumnElement[str]:
@@ -318,7 +322,7 @@ def tells_no_time(message_id: ColumnElement[str]) -> ColumnElement[bool]:
 
 
 def missing_table_text(name: str) -> str:
-    """Return what to tell somebody whose table is missing."""
+    """Return the error text for a missing table."""
     return (
         f"table {name} is missing: call mq.create_tables() "
         "or run reliable-mq create-tables MODULE:OBJECT (with Alembic: reliable-mq migrate)"
@@ -326,7 +330,7 @@ def missing_table_text(name: str) -> str:
 
 
 def is_missing_table(error: BaseException) -> bool:
-    """Say whether a statement failed because its table is not there."""
+    """Return whether a statement failed because its table is missing."""
     if not isinstance(error, DBAPIError):
         return False
     if sqlstate_of(error.orig) == _UNDEFINED_TABLE:
@@ -335,23 +339,23 @@ def is_missing_table(error: BaseException) -> bool:
 
 
 def mysql_code(error: DBAPIError) -> int | None:
-    """Return the number of an error of MySQL or of its driver; None: it is another database's."""
+    """Return the number of an error of MySQL or its driver; None: of another database."""
     return mysql_code_of(error.orig)
 
 
 def mysql_code_of(cause: BaseException | None) -> int | None:
-    """Return the same of an error as any driver of MySQL raises it."""
+    """Return the same for an error as any driver of MySQL raises it."""
     if cause is None or isinstance(cause, OSError) or hasattr(cause, "sqlite_errorcode"):
         return None
     code = cause.args[0] if cause.args else None
-    if not isinstance(code, int):  # MariaDB's own driver has its text there
+    if not isinstance(code, int):  # MariaDB's own driver has its text in this place
         code = getattr(cause, "errno", None)
     return code if isinstance(code, int) else None
 
 
 def sqlstate_of(cause: BaseException | None) -> str | None:
-    """Return the SQLSTATE of an error as any driver of PostgreSQL raises it; None: it has none."""
+    """Return the SQLSTATE of an error that any driver of PostgreSQL raised; None: it has none."""
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if state is None and cause is not None and cause.args and isinstance(cause.args[0], dict):
-        state = cause.args[0].get("C")  # pg8000 gives the fields of the server's message
+        state = cause.args[0].get("C")  # pg8000 passes the fields of the server's message
     return None if state is None else str(state)

@@ -1,4 +1,4 @@
-"""The URLs of databases: which ones we take, and what is wrong with the others."""
+"""The URLs of databases: which are supported, and what is wrong with the others."""
 
 import re
 from urllib.parse import parse_qsl, unquote
@@ -16,38 +16,38 @@ _IN_MEMORY = {("mode", "memory"), ("vfs", "memdb")}
 
 
 def checked_url(url: str) -> URL:
-    """Return the URL of a database that we know.
+    """Return the URL of a supported database.
 
     Raises:
-        ConfigurationError: when it is missing, malformed, names an impossible port, several hosts
-            in a way that SQLAlchemy would misread, or is of another kind. No password is shown.
+        ConfigurationError: the URL is missing or malformed, has an illegal port, has several hosts
+            that SQLAlchemy would misread, or is of another database. No password is shown.
     """
     if not url:
         raise ConfigurationError(
-            "no database is set: give database=… or RELIABLE_MQ_DATABASE, "
+            "no database is set: set database=… or RELIABLE_MQ_DATABASE, "
             "for example postgresql+psycopg://user@host/name or sqlite:///file.db"
         )
     try:
         parsed = whole_url(url)
     except NotAPlace as error:
-        raise ConfigurationError(f"the URL of the database does not read: {error}") from None
-    except ArgumentError:  # nothing is shown: it may hold a password
+        raise ConfigurationError(f"the URL of the database cannot be read: {error}") from None
+    except ArgumentError:  # do not show the text: it may contain a password
         raise ConfigurationError(
-            "what database= gives is no SQLAlchemy URL: one is written"
+            "database= is not an SQLAlchemy URL: write one like"
             " postgresql+psycopg://user@host/name or sqlite:///file.db"
         ) from None
     name = parsed.get_backend_name()
     known_drivers(name)
     if family_of(name) == "mysql" and not parsed.database:
         shown = parsed.render_as_string()
-        raise ConfigurationError(f"database={shown!r} names a server of MySQL, but no database")
+        raise ConfigurationError(f"database={shown!r} names a MySQL server, but no database")
     if name == "sqlite":
         _check_file_can_be(parsed)
     return parsed
 
 
 def _check_file_can_be(url: URL) -> None:
-    """Raise when a URL of SQLite names no plain file."""
+    """Check that a URL of SQLite names a plain file."""
     if url.drivername not in _SQLITE_DRIVERS:
         raise ConfigurationError(
             f"{url.drivername}:// is not supported: SQLite's own library is used, which reads no "
@@ -55,12 +55,12 @@ def _check_file_can_be(url: URL) -> None:
         )
     if _is_in_memory(url):
         raise ConfigurationError(
-            "an SQLite database in memory is gone with its connection; give a file"
+            "an SQLite database in memory is lost with its connection; use a file"
         )
 
 
 def _is_in_memory(url: URL) -> bool:
-    """Say whether a URL means a database in memory; SQLite lets one write that in many ways."""
+    """Return whether a URL means a database in memory; SQLite has many spellings for it."""
     file = url.database or ""
     options = [(name, each) for name, values in url.normalized_query.items() for each in values]
     if file.startswith("file:"):
@@ -72,10 +72,10 @@ def _is_in_memory(url: URL) -> bool:
 
 
 def known_drivers(name: str) -> Drivers:
-    """Return the drivers of a kind of database, by its name in a URL.
+    """Return the drivers of a database by its name in a URL.
 
     Raises:
-        ConfigurationError: when it is none that we know.
+        ConfigurationError: the database is not supported.
     """
     drivers = drivers_of(name)
     if drivers is None:

@@ -1,7 +1,7 @@
-"""Keeps what is known of the clocks in the database whose rows they date; see `watched_time`.
+"""Stores what is known about the clocks, in the database whose rows they date; see `watched_time`.
 
-Table `<prefix>watched_time` has one row. Who removes old rows writes it, once a minute; who judges
-by age only reads it.
+Table `<prefix>watched_time` has one row. The process that removes old rows writes it once a minute.
+Code that judges rows by age only reads it.
 """
 
 from sqlalchemy import (
@@ -22,7 +22,7 @@ _ONLY = 1
 
 
 def watched_time_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>watched_time`: one row, JSON: the last look, and how the clock jumped."""
+    """Return `<prefix>watched_time`: one row with JSON: the last look, and the clock's jumps."""
     name = f"{prefix}watched_time"
     if name in metadata.tables:
         return metadata.tables[name]
@@ -35,7 +35,7 @@ def watched_time_table(metadata: MetaData, prefix: str) -> Table:
 
 
 class SqlWatchedTime:
-    """What is known of the clocks of one database. Works in the caller's transaction."""
+    """The known facts about the clocks of one database. Works in the caller's transaction."""
 
     def __init__(self, table: Table) -> None:
         this = table.c.number == _ONLY
@@ -44,11 +44,11 @@ class SqlWatchedTime:
         self._update = update(table).where(this)
 
     def found(self, connection: Connection) -> WatchedTime | None:
-        """Return what is known; None: nobody has looked yet, or what stands there does not read."""
+        """Return what is known; None: there was no look yet, or the row cannot be read."""
         return read(connection.execute(self.find).scalar_one_or_none())
 
     def note(self, connection: Connection, known: WatchedTime) -> None:
-        """Write what is known. One process at a time may: who has the duty of removing."""
+        """Write what is known. Only the process with the duty of removing rows may call it."""
         value = {"known": text_of(known)}
         if connection.execute(self._update.values(value)).rowcount == 0:
             connection.execute(self._insert, {"number": _ONLY, **value})

@@ -1,7 +1,7 @@
-"""Lets a process that runs no relay say that it is alive, as others do; see `sql_processes`.
+"""Lets a process without a relay report that it is alive, as others do; see `sql_processes`.
 
-Receives the moments of commits; hands on a measurement that was made anyway, once a minute, in a
-thread that ends at once: who commits must not wait, and may hold the only lock or connection.
+Receives the moments of commits. Reports a clock measurement that was made anyway, once a minute, in
+a short-lived thread: a committing thread must not wait, and may hold the only lock or connection.
 """
 
 import threading
@@ -10,10 +10,10 @@ from reliable_mq.database.sql_clock import DatabaseClock
 
 
 class Presence:
-    """Tells of one database's clock. Invariant: one thread at a time tells.
+    """Reports one database's clock. Invariant: one thread at a time reports.
 
     Args:
-        clock: it was asked for the time by whoever committed.
+        clock: the clock; the committing thread has asked it for the time.
     """
 
     def __init__(self, clock: DatabaseClock) -> None:
@@ -21,7 +21,7 @@ class Presence:
         self._telling: threading.Thread | None = None
 
     def show(self) -> None:
-        """Say so when that was a minute ago, or never; never waits."""
+        """Report, if the last report is at least a minute ago; never waits."""
         if not self._clock.is_untold or (self._telling is not None and self._telling.is_alive()):
             return
         self._telling = threading.Thread(

@@ -1,9 +1,9 @@
-"""A circuit breaker, as a table. Pure: the caller brings the time and reports what happened.
+"""A circuit breaker, as a table. Pure: the caller passes the time and reports results.
 
     CLOSED    --failure--> OPEN        --time passes--> HALF_OPEN
     HALF_OPEN --success--> CLOSED      --failure------> OPEN, for longer
 
-While it is open nobody asks the thing that does not answer; after a wait one caller tries.
+While it is open, no caller uses the failing service. After a wait, one caller tries it.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ class Circuit(Enum):
 
     CLOSED = "closed"  # all pass
     OPEN = "open"  # none passes
-    HALF_OPEN = "half open"  # one is on its way to try; the others wait for what it finds
+    HALF_OPEN = "half open"  # one call tries; the others wait for its result
 
 
 class CircuitEvent(Enum):
-    """What moves the circuit."""
+    """The events that change the circuit."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -35,7 +35,7 @@ TRANSITIONS: Mapping[tuple[Circuit, CircuitEvent], Circuit] = {
     (Circuit.CLOSED, CircuitEvent.SUCCESS): Circuit.CLOSED,
     (Circuit.CLOSED, CircuitEvent.FAILURE): Circuit.OPEN,
     (Circuit.OPEN, CircuitEvent.TRY): Circuit.HALF_OPEN,
-    (Circuit.OPEN, CircuitEvent.FAILURE): Circuit.OPEN,  # was on its way before the circuit opened
+    (Circuit.OPEN, CircuitEvent.FAILURE): Circuit.OPEN,  # sent before the circuit opened
     (Circuit.OPEN, CircuitEvent.SUCCESS): Circuit.CLOSED,
     (Circuit.HALF_OPEN, CircuitEvent.SUCCESS): Circuit.CLOSED,
     (Circuit.HALF_OPEN, CircuitEvent.FAILURE): Circuit.OPEN,
@@ -45,12 +45,12 @@ DEFAULT_WAIT = wait_exponential(multiplier=0.5, max=15.0) + wait_random(0.0, 0.2
 
 
 class CircuitBreaker:
-    """Says whether a call may pass at `now` (seconds on any clock that does not go back).
+    """Decides whether a call may pass at `now` (seconds on any clock that is never set back).
 
-    Invariant: `open` has a time at which it ends, the other states have none.
+    Invariant: the state `open` has an end time, the other states have none.
 
     Args:
-        wait: how long the circuit stays open after the n-th failure in a row, one of tenacity's
+        wait: how long the circuit stays open after the n-th consecutive failure, one of tenacity's
             waits.
     """
 
@@ -61,7 +61,7 @@ class CircuitBreaker:
         self.state = Circuit.CLOSED
 
     def allows(self, now: float) -> bool:
-        """Say whether a call may be made; in an open circuit past its wait, exactly one may."""
+        """Return whether a call may be made; after an open circuit's wait, exactly one may."""
         if self.state is Circuit.OPEN and self._open_until is not None and now >= self._open_until:
             self._move(CircuitEvent.TRY)
             self._open_until = None
@@ -69,13 +69,13 @@ class CircuitBreaker:
         return self.state is Circuit.CLOSED
 
     def succeeded(self) -> None:
-        """Report that a call was answered."""
+        """Report that a call got an answer."""
         self._failures = 0
         self._open_until = None
         self._move(CircuitEvent.SUCCESS)
 
     def failed(self, now: float) -> None:
-        """Report that a call was not answered."""
+        """Report that a call got no answer."""
         was_open = self.state is Circuit.OPEN
         self._move(CircuitEvent.FAILURE)
         if was_open:  # the calls of one outage count once
@@ -92,6 +92,6 @@ class CircuitBreaker:
         return self._wait(state)
 
     def invariants(self) -> None:
-        """Check what the class promises of itself."""
+        """Check the invariant of the class."""
         if (self.state is Circuit.OPEN) != (self._open_until is not None):
-            raise InvariantBroken("an open circuit has a time at which it ends, no other has")
+            raise InvariantBroken("an open circuit has an end time, no other state has one")

@@ -1,7 +1,7 @@
-"""What two messages have in common that must have one effect: the business key. Pure.
+"""The business key: messages with the same key must have one effect. Pure.
 
-Receives a value out of a payload; hands on the text and the digest by which it is compared.
-Refuses what is no key, because a message whose key is unknown must not pass for another one.
+Receives a value from a payload. Returns its readable text, and the digest for comparisons. Refuses
+a value that cannot be a key: a message with an unknown key must not count as another one.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from reliable_mq.errors import KeyInvalid
 
 
 class BusinessKey(msgspec.Struct, frozen=True):
-    """A key as people read it (cut, printable), and the SHA-256 of all of it, by which it counts.
+    """The key in readable form (cut, printable), and the SHA-256 of the whole key.
 
-    The digest is compared, so neither its length nor a database's idea of upper and lower case,
-    trailing blanks or accents makes two keys one.
+    Only digests are compared. So long keys never become equal, nor do keys that a database treats
+    as equal (upper and lower case, trailing blanks, accents).
     """
 
     shown: str
@@ -32,8 +32,8 @@ def business_key(value: Any) -> BusinessKey:
     """Return the key of a value: a str, int, UUID, Decimal, date, Enum, or several in a tuple.
 
     Raises:
-        KeyInvalid: when it is None, empty, or of a type that two sides may write differently
-            (float, bool, bytes, a dict).
+        KeyInvalid: it is None, empty, or of a type that may be written in several ways (float,
+            bool, bytes, a dict).
     """
     text = _text(value)
     shown = "".join(char if char.isprintable() else " " for char in text[:SHOWN_LENGTH_MAX])
@@ -48,7 +48,7 @@ def _text(value: Any) -> str:
             raise KeyInvalid("the key is empty")
         return msgspec.json.encode([_text(each) for each in value]).decode()
     if isinstance(value, Decimal):
-        return f"{value.normalize():f}"  # 1.0 and 1.00 are one amount
+        return f"{value.normalize():f}"  # 1.0 and 1.00 are the same amount
     if isinstance(value, str | UUID | date) or (
         isinstance(value, int) and not isinstance(value, bool)
     ):
@@ -58,4 +58,4 @@ def _text(value: Any) -> str:
         return text
     if value is None:
         raise KeyInvalid("the key is None")
-    raise KeyInvalid(f"a key is no {type(value).__name__}: {value!r:.80}")
+    raise KeyInvalid(f"a {type(value).__name__} cannot be a key: {value!r:.80}")

@@ -1,12 +1,13 @@
-"""The consumer's protocol, as tables. Pure: it knows neither Redis nor the database.
+"""The consumer's protocol, as tables. Pure: knows neither Redis nor the database.
 
 A *claim* is the right of one owner, named by a token, to run the handler for one (consumer group,
-message). It lives twice: as a lease in Redis, which makes it cheap, and as a row of the consume
-log, which decides. Redis may be lost, flushed or cut off at any moment, and it may remember what
-the database has lost; the tables below say what happens then. The rule behind them all: a message
-is acknowledged only where a row says CONSUMED now. That row was committed together with the effect.
-We take back only a row that a handler's own COMMIT committed before its effect was whole. A
-restored backup, or a fail-over that loses commits, takes back both the row and the effect.
+message). It exists twice: as a lease in Redis, which makes it cheap, and as a row of the consume
+log, which decides. Redis may be lost, flushed or cut off at any moment. It may also remember what
+the database has lost. The tables below say what happens then. One rule is behind them all: a
+message is acknowledged only if its row says CONSUMED now. That row was committed together with the
+effect. We take back only a row that a handler's own COMMIT committed before its effect was
+complete. A restored backup, or a failover that loses commits, takes back both the row and the
+effect.
 
 Life of the row (the columns `state`, `owner`, `lease_until`):
 
@@ -14,13 +15,13 @@ Life of the row (the columns `state`, `owner`, `lease_until`):
     ABSENT   --receive--> RUNNING --consume--> CONSUMED the two-step form
     RUNNING  --fail-----> FAILED  --receive--> RUNNING  the next attempt
     RUNNING  --release--> FAILED                        the same attempt again: it did not count
-    RUNNING  --expire---> IN_DOUBT --receive--> RUNNING somebody died; another takes over
-    RUNNING  --renew----> RUNNING                       the handler still runs
+    RUNNING  --expire---> IN_DOUBT --receive--> RUNNING the owner died; another takes over
+    RUNNING  --renew----> RUNNING                       the handler is still running
     CONSUMED --take back-> ABSENT                       a handler's COMMIT came before its end
 
-FAILED and IN_DOUBT differ in what is known: a failed attempt ended, a doubtful one may have done
-anything outside the database (promise P5). That it may have is not forgotten by a later attempt
-that fails, or by one that did not count: the column `in_doubt` stays.
+FAILED and IN_DOUBT differ in what is known: a failed attempt ended, a doubtful one may have had any
+effect outside the database (promise P5). Later attempts that fail or do not count keep this doubt
+in the column `in_doubt`.
 """
 
 from collections.abc import Mapping
@@ -33,11 +34,11 @@ from reliable_mq.transitions import after
 
 
 class RowState(Enum):
-    """What a consume-log row says at one moment; the first three are told apart by owner, lease."""
+    """The state of a consume-log row at one moment. RUNNING to FAILED differ by owner and lease."""
 
     ABSENT = "absent"
-    RUNNING = "running"  # RECEIVED, an owner, its lease lies ahead
-    IN_DOUBT = "in doubt"  # RECEIVED, an owner, its lease has passed
+    RUNNING = "running"  # RECEIVED, has an owner, its lease has not expired
+    IN_DOUBT = "in doubt"  # RECEIVED, has an owner, its lease has expired
     FAILED = "failed"  # RECEIVED, no owner
     CONSUMED = "consumed"
 
@@ -47,10 +48,10 @@ class RowEvent(Enum):
 
     RECEIVE = "receive"  # an owner begins an attempt, committed before the handler runs
     CONSUME = "consume"  # committed with the effect
-    FAIL = "fail"  # the attempt ended without an effect, and we know
-    RELEASE = "release"  # the same, but it was nobody's fault: the attempt is taken back
-    RENEW = "renew"  # the handler still runs: its lease ends later
-    EXPIRE = "expire"  # the lease passed
+    FAIL = "fail"  # the attempt ended without an effect, and this is known
+    RELEASE = "release"  # the same, but the message was not at fault: the attempt does not count
+    RENEW = "renew"  # the handler is still running: its lease is extended
+    EXPIRE = "expire"  # the lease expired
     TAKE_BACK = "take back"  # its own attempt found that the handler had committed it too early
 
 
@@ -64,7 +65,7 @@ ROW_TRANSITIONS: Mapping[tuple[RowState, RowEvent], RowState] = {
     (RowState.RUNNING, RowEvent.RENEW): RowState.RUNNING,
     (RowState.RUNNING, RowEvent.EXPIRE): RowState.IN_DOUBT,
     (RowState.IN_DOUBT, RowEvent.RECEIVE): RowState.RUNNING,
-    # Late but ours: the lease passed, nobody took over, the token still matches.
+    # Late but ours: the lease expired, nobody took over, the token still matches.
     (RowState.IN_DOUBT, RowEvent.CONSUME): RowState.CONSUMED,
     (RowState.IN_DOUBT, RowEvent.FAIL): RowState.FAILED,
     (RowState.IN_DOUBT, RowEvent.RELEASE): RowState.FAILED,
@@ -79,13 +80,13 @@ def next_row(row: RowState, event: RowEvent) -> RowState:
     """Return the row after `event`.
 
     Raises:
-        UsageError: when the event is illegal for this row; nothing has changed then.
+        UsageError: the event is illegal for this row; nothing has changed.
     """
     return after(ROW_TRANSITIONS, row, event, f"a consume log that is {row.value}")
 
 
 def row_of(state: int | None, owner: str | None, lease_until: float | None, now: float) -> RowState:
-    """Return what the columns of a row say at `now`; `state` None means that there is no row."""
+    """Return the state of a row's columns at `now`; `state` None means that there is no row."""
     if state is None:
         return RowState.ABSENT
     if state == LogState.CONSUMED:
@@ -96,12 +97,12 @@ def row_of(state: int | None, owner: str | None, lease_until: float | None, now:
 
 
 class LeaseAnswer(Enum):
-    """What Redis answered to a claim; the first four are the words of `claim.lua`."""
+    """Redis's answer to a claim; the first four are the words of `claim.lua`."""
 
-    DONE = "done"  # consumed, as Redis remembers it
-    HELD = "held"  # another owner's lease lies ahead
-    FIRST = "first"  # ours, and no attempt before it is known
-    AGAIN = "again"  # ours, after an attempt that failed or vanished
+    DONE = "done"  # consumed, as Redis remembers
+    HELD = "held"  # another owner has a lease that has not expired
+    FIRST = "first"  # ours, and no earlier attempt is known
+    AGAIN = "again"  # ours, after an attempt that failed or whose owner vanished
     UNREACHABLE = "unreachable"  # no answer: the database decides alone
 
 
@@ -109,13 +110,13 @@ class ClaimStep(Enum):
     """What to do with a delivery."""
 
     ACKNOWLEDGE = "acknowledge"  # a suppressed duplicate
-    LOOK = "look"  # Redis says that it is done: the row is asked
-    LATER = "later"  # somebody else is at it; not an attempt
-    ONE_COMMIT = "one commit"  # CONSUMED and the effect together; no row is there yet
+    LOOK = "look"  # Redis says "done": read the row
+    LATER = "later"  # another owner is handling it; not an attempt
+    ONE_COMMIT = "one commit"  # CONSUMED and the effect together; there is no row yet
     RECEIVE_FIRST = "receive first"  # commit RECEIVED with the attempt, then the effect
-    SINGLY = "singly"  # it may have killed its process: receive it first, and no other with it
-    ALONE = "alone"  # so it may, and this is its last attempt: when no other runs in the process
-    GIVE_UP = "give up"  # attempts used up: dead letter, unless the row knows of fewer
+    SINGLY = "singly"  # it may have killed its process: receive it first, without other messages
+    ALONE = "alone"  # the same on its last attempt: run it while no other runs in the process
+    GIVE_UP = "give up"  # attempts used up: dead letter, unless the row counts fewer
 
 
 STEP_OF_LEASE: Mapping[LeaseAnswer, ClaimStep] = {
@@ -126,7 +127,7 @@ STEP_OF_LEASE: Mapping[LeaseAnswer, ClaimStep] = {
     LeaseAnswer.UNREACHABLE: ClaimStep.RECEIVE_FIRST,
 }
 
-# What is found where our own row should have gone.
+# The step for each row that is found when our own row could not be inserted.
 STEP_OF_ROW: Mapping[RowState, ClaimStep] = {
     RowState.CONSUMED: ClaimStep.ACKNOWLEDGE,
     RowState.RUNNING: ClaimStep.LATER,
@@ -138,8 +139,8 @@ STEP_OF_ROW: Mapping[RowState, ClaimStep] = {
 class Claim(msgspec.Struct, frozen=True):
     """Redis's answer for one message.
 
-    `attempt` counts this attempt (0 when Redis does not know); `in_doubt` says that the attempt
-    before it began and was never heard of again; `wait`: what is left of another's lease, seconds.
+    `attempt` counts this attempt (0: Redis does not know); `in_doubt`: an earlier attempt began,
+    and its end is unknown; `wait`: the rest of another owner's lease, in seconds.
     """
 
     lease: LeaseAnswer
@@ -156,15 +157,15 @@ def first_step(
 ) -> ClaimStep:
     """Decide what follows a claim.
 
-    Redis's "done" is never believed without the row. A database that failed over without its last
+    Redis's "done" is never trusted without the row. A database that failed over without its last
     commits, or was restored from a backup, has neither row nor effect; Redis still remembers both.
-    Then the row counts the attempts, because Redis knows none of them.
+    In that case the row counts the attempts, because Redis knows none of them.
 
     Args:
         claim: Redis's answer.
         attempts_max: attempts after which a message is given up.
-        log_receipt: take the two-step form always, as handlers with external effects need it.
-        is_consumed: the row was asked and says CONSUMED; looked at only where Redis says "done".
+        log_receipt: always use the two-step form; handlers with external effects need it.
+        is_consumed: the row says CONSUMED; used only if Redis says "done".
     """
     step = STEP_OF_LEASE[claim.lease]
     if step is ClaimStep.LOOK:
@@ -177,16 +178,16 @@ def first_step(
 
 
 def attempt_claimed(claim: Claim, attempts_max: int) -> int:
-    """Return the number of the attempt that a claim allows, before its row is asked.
+    """Return the number of the attempt that a claim allows, before its row is read.
 
-    Redis counts a claim before anybody knows whether the handler will be called, so its count may
-    be used up while the row has one attempt left: then this is the last one, and the row says when
-    that was made. Only where there is but one attempt no row tells of it: it is used up by a claim.
+    Redis counts a claim before it is known whether the handler will be called. So its count may be
+    used up while the row has one attempt left. Then this attempt is the last one, and the row says
+    when it was made. If only one attempt is allowed, no row records it: a claim uses it up.
     """
     return min(max(claim.attempt, 1), max(attempts_max, 2))
 
 
 def attempt_after(row: RowState, row_attempt: int, redis_attempt: int) -> int:
-    """Return the number of the attempt that begins now; it never falls, whoever lost its memory."""
+    """Return the number of the attempt that begins now; it never falls, even if a side forgets."""
     seen = 0 if row is RowState.ABSENT else row_attempt
     return max(seen + 1, redis_attempt)

@@ -1,8 +1,8 @@
-"""The keys of idempotent calls that the caller is inside of: with one of them it waits for itself.
+"""The keys of the idempotent calls that are running around a call: it must not use one of them.
 
-Receives a call before it is made. Refuses it where a call around it has its key: a second
-connection would wait for the first one's commit, which comes after it, and no database sees that
-as a deadlock.
+Checks a call before it is made. Refuses a call if a call around it has the same key. A second
+connection would wait for the first one's commit, which comes later. No database detects that as a
+deadlock.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from reliable_mq.idempotency.sql_calls import KeyedCall
 
 
 class _Held:
-    """The key of one running call, and the one around it. A task may outlive the call it is of."""
+    """The key of one running call, and the call around it. A task may outlive its call."""
 
     is_running = True
 
@@ -24,7 +24,7 @@ class _Held:
 
 
 def _running(held: _Held | None) -> _Held | None:
-    """Return a call or, when it has ended, the next one around it that has not."""
+    """Return a call if it is running; otherwise the next running call around it."""
     while held is not None and not held.is_running:
         held = held.outer
     return held
@@ -35,14 +35,14 @@ _innermost: ContextVar[_Held | None] = ContextVar("reliable_mq_held_keys", defau
 
 @contextmanager
 def holding(book: object, call: KeyedCall) -> Iterator[None]:
-    """Hold the key of a call while the block runs, for this thread or task and what it starts.
+    """Hold the key of a call while the block runs, for this thread or task and tasks it starts.
 
     Args:
-        book: whose table the key is in.
+        book: the object whose table has the key.
         call: the call.
 
     Raises:
-        UsageError: when a call that this one is made in has the key.
+        UsageError: a call around this one has the same key.
     """
     ours = _Held(book, call, _running(_innermost.get()))
     around = ours.outer
@@ -50,10 +50,10 @@ def holding(book: object, call: KeyedCall) -> Iterator[None]:
         if around.name == ours.name:
             raise UsageError(
                 f"a call of {call.scope} with key {call.shown!r} calls {call.scope} with the same "
-                "key, and would wait for its own end: call the undecorated code, or give another "
+                "key, and would wait for its own end: call the undecorated code, or use another "
                 "key or scope"
             )
-        # Ended ones are let go: else a task that each time starts the next one keeps them all.
+        # Drop ended calls: otherwise tasks that start the next one keep them all in memory.
         around.outer = _running(around.outer)
         around = around.outer
     before = _innermost.set(ours)

@@ -1,8 +1,8 @@
-"""How a message's business key is read. Receives what `idempotent_by=` says; hands on a function.
+"""Reads a message's business key. Receives the value of `idempotent_by=`; returns a function.
 
-idempotent_by="order_id"                  a field of the payload, or "order.id" of one inside it
-idempotent_by=lambda order: order.id      of the payload
-def by_key(message: ReceivedMessage)      of the message, when it is annotated so
+idempotent_by="order_id"                  a field of the payload, or "order.id" for a nested one
+idempotent_by=lambda order: order.id      a function of the payload
+def by_key(message: ReceivedMessage)      a function of the message, if it is annotated so
 """
 
 import inspect
@@ -17,8 +17,8 @@ from reliable_mq.message import ReceivedMessage
 class KeyReader(NamedTuple):
     """Reads the key of each message of a consumer.
 
-    `read`: (payload, message) -> its key; raises KeyInvalid. `needs_payload`: also where the
-    handler does not ask for it.
+    `read`: (payload, message) -> its key; raises KeyInvalid. `needs_payload`: the key needs the
+    payload, even if the handler does not ask for it.
     """
 
     read: Callable[[Any, ReceivedMessage], BusinessKey]
@@ -29,17 +29,17 @@ KeySource = str | Callable[[Any], object]
 
 
 def key_reader_of(source: KeySource, consumer: str) -> KeyReader:
-    """Return what reads the business key of each message of a consumer.
+    """Return the reader of the business key of each message of a consumer.
 
     Raises:
-        UsageError: when `source` names no field, or is no function of one argument.
+        UsageError: `source` is not a field's name, or not a function of one argument.
     """
     if isinstance(source, str):
         return _field(source, consumer)
     if not callable(source):
-        raise UsageError(f"{consumer}: idempotent_by={source!r} is no field's name and no function")
+        raise UsageError(f"{consumer}: idempotent_by={source!r} is not a field's name or function")
     if inspect.iscoroutinefunction(source):
-        raise UsageError(f"{consumer}: idempotent_by is an async def; a key is read from memory")
+        raise UsageError(f"{consumer}: idempotent_by is an async def; it must be a plain def")
     takes_message = _takes_message(source, consumer)
 
     def read(payload: Any, message: ReceivedMessage) -> BusinessKey:
@@ -47,7 +47,7 @@ def key_reader_of(source: KeySource, consumer: str) -> KeyReader:
             value = source(message if takes_message else payload)
         except KeyInvalid:
             raise
-        except Exception as error:  # of the payload's making: the next attempt would fail as well
+        except Exception as error:  # the payload causes it: the next attempt would fail as well
             raise KeyInvalid(f"idempotent_by: {words_of(error)}") from error
         return business_key(value)
 
@@ -57,7 +57,7 @@ def key_reader_of(source: KeySource, consumer: str) -> KeyReader:
 def _field(path: str, consumer: str) -> KeyReader:
     names = path.split(".")
     if not all(name.strip() for name in names):
-        raise UsageError(f"{consumer}: idempotent_by={path!r} names no field")
+        raise UsageError(f"{consumer}: idempotent_by={path!r} is not a field's name")
 
     def read(payload: Any, _message: ReceivedMessage) -> BusinessKey:
         value = payload
@@ -72,7 +72,7 @@ def field_of(value: Any, name: str) -> Any:
     """Return the item or attribute `name` of a value.
 
     Raises:
-        KeyInvalid: when it has none.
+        KeyInvalid: the value has no such item or attribute.
     """
     if isinstance(value, Mapping):
         if name in value:

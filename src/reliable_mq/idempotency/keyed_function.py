@@ -1,7 +1,7 @@
-"""A function that is called once for each key: how its key, arguments and result are read. Values.
+"""A function that is called once for each key: reads its key, arguments and result. Values only.
 
-Receives what `@mq.idempotent(…)` says and the arguments of a call. Hands on the call as the table
-knows it, and the result as bytes and back. Refuses to know the database.
+Receives the options of `@mq.idempotent(…)` and the arguments of a call. Returns the call in the
+table's form, and encodes and decodes the result. Does not know the database.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ Source = str | Callable[..., object]
 
 
 class IdempotentCall(msgspec.Struct, frozen=True):
-    """What a function may be told of the call it runs in, in a parameter annotated so.
+    """Facts about the running call, for a parameter of the function with this annotation.
 
-    `key` as people read it; `attempt` from 1; `in_doubt`: an attempt before this one began, and
-    nobody knows whether it finished (promise P5).
+    `key` in readable form; `attempt` from 1; `in_doubt`: an earlier attempt began, and it is
+    unknown whether it finished (promise P5).
     """
 
     key: str
@@ -44,10 +44,10 @@ class IdempotentCall(msgspec.Struct, frozen=True):
 
 
 class RequestedCall(NamedTuple):
-    """One call as its caller makes it.
+    """One call as its caller made it.
 
-    `call`: as the table knows it; `key`: as people read it; `arguments`: by the names of
-    parameters, without what is filled here; `session`: the caller's own, if one was given.
+    `call`: in the table's form; `key`: in readable form; `arguments`: by parameter name, without
+    the parameters that this library fills; `session`: the caller's own, if one was passed.
     """
 
     call: KeyedCall
@@ -61,13 +61,13 @@ class KeyedFunction:
 
     Args:
         function: a `def` or `async def`.
-        key: where the key is found.
-        scope: the name within which keys are unique; empty: the function's own.
-        compare: what must be the same when a key is used again.
-        window: seconds for which a result is remembered.
+        key: where to find the key.
+        scope: the name within which keys are unique; empty: the function's own name.
+        compare: the arguments that must be the same when a key is used again.
+        window: seconds that a result is kept.
 
     Raises:
-        UsageError: when one of these cannot work.
+        UsageError: one of these cannot work.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KeyedFunction:
         window: float,
     ) -> None:
         if not callable(function):
-            raise UsageError(f"a def or an async def is decorated, not {function!r:.100}")
+            raise UsageError(f"decorate a def or an async def, not {function!r:.100}")
         self.name = getattr(function, "__qualname__", repr(function))
         check_value(f"{self.name}: scope", scope, str)
         self.function = function
@@ -88,13 +88,13 @@ class KeyedFunction:
         self.scope = scope or f"{function.__module__}.{self.name}"
         self.window = window
         if len(self.scope) > SCOPE_LENGTH_MAX or not self.scope.isprintable():
-            raise UsageError(f"{self.name}: scope {self.scope!r} is no name of 1..127 characters")
+            raise UsageError(f"{self.name}: scope {self.scope!r} must have 1..127 characters")
         if not 0 < window <= SECONDS_MAX:
             raise UsageError(
                 f"{self.name}: window={window}: it must be positive, a hundred years at most"
             )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise UsageError(f"{self.name}: it yields; what it returns cannot be stored")
+            raise UsageError(f"{self.name}: it yields; a generator's result cannot be stored")
         try:
             hints = get_type_hints(function)
         except NameError as error:
@@ -105,7 +105,7 @@ class KeyedFunction:
         self._place = self._place_of_session(given)
         self._refuse_wrong_session(hints)
         filled = {self.session, self.told}
-        #: what callers see: without the parameters that are filled here
+        #: the signature for callers: without the parameters that this library fills
         self.signature = given.replace(
             parameters=[each for each in given.parameters.values() if each.name not in filled]
         )
@@ -116,12 +116,12 @@ class KeyedFunction:
         self._result = self._adapter(hints.get("return", Any))
 
     def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any], token: str) -> RequestedCall:
-        """Return the call that these arguments make.
+        """Return the call with these arguments.
 
         Raises:
-            KeyInvalid: when there is no key among them.
-            TypeError: when they do not fit the function.
-            UsageError: when what is given as its session is none.
+            KeyInvalid: there is no key among them.
+            TypeError: they do not fit the function.
+            UsageError: the session argument is not a session.
         """
         session, args, kwargs = self._taken_out(args, kwargs)
         try:
@@ -129,7 +129,7 @@ class KeyedFunction:
         except TypeError as error:
             if self.session is not None and any(map(_is_session, args)):
                 raise UsageError(
-                    f"{self.name}: {error}; give the session by its name, {self.session}=…"
+                    f"{self.name}: {error}; pass the session by its name, {self.session}=…"
                 ) from error
             raise
         bound.apply_defaults()
@@ -145,7 +145,7 @@ class KeyedFunction:
     def _taken_out(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """Return the session that a caller gave, by name or place, and the other arguments."""
+        """Return the session that a caller passed, by name or position, and the other arguments."""
         if self.session is None:
             return None, args, kwargs
         place = self._place
@@ -157,16 +157,16 @@ class KeyedFunction:
         else:
             return None, args, kwargs
         if isinstance(session, scoped_session | async_scoped_session):
-            session = session()  # the one of this thread or task
+            session = session()  # the session of this thread or task
         wanted = AsyncSession if self.is_async else Session
         if session is not None and not isinstance(session, wanted):
             raise UsageError(
-                f"{self.name}: {self.session}={session!r:.100} is no {wanted.__name__}"
+                f"{self.name}: {self.session}={session!r:.100} is not of type {wanted.__name__}"
             )
         return session, args, kwargs
 
     def run(self, asked: RequestedCall, session: Any, found: CallFound) -> Any:
-        """Call the function with what was asked and what is filled here; return what it returns."""
+        """Call the function with the caller's arguments and the filled ones; return its result."""
         arguments = dict(asked.arguments)
         if self.session is not None:
             arguments[self.session] = session
@@ -176,10 +176,10 @@ class KeyedFunction:
         return self.function(*bound.args, **bound.kwargs)
 
     def encode(self, result: Any) -> bytes:
-        """Return a result as it is stored.
+        """Return a result in the form that is stored.
 
         Raises:
-            UsageError: when it cannot be, or is over 1 MiB.
+            UsageError: it cannot be stored, or is over 1 MiB.
         """
         try:
             stored = self._result.dump_json(result, warnings="error")
@@ -187,65 +187,65 @@ class KeyedFunction:
             raise UsageError(f"{self.name}: its result cannot be stored: {error}") from error
         if b"null" in stored and _has_lost_number(result, stored):
             raise UsageError(
-                f"{self.name}: its result cannot be stored: JSON knows no NaN and no infinity"
+                f"{self.name}: its result cannot be stored: JSON has no NaN and no infinity"
             )
-        if b"NaN" in stored or b"Infinity" in stored:  # as a Decimal is written that reads none
+        if b"NaN" in stored or b"Infinity" in stored:  # a Decimal writes these but cannot read them
             try:
                 self._read(stored)
             except ValidationError as error:
                 raise UsageError(
-                    f"{self.name}: its result cannot be stored, it would not read: {error}"
+                    f"{self.name}: its result cannot be stored, it could not be read: {error}"
                 ) from error
         if len(stored) > RESULT_SIZE_MAX:
             raise UsageError(f"{self.name}: its result has {len(stored)} bytes, 1 MiB is the most")
         return stored
 
     def decode(self, stored: bytes | None) -> Any:
-        """Return a result that was stored.
+        """Return a stored result.
 
         Raises:
-            UsageError: when there is none, or it is none of today's type.
+            UsageError: there is none, or it does not have the function's result type any more.
         """
         if stored is None:
             raise UsageError(f"{self.name}: the result of this call could not be stored")
         try:
             return self._read(stored)
         except ValidationError as error:
-            raise UsageError(f"{self.name}: a stored result does not read: {error}") from error
+            raise UsageError(f"{self.name}: a stored result cannot be read: {error}") from error
 
     def _read(self, stored: bytes) -> Any:
         return self._result.validate_json(stored, by_alias=True, by_name=True)
 
     def refuse(self, found: CallFound, call: KeyedCall) -> None:
-        """Raise when a call is not to be made now.
+        """Refuse a call that must not be made now.
 
         Raises:
-            CallRunning: another one with its key is at it.
-            KeyReused: the key stands for other arguments.
+            CallRunning: another call with its key is running.
+            KeyReused: the key belongs to other arguments.
         """
         if found.answer is CallDecision.RUNNING:
             wait = max(found.wait, AGAIN_SECONDS)
-            raise CallRunning(f"a call of {self.scope} with key {call.shown!r} runs", wait)
+            raise CallRunning(f"a call of {self.scope} with key {call.shown!r} is running", wait)
         if found.answer is CallDecision.REUSED:
-            raise KeyReused(f"key {call.shown!r} of {self.scope} stands for other arguments")
+            raise KeyReused(f"key {call.shown!r} of {self.scope} belongs to other arguments")
 
     def _filled(
         self, signature: inspect.Signature, hints: Mapping[str, Any], wanted: Any
     ) -> str | None:
-        """Return the one parameter of a type."""
+        """Return the name of the only parameter of a type; None: there is none."""
         names = [
             name
             for name in signature.parameters
             if isinstance(hints.get(name), type) and issubclass(hints[name], wanted)
         ]
         if len(names) > 1:
-            raise UsageError(f"{self.name}: {names[0]!r} and {names[1]!r} would get the same")
+            raise UsageError(f"{self.name}: {names[0]!r} and {names[1]!r} have the same type")
         if names and signature.parameters[names[0]].kind is inspect.Parameter.POSITIONAL_ONLY:
             raise UsageError(f"{self.name}: {names[0]!r} must not be positional-only")
         return names[0] if names else None
 
     def _place_of_session(self, given: inspect.Signature) -> int | None:
-        """Return at which place callers may give the session; None: by its name only."""
+        """Return at which position callers may pass the session; None: only by its name."""
         if self.session is None:
             return None
         if given.parameters[self.session].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
@@ -265,11 +265,11 @@ class KeyedFunction:
         if callable(source):
             return lambda bound: source(*bound.args, **bound.kwargs)
         if not isinstance(source, str):
-            raise UsageError(f"{self.name}: {what}={source!r} is no parameter and no function")
+            raise UsageError(f"{self.name}: {what}={source!r} is not a parameter or a function")
         first, *fields = source.split(".")
         if first not in self.signature.parameters or not all(fields):
             known = ", ".join(self.signature.parameters)
-            raise UsageError(f"{self.name}: {what}={source!r} is none of its parameters: {known}")
+            raise UsageError(f"{self.name}: {what}={source!r} is not a parameter; use {known}")
 
         def read(bound: inspect.BoundArguments) -> object:
             value = bound.arguments[first]
@@ -288,13 +288,13 @@ class KeyedFunction:
             return TypeAdapter(wanted)
         except PydanticSchemaGenerationError as error:
             raise UsageError(
-                f"{self.name}: no result of type {wanted!r} can be stored; annotate what it "
-                "returns with a pydantic model, a dataclass, or what JSON knows"
+                f"{self.name}: a result of type {wanted!r} cannot be stored; annotate the result "
+                "as a pydantic model, a dataclass, or a type of JSON"
             ) from error
 
 
 def _has_lost_number(result: Any, stored: bytes) -> bool:
-    """Say whether a null was stored where the result has a number that JSON does not know."""
+    """Return whether JSON null was stored in place of a number that JSON cannot represent."""
 
     def differs(value: Any, written: Any) -> bool:
         if isinstance(value, float):

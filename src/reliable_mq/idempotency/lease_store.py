@@ -1,9 +1,8 @@
-"""What the consumer's protocol asks of the place where leases lie: Redis, or somebody else's.
+"""The store of leases that the consumer's protocol needs: Redis, or an application's own.
 
-Whatever it forgets costs time, never an effect: the consume log decides. It is asked also where the
-store says "done", because the store may remember what the database has lost. A store must not
-invent leases, though:
-`reliable_mq.testing.contracts.LeaseStoreContract` holds what that means.
+If it forgets, that costs time, never an effect: the consume log decides. The log is read even if
+the store says "done", because the store may remember what the database has lost. A store must not
+invent leases, though: `reliable_mq.testing.contracts.LeaseStoreContract` tests these rules.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Literal, Protocol, runtime_checkable
 from reliable_mq.idempotency.claim import Claim
 
 Fate = Literal["done", "fail", "back"]
-"""What became of a claim: its row says CONSUMED; its failure is in the consume log; it was not an
+"""The end of a claim: its row says CONSUMED; its failure is in the consume log; it was not an
 attempt at all."""
 
 
@@ -21,22 +20,22 @@ class LeaseStore(Protocol):
     """Leases on keys, one per (consumer group, message). Belongs to one event loop."""
 
     async def claim(self, claims: Sequence[tuple[str, str]], lease: float) -> list[Claim]:
-        """Claim each (key, token) for `lease` seconds and return the answers in order.
+        """Claim each (key, token) for `lease` seconds; return the answers in order.
 
-        Never raises because the store is away: the answers are `UNREACHABLE` then. The attempt is
-        counted here, before the handler runs, and outlives the lease of an owner that vanished.
-        The same token may ask again and gets the same attempt.
+        Never raises because the store is away: then the answers are `UNREACHABLE`. The store counts
+        the attempt before the handler runs. The count outlives the lease of a vanished owner. If
+        the same token asks again, it gets the same attempt.
         """
         ...
 
     def settle(self, key: str, token: str, fate: Fate) -> None:
-        """Tell what became of a claim, soon; only "done" counts from a token that lost it."""
+        """Report the end of a claim, soon. From a token that lost the claim, only "done" counts."""
         ...
 
     def renew(self, key: str, token: str, lease: float) -> None:
-        """Let a claim hold for `lease` seconds from now, soon, if the token still has it."""
+        """Extend a claim to `lease` seconds from now, soon, if the token still has it."""
         ...
 
     async def close(self) -> None:
-        """Write what is still to be written and let go of everything."""
+        """Write the remaining ends and release all resources."""
         ...

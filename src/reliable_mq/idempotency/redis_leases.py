@@ -1,9 +1,9 @@
-"""Leases in Redis. Receives claims and their ends; hands on what Redis says of them.
+"""Leases in Redis. Receives claims and their ends; returns Redis's answers.
 
-Everything that is asked for while a call is on its way leaves together with the next call: claims
-of concurrent deliveries and the "done" of finished ones share one round trip. When Redis does not
-answer, a claim is `UNREACHABLE` at once (circuit breaker) and the database decides alone; an end
-that cannot be written is dropped, because a lease passes by itself and the row says the rest.
+Requests that arrive during a round trip share the next one: claims of concurrent deliveries, and
+the "done" of finished ones. If Redis does not answer, a claim is `UNREACHABLE` at once (circuit
+breaker), and the database decides alone. An end that cannot be written is dropped: the lease
+expires by itself, and the row says the rest.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from reliable_mq.settings import Settings
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.01
-"""How long an end waits for a claim to travel with."""
+"""How long an end waits for a claim to share its round trip, in seconds."""
 
 
 class _Asked(NamedTuple):
@@ -43,7 +43,7 @@ class _Ended(NamedTuple):
 
 
 def redis_leases(settings: Settings) -> "RedisLeases | None":
-    """Return the leases in the application's Redis, on the running loop; None when it has none."""
+    """Return the leases in the application's Redis, on the running loop; None: it has no Redis."""
     if not settings.redis:
         return None
     return RedisLeases(
@@ -61,17 +61,17 @@ def key_of(group: str, message_id: str) -> str:
 class RedisLeases:
     """Claims and their ends, many per round trip. Belongs to one event loop.
 
-    Invariant: at most one round trip is on its way; what is asked meanwhile waits for the next.
+    Invariant: at most one round trip is in flight; later requests wait for the next one.
 
     Args:
         url: `redis://host:port/db`, `rediss://…`, `unix://…`, `redis+sentinel://…` or
             `redis+cluster://…`, see `redis_servers`.
-        duplicate_window: seconds for which "done" is remembered. Only speed depends on it. A lease
-            is no longer than this.
-        timeout: seconds after which Redis counts as unreachable.
+        duplicate_window: seconds that "done" is kept. It only affects speed. A lease is no longer
+            than this.
+        timeout: seconds after which Redis counts as unreachable. Default 1.
 
     Raises:
-        ConfigurationError: when the URL is none.
+        ConfigurationError: the URL is not a Redis URL.
     """
 
     def __init__(self, url: str, *, duplicate_window: float, timeout: float = 1.0) -> None:
@@ -88,11 +88,11 @@ class RedisLeases:
         self._are_loaded = False
 
     async def claim(self, claims: Sequence[tuple[str, str]], lease: float) -> list[Claim]:
-        """Claim each (key, token) and return Redis's answers in order; never raises for Redis.
+        """Claim each (key, token); return Redis's answers in order. Never raises errors of Redis.
 
         Args:
-            claims: (key, token) of each.
-            lease: seconds for which these claims hold without being renewed.
+            claims: the (key, token) pairs.
+            lease: seconds that these claims last without a renewal.
         """
         answers: asyncio.Future[list[Claim]] = asyncio.get_running_loop().create_future()
         self._asked.append(_Asked(claims, _milliseconds(lease), answers))
@@ -100,11 +100,11 @@ class RedisLeases:
         return await answers
 
     def settle(self, key: str, token: str, fate: Fate) -> None:
-        """Tell Redis what became of a claim, with the next claim or a little later."""
+        """Report the end of a claim to Redis, with the next claim or a little later."""
         self._end(_Ended(key, token, fate))
 
     def renew(self, key: str, token: str, lease: float) -> None:
-        """Let a claim hold for `lease` seconds from now, with the next claim or a little later."""
+        """Extend a claim to `lease` seconds from now, with the next claim or a little later."""
         self._end(_Ended(key, token, "renew", _milliseconds(lease)))
 
     def _end(self, ended: _Ended) -> None:
@@ -114,7 +114,7 @@ class RedisLeases:
             self._later = loop.call_later(SETTLE_SECONDS, self._start_round)
 
     async def close(self) -> None:
-        """Write what is still to be written and close the connections."""
+        """Write the remaining ends and close the connections."""
         if self._ended:
             self._start_round()
         while self._round is not None:
@@ -137,7 +137,7 @@ class RedisLeases:
                 try:
                     answers = await self._ask(asked, ended)
                 except BaseException as error:
-                    for each in asked:  # who waits for an answer gets the error
+                    for each in asked:  # each waiting caller gets the error
                         if not each.answers.done():
                             each.answers.set_exception(error)
                     if not asked or isinstance(error, asyncio.CancelledError):
@@ -152,14 +152,14 @@ class RedisLeases:
             self._round = None
 
     async def _ask(self, asked: Sequence[_Asked], ended: Sequence[_Ended]) -> list[Claim]:
-        """Make one round trip; without an answer everything is unreachable."""
+        """Make one round trip; without an answer every claim is unreachable."""
         now = asyncio.get_running_loop().time()
         if not self._breaker.allows(now):
             return [UNREACHABLE] * sum(len(each.claims) for each in asked)
         try:
             try:
                 answers = await self._call(asked, ended)
-            except FAULTS:  # once more at once: after a restart every pooled connection is dead
+            except FAULTS:  # try again at once: after a restart all pooled connections are broken
                 answers = await self._call(asked, ended)
         except FAULTS as error:
             self._breaker.failed(asyncio.get_running_loop().time())
@@ -205,6 +205,6 @@ def _milliseconds(seconds: float) -> int:
 
 @lru_cache(maxsize=64)
 def claim_of(answer: bytes) -> Claim:
-    """Return the claim in one answer of `claim.lua`; mostly it is the same one again."""
+    """Return the claim in one answer of `claim.lua`; cached, because most answers are equal."""
     word, attempt, in_doubt, wait_ms = answer.decode().split(",")
     return Claim(LeaseAnswer(word), int(attempt), in_doubt == "1", int(wait_ms) / 1000)

@@ -1,16 +1,16 @@
-"""Where leases lie: one Redis, the primary that a Sentinel names, or a cluster.
+"""The Redis servers that hold leases: one Redis, the primary of a Sentinel, or a cluster.
 
-Receives a URL; hands on something that runs a script over many keys in one round trip (in a
-cluster: one for each of its servers, at the same time). Refuses to know what the scripts do.
+Receives a URL. Returns an object that runs a script over many keys in one round trip (in a cluster:
+one for each of its servers, at the same time). Does not know what the scripts do.
 
     redis://[user:password@]host:6379/0           rediss:// over TLS, unix:///path?db=0
     redis+sentinel://[user:password@]host:26379,host:26379/primary-name/0
     redis+cluster://[user:password@]host:6379,host:6379
                                                   rediss+sentinel://, rediss+cluster:// over TLS
 
-What redis-py takes in a URL's query (`?ssl_ca_certs=…`) it takes here; `sentinel_username` and
+The query may have all options of redis-py (`?ssl_ca_certs=…`); `sentinel_username` and
 `sentinel_password` are for the Sentinels themselves. `/?#[]@` in the login and the query are
-percent-encoded. An IPv6 address stands in brackets: `[::1]:6379`, with a zone `[fe80::1%25eth0]`.
+percent-encoded. An IPv6 address has brackets: `[::1]:6379`, with a zone `[fe80::1%25eth0]`.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import NotAPlace, hosts_and_ports_of
 
 FAULTS = (RedisError, RedisClusterException, OSError, TimeoutError)
-"""What a server that is away, loading or not yet promoted raises."""
+"""The errors of a server that is away, loading or not yet promoted."""
 
 _SENTINEL_PORT, _PORT = 26379, 6379
 
@@ -42,17 +42,17 @@ _PLAIN = re.compile(
     r"(?P<scheme>(?:[a-z+]+://)?)(?:(?P<user>[^:@/?#\[\]]*)(?::[^@/?#\[\]]*)?(?P<at>@))?"
     rf"(?P<place>(?:{_HOST}(?:,{_HOST})*)?(?:/[^@?#]*)?)(?P<options>\?[^@]*)?"
 )
-"""A URL that has each of `/?#[]@` where it belongs only, or encoded."""
+"""A URL with each of `/?#[]@` only in its proper place, or encoded."""
 _AUTHORITY = re.compile(r"[^/?#]*")
-"""What stands between `://` and the path, RFC 3986, section 3.2."""
+"""The text between `://` and the path, RFC 3986, section 3.2."""
 _AS_IT_IS_WRITTEN = (
-    "one is written redis://user:password@host:6379/0, and /?#[]@ in the login and the options"
+    "write redis://user:password@host:6379/0, and /?#[]@ in the login and the options"
     " as %2F %3F %23 %5B %5D %40"
 )
 
 
 class Script(NamedTuple):
-    """A Lua script and the digest by which a server that has it calls it."""
+    """A Lua script, and the digest by which a server that has loaded it calls it."""
 
     text: str
     digest: str
@@ -61,8 +61,8 @@ class Script(NamedTuple):
 class ScriptCall(NamedTuple):
     """A script over some keys: `shared` arguments come first, then `parts[i]` of `keys[i]`.
 
-    It returns a text: an answer for each key, with a blank between. redis-py reads an array element
-    by element, with a coroutine for each, which cost more than all else of a claim.
+    It returns a text: an answer for each key, separated by blanks. redis-py reads arrays element by
+    element, with a coroutine for each, which would cost more than the rest of a claim.
     """
 
     script: Script
@@ -72,10 +72,11 @@ class ScriptCall(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """What one server says of itself.
+    """What one server reports about itself.
 
-    `name`: its address, where there are several. `role`: "master" or "slave". `clock_ahead`: of
-    this machine's, seconds. `answer_seconds`: how long it took to answer.
+    `name`: its address, if there are several servers. `role`: "master" or "slave". `clock_ahead`:
+    how far its clock is ahead of this machine's, in seconds. `answer_seconds`: how long it took to
+    answer.
     """
 
     name: str
@@ -85,23 +86,23 @@ class ServerState(NamedTuple):
 
 
 class RedisServers(Protocol):
-    """One or many servers that hold each key in one place."""
+    """One or many servers; each key is in one place."""
 
     async def load(self, script: Script) -> None:
-        """Make a script known to every server that may be asked to run it."""
+        """Load a script into every server that may run it."""
         ...
 
     async def run(self, calls: Sequence[ScriptCall]) -> list[list[bytes]]:
         """Run scripts, in their order for each key; return the answers by call and key.
 
-        Raises one of `FAULTS` when any of it may not have been done.
+        Raises one of `FAULTS` if any part may not have been done.
         """
         ...
 
     async def standings(self) -> list[ServerState]:
-        """Ask every server that takes writes how it stands; in a cluster, all primaries.
+        """Ask every server that accepts writes for its state; in a cluster, all primaries.
 
-        Raises one of `FAULTS` when one of them does not answer.
+        Raises one of `FAULTS` if a server does not answer.
         """
         ...
 
@@ -116,7 +117,7 @@ def script_of(text: str) -> Script:
 
 
 class _OneServer:
-    """One Redis, or the primary of the moment: all keys of a call go in one command."""
+    """One Redis, or a Sentinel's current primary: all keys of a call go in one command."""
 
     def __init__(self, redis: Redis, sentinel: Sentinel | None = None) -> None:
         self._redis: Any = redis
@@ -126,7 +127,7 @@ class _OneServer:
         await self._redis.script_load(script.text)
 
     async def run(self, calls: Sequence[ScriptCall]) -> list[list[bytes]]:
-        if len(calls) == 1:  # a pipeline of one costs a third more than the command
+        if len(calls) == 1:  # a pipeline of one command costs a third more than the command alone
             return [(await self._redis.execute_command(*_evalsha(calls[0]))).split()]
         pipeline = self._redis.pipeline(transaction=False)
         for call in calls:
@@ -149,7 +150,7 @@ def _evalsha(call: ScriptCall) -> tuple[Any, ...]:
 
 
 class _Cluster:
-    """A Redis cluster: a script may touch keys of one slot only, so each key has its command."""
+    """A Redis cluster. A script may touch keys of one slot only, so each key has a command."""
 
     def __init__(self, cluster: RedisCluster) -> None:
         self._cluster = cluster
@@ -182,7 +183,7 @@ class _Cluster:
 
 
 async def _standing(name: str, ask: Callable[..., Awaitable[Any]]) -> ServerState:
-    await ask("PING")  # the connection is made by it
+    await ask("PING")  # this opens the connection, outside of the measured time
     before = time.time()
     seconds, microseconds = await ask("TIME")
     after = time.time()
@@ -193,7 +194,7 @@ async def _standing(name: str, ask: Callable[..., Awaitable[Any]]) -> ServerStat
 
 
 class _Place(NamedTuple):
-    """What a URL of several servers says."""
+    """The contents of a URL with several servers."""
 
     hosts: list[tuple[str, int]]
     path: list[str]
@@ -208,7 +209,7 @@ def servers_of(url: str, *, timeout: float) -> RedisServers:
         timeout: seconds after which a server counts as away.
 
     Raises:
-        ConfigurationError: when the URL is none of those.
+        ConfigurationError: the URL has none of these forms.
     """
     known: dict[str, Any] = {
         "socket_timeout": timeout,
@@ -217,27 +218,27 @@ def servers_of(url: str, *, timeout: float) -> RedisServers:
     }
     scheme = url.partition("://")[0]
     if scheme not in _OPENED:
-        why = f"one begins with {', '.join(f'{each}://' for each in _OPENED)}"
-        raise ConfigurationError(f"redis={hidden(url)!r} is no Redis URL: {why}")
+        why = f"it must begin with {', '.join(f'{each}://' for each in _OPENED)}"
+        raise ConfigurationError(f"redis={hidden(url)!r} is not a Redis URL: {why}")
     try:
         _check_login(url)
         return _OPENED[scheme](url, known)
-    except NotAPlace as error:  # shows nothing of the URL
+    except NotAPlace as error:  # its text shows nothing of the URL
         why = str(error) if _plain(url) else f"{_AS_IT_IS_WRITTEN}; {error}"
-        raise ConfigurationError(f"redis={hidden(url)!r} is no Redis URL: {why}") from None
+        raise ConfigurationError(f"redis={hidden(url)!r} is not a Redis URL: {why}") from None
     except (ValueError, RedisError, RedisClusterException) as error:
         why = str(error)
     except TypeError as error:  # "Connection.__init__() got an unexpected keyword argument 'x'"
         _, _, what = str(error).rpartition("keyword argument ")
-        why = f"it has an option that redis-py does not take: {what}"
-    if _plain(url) is None:  # whoever read it may have taken the password for something else
+        why = f"it has an option that redis-py does not know: {what}"
+    if _plain(url) is None:  # the password may have been read as another part
         why = _AS_IT_IS_WRITTEN
-    # Not from the error, whose text a traceback would show.
-    raise ConfigurationError(f"redis={hidden(url)!r} is no Redis URL: {why}")
+    # Not `from error`: a traceback would show its text.
+    raise ConfigurationError(f"redis={hidden(url)!r} is not a Redis URL: {why}")
 
 
 def hidden(url: str) -> str:
-    """Return what of a URL is neither password nor option for certain, to be shown."""
+    """Return the parts of a URL that are certainly no password and no option, for error texts."""
     found = _plain(url)
     if found is None:
         scheme, slashes, _ = url.partition("://")
@@ -247,14 +248,14 @@ def hidden(url: str) -> str:
 
 
 def _plain(url: str) -> re.Match[str] | None:
-    """Return the parts of a URL; None: where its login ends may be read in two ways."""
+    """Return the parts of a URL; None: the end of its login is ambiguous."""
     return _PLAIN.fullmatch(url) if url.isascii() else None
 
 
 def _check_login(url: str) -> None:
-    """Refuse an `@` behind the hosts: the login may end there, of which redis-py knows nothing.
+    """Refuse an `@` behind the hosts: a person may mean it as the end of the login.
 
-    It would take `user:123?x@host` for a server `user` at port 123, and its errors would tell that.
+    redis-py would read `user:123?x@host` as a server `user` at port 123, and show it in its errors.
     """
     parts, hosts = _parts_of(url)
     is_file = parts.scheme == "unix" and not hosts
@@ -271,7 +272,7 @@ def _one(url: str, known: dict[str, Any]) -> RedisServers:
     else:
         place = _place(url, _PORT, "localhost")
         if len(place.hosts) > 1:
-            raise ValueError("several hosts are redis+sentinel:// or redis+cluster://")
+            raise ValueError("several hosts need redis+sentinel:// or redis+cluster://")
         ((host, port),) = place.hosts
         options = {"db": _database(place.path)} | known | place.options
         redis = Redis.from_pool(ConnectionPool(host=host, port=port, retry=None, **options))
@@ -280,14 +281,14 @@ def _one(url: str, known: dict[str, Any]) -> RedisServers:
 
 
 def _database(path: list[str]) -> int:
-    """Return the number that a path names; redis-py takes what is none for 0."""
+    """Return the database number in a path. (redis-py reads a wrong number as 0.)"""
     if len(path) > 1 or not all(each.isdecimal() for each in path):
-        raise ValueError(f"/{'/'.join(path)} is no number of a database")
+        raise ValueError(f"/{'/'.join(path)} is not the number of a database")
     return int(path[0]) if path else 0
 
 
 def _check_options(redis: Redis) -> None:
-    """Raise what redis-py raises at its first connection for options that it does not have."""
+    """Raise at once the error that redis-py would raise at its first connection for its options."""
     pool: Any = redis.connection_pool
     pool.connection_class(**pool.connection_kwargs)
 
@@ -295,7 +296,7 @@ def _check_options(redis: Redis) -> None:
 def _sentinel(url: str, known: dict[str, Any]) -> RedisServers:
     place = _place(url, _SENTINEL_PORT)
     if not place.path:
-        raise ValueError("it names no primary: redis+sentinel://host:26379/primary-name/0")
+        raise ValueError("it names no primary: use redis+sentinel://host:26379/primary-name/0")
     name, *database = place.path
     options = place.options | known
     if database:
@@ -324,7 +325,7 @@ def _cluster(url: str, known: dict[str, Any]) -> RedisServers:
     options = place.options | known
     if options.pop("connection_class", None) is SSLConnection:
         options["ssl"] = True
-    # Who asks tries again by itself; the cluster's own patience would outlast a lease.
+    # The caller tries again itself; the cluster client's own retries would outlast a lease.
     cluster = RedisCluster(
         startup_nodes=[ClusterNode(host, port) for host, port in place.hosts],
         retry=Retry(NoBackoff(), 0),
@@ -334,7 +335,7 @@ def _cluster(url: str, known: dict[str, Any]) -> RedisServers:
 
 
 def _place(url: str, port: int, host: str = "") -> _Place:
-    """Take a URL apart; redis-py reads what its hosts share. `port` and `host`: if it has none."""
+    """Split a URL; redis-py reads the options. `port` and `host` are the defaults."""
     parts, hosts = _parts_of(url)
     if not (hosts.strip() or host):
         raise ValueError("it names no host")
@@ -342,7 +343,7 @@ def _place(url: str, port: int, host: str = "") -> _Place:
     login, at, _ = parts.netloc.rpartition("@")
     asked = parse_qsl(parts.query)
     if {"host", "port"} & dict(asked).keys():
-        raise ValueError("hosts and ports stand before its path, not among its options")
+        raise ValueError("write hosts and ports before the path, not among the options")
     scheme = parts.scheme.partition("+")[0]
     options: dict[str, Any] = dict(parse_url(f"{scheme}://{login}{at}host/?{urlencode(asked)}"))
     del options["host"]
@@ -350,15 +351,15 @@ def _place(url: str, port: int, host: str = "") -> _Place:
 
 
 def _parts_of(url: str) -> tuple[SplitResult, str]:
-    """Return the parts of a URL without its hosts, and the list of hosts as it is written.
+    """Return the parts of a URL without its hosts, and the list of hosts as written.
 
-    The list of hosts is taken out before `urlsplit` reads the URL. Newer Pythons accept an IPv6
-    address only where it is the whole host (CPython gh-105704), so `a:1,[::1]` is an error there.
+    The list of hosts is removed before `urlsplit` reads the URL. Newer Pythons accept an IPv6
+    address only if it is the whole host (CPython gh-105704), so `a:1,[::1]` is an error there.
     """
     scheme, slashes, rest = url.partition("://")
     authority = _AUTHORITY.match(rest)[0]  # type: ignore[index]  # it matches the empty text, too
     login, at, hosts = authority.rpartition("@")
-    if "[" in login or "]" in login:  # some Pythons would take it for a host
+    if "[" in login or "]" in login:  # some Pythons would read it as a host
         raise ValueError(_AS_IT_IS_WRITTEN)
     parts = urlsplit(f"{scheme}{slashes}{login}{at}{rest.removeprefix(authority)}")
     return parts, hosts
@@ -371,4 +372,4 @@ _OPENED = {
     **{f"{scheme}+sentinel": _sentinel for scheme in ("redis", "rediss")},
     **{f"{scheme}+cluster": _cluster for scheme in ("redis", "rediss")},
 }
-"""How the servers of a URL are opened, by its scheme."""
+"""The function that opens the servers of a URL, by its scheme."""

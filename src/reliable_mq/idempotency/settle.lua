@@ -2,18 +2,18 @@
 --
 -- KEYS[i]     as in claim.lua
 -- ARGV[1]     duplicate window, milliseconds: TTL of "done"
--- ARGV[2]     how long an attempt is remembered, milliseconds
+-- ARGV[2]     how long an attempt is kept, milliseconds
 -- ARGV[3i]    token of the owner of KEYS[i]
--- ARGV[3i+1]  what became of the claim:
---               "done"   its row says CONSUMED: remembered whoever owns the key, the row decides
---               "fail"   its failure is in the consume log: the key goes, if it is still ours
---               "back"   nothing was attempted: the attempt is taken back, if the key is still
---                        ours; a doubt about an earlier owner stays
---               "renew"  the handler still runs: the lease is longer, if the key is still ours
+-- ARGV[3i+1]  the end of the claim:
+--               "done"   its row says CONSUMED: stored for any owner of the key, the row decides
+--               "fail"   its failure is in the consume log: delete the key, if it is still ours
+--               "back"   there was no attempt: take its number back, if the key is still ours;
+--                        a doubt about an earlier owner stays
+--               "renew"  the handler still runs: extend the lease, if the key is still ours
 -- ARGV[3i+2]  lease of that claim, milliseconds, for "renew"
 --
--- Returns one text, a digit for each key with a blank between: 1 when it was done, 0 when the key is
--- no longer the owner's.
+-- Returns one text: a digit for each key, separated by blanks. 1: it was done. 0: the owner no
+-- longer owns the key.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

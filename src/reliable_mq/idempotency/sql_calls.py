@@ -1,8 +1,8 @@
 """The statements on idempotent calls, one sentence each.
 
 Table `<prefix>idempotent_call`, see `sql_key_tables`. The primary key (scope, key) decides between
-two callers: the second insert waits for the first one's commit and then finds a row. The row lives
-by the same table as the consume log's (`claim.ROW_TRANSITIONS`).
+two callers: the second insert waits for the first one's commit, and then finds a row. The rows
+follow the same state table as the consume log (`claim.ROW_TRANSITIONS`).
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ from reliable_mq.watched_time import WatchedTime, unwatched_max
 
 
 class KeyedCall(msgspec.Struct, frozen=True):
-    """One call of an idempotent function. `token` names its owner; `window`: seconds."""
+    """One call of an idempotent function. `token` names its owner; `window`: in seconds."""
 
     scope: str
     key_digest: str
@@ -43,19 +43,19 @@ class KeyedCall(msgspec.Struct, frozen=True):
 
 
 class CallDecision(Enum):
-    """What the table says to a call."""
+    """What the table says about a call."""
 
     RUN = "run"  # the row is ours
-    REPLAY = "replay"  # it was done: here is what it returned
-    RUNNING = "running"  # another one is at it
-    REUSED = "reused"  # the key stands for other arguments
+    REPLAY = "replay"  # the call is done: return its stored result
+    RUNNING = "running"  # another owner is running it
+    REUSED = "reused"  # the key belongs to other arguments
 
 
 class CallFound(msgspec.Struct, frozen=True):
-    """The answer, and what belongs to it.
+    """The answer, and its details.
 
-    `attempt` and `in_doubt` (an earlier one was never heard of again) of a call that runs, `wait`
-    seconds of another one's lease, `result` of one that was done (None: it could not be stored).
+    RUN has `attempt`, and `in_doubt` (an earlier attempt's end is unknown). RUNNING has `wait`, the
+    rest of the other owner's lease in seconds. REPLAY has `result` (None: it could not be stored).
     """
 
     answer: CallDecision
@@ -70,7 +70,7 @@ class SqlCalls:
 
     Args:
         table: the calls.
-        watched: what is known of the clock: no key is forgotten on the word of a clock alone.
+        watched: the known facts about the clock: no key is forgotten because of a clock alone.
     """
 
     def __init__(self, table: Table, watched: Table) -> None:
@@ -118,7 +118,7 @@ class SqlCalls:
         )
         self._release = update(table).where(ours).values(owner=null(), lease_until=null())
         self._renew = update(table).where(ours).values(lease_until=bindparam("until"))
-        # What is in doubt stays: nobody knows yet what became of it.
+        # Rows in doubt stay: it is not known yet how the call ended.
         settled = or_(call.state == LogState.CONSUMED.value, call.owner.is_(None))
         self._expired = (
             select(call.scope, call.key_digest)
@@ -136,9 +136,9 @@ class SqlCalls:
         lease: float,
         watched: Callable[[], WatchedTime],
     ) -> CallFound:
-        """Make a call ours, or say why it is not. Its row is there when this is committed.
+        """Claim a call, or return why it is not ours. Its row exists when this is committed.
 
-        `watched`: () -> what this process knows of the clock. `now` may be older than that: the
+        `watched`: returns what this process knows of the clock. `now` may be older than that: the
         insert may have waited for a rival.
         """
         at, until = utc_datetime(now), utc_datetime(now + lease)
@@ -169,7 +169,7 @@ class SqlCalls:
                 return CallFound(CallDecision.RUN)
         elif row.state != LogState.CONSUMED or row.expire_date.timestamp() <= now:
             row = connection.execute(self._lock, _this(call)).one_or_none()
-        if row is None:  # it was removed a moment ago: its time had passed
+        if row is None:  # it was just removed: its window had passed
             return CallFound(CallDecision.RUNNING)
         is_forgotten = self._is_forgotten(connection, row, now, watched)
         found = _judge(row, call, now, is_forgotten=is_forgotten)
@@ -186,12 +186,12 @@ class SqlCalls:
         now: float,
         watched: Callable[[], WatchedTime],
     ) -> bool:
-        """Say whether a call's window has passed: by the clock, and by the time that was watched.
+        """Return whether a call's window has passed, by the clock and by watched time.
 
-        This process has watched, and so has what removes old rows, however long ago it looked. Its
-        last look is compared with the clock of now, as this process may have started under a wrong
-        one. In the same run of the machine the ticks say how much time passed. In another run a
-        short gap counts, and what this process watched itself.
+        Two have watched the clock: this process, and retention, even if its last look is long ago.
+        Retention's last look is compared with the present clock, because this process may have
+        started with a wrong clock. In the same run of the machine, the ticks say how much time
+        passed. In another run, a short gap counts, and the time that this process has watched.
         """
         if not _has_expired(row, now) or row.finish_date is None:
             return _has_expired(row, now)
@@ -207,24 +207,24 @@ class SqlCalls:
     def finish(
         self, connection: Connection, call: KeyedCall, result: bytes | None, now: float
     ) -> bool:
-        """Store what a call returned; False: the claim is no longer ours."""
+        """Store the result of a call; False: the claim is no longer ours."""
         values: dict[str, Any] = {"token": call.token, "returned": result}
         values |= {"at": utc_datetime(now), "expires": utc_datetime(now + call.window)}
         return connection.execute(self._finish, _this(call) | values).rowcount == 1
 
     def release(self, connection: Connection, call: KeyedCall) -> None:
-        """Let the key go after a call that failed, if it is ours; the next one is tried at once."""
+        """Release our key after a failed call; the next call may run at once."""
         connection.execute(self._release, _this(call) | {"token": call.token})
 
     def renew(self, connection: Connection, calls: Sequence[KeyedCall], until: float) -> None:
-        """Let the leases of running calls end later."""
+        """Extend the leases of running calls."""
         values = [
             _this(call) | {"token": call.token, "until": utc_datetime(until)} for call in calls
         ]
         connection.execute(self._renew, values)
 
     def remove_expired(self, connection: Connection, now: float, limit: int) -> int:
-        """Remove up to `limit` calls whose window has passed; return how many there were."""
+        """Remove up to `limit` calls whose window has passed; return how many were found."""
         at = utc_datetime(now)
         rows = connection.execute(self._expired, {"at": at, "most": limit}).all()
         if rows:
@@ -242,7 +242,7 @@ def _judge(row: Any, call: KeyedCall, now: float, *, is_forgotten: bool) -> Call
     seen = row_of(row.state, row.owner, ends, now)
     if is_forgotten:
         return CallFound(CallDecision.RUN)  # a new call
-    has_no_effect = seen is RowState.FAILED and not row.in_doubt  # so its key may be used once more
+    has_no_effect = seen is RowState.FAILED and not row.in_doubt  # so its key may be used again
     if row.fingerprint != call.fingerprint and not has_no_effect:
         return CallFound(CallDecision.REUSED)
     if seen is RowState.CONSUMED:

@@ -1,9 +1,9 @@
 """The statements on the consume log, one sentence each.
 
 Table `<prefix>consume_log`, see `sql_consume_log_table`. Its primary key (consumer group, message
-id) decides between two owners: the second insert waits for the first one's commit and then finds a
-row. What a found row means, and what may become of it, is `claim`'s to say; the conditions here
-repeat it so that a token that lost its claim changes nothing.
+id) decides between two owners: the second insert waits for the first one's commit, and then finds a
+row. `claim` defines what a row means and how it may change. The conditions here repeat these rules,
+so that a token that lost its claim changes nothing.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from reliable_mq.idempotency.claim import STEP_OF_ROW, ClaimStep, RowState, atte
 from reliable_mq.idempotency.sql_log_inserts import inserts_of
 
 NOTICE_LEASE_SECONDS = 5.0
-"""How long it is its consumer's alone to tell another database what was consumed."""
+"""Seconds for which only its consumer may send the notice of a consumed message."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivery, as the consume log sees it. `token` names its owner; `attempt`: from 1.
+    """One delivery, for the consume log. `token` names its owner; `attempt`: from 1.
 
-    `confirm_to`: where the database of its stub reads notices, when that is another one.
-    `in_doubt`: an attempt before this one was never heard of again, as Redis knows.
+    `confirm_to`: the topic where the stub's database, if it is another one, reads notices.
+    `in_doubt`: as Redis knows, an earlier attempt began and its end is unknown.
     """
 
     group: str
@@ -42,10 +42,10 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLookup(msgspec.Struct, frozen=True):
-    """What the log says to a delivery: the next step and, for an attempt, its number.
+    """What the log says about a delivery: the next step and, for an attempt, its number.
 
-    `in_doubt`: an attempt before it was never heard of again. `wait`: what is left of another's
-    lease, seconds. `message_id`: of a business key, the message whose row it is.
+    `in_doubt`: an earlier attempt began and its end is unknown. `wait`: the rest of another owner's
+    lease, in seconds. `message_id`: for a business key, the message of its row.
     """
 
     step: ClaimStep
@@ -59,9 +59,9 @@ class SqlConsumeLog:
     """The consume log of one database. All methods work in the caller's transaction."""
 
     identity = "message_id"
-    """The column that makes, with the consumer group, a row's primary key."""
+    """The column that, with the consumer group, is the primary key."""
     told_of_failure: tuple[str, ...] = ("lease_until", "confirm_to", "confirm_time", "note")
-    """The columns that a failed attempt writes; none: it leaves no row."""
+    """The columns that a failed attempt writes; empty: it leaves no row."""
 
     def __init__(self, table: Table, dialect: str) -> None:
         self.table = table
@@ -117,7 +117,7 @@ class SqlConsumeLog:
         )
 
     def _taking_over(self) -> dict[str, Any]:
-        """Return what else changes in a row that another attempt takes over."""
+        """Return further changes of a row that another attempt takes over."""
         return {}
 
     def _taker(self, _entry: LogEntry) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class SqlConsumeLog:
         return {}
 
     def _consuming(self) -> dict[str, Any]:
-        """Return what else changes in a row that becomes CONSUMED."""
+        """Return further changes of a row that becomes CONSUMED."""
         return {"confirm_to": bindparam("tell_to"), "confirm_time": bindparam("tell_at")}
 
     def _consumer(self, entry: LogEntry, now: float) -> dict[str, Any]:
@@ -134,14 +134,14 @@ class SqlConsumeLog:
         return {"tell_to": telling["confirm_to"], "tell_at": telling["confirm_time"]}
 
     def insert_consumed(self, connection: Connection, entry: LogEntry, now: float) -> bool:
-        """Insert a row that says CONSUMED; False: a row is there, which was not touched."""
+        """Insert a CONSUMED row; False: a row exists and was not changed."""
         row = self._consumed(entry, now, is_told=bool(entry.confirm_to))
         return self._inserts.one(connection, row)
 
     def insert_all_consumed(
         self, connection: Connection, entries: Sequence[LogEntry], now: float
     ) -> bool:
-        """Insert rows that say CONSUMED; False: some were there, the transaction is of no use."""
+        """Insert CONSUMED rows; False: some existed, so the transaction must be rolled back."""
         is_told = any(entry.confirm_to for entry in entries)
         rows = [self._consumed(entry, now, is_told=is_told) for entry in entries]
         return self._inserts.all(connection, self._in_order(rows))
@@ -149,16 +149,16 @@ class SqlConsumeLog:
     def _in_order(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return sorted(
             rows, key=lambda row: str(row[self.identity])
-        )  # two batches wait in one order
+        )  # so that two batches lock in the same order
 
     def found(self, connection: Connection, entry: LogEntry, now: float) -> LogLookup | None:
-        """Return what the row of this delivery says, without changing it; None: there is none."""
+        """Return what the row of this delivery says, without changing it; None: there is no row."""
         for _, row in self._rows(connection, self._find, [entry]):
             return _judge(entry, row, now)
         return None
 
     def consumed(self, connection: Connection, entries: Sequence[LogEntry]) -> set[str]:
-        """Return which of these messages have a row that says CONSUMED; nothing is locked."""
+        """Return the messages among these whose row says CONSUMED; locks nothing."""
         rows = self._rows(connection, self._find, entries)
         return {entry.message_id for entry, row in rows if row.state == LogState.CONSUMED}
 
@@ -170,11 +170,12 @@ class SqlConsumeLog:
         lease: float,
         last: int = 0,
     ) -> dict[str, LogLookup]:
-        """Begin attempts: RECEIVED rows with our token. To be committed before the handler runs.
+        """Begin attempts: RECEIVED rows with our token. Commit them before the handler runs.
 
-        Of several, one whose owner vanished is not taken over: it is to be received singly, because
-        it may be what killed its owner, and would cost the others an attempt again. Nor is one
-        whose attempt would be number `last`: it is to be alone in its process. 0: none is.
+        In a batch, a row with a vanished owner is not taken over. It must be received singly: its
+        message may have killed the owner, and would cost the others an attempt again. A row whose
+        attempt would be number `last` is not taken over either: it must be alone in its process.
+        `last` 0: this rule is off.
         """
         until = utc_datetime(now + lease)
         rows = [
@@ -200,7 +201,7 @@ class SqlConsumeLog:
                 values = {"new_attempt": found.attempt, "until": until, "doubt": found.in_doubt}
                 connection.execute(self._take_over, _this(entry) | self._taker(entry) | values)
         gone = [entry for entry in there if entry.message_id not in answers]
-        if gone:  # retention removed them at this moment
+        if gone:  # retention has just removed them
             answers |= self.receive(connection, gone, now, lease, last)
         return answers
 
@@ -214,8 +215,8 @@ class SqlConsumeLog:
     ) -> bool:
         """Record a failed attempt and when the next one is expected.
 
-        False: nothing was written, because the row says CONSUMED or the claim is another's. `note`
-        says why there is no next one.
+        False: nothing was written, because the row says CONSUMED or another owner has the claim.
+        `note` says why there is no next attempt.
         """
         row = self._row(entry, LogState.RECEIVED, now, owner=None) | _telling(entry, now)
         row["note"] = note or None
@@ -223,29 +224,29 @@ class SqlConsumeLog:
         return self._inserts.failed(connection, row, entry.token)
 
     def last_words(self, connection: Connection, entry: LogEntry) -> str:
-        """Return why the row's last attempt was the last one; "" when that was not said."""
+        """Return the reason why the row's last attempt was the last one; "": no reason is known."""
         log = self.table.c
         of_row = (log.consumer_group == entry.group, log.message_id == entry.message_id)
         return connection.execute(select(log.note).where(*of_row)).scalar_one_or_none() or ""
 
     def release(self, connection: Connection, entry: LogEntry, retry_at: float) -> None:
-        """Take an attempt back that ended without an effect and does not count, if it is ours."""
+        """Take back an attempt of ours that ended without an effect and does not count."""
         values = _this(entry) | {"until": utc_datetime(retry_at)}
         connection.execute(self._release, values)
 
     def has_consumed(self, connection: Connection, entry: LogEntry) -> bool:
-        """Say whether a row says CONSUMED that this very attempt wrote."""
+        """Return whether this very attempt wrote a CONSUMED row."""
         return connection.execute(self._is_ours, _this(entry)).first() is not None
 
     def take_back(self, connection: Connection, entry: LogEntry) -> None:
-        """Remove the row that this attempt wrote, and that a COMMIT of its handler's committed.
+        """Remove this attempt's row, which a COMMIT in its handler committed too early.
 
-        It says CONSUMED, and the effect is not whole, or was not begun.
+        The row says CONSUMED, but the effect is not complete, or was not begun.
         """
         connection.execute(self._take_back, _this(entry))
 
     def renew(self, connection: Connection, entries: Sequence[LogEntry], until: float) -> None:
-        """Let the leases of running attempts end later."""
+        """Extend the leases of running attempts."""
         values = [_this(entry) | {"until": utc_datetime(until)} for entry in entries]
         connection.execute(self._renew, values)
 
@@ -303,7 +304,7 @@ def _judge(entry: LogEntry, row: Any, now: float) -> LogLookup:
 
 
 def _has_vanished(row: Any, now: float) -> bool:
-    """Say whether the owner of a row was never heard of again."""
+    """Return whether the owner of a row has vanished."""
     return _seen(row, now)[0] is RowState.IN_DOUBT
 
 
@@ -315,7 +316,7 @@ def _seen(row: Any, now: float) -> tuple[RowState, float | None]:
 
 
 def _telling(entry: LogEntry, at: float) -> dict[str, Any]:
-    """Return the columns that say who is to be told, and from when on by anybody."""
+    """Return the columns for the notice: its topic, and from when on any process may send it."""
     if not entry.confirm_to:
         return {"confirm_to": None, "confirm_time": None}
     return {"confirm_to": entry.confirm_to, "confirm_time": utc_datetime(at)}

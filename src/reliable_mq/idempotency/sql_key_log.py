@@ -1,8 +1,8 @@
-"""The statements on business keys: the consume log once more, by key instead of by message.
+"""The statements on business keys: a consume log by key instead of by message.
 
-Table `<prefix>business_key`, see `sql_key_tables`. Whoever may write a key's row decides over the
-effect of all messages with that key; a message that comes second is noted in the consume log as
-the duplicate of the first.
+Table `<prefix>business_key`, see `sql_key_tables`. The owner of a key's row decides about the
+effect of all messages with that key. A second message with the key is noted in the consume log as
+a duplicate of the first.
 """
 
 from typing import Any, cast
@@ -14,9 +14,9 @@ from reliable_mq.idempotency.sql_consume_log import LogEntry, SqlConsumeLog
 
 
 class KeyEntry(LogEntry, frozen=True, kw_only=True):
-    """One delivery, as the table of keys sees it: `message_id` is the key's digest here.
+    """One delivery in the table of keys: here `message_id` is the key's digest.
 
-    `holder` is the message; `shown` the key as people read it.
+    `holder` is the message; `shown` the key in readable form.
     """
 
     holder: str
@@ -27,7 +27,7 @@ class SqlKeyLog(SqlConsumeLog):
     """The business keys of one database. All methods work in the caller's transaction."""
 
     identity = "key_digest"
-    told_of_failure = ()  # the key of a message that failed is released
+    told_of_failure = ()  # the key of a failed message is released
 
     def __init__(self, table: Table, logs: Table, dialect: str) -> None:
         super().__init__(table, dialect)
@@ -44,7 +44,7 @@ class SqlKeyLog(SqlConsumeLog):
         )
 
     def note_duplicate(self, connection: Connection, entry: LogEntry, message_id: str) -> None:
-        """Note in a message's consume log, which says CONSUMED, which one had the effect."""
+        """Note in a message's consume log (CONSUMED) which message had the effect."""
         values = {"group": entry.group, "message": entry.message_id, "had_it": message_id}
         connection.execute(self._note_duplicate, values)
 
@@ -55,7 +55,7 @@ class SqlKeyLog(SqlConsumeLog):
         return {"holder": cast("KeyEntry", entry).holder}
 
     def _consuming(self) -> dict[str, Any]:
-        return {}  # other databases are told of messages, not of keys
+        return {}  # notices are about messages, not about keys
 
     def _consumer(self, _entry: LogEntry, _now: float) -> dict[str, Any]:
         return {}
@@ -64,7 +64,7 @@ class SqlKeyLog(SqlConsumeLog):
         self, entry: LogEntry, state: LogState, now: float, owner: str | None
     ) -> dict[str, Any]:
         row = super()._row(entry, state, now, owner)
-        for name in ("topic", "broker_name", "queue_id", "offset"):  # of the message, not its key
+        for name in ("topic", "broker_name", "queue_id", "offset"):  # these belong to the message
             del row[name]
         key = cast("KeyEntry", entry)
         return row | {

@@ -1,10 +1,10 @@
-"""How rows get into the consume log, where a rival may have been first; by dialect.
+"""Inserts rows into the consume log, where a rival may have been first; by dialect.
 
-Receives rows as dictionaries; says which of them are ours. The primary key decides: an insert
-waits for a rival who has inserted the same and not yet ended. PostgreSQL and SQLite leave out what
-is there by ON CONFLICT. MySQL and MariaDB have no such clause (INSERT IGNORE also cuts text that is
-too long, and two messages become one), but a statement that fails there takes nothing else along,
-so the failure is the answer.
+Receives rows as dictionaries; returns which of them are ours. The primary key decides: an insert
+waits for an open transaction that has inserted the same key. PostgreSQL and SQLite skip existing
+rows by ON CONFLICT. MySQL and MariaDB have no such clause. (INSERT IGNORE also cuts text that is
+too long, and two messages become one.) There, a failed statement leaves the transaction intact, so
+the failure is the answer.
 """
 
 from collections.abc import Sequence
@@ -44,21 +44,21 @@ class LogInserts(Protocol):
     """Inserts into the consume log of one database, in the caller's transaction."""
 
     def one(self, connection: Connection, row: dict[str, Any]) -> bool:
-        """Insert a row; False: one is there, which was not touched."""
+        """Insert a row; False: a row exists and was not changed."""
         ...
 
     def all(self, connection: Connection, rows: Rows) -> bool:
-        """Insert rows; False: some were there, and the transaction is of no use."""
+        """Insert rows; False: some existed, so the transaction must be rolled back."""
         ...
 
     def some(self, connection: Connection, rows: Rows) -> set[str]:
-        """Insert the rows of one group that are not there; return their identities."""
+        """Insert the missing rows of one group; return their identities."""
         ...
 
     def failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
-        """Insert a failed attempt, or turn what is there into one; False: neither was allowed.
+        """Insert a failed attempt, or turn an existing row into one; False: neither was allowed.
 
-        What is there must be RECEIVED, and nobody's or `token`'s.
+        An existing row must be RECEIVED, and without an owner or owned by `token`.
         """
         ...
 
@@ -76,7 +76,7 @@ class ConflictInserts:
         self._either = either
         self._many = either.returning(log[identity])
         self._as_arrays = dialect == "postgresql"
-        # By the columns that are written, which depend on what is known of the messages.
+        # By the written columns, which depend on the known facts about the messages.
         self._one: dict[tuple[str, ...], PreparedStatement] = {}
         self._arrays: dict[tuple[str, ...], PreparedStatement] = {}
         self._failed: Any = new
@@ -118,7 +118,7 @@ class ConflictInserts:
         return set(self._arrays[columns].execute(connection, values).scalars())
 
     def _of_arrays(self, columns: tuple[str, ...]) -> Any:
-        """Return the insert of many rows, an array for each column; see `sql_arrays`."""
+        """Return the insert of many rows, with an array for each column; see `sql_arrays`."""
         types = {name: self._table.c[name].type for name in columns}
         row = rows_of_arrays({name: type_ for name, type_ in types.items() if name not in _SAME})
         values = [
@@ -143,7 +143,7 @@ class DuplicateInserts:
         self._identity = identity
         self._told = told
         self._insert = insert(table)
-        # Locks what is there and leaves it as it is; who the row belongs to is asked afterwards.
+        # Locks existing rows without changing them; the owners are read afterwards.
         self._either = mysql.insert(table).on_duplicate_key_update(state=log.state)
         self._owners = select(log[identity], log.owner, log.state).where(
             log.consumer_group == bindparam("group"), is_among(log[identity], "ids", "mysql")
@@ -218,13 +218,13 @@ def inserts_of(table: Table, identity: str, dialect: str, told: Sequence[str]) -
     """Return the inserts for a dialect.
 
     Args:
-        table: the consume log, or one that lives as it does.
-        identity: the column that is, with the consumer group, its primary key.
-        dialect: SQLAlchemy's name of it.
-        told: the columns that a failed attempt writes as they are given.
+        table: the consume log, or a table with the same columns and rules.
+        identity: the column that, with the consumer group, is its primary key.
+        dialect: SQLAlchemy's name of the dialect.
+        told: the columns that a failed attempt writes unchanged.
 
     Raises:
-        ConfigurationError: when nobody has tried the database.
+        ConfigurationError: the database is not supported.
     """
     family = family_of(dialect)
     if family == "mysql":

@@ -1,8 +1,8 @@
-"""`@mq.transaction_listener`: an application's own word on half messages of its topics.
+"""`@mq.transaction_listener`: the application decides about half messages of its own topics.
 
-For local transactions that are in no database of ours. Receives messages and what their listener
-decides; hands on halves and their ends. Refuses to guess: while a listener says UNKNOWN, raises or
-is not there, the half waits, and its broker asks any process of the application.
+For local transactions outside of our databases. Receives messages and the decisions of their
+listeners. Sends halves and ends them. Never guesses: while a listener says UNKNOWN, raises or is
+missing, the half waits, and its broker asks any process of the application.
 """
 
 import asyncio
@@ -27,25 +27,25 @@ _APPLICATION_LENGTH_MAX = 60
 
 
 class TransactionListener(Protocol):
-    """What `@mq.transaction_listener` takes; both methods may be `async def`."""
+    """The methods that `@mq.transaction_listener` needs; both may be `async def`."""
 
     def execute(self, message: Message, argument: Any) -> Decision | Awaitable[Decision]:
-        """Run the local transaction of a half that is stored, and say how it ended.
+        """Run the local transaction of a stored half, and return its end.
 
-        UNKNOWN, or an exception, leaves it to `check`.
+        After UNKNOWN or an exception, `check` decides.
         """
         ...
 
     def check(self, message: ReceivedMessage) -> Decision | Awaitable[Decision]:
-        """Say how the transaction of a half ended, in any process and at any time after.
+        """Return how the transaction of a half ended. Called in any process and at any later time.
 
-        UNKNOWN, or an exception: its broker asks again, so often as it is set to.
+        After UNKNOWN or an exception, the broker asks again, as often as it is configured to.
         """
         ...
 
 
 class TransactionResult(msgspec.Struct, frozen=True):
-    """What became of `send_in_transaction`: the message's id and the listener's decision."""
+    """The result of `send_in_transaction`: the message's id and the listener's decision."""
 
     message_id: str
     decision: Decision
@@ -54,11 +54,11 @@ class TransactionResult(msgspec.Struct, frozen=True):
 class Listeners:
     """The transaction listeners of one application in this process.
 
-    Invariant: a topic has one listener; a half is sent only when this process answers for it.
+    Invariant: a topic has one listener. A half is sent only after this process joined its group.
 
     Args:
-        application: its name; the producer group is named after it.
-        link: its connections.
+        application: the application's name; the producer group is named after it.
+        link: the application's connections.
     """
 
     def __init__(self, application: str, link: ProcessLink) -> None:
@@ -72,20 +72,20 @@ class Listeners:
         return len(self._listeners)
 
     def forget_parent(self) -> None:
-        """Join anew, after a fork: the lock may have been somebody's."""
+        """Join again after a fork: another thread of the parent may have held the lock."""
         self._joined, self._lock = None, threading.Lock()
 
     def register(self, topic: str, given: Any) -> None:
-        """Take a listener: an object, or a class that is made without arguments.
+        """Register a listener: an object, or a class whose constructor needs no arguments.
 
         Raises:
-            UsageError: when it lacks a method, cannot be made, or the topic has a listener.
-            ConfigurationError: when the topic's name is not legal.
+            UsageError: it lacks a method or cannot be made, or the topic has a listener.
+            ConfigurationError: the topic's name is not legal.
         """
         check_name("topic", topic, TOPIC_LENGTH_MAX)
         name = getattr(given, "__name__", type(given).__name__)
         if topic in self._listeners:
-            raise UsageError(f"topic {topic} has a transaction listener already")
+            raise UsageError(f"topic {topic} already has a transaction listener")
         for method in ("execute", "check"):
             if not callable(getattr(given, method, None)):
                 raise UsageError(f"transaction listener {name} has no method {method}")
@@ -95,12 +95,12 @@ class Listeners:
             except TypeError as error:
                 raise UsageError(
                     f"transaction listener {name} cannot be made without arguments ({error}): "
-                    f"give an object, mq.transaction_listener({topic!r})({name}(…))"
+                    f"pass an object, mq.transaction_listener({topic!r})({name}(…))"
                 ) from error
         self._listeners[topic] = given
 
     def join(self) -> None:
-        """Answer for the application's halves from now on; a second call does nothing."""
+        """Start to answer check-backs for the application's halves; a second call does nothing."""
         with self._lock:
             client = self._link.client
             if self._joined is not client:
@@ -109,7 +109,7 @@ class Listeners:
                 self._joined = client
 
     def send(self, message: Message, argument: Any) -> TransactionResult:
-        """Send a half, run its listener's `execute` in this thread, end the half."""
+        """Send a half, run its listener's `execute` in this thread, then end the half."""
         listener = self._listener(message.topic)
         self.join()
         run, transactions = self._link.loop_thread.run, self._link.client.transactions
@@ -144,7 +144,7 @@ class Listeners:
         topic = asked.message.topic
         listener = self._listeners.get(topic)
         if listener is None:
-            log.warning("nobody here knows of the half messages of topic %s", topic)
+            log.warning("no listener for half messages of topic %s in this process", topic)
             return Decision.UNKNOWN
         decision = await _called(listener.check, asked.message)
         self._check(topic, decision)
@@ -172,7 +172,7 @@ async def _awaited(answer: Awaitable[Decision]) -> Decision:
 
 
 async def _called(method: Any, *given: Any) -> Decision:
-    """Call a method, as a task or in a thread, as it is made for."""
+    """Call a method: a coroutine function as a task, any other in a thread."""
     if inspect.iscoroutinefunction(method):
         answer: Decision = await method(*given)
         return answer

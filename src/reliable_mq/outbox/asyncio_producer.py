@@ -1,4 +1,4 @@
-"""`mq.producer`: sends without the outbox. What is lost when the process dies, stays lost."""
+"""`mq.producer`: sends without the outbox. If the process dies, unsent messages are lost."""
 
 import asyncio
 import os
@@ -29,16 +29,16 @@ from reliable_mq.settings import Strictness
 
 
 class SentOutsideTransaction(UserWarning):
-    """A managed topic was sent to without a stub: nobody resends or reconciles this message."""
+    """A send without a stub to a managed topic: the message is neither resent nor reconciled."""
 
 
 class Producer:
     """Sends messages at once, without a stub. Made by `ReliableMQ.producer`.
 
     Args:
-        link: its connections.
-        is_managed: whether a topic's messages are meant to have stubs.
-        policy: what happens when such a topic is sent to.
+        link: the application's connections.
+        is_managed: whether the messages of a topic should have stubs.
+        policy: what happens on a send to such a topic.
         listeners: the application's transaction listeners.
     """
 
@@ -55,17 +55,17 @@ class Producer:
         self._listeners = listeners
 
     def send(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> SendResult:
-        """Send `payload` and return where it is stored; the arguments are `Transaction.send`'s.
+        """Send `payload` and return where it is stored. Arguments: see `Transaction.send`.
 
-        A time counts by the broker's clock, from when it has the message. What is further ahead
-        than its range (`timerMaxDelaySec`, 3 days) needs a stub that waits: `mq.transaction`.
+        The broker's clock counts a delay, from the arrival of the message on. A time beyond the
+        broker's range (`timerMaxDelaySec`, 3 days) needs a stub that waits: `mq.transaction`.
 
         Raises:
-            MessageRefused: when the message cannot be sent.
-            Refused: when its time is too far ahead for the broker.
-            UsageError: when both times are given or one does not read; when the topic is managed
-                and the policy is "raise".
-            Unavailable: when no broker could be reached; the message may still have been stored.
+            MessageRefused: the message cannot be sent.
+            Refused: the time is too far ahead for the broker.
+            UsageError: both times are given, or one cannot be read. The topic is managed and the
+                policy is "raise".
+            Unavailable: no broker could be reached; the message may still have been stored.
         """
         self._check_policy(topic)
         message = self._message(topic, payload, **options)
@@ -83,21 +83,21 @@ class Producer:
     def send_in_transaction(
         self, topic: str, payload: Any, argument: Any = None, **options: Unpack[MessageOptions]
     ) -> TransactionResult:
-        """Send a half message, run its listener's `execute`, commit it or roll it back.
+        """Send a half message, run its listener's `execute`, then commit it or roll it back.
 
         Args:
             topic: the topic; it has a `@mq.transaction_listener`.
-            payload: as `Transaction.send` takes it.
-            argument: handed to `execute` beside the message.
-            **options: `Transaction.send`'s, a delay excepted.
+            payload: see `Transaction.send`.
+            argument: passed to `execute` with the message. Default None.
+            **options: see `Transaction.send`; a delay is not allowed.
 
-        Whatever `execute` raises is raised here; what became of the message is asked later, by
-        calling `check` in this or another process of the application.
+        An error of `execute` is raised here. The broker later asks for the end of the transaction:
+        `check` is called in this or another process of the application.
 
         Raises:
-            MessageRefused: when the message cannot be sent, or is delayed.
-            UsageError: when the topic has no listener.
-            RemoteError, Unavailable: when no broker took the half; `execute` did not run.
+            MessageRefused: the message cannot be sent, or is delayed.
+            UsageError: the topic has no listener.
+            RemoteError, Unavailable: no broker stored the half; `execute` did not run.
         """
         return self._listeners.send(self._message(topic, payload, **options), argument)
 
@@ -140,7 +140,7 @@ class Producer:
             },
         )
         if properties:
-            check_message(message, size_of(message))  # a client may take larger bodies
+            check_message(message, size_of(message))  # a client may accept larger bodies
             check_room(message)
         return message
 
@@ -157,7 +157,7 @@ class Producer:
 
 
 async def _send(client: AsyncClient, message: Message) -> SendResult:
-    """Send a message; one with a time, to a broker that has no timers, by the next delay level."""
+    """Send a message. If the broker has no timers, use the next longer delay level."""
     try:
         return await client.send(message)
     except ReliableMQError as error:

@@ -1,8 +1,8 @@
-"""Answers brokers that ask for a half message, from the table of stubs.
+"""Answers brokers that check back on a half message, from the table of stubs.
 
-Receives a broker's question; hands on what is to be said. Any process that uses the database may be
-asked, also after the one that sent the half has died. Refuses to guess: what cannot be told now is
-asked again.
+Receives a broker's question; returns the answer. A broker may ask any process that uses the
+database, even after the sender of the half has died. Never guesses: if the answer is not known now,
+the broker asks again.
 """
 
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class HalfBook(Protocol):
-    """What check-backs need of the table of stubs; see `sql_half`."""
+    """What check-backs need from the table of stubs; see `sql_half`."""
 
     def look(self, message_id: str) -> HalfView | None: ...
 
@@ -30,7 +30,7 @@ class HalfBook(Protocol):
 
 
 class HalfSendBook(Protocol):
-    """Where it is written down what a send came to; see `sql_stubs`."""
+    """Records the results of sends; see `sql_stubs`."""
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None: ...
 
@@ -38,17 +38,17 @@ class HalfSendBook(Protocol):
 class CheckBacks:
     """Answers for the halves of one application in one database.
 
-    Invariant: it says ROLLBACK only when no transaction can commit the half's stub any more, or
-    its message is stored and would be missed.
+    Invariant: it says ROLLBACK only in two cases. No transaction can commit the half's stub any
+    more. Or the message is stored, and its loss would be noticed (it would be missed).
 
     Args:
         halves: the table of stubs.
-        stubs: where sends are written down.
-        commit_many: commits halves; its results are in their order.
-        next_time: when the next send is due.
-        owner: a name that nobody else claims stubs under.
-        lease: seconds for which a claim holds.
-        clock: the time by which the rows are judged.
+        stubs: records the sends.
+        commit_many: commits halves; the results are in their order.
+        next_time: returns when the next send is due.
+        owner: a name under which nothing else claims stubs.
+        lease: seconds that a claim lasts.
+        clock: returns the time for the rows, in seconds since the epoch.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class CheckBacks:
         self._clock = clock
 
     def answer(self, check: CheckBack) -> Decision | None:
-        """Return what is to be said; None: the half was committed, and that is written down."""
+        """Return the answer; None: the half was committed, and that is recorded."""
         half = check.half
         try:
             finding, count = self._find(check, self._clock())
-        except Exception as error:  # the database is the only one to know
+        except Exception as error:  # only the database knows the answer
             line = known_fault(error)
             if line is None:
                 raise
-            log.info("half %s: asked again later, %s", half.message_id, line)
+            log.info("half %s: the broker must ask again: %s", half.message_id, line)
             return Decision.UNKNOWN
         log.info("half %s of %s: %s", half.message_id, half.queue.topic, finding.value)
         if finding is StubLookup.UNSENT:
@@ -94,9 +94,9 @@ class CheckBacks:
         if view is None:
             if self._halves.entomb(message_id, check.half.queue.topic, now):
                 return StubLookup.ENTOMBED, 0
-            view = self._halves.look(message_id)  # it committed meanwhile
+            view = self._halves.look(message_id)  # its transaction committed meanwhile
         if view is None:
-            return StubLookup.UNDECIDED, 0  # and was removed meanwhile
+            return StubLookup.UNDECIDED, 0  # and the row was removed meanwhile
         finding = finding_of(view)
         if finding is StubLookup.UNSENT and not self._halves.claim(
             message_id, self._owner, now, self._lease
@@ -105,7 +105,7 @@ class CheckBacks:
         return finding, view.count
 
     def _commit(self, half: Half, count: int) -> None:
-        """Commit a half whose stub is claimed, and write down what came of it."""
+        """Commit a half whose stub is claimed, and record the result."""
         result = self._commit_many([half])[0]
         now, sends = self._clock(), count + 1
         due = self._next_time(sends, now, None)

@@ -1,6 +1,6 @@
-"""What a caller says of a message becomes a stub. Pure: it knows no database and no clock.
+"""Make a stub from the options of a caller. Pure: knows no database and no clock.
 
-Refuses what could not be sent, found or stored later, while the caller can still do something.
+Refuses a message that could not be sent, found or stored later, while the caller can still act.
 """
 
 import re
@@ -22,16 +22,16 @@ from reliable_mq.trace_context import trace_properties, with_context
 _ID_LENGTH = 32
 _LEGAL_ID = re.compile(f"[0-9A-Za-z_-]{{{_ID_LENGTH}}}")
 
-_SOME_TOPIC = NOTICE_TOPIC_PREFIX + "0" * 16  # as long as the one that it is sent with
+_SOME_TOPIC = NOTICE_TOPIC_PREFIX + "0" * 16  # as long as every topic of notices
 _ADDED_SIZE_MAX = 1_024
-"""Bytes that a signature, brokers and their retries add to properties."""
+"""Bytes that a signature, brokers and their retries add to the properties."""
 _FEW_GROUPS = 16  # their names cannot be too long for a record's properties
 
 RandomBytes = Callable[[int], bytes]
 
 
 class MessageOptions(TypedDict, total=False):
-    """What may be said of a message that is sent; see `Transaction.send`."""
+    """Options of a message to send; see `Transaction.send`."""
 
     tag: str
     key: object
@@ -44,13 +44,13 @@ class MessageOptions(TypedDict, total=False):
 
 
 class StubOptions(MessageOptions, total=False):
-    """What may be said of a message that has a stub."""
+    """Options of a message with a stub."""
 
     required_groups: tuple[str, ...] | None
 
 
 class ManyOptions(TypedDict, total=False):
-    """What may be said of many messages at once: a value for all, or a function of the payload."""
+    """Options of many messages at once: one value for all, or a function of the payload."""
 
     tag: str | Callable[[Any], str]
     key: object
@@ -64,13 +64,13 @@ class ManyOptions(TypedDict, total=False):
 
 
 class Composer:
-    """Makes stubs of what callers say.
+    """Makes stubs from the callers' options.
 
     Args:
-        groups_of_topic: the consumer groups a message of a topic and tag must reach, when not
-            told.
-        random_bytes: returns so many random bytes.
-        timer_range: how far ahead brokers take a message, seconds.
+        groups_of_topic: returns the consumer groups that a message of a topic and tag must reach,
+            if the caller does not name them.
+        random_bytes: returns this number of random bytes.
+        timer_range: how far ahead brokers accept a message's time, in seconds.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Composer:
         content_type: str = "",
         message_id: str = "",
     ) -> Stub:
-        """Return the stub of one message, which is written at `now`; see `Transaction.send`."""
-        check_topic(topic)  # before its groups are missed
+        """Return the stub of one message, written at `now`; see `Transaction.send`."""
+        check_topic(topic)  # before a wrong name could find no groups
         body, content_type = encode_payload(payload, content_type)
         if required_groups is None:
             groups = self._groups_of_topic(topic, tag)
@@ -129,12 +129,12 @@ class Composer:
         return stub
 
     def _check_order(self, rest: float) -> None:
-        """Refuse an ordering key for what waits in the database.
+        """Refuse an ordering key for a message that would wait in the database.
 
-        What is not sent holds up the later messages of its key.
+        An unsent message holds up the later messages of its key.
 
         Raises:
-            UsageError: when the message waits there.
+            UsageError: the message would wait in the database.
         """
         if rest > self._timer_range:
             raise UsageError(
@@ -150,10 +150,10 @@ class Composer:
             raise UsageError("send_many: message_id must be a function, or all would have one id")
         if isinstance(payloads, str | bytes | Mapping):
             raise UsageError(
-                f"send_many: a {type(payloads).__name__} is one payload: take send, or a list of it"
+                f"send_many: a {type(payloads).__name__} is one payload: use send, or a list"
             )
         if not isinstance(payloads, Iterable):
-            raise UsageError(f"send_many: {payloads!r:.100} is no list of payloads")
+            raise UsageError(f"send_many: {payloads!r:.100} is not a list of payloads")
         return [
             self.stub(
                 now, topic, payload, **same, **{name: of(payload) for name, of in own.items()}
@@ -163,12 +163,12 @@ class Composer:
 
 
 def check_room(message: Message) -> None:
-    """Refuse properties that leave no room for what others add: no broker would ever store them.
+    """Refuse properties that leave no room for added ones: no broker would ever store them.
 
-    The room for a signature stays free without keys, too: a resend may have keys.
+    The room for a signature stays free even without keys: a resend may have keys.
 
     Raises:
-        MessageRefused: when they are too long, or hold a separator.
+        MessageRefused: the properties are too long, or contain a separator.
     """
     size, allowed = len(properties_of(message)), PROPERTIES_SIZE_MAX - _ADDED_SIZE_MAX
     if size > allowed:
@@ -176,12 +176,12 @@ def check_room(message: Message) -> None:
 
 
 def with_trace(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties with the trace context, unless theirs take the room.
+    """Return the properties with the trace context, if there is room for both.
 
     Raises:
-        UsageError: when they are no mapping.
-        MessageRefused: when one has a name that brokers, clients or this library write. Its value
-            would be lost or changed on the way, and no signature and no comparison would cover it.
+        UsageError: `properties` is not a mapping.
+        MessageRefused: brokers, clients or this library write a property of that name. Its value
+            would be lost or changed on the way; no signature and no comparison would cover it.
     """
     if not isinstance(properties, Mapping):
         raise UsageError(f"properties={properties!r:.100}: a dict of names and texts is needed")
@@ -193,15 +193,15 @@ def with_trace(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def key_text(key: object) -> str:
-    """Return a key as a message carries it; None is none, as a nullable column says it."""
+    """Return a key as a message carries it. None, as from a nullable column, is no key."""
     return "" if key is None else str(key)
 
 
 def checked_groups(groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Return consumer groups that a caller named.
+    """Return the consumer groups that a caller named.
 
     Raises:
-        UsageError: when it is one name instead of several, or one is no legal name.
+        UsageError: `groups` is one name instead of several, or a name is illegal.
     """
     if isinstance(groups, str) or not isinstance(groups, Collection):
         raise UsageError(f"required_groups={groups!r}: a tuple of names is needed")
@@ -211,15 +211,15 @@ def checked_groups(groups: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def fresh_message_id(now: float, random_bytes: RandomBytes) -> str:
-    """Return a new message id for the time `now`, seconds since the epoch."""
+    """Return a new message id for the time `now` (seconds since the epoch)."""
     return new_message_id(int(now * 1000), random_bytes(10))
 
 
 def checked_id(message_id: str) -> str:
-    """Return the id a user chose.
+    """Return the id that a caller chose; empty is none.
 
     Raises:
-        UsageError: when it is not empty and not 32 characters long, or holds others than those.
+        UsageError: the id does not have 32 characters, or contains illegal ones.
     """
     if message_id and not (isinstance(message_id, str) and _LEGAL_ID.fullmatch(message_id)):
         raise UsageError(

@@ -1,8 +1,8 @@
-"""When a message is to arrive, and how a broker is asked for it. Pure.
+"""When a message arrives, and how a broker is asked for that time. Pure.
 
-A caller says it by a delay or an instant; a stub keeps the instant. Each send asks for what is left
-of it. A broker with timers takes that to the millisecond. One without (4.x, or its timers are off)
-knows eighteen levels: there the message comes at the end of the next longer one, never early.
+A caller gives a delay or an instant; a stub keeps the instant. Each send asks the broker for the
+remaining time. A broker with timers keeps it to the millisecond. A broker without timers (4.x, or
+switched off) knows eighteen levels: the message comes after the next longer level, never early.
 """
 
 import logging
@@ -21,10 +21,10 @@ from reliable_mq.refusals import is_too_far, is_without_timers
 log = logging.getLogger(__name__)
 
 AHEAD_SECONDS_MAX = 3.2e9
-"""A hundred years: what is further is a mistake, or no date in some database."""
+"""A hundred years. A later time is a mistake, or not a legal date in some database."""
 LEVEL_SECONDS_MAX = DELAY_LEVEL_SECONDS[-1]
 _ASK_SECONDS_MIN = 0.5
-"""Shortest wait until a broker is asked again that would not take a message so far ahead."""
+"""Shortest wait before a broker is asked again that refused a message as too far ahead."""
 
 SendMany = Callable[[Sequence[Message]], list[SendResult | Exception]]
 
@@ -32,16 +32,16 @@ SendMany = Callable[[Sequence[Message]], list[SendResult | Exception]]
 def deliver_time_of(
     delay: timedelta | None, deliver_at: datetime | None, now: float
 ) -> float | None:
-    """Return when a message is to arrive, seconds since the epoch; None: at once.
+    """Return when a message arrives, in seconds since the epoch; None: at once.
 
     Args:
-        delay: so much later than `now`.
-        deliver_at: an instant with a time zone. One that has passed means at once.
-        now: the time.
+        delay: this much later than `now`.
+        deliver_at: an instant with a time zone. An instant in the past means at once.
+        now: the current time.
 
     Raises:
-        UsageError: when both are given, one is of another type, an instant has no time zone, or it
-            is more than a hundred years ahead.
+        UsageError: both are given, one has a wrong type, the instant has no time zone, or the
+            time is more than a hundred years ahead.
     """
     if delay is None and deliver_at is None:
         return None
@@ -54,7 +54,7 @@ def deliver_time_of(
 
 
 def check_times(delay: timedelta | None, deliver_at: datetime | None) -> None:
-    """Check how a caller says when a message is to arrive.
+    """Check the caller's delay or instant.
 
     Raises:
         UsageError: see `deliver_time_of`.
@@ -67,7 +67,7 @@ def check_times(delay: timedelta | None, deliver_at: datetime | None) -> None:
         raise UsageError(f"deliver_at={deliver_at!r}: a datetime is needed")
     if deliver_at is not None and deliver_at.utcoffset() is None:
         raise UsageError(
-            f"deliver_at={deliver_at} has no time zone: give one, as datetime(…, tzinfo=UTC) does"
+            f"deliver_at={deliver_at} has no time zone: give one, as in datetime(…, tzinfo=UTC)"
         )
 
 
@@ -78,7 +78,7 @@ def _timestamp(deliver_at: datetime | None) -> float:
 
 
 def rest_of(deliver_time: float | None, now: float) -> timedelta | None:
-    """Return what is left until a message is to arrive; None: nothing, it goes at once."""
+    """Return the remaining time until a message arrives; None: nothing remains, send at once."""
     if deliver_time is None or deliver_time <= now:
         return None
     return timedelta(seconds=deliver_time - now)
@@ -88,7 +88,7 @@ def delay_level_of(delay: float) -> int:
     """Return the lowest delay level that waits at least `delay` seconds; 0 for no delay.
 
     Raises:
-        UsageError: when the delay is longer than the longest level, two hours.
+        UsageError: the delay is longer than the longest level (two hours).
     """
     if delay <= 0:
         return 0
@@ -101,7 +101,7 @@ def delay_level_of(delay: float) -> int:
 
 
 class Levelled(msgspec.Struct, frozen=True):
-    """How a message went to a broker without timers: it comes `seconds` later, and why."""
+    """The delay of a message that went to a broker without timers, in seconds, and the reason."""
 
     seconds: float
     why: str
@@ -116,9 +116,9 @@ def timed_by_delay(message: Message, now: float) -> Message:
 
 
 def by_level(message: Message, error: object) -> Message | None:
-    """Return a message with a delay level for its delay, for a broker that has no timers.
+    """Return the message with a delay level instead of its delay, for a broker without timers.
 
-    None: that is not what the broker said, or the delay is longer than the longest level.
+    None: the broker did not say that it has no timers, or the delay is longer than all levels.
     """
     rest = message.delay
     if rest is None or not is_without_timers(error) or rest.total_seconds() > LEVEL_SECONDS_MAX:
@@ -128,7 +128,7 @@ def by_level(message: Message, error: object) -> Message | None:
     return msgspec.structs.replace(message, delay=None, delay_level=level)
 
 
-@lru_cache(maxsize=256)  # of each broker once
+@lru_cache(maxsize=256)  # each broker once
 def _tell_once(error: str) -> None:
     log.warning("delays are rounded up to delay levels: %s", error)
 
@@ -136,11 +136,11 @@ def _tell_once(error: str) -> None:
 def send_timed(
     send_many: SendMany, messages: Sequence[Message]
 ) -> tuple[list[SendResult | Exception], dict[int, Levelled]]:
-    """Send messages; those that a broker has no timer for once more, by delay level.
+    """Send messages. Those that a broker has no timer for are sent once more, by delay level.
 
-    Returns the results as `send_many` does, and how those went that went by level, by their places.
-    An exception of the second sending is the result of those only that it was to send; what the
-    first one stored stays sent. One of the first sending is raised.
+    Returns the results as `send_many` does, and the `Levelled` of each message that went by delay
+    level, by index. An error of the second call is the result of only the messages of that call:
+    what the first call stored stays sent. An error of the first call is raised.
     """
     results = send_many(messages)
     again = {
@@ -154,7 +154,7 @@ def send_timed(
     by_levels = list(again.values())
     try:
         second = send_many(by_levels)
-    except Exception as error:  # noqa: BLE001 - whatever it was, these sends did not succeed
+    except Exception as error:  # noqa: BLE001 - whatever the error is, these sends failed
         second = [error for _ in by_levels]
     for place, result in zip(again, second, strict=False):
         seconds = DELAY_LEVEL_SECONDS[again[place].delay_level - 1]
@@ -165,10 +165,10 @@ def send_timed(
 
 
 def asked_again_at(error: object, deliver_time: float | None, now: float) -> float | None:
-    """Return when a broker may take a message that is too far ahead for it.
+    """Return when to ask a broker again about a message that is too far ahead for it.
 
-    None: that is not why it was not sent. A broker with timers does not say how far it looks (its
-    remark is for people), so each time half of what is left is waited for.
+    None: the send failed for another reason. A broker with timers does not say how far ahead it
+    accepts messages (its remark is for people). So each wait is half of the remaining time.
     """
     if deliver_time is None or deliver_time <= now:
         return None

@@ -1,20 +1,20 @@
-"""Half messages of the outbox: their life in the process that sent them, and what is answered when
-a broker asks for them. Pure.
+"""The half messages of the outbox: their states in the sending process, and the answers to a
+broker's check-back. Pure.
 
-A stub whose message went out as a half is a stub like any other: nothing in its row says so. The
-half only changes how the first send is done: by ending it instead of by sending the message. If
-nobody ends it, the broker asks, and the table of stubs answers:
+A stub whose message went out as a half is a normal stub: nothing in its row says so. Only its first
+send differs: it ends the half instead of sending the message. If the half is not ended, the broker
+checks back, and the table of stubs answers:
 
-    the row is there, unsent     COMMIT, by whoever claims it; it is a send like any other
-    the row is there, sent       ROLLBACK: the message is stored, the half is left over; but COMMIT
-                                 if no consumer group is waited for: nobody would notice that a
-                                 broker lost what it had acknowledged, so rather twice
+    the row exists, unsent       COMMIT, after a claim of the stub; it counts as a normal send
+    the row exists, sent         ROLLBACK: the message is stored, the half is left over. But COMMIT
+                                 if the stub waits for no consumer group: then nothing would notice
+                                 that a broker lost an acknowledged message; a duplicate is better
     the row is voided            ROLLBACK
     there is no row              a tombstone takes its id, then ROLLBACK
-    nobody can tell yet          nothing is said, the broker asks again
+    not known yet                no answer; the broker asks again
 
-The tombstone is what makes the ROLLBACK safe: a transaction that is slower than the check-back
-cannot insert its stub any more, so its business is rolled back as well.
+The tombstone makes the ROLLBACK safe: a transaction that is slower than the check-back can no
+longer insert its stub, so its business is rolled back, too.
 """
 
 from collections.abc import Mapping
@@ -28,14 +28,14 @@ from reliable_mq.transitions import after
 
 TOMBSTONE_NOTE = "a check-back came before its transaction committed, so it never will"
 TOMBSTONE_CONTENT = b""
-"""No message has an empty body, so no stub has: that tells a tombstone from a voided stub."""
+"""No message has an empty body, so no stub has. This tells a tombstone from a voided stub."""
 _APPLICATION_LENGTH_MAX = 60
 
 
 class HalfState(Enum):
-    """Where a half stands for the process that sent it."""
+    """The state of a half in the process that sent it."""
 
-    PREPARED = "prepared"  # the broker has it, its transaction goes on
+    PREPARED = "prepared"  # the broker has stored it, its transaction is open
     COMMITTING = "committing"  # its stub was read back from the table
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -45,11 +45,11 @@ class HalfState(Enum):
 class HalfEvent(Enum):
     """What can happen to a half in the process that sent it."""
 
-    ROLL_BACK = "roll back"  # its transaction ended, and nobody had asked for a commit
+    ROLL_BACK = "roll back"  # its transaction ended without a commit
     SEND = "send"  # the relay sends its stub
     ACKNOWLEDGED = "acknowledged"
-    FAILED = "failed"  # refused, or no answer: it may or may not have ended
-    FORGET = "forget"  # it is too old, its stub belongs to others
+    FAILED = "failed"  # refused or unanswered: the half may or may not have ended
+    FORGET = "forget"  # it is too old; another process may own its stub
 
 
 _PREPARED, _COMMITTING, _COMMITTED, _ROLLED_BACK, _LEFT = HalfState
@@ -66,22 +66,22 @@ def next_half_state(state: HalfState, event: HalfEvent) -> HalfState:
     """Return the state after `event`.
 
     Raises:
-        UsageError: when the event is illegal in this state; nothing has changed then.
+        UsageError: the event is illegal in this state; nothing has changed.
     """
     return after(HALF_TRANSITIONS, state, event, f"a half that is {state.value}")
 
 
 class StubLookup(Enum):
-    """What the table of stubs says of a half that a broker asks for."""
+    """What the table of stubs says about a half that a broker checks back on."""
 
-    ENTOMBED = "no stub, and a tombstone has its id now"
-    VOIDED = "its stub is voided, or a tombstone"
-    STORED = "its stub was sent by other means"
-    UNWATCHED = "its stub was sent, and nobody waits for its consumers"
+    ENTOMBED = "no stub; a tombstone has taken its id now"
+    VOIDED = "its stub is voided, or is a tombstone"
+    STORED = "its stub was sent in another way"
+    UNWATCHED = "its stub was sent, and waits for no consumer group"
     UNSENT = "its stub is committed and was never sent"
-    IN_HAND = "its stub is committed, somebody else is sending it, or a person decides"
-    BEHIND = "its stub is committed, an earlier one of its key must go first"
-    UNDECIDED = "its transaction goes on"
+    IN_HAND = "its stub is committed; another owner is sending it, or a person decides"
+    BEHIND = "its stub is committed; an earlier one of its key must go first"
+    UNDECIDED = "its transaction is still open"
 
 
 ANSWERS: Mapping[StubLookup, Decision] = {
@@ -97,10 +97,10 @@ ANSWERS: Mapping[StubLookup, Decision] = {
 
 
 class HalfView(msgspec.Struct, frozen=True):
-    """What a committed stub's row says, as far as a check-back asks.
+    """The columns of a committed stub's row that a check-back needs.
 
-    `is_watched`: it waits for consumer groups. `is_behind`: an earlier stub of its ordering key
-    must go first. `count`: its sends so far.
+    `is_watched`: the stub waits for consumer groups. `is_behind`: an earlier stub of its ordering
+    key must go first. `count`: its sends so far.
     """
 
     status: StubStatus
@@ -111,7 +111,7 @@ class HalfView(msgspec.Struct, frozen=True):
 
 
 def finding_of(view: HalfView) -> StubLookup:
-    """Return what a committed row means, before anybody claims it."""
+    """Return what a committed row means, before a claim."""
     if view.status is StubStatus.VOIDED:
         return StubLookup.VOIDED
     if view.is_stored or view.status is StubStatus.CONFIRMED:
@@ -122,7 +122,7 @@ def finding_of(view: HalfView) -> StubLookup:
 def half_group(application: str, identity: str) -> str:
     """Return the producer group that answers for the halves of an application in a database.
 
-    Only processes that use this very database are in it: what another one's table does not hold
-    must never be taken for rolled back.
+    Only processes that use this very database join it. Otherwise a stub that is missing in another
+    database's table would count as rolled back.
     """
     return f"{application[:_APPLICATION_LENGTH_MAX]}_half_{identity}"

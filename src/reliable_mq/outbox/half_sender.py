@@ -1,7 +1,7 @@
-"""Sends for the relay: a stub whose half is at a broker is sent by committing that half.
+"""The relay's sender with halves: it sends a stub whose half is at a broker by committing the half.
 
-Receives the relay's messages; hands on plain ones to the client's `send_many`, the others as
-commits. Keeps the order of each ordering key, whichever way its messages go.
+Receives the relay's messages. Plain messages go to the client's `send_many`, the others are commits
+of their halves. Keeps the order of each ordering key across both ways.
 """
 
 import itertools
@@ -17,7 +17,7 @@ Item = tuple[int, Message]
 
 
 class KnownHalves(Protocol):
-    """What is known of this process's halves; see `thread_open_halves`."""
+    """The open halves of this process; see `thread_open_halves`."""
 
     def send(self, message_ids: Collection[str]) -> dict[str, Half]: ...
 
@@ -29,7 +29,7 @@ class HalfSender:
 
     Args:
         sender: sends plain messages.
-        halves: which messages are halves.
+        halves: knows which messages are halves.
         commit_many: commits halves; the results are in their order.
     """
 
@@ -39,7 +39,7 @@ class HalfSender:
         self._commit_many = commit_many
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        """Send all; return for each, in order, where it was stored or why it was not."""
+        """Send all messages. Return in their order where each was stored, or its error."""
         halves = self._halves.send([message.message_id for message in messages])
         if not halves:
             return self._sender.send_many(messages)
@@ -69,7 +69,7 @@ class HalfSender:
             return self._sender.send_many(messages)
         try:
             answers = self._commit_many([halves[message.message_id] for message in messages])
-        except Exception as error:  # noqa: BLE001 - as the relay does: none of them is acknowledged
+        except Exception as error:  # noqa: BLE001 - as in the relay: none is acknowledged
             answers = [error] * len(messages)
         for message, answer in zip(messages, answers, strict=True):
             acknowledged = not isinstance(answer, Exception)
@@ -82,7 +82,7 @@ class HalfSender:
 
 
 def _runs(messages: Sequence[Message], halves: Collection[str]) -> Iterable[list[Item]]:
-    """Yield runs of messages that go the same way: those without a key first, as they may."""
+    """Yield runs of messages that go the same way. Messages without a key may go first."""
     items = list(enumerate(messages))
 
     def is_half(item: Item) -> bool:

@@ -1,4 +1,4 @@
-"""Content types, as RFC 9110 writes them: `type/subtype; name=value`. Pure."""
+"""Content types as RFC 9110 defines them: `type/subtype; name=value`. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import msgspec
 from reliable_mq.errors import UsageError
 
 CONTENT_TYPE_LENGTH_MAX = 127
-"""Characters; the width of the stub's column."""
+"""Characters: the width of the stub's column."""
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _KIND = re.compile(rf"\s*({_WORD})/({_WORD})\s*")
@@ -17,31 +17,31 @@ _PARAMETER = re.compile(rf';\s*(?:({_WORD})=(?:({_WORD})|"((?:[^"\\]|\\.)*)")\s*
 
 
 class MediaType(msgspec.Struct, frozen=True):
-    """A content type that was read. `kind` and names of parameters are in lower case."""
+    """A parsed content type. `kind` and parameter names are in lower case."""
 
     kind: str
     parameters: Mapping[str, str]
 
     @property
     def charset(self) -> str:
-        """How text in it is encoded; UTF-8 when nothing is said."""
+        """The encoding of text in the body. Default UTF-8."""
         return self.parameters.get("charset", "utf-8")
 
     @property
     def is_json(self) -> bool:
-        """Whether the body is JSON, by its own name or as a structure on top of it."""
+        """Whether the body is JSON: `application/json`, or a subtype that ends in `+json`."""
         return self.kind == "application/json" or self.kind.endswith("+json")
 
 
 @lru_cache(maxsize=512)
 def media_type_of(text: str) -> MediaType:
-    """Return what a content type says.
+    """Parse a content type.
 
     Raises:
-        UsageError: when it is none, or longer than its column.
+        UsageError: it is not a content type, or longer than its column.
     """
     if not isinstance(text, str):
-        raise UsageError(f"content type {text!r:.100} is no text")
+        raise UsageError(f"content type {text!r:.100} is not a text")
     kind = _KIND.match(text)
     if kind is None or len(text) > CONTENT_TYPE_LENGTH_MAX or not text.isprintable():
         raise UsageError(
@@ -53,7 +53,7 @@ def media_type_of(text: str) -> MediaType:
     while position < len(text):
         found = _PARAMETER.match(text, position)
         if found is None:
-            raise UsageError(f"content type {text!r}: its parameters do not read")
+            raise UsageError(f"content type {text!r}: its parameters cannot be read")
         name, token, quoted = found.groups()
         if name is not None:
             value = token if quoted is None else re.sub(r"\\(.)", r"\1", quoted)

@@ -1,4 +1,4 @@
-"""Payloads to bytes. Receives what an application sends; hands on a body and its content type."""
+"""Turn payloads into bytes. Receives an application's payload; returns a body and content type."""
 
 import dataclasses
 from collections.abc import Callable
@@ -26,12 +26,12 @@ def encode_payload(payload: Any, content_type: str = "") -> tuple[bytes, str]:
     str or bytes.
 
     Args:
-        payload: what is sent.
-        content_type: what bytes or a str are, when that is more than the type says.
+        payload: the payload to send.
+        content_type: the media type of bytes or a str, if it says more than the Python type.
 
     Raises:
-        MessageRefused: when the payload cannot be written as JSON or UTF-8, is empty or over 4 MiB.
-        UsageError: when the content type is none, or not the caller's to say.
+        MessageRefused: the payload cannot be written as JSON or UTF-8, is empty or over 4 MiB.
+        UsageError: the content type is malformed, or given for a payload that is JSON.
     """
     body, natural = _encode(payload)
     if content_type:
@@ -41,7 +41,7 @@ def encode_payload(payload: Any, content_type: str = "") -> tuple[bytes, str]:
     if len(body) > MESSAGE_BODY_SIZE_MAX:
         raise MessageRefused(
             f"the payload is {len(body)} bytes, more than {MESSAGE_BODY_SIZE_MAX}; "
-            "store it elsewhere and send where it is"
+            "store it elsewhere and send a link to it"
         )
     return body, natural
 
@@ -72,7 +72,7 @@ def _encode(payload: Any) -> tuple[bytes, str]:
         if isinstance(payload, dict | list | msgspec.Struct):
             return _encode_json(payload), _json_of(payload)
         kind: Any = type(payload)
-        is_data = dataclasses.is_dataclass(kind)  # of the type: a payload may be no class
+        is_data = dataclasses.is_dataclass(kind)  # ask the type: the payload may not be a class
         if is_data:
             return _writer_of(kind)(payload), _json_of(payload)
     except (TypeError, ValueError, RecursionError) as error:
@@ -93,16 +93,16 @@ def _json_of(payload: Any) -> str:
 
 @cache
 def _writer_of(kind: type) -> Callable[[Any], bytes]:
-    """Return what writes a dataclass: what is pydantic's in it is written as pydantic reads it.
+    """Return the writer of a dataclass. Pydantic parts are written as pydantic reads them.
 
-    Annotations only say whether there may be any. Values are written as what they are: one of a
-    subclass has fields that no annotation knows.
+    Annotations only say whether there may be pydantic parts. Each value is written by its own type:
+    an object of a subclass has fields that no annotation knows.
     """
     if is_pydantic_dataclass(kind):
         return TypeAdapter(kind).dump_json
     try:
         schema = TypeAdapter(kind).core_schema
-    except Exception:  # noqa: BLE001 - it holds what only msgspec knows, or a name that is not there
+    except Exception:  # noqa: BLE001 - it has types that only msgspec knows, or an unknown name
         return _write_with_pydantics
     return _write_with_pydantics if _holds_pydantics(schema) else _encode_json
 
@@ -112,7 +112,7 @@ def _write_with_pydantics(payload: Any) -> bytes:
 
 
 def _with_pydantics_written(value: Any) -> Any:
-    """Return a value for msgspec, in which what is pydantic's has been written by itself."""
+    """Return a value for msgspec; its pydantic parts are already written as JSON."""
     if isinstance(value, BaseModel):
         return msgspec.Raw(value.model_dump_json())
     kind: Any = type(value)

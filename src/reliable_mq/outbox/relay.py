@@ -1,10 +1,10 @@
-"""The relay: stubs that were just committed go to the broker, without waiting for a scheduler.
+"""The relay: sends newly committed stubs to the broker, without waiting for a scheduler.
 
-Receives stubs whose transaction ended in a commit. Hands on messages to anything that can
-`send_many`, and what came of it to the table of stubs. Refuses to send what it cannot read back
-from the table: a stub that a savepoint took back, or that somebody else owns by now, is not sent.
+Receives the stubs of committed transactions. Hands their messages to any sender with `send_many`,
+and records the results in the table of stubs. Reads every stub back from the table before sending.
+It does not send a stub that a savepoint rolled back, or that has another lease owner by now.
 
-The same steps serve the resend scheduler, which hands it the stubs that are due.
+The resend scheduler sends its due stubs through the same functions.
 """
 
 import itertools
@@ -27,33 +27,33 @@ from reliable_mq.refusals import is_illegal
 log = logging.getLogger(__name__)
 
 LANE_MAX = 32
-"""Most stubs of one key in one batch: a hot key must not keep the others waiting."""
+"""The most stubs of one key in one batch. A hot key must not keep the other keys waiting."""
 
 NextTime = Callable[[int, float, float | None], float]
-"""(count of sends, now, deliver time) -> when the next send is due, seconds since the epoch."""
+"""(count of sends, now, deliver time) -> when the next send is due, in seconds since the epoch."""
 
 
 class StubSender(Protocol):
     """What the relay needs of a client."""
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        """Send all; return for each, in order, where it was stored or why it was not."""
+        """Send all messages. Return in their order where each was stored, or its error."""
         ...
 
 
 class SendOutcome(msgspec.Struct, frozen=True):
-    """What one send of a stub came to.
+    """The result of one send of a stub.
 
     Attributes:
-        message_id: the stub's.
-        count: its sends, this one included.
-        next_time: when the next one is due, seconds since the epoch.
-        position: where the broker stored it.
-        error: why it did not; None: it acknowledged it.
-        is_refused: it failed for what the message itself is, and would anywhere and at any time;
-            or its time is too far ahead for the broker: then this send is not counted.
-        arrives: when it is to arrive, where that is another time than the stub says.
-        note: why it is.
+        message_id: the message id of the stub.
+        count: how often the stub was sent, including this send.
+        next_time: when the next send is due, in seconds since the epoch.
+        position: where the broker stored the message.
+        error: why the send failed. None: the broker acknowledged the message.
+        is_refused: the message itself is wrong, so that every send of it fails. Or its time is
+            too far ahead for the broker; then `count` does not include this send.
+        arrives: when the message arrives, if this differs from the stub's time.
+        note: the reason for that difference.
     """
 
     message_id: str
@@ -67,23 +67,23 @@ class SendOutcome(msgspec.Struct, frozen=True):
 
 
 class StubBook(Protocol):
-    """What the relay needs of the table of stubs."""
+    """What the relay needs from the table of stubs."""
 
     def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
-        """Return which are committed, unsent and ours; True: an earlier one must go first."""
+        """Return the committed, unsent stubs of `owner`; True: an earlier stub must go first."""
         ...
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
-        """Write down what the sends came to, where the stub is still ours."""
+        """Write down the results of the sends, for stubs that `owner` still owns."""
         ...
 
     def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
-        """Let the lease of stubs end later that are unsent and still ours."""
+        """Extend the lease to `until` for unsent stubs that `owner` still owns."""
         ...
 
 
 class RelayCounts(msgspec.Struct, frozen=True):
-    """What one run did. `waiting` are stubs that are still in the relay's hands."""
+    """What one run did. `waiting` counts the stubs that the relay still has to send."""
 
     sent: int = 0
     failed: int = 0
@@ -101,10 +101,11 @@ def send_stubs(
     confirm_to: str = "",
     consumed_by: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[SendOutcome]:
-    """Send each stub once and return what came of those that were tried.
+    """Send each stub once and return the result of each stub that was tried.
 
-    The client does not try a message whose forerunner in the same queue failed; it is no send.
-    `are_missed`, `confirm_to`, `consumed_by` (by message id): see `message_of`.
+    If an earlier message of a queue fails, the client does not try the later ones. These have no
+    result and count as not sent. `are_missed`, `confirm_to`, `consumed_by` (by message id): see
+    `message_of`.
     """
     sound = _sound(stubs)
     messages = [
@@ -120,7 +121,7 @@ def send_stubs(
     levelled: dict[int, Levelled] = {}
     try:
         results, levelled = send_timed(sender.send_many, messages) if messages else ([], {})
-    except Exception as error:  # noqa: BLE001 - whatever it was, these sends did not succeed
+    except Exception as error:  # noqa: BLE001 - whatever the error is, these sends failed
         results = [error] * len(messages)
     if len(results) != len(messages):
         raise InvariantBroken(f"{len(messages)} messages were sent, {len(results)} results came")
@@ -133,7 +134,7 @@ def send_stubs(
         if result is None or isinstance(result, NotSent):
             continue
         lane = (stub.topic, stub.ordering_key)
-        # If a crash takes an earlier one, a later one that stays would have overtaken it.
+        # A crash may lose an earlier message and keep a later one: that would break their order.
         unsafe = NotSent("an earlier message of its key may not survive a crash")
         judged = unsafe if lane in shaky else result
         level = level_of.get(stub.message_id)
@@ -144,7 +145,7 @@ def send_stubs(
 
 
 def _sound(stubs: Sequence[Stub]) -> list[Stub]:
-    """Return the stubs that read, without those behind one of their key that does not."""
+    """Return the readable stubs, without those behind an unreadable stub of the same key."""
     sound: list[Stub] = []
     held_up: set[tuple[str, str]] = set()
     for stub in stubs:
@@ -173,21 +174,21 @@ def _outcome(
             stub.message_id, count, due, position=position, arrives=arrives, note=note
         )
     if isinstance(result, SendResult):
-        # Stored in memory or in one place only: a crash can take it away. If none does, the next
-        # send is a duplicate, which consumers suppress.
+        # The broker stored the message in memory or in one place only: a crash can lose it. If
+        # nothing is lost, the next send is a duplicate, and consumers suppress it.
         why = f"{result.status.name}: what the broker stored may not survive a crash"
     else:
         why = f"{type(result).__name__}: {result}"
     if (again := asked_again_at(result, stub.deliver_time, now)) is not None:
         return SendOutcome(stub.message_id, stub.count, again, error=why, is_refused=True)
-    # What is not stored is missed at once, also when the message itself is a delayed one.
+    # A message that is not stored is missed at once, even a delayed one.
     due = next_time(count, now, None)
     is_refused = isinstance(result, MessageRefused) or is_illegal(result)
     return SendOutcome(stub.message_id, count, due, error=why, is_refused=is_refused)
 
 
 class _Held(NamedTuple):
-    """A stub in a lane, ours until then. A lease is renewed once, when its commit came late."""
+    """A stub in a lane, leased until `until`. A lease is renewed once, after a late commit."""
 
     until: float
     stub: Stub
@@ -195,20 +196,21 @@ class _Held(NamedTuple):
 
 
 class Relay:
-    """Sends the stubs it is handed; stubs of one (topic, ordering key) strictly one after another.
+    """Sends accepted stubs. Stubs of one (topic, ordering key) go strictly one after another.
 
-    Invariant: a stub is in exactly one lane, and a lane is in the order of its rows, whatever the
-    order in which the threads that committed them came to hand them over. About their leases
-    nothing is to be done before `_lease_due`.
+    Invariant: a stub is in exactly one lane, and each lane is in the order of its rows. Threads
+    may hand over their committed stubs in another order. No lease needs a look before
+    `_lease_due`.
 
     Args:
-        owner: how the table names this relay.
-        lease: seconds after which a stub that is not sent is left to the resend scheduler. One
-            whose transaction took half of that or longer gets it once more from the commit on.
-        batch_max: most stubs in one `send_many`.
-        confirm_to: tells where this database reads notices of other databases' consumer groups;
-            may raise what the database raises.
-        arrives_again: is told of a topic to which sends failed, and to which one arrived now.
+        owner: the relay's name as a lease owner in the table.
+        lease: seconds after which an unsent stub is left to the resend scheduler. If the
+            transaction took half of this time or longer, the lease is renewed once after the
+            commit.
+        batch_max: the most stubs in one `send_many`. Default 256.
+        confirm_to: returns the topic from which this database reads notices of consumer groups
+            with other databases; may raise the database's errors.
+        arrives_again: is called with a topic when a send succeeds after sends to it failed.
     """
 
     def __init__(
@@ -230,19 +232,19 @@ class Relay:
         self._lease = lease
         self._batch_max = batch_max
         self._confirm_to = confirm_to
-        self._notice_topic = ""  # the same as long as this process lives, once it is known
+        self._notice_topic = ""  # once known, it stays the same for the life of the process
         self._arrives_again = arrives_again
         self._failing: set[str] = set()
         self._lanes: dict[tuple[str, str], deque[_Held]] = {}
         self._lease_due = math.inf
-        #: Why a stub of the last run was not sent; of several, the first one's reason.
+        #: Why stubs of the last run were not sent: the first error.
         self.last_error = ""
 
     def accept(self, stubs: Iterable[Stub], written: float) -> None:
-        """Take stubs that were written, under a lease of ours, at `written` (seconds)."""
+        """Add stubs that were written under this relay's lease at `written` (seconds)."""
         until = written + self._lease
         for stub in stubs:
-            # A stub without a key has a lane of its own: nothing must go before it.
+            # A stub without a key has its own lane: nothing must go before it.
             lane = (stub.topic, stub.ordering_key) if stub.ordering_key else ("", stub.message_id)
             insort(self._lanes.setdefault(lane, deque()), _Held(until, stub), key=_row)
         self._lease_due = min(self._lease_due, until - self._lease / 2)
@@ -252,9 +254,9 @@ class Relay:
         return sum(map(len, self._lanes.values()))
 
     def run_once(self, now: float) -> RelayCounts:
-        """Send one batch, the first stubs of every lane, and write down what came of it.
+        """Send one batch, made of the first stubs of the lanes, and record the results.
 
-        Raises whatever the table of stubs raises; the stubs stay in their lanes then.
+        Raises what the table of stubs raises. Then the stubs stay in their lanes.
         """
         dropped = self._look_at_leases(now)
         offered = self._offered()
@@ -266,7 +268,7 @@ class Relay:
         for stubs in offered.values():
             for stub in stubs:
                 if sendable.get(stub.message_id, False):
-                    break  # an earlier one of somebody else's must go first
+                    break  # an earlier stub of another lease owner must go first
                 if stub.message_id in sendable:
                     batch.append(stub)
         outcomes = {each.message_id: each for each in self._send(batch, now)}
@@ -279,9 +281,10 @@ class Relay:
         return RelayCounts(len(outcomes) - failed, failed, dropped, self.waiting)
 
     def _look_at_topics(self, stubs: Sequence[Stub], outcomes: Mapping[str, SendOutcome]) -> None:
-        """Remember topics to which sends fail; tell when one arrives there again.
+        """Remember topics to which sends fail. Report a topic when a send succeeds again.
 
-        Others of such a topic wait in the table for a time that grows. They need not any more.
+        Other stubs of such a topic wait in the table with a growing backoff. After the report
+        they need not wait any more.
         """
         arrived: set[str] = set()
         for stub in stubs:
@@ -301,24 +304,24 @@ class Relay:
         there: Collection[str],
         outcomes: Mapping[str, SendOutcome],
     ) -> int:
-        """Take out of a lane what is dealt with; return how many stubs were dropped unsent."""
+        """Remove finished stubs from a lane; return how many were dropped unsent."""
         dropped = 0
         lane = self._lanes.pop(name)
         for stub in stubs:
             outcome = outcomes.get(stub.message_id)
             if outcome is not None and outcome.error is not None:
-                # Later ones of the key that were not sent wait in the table, behind this one.
+                # Later unsent stubs of the key wait in the table, behind this one.
                 return dropped + sum(each.stub.message_id not in outcomes for each in lane)
             if outcome is None and stub.message_id in there:
                 break  # not tried
             lane.popleft()
             dropped += outcome is None
         if lane:
-            self._lanes[name] = lane  # behind the other lanes, which are first the next time
+            self._lanes[name] = lane  # behind the other lanes, so that those are first next time
         return dropped
 
     def _offered(self) -> dict[tuple[str, str], list[Stub]]:
-        """Return the first stubs of the lanes, one batch in all."""
+        """Return the first stubs of the lanes, one batch in total."""
         offered: dict[tuple[str, str], list[Stub]] = {}
         room = self._batch_max
         for name, lane in self._lanes.items():
@@ -339,10 +342,10 @@ class Relay:
         return outcomes
 
     def _look_at_leases(self, now: float) -> int:
-        """Renew leases of commits that were late, forget stubs whose lease has passed otherwise.
+        """Renew the leases of late commits; drop stubs whose lease has expired otherwise.
 
-        The scheduler may be sending those by now. It may have taken the late ones, too: which are
-        ours is seen when they are read back.
+        The scheduler may be sending the dropped stubs by now. It may also have taken stubs of
+        late commits: the relay finds out when it reads them back.
         """
         if now < self._lease_due:
             return 0
@@ -370,7 +373,7 @@ class Relay:
         return expired
 
     def invariants(self) -> None:
-        """Check what the class promises of itself."""
+        """Check the invariant of the class."""
         held = [each for lane in self._lanes.values() for each in lane]
         ids = [each.stub.message_id for each in held]
         if len(ids) != len(set(ids)) or not all(self._lanes.values()):
@@ -378,7 +381,7 @@ class Relay:
         if any(list(lane) != sorted(lane, key=_row) for lane in self._lanes.values()):
             raise InvariantBroken("a lane is in the order of its rows")
         if any(each.until < self._lease_due for each in held):
-            raise InvariantBroken("a lease in a lane ends before somebody looks at it")
+            raise InvariantBroken("a lease in a lane ends before `_lease_due`")
 
 
 def _row(entry: _Held) -> int:

@@ -1,8 +1,8 @@
-"""When a stub is sent again, and when a person is told. Pure, but for waits that draw lots.
+"""When a stub is sent again, and when a person is informed. Pure, except for random waits.
 
-How long to wait after the n-th send is any of tenacity's waits, alone or composed: `wait_fixed(5)`,
-`wait_exponential(max=3600) + wait_random(0, 10)`, `wait_chain(…)`. The usual one is a ladder, as
-the broker's own delay levels are: the wait after the n-th send is the n-th step, and the last step
+The wait after the n-th send is any wait of tenacity, alone or combined: `wait_fixed(5)`,
+`wait_exponential(max=3600) + wait_random(0, 10)`, `wait_chain(…)`. The default is a ladder, like
+the broker's delay levels: the wait after the n-th send is the n-th step, and the last step
 repeats. Every wait is positive and finite, and a ladder never descends (R1).
 """
 
@@ -17,21 +17,21 @@ from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import DELAY_LEVEL_SECONDS, RETRY_ATTEMPTS_MAX
 
 REST_MAX = 600.0
-"""Longest rest of a stub that a backlog has not reached, seconds."""
+"""Longest rest of a stub that a group with a backlog has not reached, in seconds."""
 WAIT_MIN, WAIT_MAX = 0.1, 30 * 86_400.0
-"""Shortest and longest wait between two sends, seconds; a draw outside of it is moved to it."""
+"""Shortest and longest wait between two sends, in seconds. Other waits are moved to these."""
 
 Wait = Callable[[RetryCallState], float]
-"""One of tenacity's waits. Of its argument only `attempt_number` is set: the count of sends."""
+"""A wait of tenacity. Its argument has only `attempt_number` set: the count of sends."""
 
-_NOBODY = Retrying()  # a call's state asks whose it is
+_NOBODY = Retrying()  # tenacity's call state needs a `Retrying`
 
 
 def ladder(*seconds: float) -> Wait:
     """Return a wait of `seconds[n - 1]` after the n-th send; the last step repeats.
 
     Raises:
-        ConfigurationError: when there is no step, one is not positive, or the ladder descends.
+        ConfigurationError: there is no step, a step is not positive, or the ladder descends.
     """
     if not seconds or not all(0 < each < math.inf for each in seconds):
         raise ConfigurationError("the waits between sends must be positive seconds")
@@ -46,14 +46,15 @@ class ResendPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         wait: how long after the n-th send the next one is due; one of tenacity's waits. The
             default is a ladder of the broker's delay levels from 10 s on.
-        count_max: sends after which a person is told instead.
-        backlog_wait: how long a stub rests that a backlog has not reached yet; an old one rests
-            longer, see `rest_of`.
-        told_after: age at which a person is told of stubs that a consumer group does not reach.
+        count_max: the number of sends; after them a person is informed instead. Default 16.
+        backlog_wait: how long a stub rests that a group with a backlog has not reached yet.
+            Default 5. An old stub rests longer, see `rest_of`.
+        told_after: the age at which a person is informed of stubs that a consumer group does not
+            reach. Default 86,400 (a day).
 
     Raises:
-        ConfigurationError: when a wait or the maximum is not positive, or a wait cannot be told by
-            the count of sends alone.
+        ConfigurationError: a wait or the maximum is not positive, or a wait needs more than the
+            count of sends.
     """
 
     wait: Wait = ladder(*DELAY_LEVEL_SECONDS[2:])
@@ -71,8 +72,8 @@ class ResendPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 seconds = float(self.wait(_after(count)))
             except Exception as error:
                 raise ConfigurationError(
-                    f"the wait after send {count} cannot be told: {error or type(error).__name__}; "
-                    "it knows the number of sends, not what came of them"
+                    f"the wait after send {count} cannot be computed: "
+                    f"{error or type(error).__name__}; a wait knows only the number of sends"
                 ) from error
             if not 0 < seconds <= WAIT_MAX:
                 raise ConfigurationError(
@@ -81,29 +82,29 @@ class ResendPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def wait_after(self, count: int) -> float:
-        """Return the wait after the `count`-th send.
+        """Return the wait after the `count`-th send, in seconds.
 
         Raises:
-            UsageError: when there was no send.
+            UsageError: `count` is less than 1.
         """
         if count < 1:
             raise UsageError("the wait follows a send: count is at least 1")
-        # What draws lots may draw a nought; a stub must neither spin nor be forgotten.
+        # A random wait may be zero or too long; a stub must neither spin nor be forgotten.
         return min(max(WAIT_MIN, float(self.wait(_after(count)))), WAIT_MAX)
 
     def next_time(self, count: int, now: float, deliver_time: float | None = None) -> float:
         """Return when the send after the `count`-th is due.
 
-        A delayed message is not missed before it could be delivered, so its waits start there.
+        A delayed message is not missed before its deliver time, so its wait starts then.
         """
         start = now if deliver_time is None else max(now, deliver_time)
         return start + self.wait_after(count)
 
     def rest_of(self, age: float) -> float:
-        """Return how long a stub of this age rests that a backlog has not reached.
+        """Return how long a stub of this age rests if a group with a backlog has not reached it.
 
-        `backlog_wait` doubled as long as it is within a tenth of the age and ten minutes: looking
-        at a long backlog must not become the work, and what is old is not missed to the second.
+        The rest is `backlog_wait`, doubled while it stays within a tenth of the age and within
+        `REST_MAX`. A long backlog must not cost many looks, and an old stub can wait longer.
         """
         rest = self.backlog_wait
         while rest * 2 <= min(age / 10, REST_MAX):
@@ -111,7 +112,7 @@ class ResendPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return rest
 
     def horizon(self) -> float:
-        """Return how long sends may go on until a person is told: all waits together."""
+        """Return how long all sends take until a person is informed: the sum of all waits."""
         return sum(self.wait_after(count) for count in range(1, self.count_max + 1))
 
 

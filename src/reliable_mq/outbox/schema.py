@@ -1,8 +1,8 @@
-"""Payloads that change: a schema has a name and versions, and older payloads become newer ones.
+"""Payload schemas: a name and versions. Older payloads are upgraded to the newest version.
 
-Receives the versions that an application knows; hands on the content type that says which one a
-body was written in, and a body of the newest. Refuses to guess what a version is that it does not
-know: a newer one is for whoever runs newer code, one that nobody upgrades any more is invalid.
+Receives the versions that an application knows. Returns the content type that names a body's
+version, and bodies of the newest version. Never guesses an unknown version: a newer one waits for
+newer code, and a version that is no longer upgraded is invalid.
 """
 
 import re
@@ -15,7 +15,7 @@ from reliable_mq.errors import UsageError, words_of
 from reliable_mq.outbox.media_type import MediaType
 
 Upgrade = Callable[[Any], Any]
-"""Takes the decoded JSON of one version and returns that of the next."""
+"""Receives the decoded JSON of one version; returns the JSON of the next version."""
 
 M = TypeVar("M", bound=type)
 
@@ -24,15 +24,15 @@ _VERSION_MAX = 9_999
 
 
 class PayloadInvalid(Exception):
-    """A body that is not what the handler asks for; trying again cannot help."""
+    """The body does not fit the handler's payload class; another attempt cannot help."""
 
 
 class SchemaTooNew(UsageError):
-    """A body of a version that only newer code knows; a worker that was updated can handle it."""
+    """The body has a version that only newer code knows; an updated worker can handle it."""
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """What a class of payloads is called, and how older ones are read.
+    """The name of a payload class, and how to read its older versions.
 
     Invariant: the upgrades lead from `oldest` to `version` without a gap.
     """
@@ -43,14 +43,14 @@ class Schema(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not _LEGAL_NAME.fullmatch(self.name):
-            raise UsageError(f"schema {self.name!r}: 1..64 of a-z A-Z 0-9 . _ - are needed")
+            raise UsageError(f"schema {self.name!r}: use 1..64 characters of a-z A-Z 0-9 . _ -")
         if not 1 <= self.version <= _VERSION_MAX:
             raise UsageError(f"schema {self.name}: version={self.version} is not 1..{_VERSION_MAX}")
         steps = list(range(self.oldest, self.version))
         if sorted(self.upgrades) != steps or self.oldest < 1:
             raise UsageError(
                 f"schema {self.name}, version {self.version}: its upgrades start at "
-                f"{sorted(self.upgrades)}; one for each version from the oldest on is needed"
+                f"{sorted(self.upgrades)}; give one for each version from the oldest on"
             )
 
     @property
@@ -64,36 +64,36 @@ class Schema(msgspec.Struct, frozen=True):
         return f"application/json; schema={self.name}; version={self.version}"
 
     def version_of(self, media: MediaType | None) -> int:
-        """Return the version in which a body was written.
+        """Return the version of a body.
 
-        One that says nothing of a schema is from before there was one, so it is version 1 where
-        that is still read; else it comes from a foreign client that means the newest.
+        A body without a schema was written before there was a schema: it has version 1, if that
+        version is still read. Otherwise it comes from another client, and has the newest version.
 
         Raises:
-            PayloadInvalid: when it is of another schema, or of a version that is no longer read.
-            SchemaTooNew: when it is newer than this code.
+            PayloadInvalid: it has another schema, or a version that is no longer read.
+            SchemaTooNew: its version is newer than this code.
         """
         name = None if media is None else media.parameters.get("schema")
         if media is None or name is None:
             return 1 if self.oldest == 1 else self.version
         if name != self.name:
-            raise PayloadInvalid(f"a message of schema {name}, wanted is {self.name}")
+            raise PayloadInvalid(f"the message has schema {name}, expected {self.name}")
         said = media.parameters.get("version", "1")
         if not (said.isascii() and said.isdigit()) or len(said) > len(str(_VERSION_MAX)):
-            raise PayloadInvalid(f"version {said!r} of schema {name} is no version")
+            raise PayloadInvalid(f"{said!r} is not a version of schema {name}")
         if int(said) < self.oldest:
             raise PayloadInvalid(
-                f"version {said} of schema {name}: the oldest read is {self.oldest}"
+                f"version {said} of schema {name} is too old: the oldest readable is {self.oldest}"
             )
         if int(said) > self.version:
             raise SchemaTooNew(f"version {said} of schema {name}: this code knows {self.version}")
         return int(said)
 
     def upgraded(self, body: bytes, version: int) -> bytes:
-        """Return a body of `version` as one of the newest version.
+        """Return a body of `version` as a body of the newest version.
 
         Raises:
-            PayloadInvalid: when it is no JSON, or an upgrade cannot do with it.
+            PayloadInvalid: it is not JSON, or an upgrade fails.
         """
         if version == self.version:
             return body
@@ -115,24 +115,24 @@ _schemas: dict[type, Schema] = {}
 def schema(
     name: str, *, version: int = 1, upgrades: Mapping[int, Upgrade] | None = None
 ) -> Callable[[M], M]:
-    """Give a payload's class a schema: a pydantic model, dataclass or msgspec Struct.
+    """Give a schema to a payload class: a pydantic model, dataclass or msgspec Struct.
 
-    Its messages say name and version in their content type. A handler that asks for the class gets
-    older messages upgraded, step by step, before they are validated; a message of a newer version
-    is tried again later, as a failed attempt, so that a worker with newer code may get it. One of
-    another schema, or older than all upgrades, goes to the dead letters with the reason.
+    Its messages carry name and version in their content type. A handler that asks for the class
+    gets older messages upgraded, step by step, before they are validated. A message of a newer
+    version counts as a failed attempt and is tried again later: a worker with newer code may get
+    it. A message of another schema, or older than all upgrades, becomes a dead letter.
 
         @schema("order.placed", version=2, upgrades={1: lambda old: {**old, "currency": "EUR"}})
         class OrderPlaced(BaseModel): ...
 
     Args:
-        name: what the schema is called, the same for all versions; `a-z A-Z 0-9 . _ -`.
-        version: the newest version, which the class describes; from 1 on.
+        name: the schema's name, the same for all versions; `a-z A-Z 0-9 . _ -`.
+        version: the newest version, which the class describes; at least 1. Default 1.
         upgrades: by version, a function from the decoded JSON of that version to the next one's.
-            The lowest is the oldest version that is still read; none may be missing after it.
+            The lowest is the oldest version that is still read; none after it may be missing.
 
     Raises:
-        UsageError: when name or version is not legal, or an upgrade is missing.
+        UsageError: name or version is not legal, or an upgrade is missing.
     """
     made = Schema(name, version, dict(upgrades or {}))
 
@@ -144,5 +144,5 @@ def schema(
 
 
 def schema_of(kind: object) -> Schema | None:
-    """Return the schema that a class of payloads was given itself, None when it has none."""
+    """Return the schema that was given to this payload class itself; None: it has none."""
     return _schemas.get(kind) if isinstance(kind, type) else None

@@ -1,8 +1,7 @@
-"""What a stub becomes that is sent again from the start, whoever asks for it: a person or a repair.
+"""Resets a stub that is sent again from the start, after a person's retry or a repair.
 
-One place for both, so that nothing that a person's retry forgets is remembered by a repair: sends,
-who gave it up, where it lay, and the attempts that consumers have used up. In the caller's
-transaction.
+Both use this module, so that they reset the same things: the count of sends, the groups that gave
+it up, its position, and the used-up attempts of consumers. Runs in the caller's transaction.
 """
 
 from collections.abc import Sequence
@@ -19,10 +18,10 @@ _RECEIVED = 0
 
 
 def unsent(at: Any) -> dict[str, Any]:
-    """Return what the columns of a stub become that no broker has, though one acknowledged it.
+    """Return the new columns of a stub whose acknowledged message no broker has.
 
-    When it is sent, and how often it was, stays as it is: that is the scheduler's, which has it in
-    hand and tells a person when its sends are used up.
+    The resend time and the count of sends stay: they belong to the scheduler. It still sends the
+    stub, and informs a person when its sends are used up.
 
     Args:
         at: the time of the change.
@@ -35,10 +34,10 @@ def unsent(at: Any) -> dict[str, Any]:
 
 
 def sent_again(at: Any) -> dict[str, Any]:
-    """Return what the columns of a stub become: UNCONFIRMED, unsent, all its sends before it.
+    """Return the new columns of a stub that starts again: UNCONFIRMED, unsent, with count 0.
 
-    No relay sends it, whose first send tells nobody anything, but a scheduler: consumers are told
-    that it was missed and who has consumed it.
+    A scheduler sends it, not a relay: a relay's first send carries no extra facts. The scheduler
+    informs consumers that the message was missed, and which groups have consumed it.
 
     Args:
         at: when it is due, a time or a parameter; also the time of the change.
@@ -54,20 +53,20 @@ def sent_again(at: Any) -> dict[str, Any]:
 
 
 class AttemptRestarts:
-    """Lets attempts at messages start again; touches only those that nobody else holds.
+    """Restarts attempts at messages; touches only rows that nobody else has locked.
 
-    An update by message alone would wait in MySQL for a row that a consumer has inserted and not
-    committed, while that consumer waits for the stub, which whoever has it sent again has locked.
+    An update by message id alone could deadlock in MySQL. It would wait for a row that a consumer
+    has inserted but not committed. That consumer waits for the stub, which this caller has locked.
 
     Args:
-        logs: the consume log.
-        dialect: the database's.
+        logs: the table of the consume log.
+        dialect: the database's dialect.
     """
 
     def __init__(self, logs: Table, dialect: str) -> None:
         log = logs.c
         these, received = is_among(log.message_id, "ids", dialect), log.state == _RECEIVED
-        #: message id and consumer group of each attempt at `ids` that nobody has locked; locks them
+        #: message id and consumer group of each unlocked attempt at `ids`; the query locks them
         self.free = (
             select(log.message_id, log.consumer_group)
             .where(these, received)
@@ -90,11 +89,11 @@ class AttemptRestarts:
         *,
         ended_before: datetime | None = None,
     ) -> None:
-        """Let attempts start again, or a message that has used them up would be given up unread.
+        """Reset the used-up attempts; otherwise the message would be given up without an attempt.
 
-        A running attempt goes on, unless its lease ended before `ended_before`. Nobody knows
-        whether such an attempt had its effect, so the doubt stays. An owner that is alive after all
-        finds the row not its own when it commits, and has no effect.
+        A running attempt continues, unless its lease ended before `ended_before`. It is unknown
+        whether such an attempt had its effect, so the row stays in doubt. If its owner is still
+        alive, it no longer owns the row at its commit, and has no effect.
         """
         by_group: dict[str, list[str]] = {}
         for row in connection.execute(self.free, {"ids": list(message_ids)}):

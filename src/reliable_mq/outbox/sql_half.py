@@ -1,8 +1,8 @@
-"""What check-backs read and write in the table of stubs, one statement each.
+"""The statements of check-backs on the table of stubs, one statement each.
 
-Whether there is a row is asked of the database alone, and only after the id is taken: by the stub,
-or by a tombstone. An insert waits for a transaction that has inserted the same id and goes on; it
-waits for a second, and who waited in vain knows that nothing is decided.
+Only the database can say whether a row exists, and only after the id is taken: by the stub or by a
+tombstone. An insert waits for another open transaction that has inserted the same id. It waits one
+second; if it times out, nothing is decided yet.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from reliable_mq.database.sql_types import READS_ONLY, family_of, utc_datetime
 from reliable_mq.outbox.half import TOMBSTONE_CONTENT, TOMBSTONE_NOTE, HalfView
 from reliable_mq.outbox.sql_stubs import SqlStubs
 
-# How a transaction is kept from waiting for ever for another one, and how that is undone.
+# How a transaction gets a short lock timeout, and how the timeout is reset.
 _HURRY: Mapping[str, tuple[str, str]] = {
     "postgresql": ("SET LOCAL lock_timeout = 1000", ""),
     "mysql": (
@@ -49,11 +49,11 @@ class SqlHalves:
             update(table)
             .where(
                 this,
-                # What consumers gave up, or was sent as often as allowed, waits for a person, who
-                # was told.
+                # A stub that consumers gave up, or that has used up its sends, waits for a person,
+                # who was informed.
                 waiting_rows(table),
                 stub.broker_name.is_(None),
-                # What a scheduler sends says more than the half does: that it was missed.
+                # The scheduler's message also says that it was missed; the half does not.
                 not_(stub.missed),
                 or_(stub.lease_until.is_(None), stub.lease_until <= bindparam("at")),
             )
@@ -77,10 +77,10 @@ class SqlHalves:
         )
 
     def entomb(self, message_id: str, topic: str, now: float) -> bool:
-        """Take the id with a tombstone, for good; False: a row has it.
+        """Take the id for ever with a tombstone; False: a row has the id.
 
-        Raises whatever the database raises when another transaction has inserted the id and goes
-        on; `sql_faults.is_database_busy` knows it.
+        Raises the database's error if another open transaction has inserted the id;
+        `sql_faults.is_database_busy` recognises it.
         """
         at = utc_datetime(now)
         tombstone = {
@@ -100,7 +100,7 @@ class SqlHalves:
         return True
 
     def claim(self, message_id: str, owner: str, now: float, lease: float) -> bool:
-        """Make an unsent stub ours for `lease` seconds; False: it is somebody else's, or sent."""
+        """Claim an unsent stub for `lease` seconds; False: it has another owner, or was sent."""
         values = {
             "id": message_id,
             "me": owner,
@@ -113,7 +113,7 @@ class SqlHalves:
 
 @contextmanager
 def _hurried(engine: Engine) -> Iterator[Connection]:
-    """Give a transaction that waits for another one for a second at most."""
+    """Run a transaction that waits at most one second for another transaction."""
     with engine.connect() as connection, _hurried_file(connection):
         before, after = _HURRY.get(family_of(connection.dialect.name), ("", ""))
         with connection.begin():
@@ -128,7 +128,7 @@ def _hurried(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _hurried_file(connection: Connection) -> Iterator[None]:
-    """Let SQLite's BEGIN wait no longer, either: it is where all waiting is done."""
+    """Shorten SQLite's wait in BEGIN, too: there all waiting happens."""
     if connection.dialect.name != "sqlite":
         yield
         return

@@ -1,8 +1,8 @@
-"""The outbox of `mq.transaction(half=True)`: a stub's message goes to a broker before its row does.
+"""The outbox of `mq.transaction(half=True)`: the broker gets the message before the row is written.
 
-Receives what the outbox receives. Hands on a half to the broker, then the stub to the transaction;
-the relay commits the half when the transaction has committed. What the broker refuses is refused
-here, while the business can still be rolled back.
+Receives what the outbox receives. Sends a half to the broker, then writes the stub into the
+transaction. After the commit, the relay commits the half. If the broker refuses the half, the send
+raises here, while the business can still be rolled back.
 """
 
 from collections.abc import Coroutine, Sequence
@@ -18,11 +18,11 @@ from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
 
-_TIME_DIGITS = 12  # of an id that we made, see `message.new_message_id`
+_TIME_DIGITS = 12  # of an id that this library made, see `message.new_message_id`
 
 
 class HalfBroker(Protocol):
-    """Where halves go."""
+    """Sends and rolls back halves."""
 
     def send(self, stubs: Sequence[Stub]) -> None: ...
 
@@ -32,17 +32,17 @@ class HalfBroker(Protocol):
 
 
 class HalfHandover(NamedTuple):
-    """Hands committed stubs to the relay; the halves of those that were rolled back are, too."""
+    """Hands committed stubs to the relay, and rolls back the halves of rolled-back stubs."""
 
     relay: Handover
     halves: HalfBroker
 
     def hand(self, stubs: list[Stub], written: float) -> None:
-        """Hand stubs over that were written at `written`."""
+        """Hand over stubs that were written at `written`."""
         self.relay.hand(stubs, written)
 
     def lost(self, stubs: list[Stub]) -> None:
-        """Let go of the halves of stubs that were rolled back."""
+        """Roll back the halves of stubs that were rolled back."""
         self.halves.roll_back(stubs)
 
 
@@ -50,8 +50,8 @@ class HalfOutbox(SqlOutbox):
     """Writes stubs whose messages wait at a broker as halves.
 
     Args:
-        halves: sends them.
-        stubs, relay, **named: the outbox's.
+        halves: sends and rolls back the halves.
+        stubs, relay, **named: see `SqlOutbox`.
     """
 
     def __init__(self, halves: HalfBroker, stubs: SqlStubs, relay: Handover, **named: Any) -> None:
@@ -72,7 +72,7 @@ class HalfOutbox(SqlOutbox):
         made = f"{int(now * 1000):0{_TIME_DIGITS}X}"
         if isinstance(error, IntegrityError) and all(s.message_id.startswith(made) for s in stubs):
             raise HalfRolledBack(
-                "a broker asked for the half message before its stub was written, and heard that "
-                "there is none: this took longer than the broker's transactionTimeOut; run the "
-                "transaction again"
+                "a broker checked back on the half message before its stub was written, and the "
+                "answer was: no stub. This took longer than the broker's transactionTimeOut; run "
+                "the transaction again"
             ) from error

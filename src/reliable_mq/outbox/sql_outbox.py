@@ -1,8 +1,8 @@
 """The outbox: messages become stubs in the transaction of a session or of a connection.
 
-Receives a session or a Core connection, and messages. Hands on their stubs: inserted at once, so
-that a savepoint that is rolled back takes them along, and noted for the relay, which gets them
-when the transaction has committed. Refuses to write where nothing could be rolled back.
+Receives a session or a Core connection, and messages. Inserts their stubs at once, so that the
+rollback of a savepoint removes them. Notes them for the relay, which gets them after the commit.
+Refuses to write where nothing could be rolled back.
 """
 
 import os
@@ -30,15 +30,16 @@ class SqlOutbox:
 
     Args:
         stubs: the table.
-        relay: takes the stubs after the commit.
-        owner: the relay's name in the table; None: any relay of the database sends the stubs, and
-            is told of the commit where the database can do that.
-        lease: seconds for which a stub is the relay's alone, or the relays'.
-        groups_of_topic: the consumer groups a message of a topic and tag must reach, when not
-            told.
-        clock: tells the time by which the rows are judged, seconds since the epoch; may ask the
-            database on the connection that a stub is about to be written on.
-        timer_range: how far ahead brokers take a message, seconds.
+        relay: receives the stubs after the commit.
+        owner: the relay's name in the table. None: any relay of the database sends the stubs, and
+            is informed of the commit if the database supports that.
+        lease: seconds for which only the relay, or the shared relays, may send a stub.
+        groups_of_topic: returns the consumer groups that a message of a topic and tag must reach,
+            if the caller does not name them.
+        clock: returns the time for the rows, in seconds since the epoch; may ask the database on
+            the connection that the stub is then written on.
+        random_bytes: returns this number of random bytes.
+        timer_range: how far ahead brokers accept a message's time, in seconds.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class SqlOutbox:
         payload: Any,
         **options: Unpack[StubOptions],
     ) -> str:
-        """Write one stub into the transaction and return its message id."""
+        """Write one stub into the transaction; return its message id."""
         connection = self._connection_of(source)
         now = self._clock(connection)
         stub = self._composer.stub(now, topic, payload, **options)
@@ -86,7 +87,7 @@ class SqlOutbox:
     ) -> list[str]:
         """Write a stub for each payload into the transaction; return their message ids in order.
 
-        All are refused when one is: nothing was written then.
+        If one is refused, all are refused and nothing was written.
         """
         connection = self._connection_of(source)
         now = self._clock(connection)
@@ -114,26 +115,26 @@ class SqlOutbox:
             raise
         if self._owner is None:
             announce(connection, self._stubs.table)
-        # Committed or not, gone with a savepoint or not: the relay reads it back before it sends.
+        # Committed or rolled back with a savepoint: the relay reads it back before it sends.
         note(source, connection, self._relay, written, now)
 
     def _before_insert(self, connection: Connection, stubs: Sequence[Stub]) -> None:
-        """Do what comes before stubs are inserted, in the caller's transaction."""
+        """Do what must happen before stubs are inserted, in the caller's transaction."""
 
     def _not_inserted(self, stubs: Sequence[Stub], now: float, error: DBAPIError) -> None:  # noqa: ARG002
-        """Raise what says more than `error` why stubs written at `now` were not inserted."""
+        """Raise a clearer error than `error`, if there is one: stubs of `now` were not inserted."""
         if is_missing_table(error):
             raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
 
     def _connection_of(self, source: Session | Connection) -> Connection:
-        """Return the connection that stubs are written on, with the caller's changes on it.
+        """Return the connection for the stubs, after the caller's changes were flushed to it.
 
-        Whoever waits for a row of theirs gets a later stub, too, so that stubs of one ordering
-        key have the order of the business.
+        A transaction that waits for one of these rows gets a later stub, too. So stubs of one
+        ordering key have the order of the business.
 
         Raises:
-            UsageError: when it leads to another database, or to no transaction; none of the
-                caller's changes was written then.
+            UsageError: it leads to another database, or to no transaction. None of the caller's
+                changes was written.
         """
         connection = source if isinstance(source, Connection) else self._below(source)
         is_new = self._same_database.check(connection) and watch(connection.engine)
@@ -141,8 +142,8 @@ class SqlOutbox:
             keep_savepoints(connection.engine)
         if is_autocommit(connection):
             raise UsageError(
-                "this connection is in AUTOCOMMIT: a message would be sent whatever becomes of the "
-                "transaction; take an engine or a connection without that isolation level"
+                "this connection is in AUTOCOMMIT: a rollback would not take a message back; use "
+                "an engine or a connection without that isolation level"
             )
         if isinstance(source, Session):
             source.flush()

@@ -1,7 +1,6 @@
-"""What sends came to, written into the rows of their stubs: many rows in one statement.
+"""Records the results of sends in the rows of their stubs: many rows in one statement.
 
-Receives outcomes; changes only rows that are still their sender's, because a lease that was lost
-must not write.
+Receives outcomes. Changes only rows that the sender still owns: an expired lease must not write.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,12 +29,12 @@ from reliable_mq.outbox.stub import StubEvent, next_status
 _UNCONFIRMED: ColumnElement[int] = literal_column(str(StubStatus.UNCONFIRMED.value))
 
 Given = Callable[[str], ColumnElement[Any]]
-"""The name of a value -> where a statement finds it."""
+"""The name of a value -> the expression that reads it in a statement."""
 
 _OF_EACH = {"id": "message_id", "new_count": "count", "next_time": "resend_time"}
 _OF_SENT = {"new_broker": "broker_name", "new_queue": "queue_id", "new_offset": "offset"}
 _OF_FAILED = {"new_note": "note"}
-"""What is known of each send, and the column that has its type."""
+"""The values of each send, and the column that has the same type."""
 
 
 class SendRecords:
@@ -44,7 +43,7 @@ class SendRecords:
     def __init__(self, table: Table, dialect: str) -> None:
         self._sent = _Record(table, dialect, _OF_EACH | _OF_SENT, _sent)
         self._failed = _Record(table, dialect, _OF_EACH | _OF_FAILED, _failed)
-        # A broker shows it at another time than was asked for.
+        # The broker makes the message visible at another time than the stub says.
         self._arrival = (
             update(table)
             .where(table.c.message_id == bindparam("id"), table.c.owner == bindparam("me"))
@@ -54,9 +53,9 @@ class SendRecords:
     def write(
         self, connection: Connection, outcomes: Sequence[SendOutcome], owner: str, now: float
     ) -> None:
-        """Write down what sends came to, where the stub is still `owner`'s."""
+        """Write down the results of the sends, for stubs that `owner` still owns."""
         sent, failed, others = [], [], []
-        for outcome in sorted(outcomes, key=_message_id):  # as consumers lock them
+        for outcome in sorted(outcomes, key=_message_id):  # consumers lock in this order, too
             row = {
                 "id": outcome.message_id,
                 "new_count": outcome.count,
@@ -70,7 +69,7 @@ class SendRecords:
                     others.append({"id": outcome.message_id, "me": owner} | arrives)
             else:
                 failed.append(row | {"new_note": outcome.error or ""})
-        if others:  # before the owner is gone from the rows
+        if others:  # before the next statement clears the owner
             connection.execute(self._arrival, others)
         of_all = {"me": owner, "at": utc_datetime(now)}
         for statement, rows in ((self._sent, sent), (self._failed, failed)):
@@ -81,8 +80,8 @@ class SendRecords:
 class _Record:
     """One statement, for one row and for several.
 
-    On PostgreSQL the values of several rows are an array for each column, which costs both sides
-    a fraction of a statement for each row.
+    On PostgreSQL, several rows are passed as one array for each column. That costs both sides a
+    fraction of one statement for each row.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ def _update(table: Table, changes: dict[str, Any], message_id: ColumnElement[str
 
 
 def _sent(table: Table, given: Given) -> dict[str, Any]:
-    """Return what changes in a row whose message the broker has acknowledged."""
+    """Return the changes of a row after the broker acknowledged its message."""
     stub = table.c
     # Without a required group the broker's acknowledgement confirms.
     is_confirmed = and_(stub.status == _UNCONFIRMED, stub.required_groups == "")
@@ -145,7 +144,7 @@ def _sent(table: Table, given: Given) -> dict[str, Any]:
 
 
 def _failed(table: Table, given: Given) -> dict[str, Any]:
-    """Return what changes in a row whose message may not be stored."""
+    """Return the changes of a row after a failed send: the message may not be stored."""
     stub = table.c
     return {
         "count": given("new_count"),
@@ -155,9 +154,9 @@ def _failed(table: Table, given: Given) -> dict[str, Any]:
 
 
 def _is_settled(table: Table) -> ColumnElement[bool]:
-    """Say that a stub is due no more.
+    """Return: the stub is due no more.
 
-    A consumer may have given the message up before its send was recorded: the reason it gave stays.
+    A consumer may have given the message up before its send was recorded: its reason stays.
     """
     return or_(table.c.status != _UNCONFIRMED, table.c.given_up)
 

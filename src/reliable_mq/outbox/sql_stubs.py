@@ -1,13 +1,13 @@
-"""The statements on the message stub table, one sentence each.
+"""The SQL statements on the message stub table, one sentence each.
 
-Table `<prefix>message_stub`, see `sql_stub_table`. A row is *ours* while `owner` is our name; only
-its owner writes what a send came to, so that a lost lease cannot write. Every time in the rows
-comes from the caller's clock.
+Table `<prefix>message_stub`, see `sql_stub_table`. A row is *ours* while its `owner` is our name.
+Only the owner records the result of a send, so that an expired lease cannot write. Every time in
+the rows comes from the caller's clock.
 
-Stubs are inserted one at a time, or many in few statements. The rows of many have the order in
-which they were given, because their numbers are the order of their ordering keys. MySQL (not
-MariaDB) returns nothing but the first number, and whether the others follow it without a gap is a
-matter of its settings; so it is asked for them.
+Stubs are inserted one at a time, or many in few statements. Many stubs get their row numbers in the
+caller's order, because row numbers are the order of an ordering key. MySQL (not MariaDB) returns
+only the first number. Whether the next numbers follow without a gap depends on its settings, so
+the numbers are read back.
 """
 
 import json
@@ -50,7 +50,7 @@ from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.sql_send_records import SendRecords
 from reliable_mq.outbox.stub import Stub, groups_of, groups_text
 
-# Written as literals: a partial index is used only when its condition is in the statement's text.
+# Literals: a database uses a partial index only if the statement's text has its condition.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
 _properties = msgspec.json.Decoder(dict[str, str])
 _RENEWED_MAX = 1000
@@ -67,17 +67,17 @@ _READ = (
 NewRow = dict[str, Any]
 
 _OF_ALL = ("status", "count", "resend_time", "create_date", "update_date", "owner", "lease_until")
-"""Columns that are the same for all stubs of one call."""
+"""Columns with the same value for all stubs of one call."""
 _OF_EACH = (
     *("message_id", "topic", "tag", "message_key", "ordering_key", "content", "content_type"),
     *("properties", "required_groups", "deliver_time"),
 )
 ROWS_MAX = 1_000
 CONTENT_SIZE_MAX = 8 * 1024 * 1024
-"""Rows, and bytes of their content, in one statement; a larger stub goes alone."""
+"""The most rows, and bytes of their content, in one statement. A larger stub goes alone."""
 _MYSQL_CONTENT_SIZE_MAX = 2 * 1024 * 1024
-"""MySQL takes no statement that is larger than its `max_allowed_packet` (16 MiB at MariaDB), and a
-byte may become two on its way there."""
+"""MySQL refuses a statement that is larger than its `max_allowed_packet` (16 MiB in MariaDB).
+Escaping may turn one byte of content into two."""
 
 
 class SqlStubs:
@@ -90,18 +90,18 @@ class SqlStubs:
         stub = table.c
         self._inserts = StubInserts(table, engine.dialect.name)
         earlier = table.alias("earlier").c
-        #: An earlier stub of the same key has not reached the broker, and is not in the same batch
-        #: of the same owner (parameters `ids` and `me`).
+        #: An earlier stub of the same key has not reached the broker. Stubs in the same batch of
+        #: the same owner do not count (parameters `ids` and `me`).
         self.blocked = self._has(earlier, earlier.broker_name.is_(None))
-        #: An earlier stub of the same key is not settled and may be sent again, and is not in the
-        #: same batch of the same owner. One that waits for a person holds up no resend.
+        #: An earlier stub of the same key is unsettled and may be sent again. Stubs in the same
+        #: batch of the same owner do not count. A stub that waits for a person holds up no resend.
         self.overtaking = self._has(earlier, earlier.resend_time.is_not(None))
         ours_to_send = (
             is_among(stub.message_id, "ids", engine.dialect.name),
             stub.owner == bindparam("me"),
             stub.status == UNCONFIRMED,
             stub.broker_name.is_(None),
-            # by a consumer that got it from a send which could not be recorded
+            # a consumer may have received it from a send that could not be recorded
             not_(stub.given_up),
         )
         self._sendable = PreparedStatement(
@@ -113,7 +113,7 @@ class SqlStubs:
             .values(resend_time=bindparam("until"), lease_until=bindparam("until"))
         )
         self._records = SendRecords(table, engine.dialect.name)
-        # `missed`: else any relay would take it, being nobody's.
+        # `missed`: otherwise any relay would take the stub, because it has no owner.
         self._leave = (
             update(table)
             .where(stub.seq == bindparam("this"))
@@ -121,21 +121,21 @@ class SqlStubs:
         )
 
     def _has(self, earlier: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
-        """Say that an earlier unconfirmed stub of the key exists that is elsewhere in hand."""
+        """Return: an earlier unconfirmed stub of the key exists, outside of this owner's batch."""
         stub = self.table.c
         return and_(
             stub.ordering_key != "",
             exists().where(
                 earlier.topic == stub.topic,
                 earlier.ordering_key == stub.ordering_key,
-                earlier.ordering_key != literal_column("''"),  # of the index, too
+                earlier.ordering_key != literal_column("''"),  # the index has this condition
                 earlier.seq < stub.seq,
                 earlier.status == UNCONFIRMED,
                 condition,
                 not_(earlier.given_up),
                 not_(
                     and_(
-                        earlier.owner.is_not(None),  # else it is unknown whether it is ours
+                        earlier.owner.is_not(None),  # NULL would make the comparison unknown
                         earlier.owner == bindparam("me"),
                         is_among(earlier.message_id, "ids", self.engine.dialect.name),
                     )
@@ -153,9 +153,9 @@ class SqlStubs:
     ) -> list[Stub]:
         """Insert stubs in the caller's transaction, under a lease of their relay.
 
-        Without an owner every relay may claim them; the scheduler may, too, when the lease passed.
+        Without an owner, every relay may claim them. After the lease the scheduler may, too.
 
-        Returns them as they are in the table: with their `seq` and the time `now`.
+        Returns the stubs as they are in the table: with their `seq` and the time `now`.
         """
         at, until = utc_datetime(now), utc_datetime(now + lease)
         of_all = {
@@ -172,26 +172,26 @@ class SqlStubs:
         ]
 
     def leave_until(self, connection: Connection, dues: Mapping[int, float]) -> None:
-        """Leave stubs that were just inserted to the scheduler: no relay sends or owns them.
+        """Leave newly inserted stubs to the scheduler: no relay owns or sends them.
 
         Args:
             connection: in the transaction that inserted them.
-            dues: row -> when the scheduler is to send it, seconds since the epoch.
+            dues: row number -> when the scheduler sends the stub, in seconds since the epoch.
         """
         rows = [{"this": seq, "due": utc_datetime(due)} for seq, due in dues.items()]
         connection.execute(self._leave, rows)
 
     def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
-        """Return the ids that are committed, unsent and ours; True: an earlier one must go first.
+        """Return the committed, unsent ids of `owner`; True: an earlier stub must go first.
 
-        Reading them back is what makes P1 hold on this side: nothing is sent that is not there.
+        This read upholds P1 in the relay: it sends only what is committed in the table.
         """
         with self._short.connect() as connection:
             rows: Any = self._sendable.execute(connection, {"ids": list(message_ids), "me": owner})
             return {message_id: bool(blocked) for message_id, blocked in rows}
 
     def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
-        """Let the lease of stubs end later that are unsent and still ours; see `sendable` which."""
+        """Extend the lease to `until` for unsent stubs that `owner` still owns; see `sendable`."""
         ids = list(message_ids)
         with self._short.begin() as connection:
             for start in range(0, len(ids), _RENEWED_MAX):
@@ -200,13 +200,13 @@ class SqlStubs:
                 connection.execute(self._renew, values)
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
-        """Write down what sends came to, where the stub is still ours."""
+        """Write down the results of the sends, for stubs that `owner` still owns."""
         with self._short.begin() as connection:
             self._records.write(connection, outcomes, owner, now)
 
 
 def _own_columns(stub: Stub) -> dict[str, Any]:
-    """Return what a new row has of its stub."""
+    """Return the columns of a new row that come from its stub."""
     return {
         "message_id": stub.message_id,
         "topic": stub.topic,
@@ -244,8 +244,8 @@ class StubInserts:
 
         Args:
             connection: in the transaction.
-            rows: what is each stub's own.
-            of_all: what is the same for all.
+            rows: the values that differ between the stubs.
+            of_all: the values that are the same for all.
         """
         of_all = {"status": Status.UNCONFIRMED.value, "count": 0, **of_all}
         if not connection.dialect.insert_returning:
@@ -276,7 +276,7 @@ class StubInserts:
 
 
 def _from_arrays(table: Table) -> Any:
-    """Return PostgreSQL's insert of many rows; numbers are drawn in the order of the arrays."""
+    """Return PostgreSQL's insert of many rows. It numbers the rows in the order of the arrays."""
     row = rows_of_arrays({name: table.c[name].type for name in _OF_EACH})
     of_all = [bindparam(name, type_=table.c[name].type) for name in _OF_ALL]
     chosen = select(*(row.c[name] for name in _OF_EACH), *of_all).order_by(row.c.place)
@@ -285,7 +285,7 @@ def _from_arrays(table: Table) -> Any:
 
 
 def parts_of(rows: Sequence[NewRow], size_max: int = CONTENT_SIZE_MAX) -> Iterator[list[NewRow]]:
-    """Cut rows into parts of which each is one statement."""
+    """Split rows into parts; each part fits one statement."""
     part: list[NewRow] = []
     size = 0
     for row in rows:
@@ -299,14 +299,14 @@ def parts_of(rows: Sequence[NewRow], size_max: int = CONTENT_SIZE_MAX) -> Iterat
 
 
 def stub_columns(table: Table) -> list[Column[Any]]:
-    """Return the columns of which `stub_of` makes a stub."""
+    """Return the columns that `stub_of` reads."""
     return [table.c[name] for name in _READ]
 
 
 def stub_of(row: Row[Any]) -> Stub:
-    """Return the stub in a row of `stub_columns`; one that does not read has a `flaw`.
+    """Return the stub in a row of `stub_columns`. An unreadable row gives a stub with a `flaw`.
 
-    Such a stub has what finds its row and those behind it, as it lies there.
+    A stub with a flaw keeps the columns that find its row and the rows behind it.
     """
     try:
         return _read(row)
@@ -322,25 +322,25 @@ def stub_of(row: Row[Any]) -> Stub:
             required_groups=groups_of(row.required_groups)
             if isinstance(row.required_groups, str)
             else (),
-            flaw=f"the stub's row does not read: {error}",
+            flaw=f"the stub's row cannot be read: {error}",
         )
 
 
 def _read(whole: Row[Any]) -> Stub:
-    """Return the stub in a row, or raise when a value is none that its column may have."""
+    """Return the stub in a row. Raises when a value is not legal for its column."""
     row = whole._mapping
     if odd := [name for name in _READ if isinstance(row[name], Unreadable)]:
-        raise ValueError(f"the column {odd[0]} holds text that is no UTF-8")
+        raise ValueError(f"the column {odd[0]} holds text that is not UTF-8")
     for name in ("create_date", "deliver_time"):
         if row[name] in (EARLIEST, LATEST):
-            raise ValueError(f"the column {name} holds no moment")
+            raise ValueError(f"the column {name} holds no valid time")
     try:
         properties = _properties.decode(row["properties"])
     except msgspec.MsgspecError as error:
         raise ValueError(f"the column properties: {error}") from error
     place = {name: row[name] for name in ("broker_name", "queue_id", "offset")}
     values = {name: row[name] for name in _AS_THEY_ARE} | {
-        "content": memoryview(row["content"]).tobytes(),  # bytes() makes some of a number, too
+        "content": memoryview(row["content"]).tobytes(),  # bytes() would also accept a number
         "properties": properties,
         "required_groups": groups_of(row["required_groups"]),
         "given_up_by": groups_of(row["given_up_by"]),

@@ -1,7 +1,7 @@
 """`mq.transaction()`: the business transaction whose messages are stubs in the same commit.
 
-Receives a session or a Core connection, or makes a session. Hands on a block that sends into its
-transaction. Refuses to decide over a transaction that somebody else began.
+Receives a session or a Core connection, or makes a session. Returns a block that sends messages in
+its transaction. Never commits or rolls back a transaction that it did not begin.
 """
 
 from collections.abc import Callable, Coroutine, Generator, Iterable
@@ -17,9 +17,9 @@ from reliable_mq.outbox.composing import ManyOptions, StubOptions
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 
 Source = Session | Connection | AsyncSession | AsyncConnection
-"""What a transaction is of."""
+"""What a transaction can run on."""
 Given = Source | scoped_session[Session] | async_scoped_session[AsyncSession]
-"""What `mq.transaction(…)` may be given."""
+"""What `mq.transaction(…)` accepts."""
 
 S = TypeVar("S")
 C = TypeVar("C")
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 class _Block(Generic[S, C]):
-    """The block of one transaction; after its end nothing that is sent would be committed.
+    """The block of one transaction. After its end it refuses sends: nothing would commit them.
 
-    Invariant: it is of a session or of a connection, never of both.
+    Invariant: it has a session or a connection, never both.
     """
 
     is_open = True
@@ -41,33 +41,33 @@ class _Block(Generic[S, C]):
 
     @property
     def session(self) -> S:
-        """The session whose transaction this is.
+        """The session of this transaction.
 
         Raises:
-            UsageError: when it is a connection's.
+            UsageError: the transaction runs on a connection.
         """
         if self._session is None:
-            raise UsageError("this transaction is a connection's and has no session: tx.connection")
+            raise UsageError("this transaction has a connection, not a session: use tx.connection")
         return self._session
 
     @property
     def connection(self) -> C:
-        """The Core connection that was given to `mq.transaction`.
+        """The Core connection that was passed to `mq.transaction`.
 
         Raises:
-            UsageError: when a session was given, or none.
+            UsageError: a session was passed, or nothing.
         """
         if self._connection is None:
-            raise UsageError("this transaction is a session's: take tx.session.connection()")
+            raise UsageError("this transaction has a session: use tx.session.connection()")
         return self._connection
 
     def _check_open(self) -> None:
         if not self.is_open:
-            raise UsageError("this transaction has ended: send within its `with` block")
+            raise UsageError("this transaction has ended: send inside its `with` block")
 
 
 class Transaction(_Block[Session, Connection]):
-    """What `with mq.transaction() as tx` gives: its session or connection, and `send` into it."""
+    """The `tx` of `with mq.transaction() as tx`: its session or connection, and `send`."""
 
     @property
     def _source(self) -> Session | Connection:
@@ -77,36 +77,37 @@ class Transaction(_Block[Session, Connection]):
         """Send `payload` if and only if this transaction commits; return the message id.
 
         Args:
-            topic: the topic; it is created at the broker when nobody has.
+            topic: the topic. If it does not exist, it is created at the broker.
             payload: a pydantic model, dataclass, dict, list, str or bytes.
-            tag: what consumers may filter by.
-            key: the message key, to find the message by (an order number, say).
+            tag: a word by which consumers may filter.
+            key: the message key, by which you find the message (an order number, say).
             ordering_key: messages with one ordering key are handled one at a time, in the order of
-                their rows; a row is drawn when this is called, so lock what the key stands for
-                before. With a delay a message keeps its delay, and later ones may overtake it.
-            delay: deliver so much later than now; 0 or less is at once. To the millisecond by
-                brokers with timers (ours, Apache's since 5.0), by the next longer delay level of
-                others. What is beyond the setting `timer_range` waits in the database before.
-            deliver_at: deliver at this instant, instead of `delay`; needs a time zone. One that
-                has passed is at once.
+                their rows. The call draws the row number: lock what the key stands for before.
+                A message with a delay keeps its delay, and later messages may overtake it.
+            delay: deliver this much later than now; 0 or less is at once. Brokers with timers
+                (ours, Apache's since 5.0) keep it to the millisecond. Other brokers use the next
+                longer delay level. A message beyond the setting `timer_range` first waits in the
+                database.
+            deliver_at: deliver at this instant, instead of `delay`; needs a time zone. An instant
+                in the past is at once.
             properties: user properties.
-            content_type: what bytes or a str are ("application/x-protobuf"); other payloads are
-                JSON, and say which version of their schema (`reliable_mq.schema`).
-            required_groups: the consumer groups that must have handled the message before it is
-                confirmed. None: those that this application registered for the topic, or
+            content_type: the media type of bytes or a str ("application/x-protobuf"). Other
+                payloads are JSON, and carry their schema version (`reliable_mq.schema`).
+            required_groups: the message is confirmed when all these consumer groups have handled
+                it. None: the groups that this application registered for the topic, or that
                 `mq.topic(…, groups=…)` named. Empty: the broker's acknowledgement confirms.
             message_id: 32 characters of a-z A-Z 0-9 _ - to use instead of a new time-ordered id.
 
-        Only topic and payload must be given.
+        Only topic and payload are required.
 
         Raises:
-            MessageRefused: when the payload, the topic's name or another part cannot be sent. Tag
+            MessageRefused: the payload, the topic's name or another part cannot be sent. Tag
                 and keys have 255 printable characters at most.
-            UsageError: when both times are given. When a time does not read, has no time zone, or
-                lies more than a hundred years ahead. When it is beyond `timer_range` and the
-                message has an ordering key. When the id or a group's name is malformed. When the
-                transaction is one of another database, or there is none (AUTOCOMMIT).
-            ConfigurationError: when our table is missing in the database.
+            UsageError: both times are given. A time cannot be read, has no time zone, or lies
+                more than a hundred years ahead. A time is beyond `timer_range` and the message
+                has an ordering key. The id or a group's name is malformed. The transaction
+                belongs to another database, or there is none (AUTOCOMMIT).
+            ConfigurationError: our table is missing in the database.
         """
         self._check_open()
         return self._outbox.write(self._source, topic, payload, **options)
@@ -116,13 +117,13 @@ class Transaction(_Block[Session, Connection]):
     ) -> list[str]:
         """Send every payload, as `send` does, in few statements; return the ids in order.
 
-        Each option is a value for all of them, or a function that is given the payload:
+        Each option is one value for all messages, or a function of the payload:
         `tx.send_many("orders", placed, tag="paid", key=lambda order: order.id)`. A chosen
-        `message_id` is always such a function.
+        `message_id` must be a function.
 
         Raises:
-            MessageRefused: see `send`; when one is refused, none was written.
-            UsageError: the same.
+            MessageRefused: see `send`. If one message is refused, none was written.
+            UsageError: see `send`. None was written.
             ConfigurationError: see `send`.
         """
         self._check_open()
@@ -130,7 +131,7 @@ class Transaction(_Block[Session, Connection]):
 
 
 class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
-    """What `async with mq.transaction() as tx` gives: a session, and `await tx.send(…)`."""
+    """The `tx` of `async with mq.transaction() as tx`: its session, and `await tx.send(…)`."""
 
     def __init__(
         self,
@@ -147,14 +148,14 @@ class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
     ) -> Coroutine[Any, Any, str]:
         """Send `payload` if and only if this transaction commits; see `Transaction.send`.
 
-        To be awaited; a block with one that was not raises at its end and is rolled back.
+        You must await it. A block with an unawaited `send` raises at its end and is rolled back.
         """
         return self._sending(lambda source: self._outbox.write(source, topic, payload, **options))
 
     def send_many(
         self, topic: str, payloads: Iterable[Any], **options: Unpack[ManyOptions]
     ) -> Coroutine[Any, Any, list[str]]:
-        """Send every payload in few statements; see `Transaction.send_many`. To be awaited."""
+        """Send every payload in few statements; see `Transaction.send_many`. You must await it."""
         return self._sending(
             lambda source: self._outbox.write_many(source, topic, payloads, **options)
         )
@@ -165,10 +166,10 @@ class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
         return SendAwaitable(source.run_sync(write), self._unawaited)
 
     def check_sent(self) -> None:
-        """Raise when a `send` of this block was never awaited.
+        """Check that every `send` of this block was awaited.
 
         Raises:
-            UsageError: one was not.
+            UsageError: a `send` was not awaited.
         """
         if self._unawaited:
             for each in list(self._unawaited):
@@ -177,7 +178,7 @@ class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
 
 
 class SendAwaitable(Coroutine[Any, Any, T]):
-    """A `send` on its way; knows whether anybody has awaited it."""
+    """A started `send`. It remembers whether it was awaited."""
 
     def __init__(self, work: Coroutine[Any, Any, T], unawaited: "set[SendAwaitable[Any]]") -> None:
         self._work = work
@@ -189,17 +190,17 @@ class SendAwaitable(Coroutine[Any, Any, T]):
         return self._work.__await__()
 
     def send(self, value: Any) -> Any:
-        """Go on with it; what a task does."""
+        """Continue the coroutine; called by the task that runs it."""
         self._unawaited.discard(self)
         return self._work.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Let it fail; what a task does."""
+        """Throw an error into the coroutine; called by the task that runs it."""
         self._unawaited.discard(self)
         return self._work.throw(*error)
 
     def close(self) -> None:
-        """Let it be."""
+        """Close the coroutine; it no longer counts as unawaited."""
         self._unawaited.discard(self)
         self._work.close()
 
@@ -207,12 +208,12 @@ class SendAwaitable(Coroutine[Any, Any, T]):
 class TransactionScope:
     """The block of `mq.transaction(…)`, for `with` and `async with`.
 
-    Without a session it makes one, commits when the block ends well, rolls back when it raises,
-    and closes it. With a session or a connection that is in no transaction it begins one and ends
-    it the same way. One that is already in a transaction, or in a savepoint, it joins: who began
-    that ends it. A query or an `add` begins one too, so after these the owner calls `commit()`, or
-    puts all of it into `with session.begin():`. An error line tells of messages whose owner did
-    neither.
+    Without a session, it makes one and begins a transaction. It commits when the block ends, rolls
+    back when the block raises, and closes the session. With a session or connection outside a
+    transaction, it begins one and ends it the same way. If a transaction or savepoint is already
+    open, it joins: the caller that began the transaction ends it. A query or an `add` also begins
+    a transaction. After these, call `commit()` yourself, or put everything into
+    `with session.begin():`. An error line reports messages whose transaction never ended.
     """
 
     def __init__(
@@ -233,7 +234,7 @@ class TransactionScope:
         given = self._given
         if isinstance(given, AsyncSession | AsyncConnection):
             kind, name = type(given).__name__, _argument(given)
-            raise UsageError(f"an {kind} takes `async with mq.transaction({name})`")
+            raise UsageError(f"an {kind} needs `async with mq.transaction({name})`")
         source = self._new_session() if given is None else given
         self._joined = source.in_transaction()
         if not self._joined:
@@ -253,7 +254,7 @@ class TransactionScope:
     ) -> None:
         block = self._block
         if not isinstance(block, Transaction):
-            raise InvariantBroken("a block ends as it began, with or without async")
+            raise InvariantBroken("a block must end as it began, with or without async")
         block.is_open = False
         if self._joined:
             return
@@ -274,7 +275,7 @@ class TransactionScope:
         given = self._given
         if isinstance(given, Session | Connection):
             kind, name = type(given).__name__, _argument(given)
-            raise UsageError(f"a {kind} takes `with mq.transaction({name})`, without async")
+            raise UsageError(f"a {kind} needs `with mq.transaction({name})`, without async")
         source = self._new_async_session() if given is None else given
         self._joined = source.in_transaction()
         if not self._joined:
@@ -294,7 +295,7 @@ class TransactionScope:
     ) -> None:
         block = self._block
         if not isinstance(block, AsyncTransaction):
-            raise InvariantBroken("a block ends as it began, with or without async")
+            raise InvariantBroken("a block must end as it began, with or without async")
         block.is_open = False
         source = block.session if block._connection is None else block._connection
         if self._joined:
@@ -316,17 +317,17 @@ class TransactionScope:
 
 
 def source_of(given: Given) -> Source:
-    """Return what a block is to run on.
+    """Return the session or connection that a block runs on.
 
     Raises:
-        UsageError: when it is none of what can be committed and rolled back.
+        UsageError: `given` is neither a session nor a connection.
     """
     if isinstance(given, scoped_session | async_scoped_session):
         given = given()  # the session of this thread or task
     if isinstance(given, Session | Connection | AsyncSession | AsyncConnection):
         return given
     raise UsageError(
-        f"mq.transaction({type(given).__name__}): give a Session, AsyncSession, Connection or "
+        f"mq.transaction({type(given).__name__}): pass a Session, AsyncSession, Connection or "
         "AsyncConnection, or nothing"
     )
 

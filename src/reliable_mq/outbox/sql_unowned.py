@@ -1,12 +1,14 @@
-"""Stubs that nobody owns: their process runs no relay, so any relay of the database sends them.
+"""Stubs without an owner: their process runs no relay, so any relay of the database sends them.
 
-Receives the time; hands on stubs that are this relay's until a lease ends. A stub without an owner
-that was never sent is offered to every relay; rows that another one is claiming at this moment are
-skipped. Whatever stays is due for the resend scheduler when the lease has passed that it was
-written with, and from then on the scheduler's alone, as is what somebody asked to be sent again
-(`missed`): a relay knows neither pauses nor which groups have consumed it. On PostgreSQL a commit
-tells relays of other processes by NOTIFY, see `thread_listener`; that it is lost changes nothing
-but the moment.
+Receives the time. Claims unsent stubs without an owner for this relay, under a lease. Skips rows
+that another relay is claiming now.
+
+After the lease that a stub was written with, the stub is due for the resend scheduler, and only for
+the scheduler. The same is true for a stub that a person wants sent again (`missed`). Reason: a
+relay knows neither pauses nor which groups have consumed a message.
+
+On PostgreSQL a commit informs relays of other processes by NOTIFY, see `thread_listener`. A lost
+NOTIFY only delays the send.
 """
 
 from typing import Any
@@ -20,14 +22,14 @@ from reliable_mq.outbox.stub import Stub
 
 
 def channel_of(table: Table) -> str:
-    """Return the channel on which commits of unowned stubs are told: the table's name."""
+    """Return the channel that announces commits of unowned stubs: the table's name."""
     return table.name
 
 
 def announce(connection: Connection, table: Table) -> None:
-    """Let relays of other processes know of unowned stubs when this transaction commits."""
+    """Inform relays of other processes of unowned stubs when this transaction commits."""
     if connection.dialect.name == "postgresql":
-        # In one transaction the server keeps equal ones once; a savepoint takes its own back.
+        # The server sends equal NOTIFYs of one transaction once. A savepoint rolls back its own.
         connection.execute(select(func.pg_notify(channel_of(table), "")))
 
 
@@ -37,7 +39,7 @@ class SqlUnowned:
     Args:
         stubs: the table.
         owner: the relay's name.
-        lease: seconds for which a claim holds.
+        lease: seconds that a claim lasts.
     """
 
     def __init__(self, stubs: SqlStubs, *, owner: str, lease: float) -> None:
@@ -59,7 +61,7 @@ class SqlUnowned:
         )
 
     def claim(self, now: float, limit: int) -> list[Stub]:
-        """Claim at most `limit` stubs, those first that were written first."""
+        """Claim at most `limit` stubs, the earliest written first."""
         with self._engine.begin() as connection:
             rows: list[Any] = list(connection.execute(self._find, {"limit": limit}))
             if rows:

@@ -1,11 +1,11 @@
-"""The life of a stub, as a table. Pure: it knows neither the database nor the broker.
+"""The life of a stub, as a table. Pure: knows neither the database nor the broker.
 
     UNCONFIRMED --confirm--> CONFIRMED
     UNCONFIRMED --void-----> VOIDED      --retry--> UNCONFIRMED
 
-Sends do not change the status: they raise `count`, and an acknowledged one records the position.
-A send may be acknowledged after its message was consumed (the consumer can be faster than the row
-that says "sent"), so a position is recorded in every status. A settled stub never becomes due.
+Sends do not change the status. A send raises `count`; an acknowledged send records the position.
+An acknowledgement may be recorded after the message was consumed: a consumer can be faster than the
+row. Therefore every status records a position. A settled stub never becomes due.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,19 +20,19 @@ from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.message import CONFIRM_TO, CONSUMED_BY, CONTENT_TYPE, RESENT, Message
 from reliable_mq.transitions import after
 
-_KNOWN_LENGTH_MAX = 4_096  # more names than this are left away: a record's properties are bounded
+_KNOWN_LENGTH_MAX = 4_096  # longer lists of names are left out: a record's properties are bounded
 
 
 class StubEvent(Enum):
     """What can happen to a stub after its transaction committed."""
 
     SENT = "sent"  # the broker acknowledged a send
-    SEND_FAILED = "send failed"  # refused, or no answer: it may or may not be stored
-    CONFIRM = "confirm"  # every required group consumed it; without one, the broker has it
-    EXHAUSTED = "exhausted"  # a consumer group gave it up to its dead letters
-    ESCALATE = "escalate"  # sends used up: a person is told
+    SEND_FAILED = "send failed"  # refused or unanswered: the message may or may not be stored
+    CONFIRM = "confirm"  # every required group consumed it; without one, the broker stored it
+    EXHAUSTED = "exhausted"  # a consumer group gave it up and made it a dead letter
+    ESCALATE = "escalate"  # all sends are used up: an escalation informs a person
     RETRY = "retry"  # by a person: its sends start again
-    VOID = "void"  # by a person: nobody shall send it again
+    VOID = "void"  # by a person: it must not be sent again
 
 
 UNCONFIRMED, CONFIRMED, VOIDED = StubStatus
@@ -56,13 +56,13 @@ def next_status(status: StubStatus, event: StubEvent) -> StubStatus:
     """Return the status after `event`.
 
     Raises:
-        UsageError: when the event is illegal in this status; nothing has changed then.
+        UsageError: the event is illegal in this status; nothing has changed.
     """
     return after(TRANSITIONS, status, event, f"a stub that is {status.name}")
 
 
 def statuses_before(event: StubEvent) -> tuple[StubStatus, ...]:
-    """Return in which statuses `event` is legal; the statements take their WHERE from it."""
+    """Return the statuses in which `event` is legal. The statements build their WHERE from it."""
     return tuple(status for status, known in TRANSITIONS if known is event)
 
 
@@ -76,12 +76,12 @@ class Position(msgspec.Struct, frozen=True):
 
 @decodable
 class Stub(msgspec.Struct, frozen=True, kw_only=True):
-    """A committed row of the message stub table, as far as sending it needs.
+    """A committed row of the message stub table, with the columns that a send needs.
 
-    Times are seconds since the epoch. `count` is the number of sends so far, failed ones included.
-    `seq` and `create_time` are 0 until the row is written. `flaw` says why its row does not read
-    because somebody wrote to it: it is never sent, tries count, and in the end a person is told.
-    `given_up_by` are the required groups that have made a dead letter of it.
+    Times are seconds since the epoch. `count` is the number of sends so far, including failed ones.
+    `seq` and `create_time` are 0 until the row is written. `flaw` says why the row cannot be read:
+    another program changed it. Such a stub is never sent; its tries count, and in the end a person
+    is informed. `given_up_by` names the required groups that gave it up as a dead letter.
     """
 
     seq: int
@@ -110,15 +110,15 @@ def message_of(
     confirm_to: str = "",
     consumed_by: Sequence[str] = (),
 ) -> Message:
-    """Return the message that sends `stub`; the same id every time, so that a resend is known.
+    """Return the message of a stub. Its id is always the same, so that consumers know a resend.
 
     Args:
         stub: the stub.
-        delay: how much later than now it is to arrive; None: at once.
-        is_missed: nobody has confirmed it in time; consumers are asked to look in their database,
-            because what they remember elsewhere may be of a commit that was lost.
-        confirm_to: where consumer groups of other databases say that they have consumed it.
-        consumed_by: those that have said so, long ago perhaps.
+        delay: how much later than now the message arrives; None: at once.
+        is_missed: the stub was not confirmed in time. Consumers are asked to look in their
+            database: what they remember elsewhere may come from a commit that was lost.
+        confirm_to: the topic for notices of consumer groups with other databases.
+        consumed_by: the groups that have reported consumption, perhaps long ago.
     """
     properties = dict(stub.properties)
     if confirm_to and stub.required_groups:
@@ -142,11 +142,11 @@ def message_of(
 
 
 def check_texts(tag: str, message_key: str, ordering_key: str) -> None:
-    """Check what filters, searches and the columns of the stub ask of a message's short texts.
+    """Check the short texts of a message for filters, searches and the columns of the stub.
 
     Raises:
-        MessageRefused: when one is too long, is not printable, or is a tag that nobody can ask for.
-        UsageError: when one is no text.
+        MessageRefused: a text is too long or not printable, or no consumer can filter by the tag.
+        UsageError: a value is not a text.
     """
     for name, text in (("tag", tag), ("key", message_key), ("ordering_key", ordering_key)):
         if not isinstance(text, str):
@@ -164,7 +164,7 @@ def check_texts(tag: str, message_key: str, ordering_key: str) -> None:
 
 
 def groups_text(groups: tuple[str, ...]) -> str:
-    """Return consumer groups as the column `required_groups` holds them: "a,b", sorted."""
+    """Return consumer groups as the column `required_groups` stores them: "a,b", sorted."""
     return ",".join(sorted(set(groups)))
 
 
@@ -174,20 +174,20 @@ def groups_of(text: str) -> tuple[str, ...]:
 
 
 class DueState(Enum):
-    """What the resend scheduler does with a stub whose resend time has come."""
+    """What the resend scheduler does with a stub at its resend time."""
 
     SEND = "send"
-    WAIT = "wait"  # a backlog has not reached it, or an attempt is running
+    WAIT = "wait"  # a group with a backlog has not reached it, or an attempt is running
     CONFIRM = "confirm"  # every required group has consumed it; only the status is behind
-    GIVE_UP = "give up"  # some consumed it, and the others made a dead letter of it: all is done
+    GIVE_UP = "give up"  # each group has consumed it or made it a dead letter: all is done
 
 
 class GroupView(msgspec.Struct, frozen=True):
-    """What is known of one required group and one stub.
+    """What is known about one required group and one stub.
 
-    `consumed`: its consume log says CONSUMED. `attempt_alive`: its log is RECEIVED with a lease
-    that lies ahead. `passed`: the group's progress has passed the stub's position; None when the
-    broker could not be asked. `given_up`: it has made a dead letter of it.
+    `consumed`: its consume log says CONSUMED. `attempt_alive`: its log is RECEIVED, and the lease
+    has not expired. `passed`: the group's progress has passed the stub's position; None when the
+    broker did not answer. `given_up`: the group has made it a dead letter.
     """
 
     consumed: bool
@@ -197,22 +197,22 @@ class GroupView(msgspec.Struct, frozen=True):
 
 
 def over_state(groups: tuple[GroupView, ...]) -> DueState | None:
-    """Return how a stub ends for which no required group is waited for; None: one is."""
+    """Return how a stub ends when no required group is left to wait for; None: one is left."""
     if any(not (group.consumed or group.given_up) for group in groups):
         return None
     return DueState.CONFIRM if all(group.consumed for group in groups) else DueState.GIVE_UP
 
 
 def due_state(stub: Stub, groups: tuple[GroupView, ...]) -> DueState:
-    """Decide for a stub that is UNCONFIRMED, below the maximum and past its resend time.
+    """Decide about a stub that is UNCONFIRMED, below the maximum and past its resend time.
 
-    It is sent when it has no position; or when every required group has either consumed it or
-    gone past it without a live attempt, and at least one has not consumed it (design, section 2).
-    A group that has given it up is not waited for; it gets a resend for the others, too.
+    A stub without a position is sent. Otherwise it is sent under two conditions (design, section
+    2). At least one required group has not consumed it. Every such group has passed it, and has no
+    live attempt. A group that gave it up is not waited for, but receives a resend for the others.
 
     Args:
         stub: the stub.
-        groups: one view for each required group; not looked at while there is no position.
+        groups: one view for each required group; not used while there is no position.
     """
     if stub.position is None or not stub.required_groups:
         return DueState.SEND

@@ -1,4 +1,4 @@
-"""All that an application has of half messages in this process, made when it is first needed."""
+"""The half messages of an application in this process; each part is made when first needed."""
 
 from collections.abc import Mapping
 
@@ -14,11 +14,11 @@ class HalfMessages:
     """Halves by database, and the transaction listeners.
 
     Args:
-        application: its name.
-        link: its connections.
-        databases: by name.
-        next_time: when a stub's next send is due.
-        lease: seconds for which a claim of a check-back holds.
+        application: the application's name.
+        link: the application's connections.
+        databases: the databases by name.
+        next_time: returns when a stub's next send is due.
+        lease: seconds that a check-back's claim of a stub lasts.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class HalfMessages:
         self.listeners.forget_parent()
 
     def of(self, database: str) -> Halves:
-        """Return the halves whose stubs are in one database."""
+        """Return the halves of the stubs in one database."""
         if database not in self._halves:
             self._halves[database] = Halves(
                 self._application,
@@ -55,14 +55,14 @@ class HalfMessages:
         return self._halves[database]
 
     def join(self) -> None:
-        """Answer for all halves of the application, whichever process sent them."""
+        """Start to answer check-backs for all halves of the application, from any process."""
         for name in self._databases:
             self.of(name).join()
         if len(self.listeners):
             self.listeners.join()
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Stop answering check-backs."""
         halves, self._halves = list(self._halves.values()), {}
         for each in halves:
             each.close()

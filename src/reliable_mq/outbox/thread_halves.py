@@ -1,8 +1,8 @@
-"""The half messages of one application and one of its databases, in this process.
+"""The half messages of one application in one of its databases, in this process.
 
-Receives stubs that are about to be written; hands on halves to the client, and what a broker asks
-to the table of stubs. Joins the producer group of application and database when first needed: by a
-transaction with halves, a worker or a scheduler.
+Receives stubs before they are written, and the questions of brokers. Sends halves through the
+client, and answers the questions from the table of stubs. Joins the producer group of application
+and database when it is first needed: by a transaction with halves, a worker or a scheduler.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ _SENT_AT_ONCE = 64
 
 
 class Halves:
-    """Sends halves, ends them, and answers for them.
+    """Sends halves, ends them, and answers check-backs for them.
 
-    Invariant: a half is sent only when this process answers for its group.
+    Invariant: a half is sent only after this process joined its group.
 
     Args:
         application: the application's name.
-        link: its connections.
-        database: where the stubs are.
-        next_time: when a stub's next send is due.
-        lease: seconds for which a claim of a check-back holds.
+        link: the application's connections.
+        database: the database of the stubs.
+        next_time: returns when a stub's next send is due.
+        lease: seconds that a check-back's claim of a stub lasts.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Halves:
 
     @property
     def group(self) -> str:
-        """The producer group. The database is asked for its name, once."""
+        """The producer group. The first call asks the database for its identity."""
         return half_group(self._application, self._database.identity.value())
 
     def join(self) -> None:
-        """Answer for the group from now on; a second call does nothing."""
+        """Start to answer check-backs for the group; a second call does nothing."""
         with self._lock:
             client = self._link.client
             if self._joined is not client:
@@ -88,10 +88,10 @@ class Halves:
                 self._joined = client
 
     def send(self, stubs: Sequence[Stub]) -> None:
-        """Send the halves of stubs; waits until a broker has stored all.
+        """Send the halves of stubs; wait until a broker has stored all.
 
         Raises:
-            MessageRefused, RemoteError, Unavailable: when it has not; those that are stored are
+            MessageRefused, RemoteError, Unavailable: a half was not stored. The stored halves are
                 rolled back.
         """
         self.join()
@@ -103,17 +103,17 @@ class Halves:
         await asyncio.wrap_future(self._submit(self._send_all(stubs)))
 
     def roll_back(self, stubs: Sequence[Stub]) -> None:
-        """Roll the halves of stubs back, soon and if possible; never waits.
+        """Roll back the halves of stubs, soon and if possible; never waits.
 
-        Only for stubs that no transaction can commit any more.
+        Call it only for stubs that no transaction can commit any more.
         """
         halves = self._link.open_halves.roll_back([stub.message_id for stub in stubs])
         if halves:
-            with contextlib.suppress(ReliableMQError):  # closed; check-backs will ask
+            with contextlib.suppress(ReliableMQError):  # closed; the broker will check back
                 self._submit(self._post_all(halves))
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Stop answering check-backs."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _answer(self, check: CheckBack) -> Decision | None:

@@ -1,4 +1,4 @@
-"""What the outbox needs of the process that it runs in: a loop, a client, relays."""
+"""What the outbox needs from its process: an event loop, a client, relays."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,11 +14,11 @@ from reliable_mq.runtime.loop_thread import LoopThread
 
 
 class ProcessLink(Protocol):
-    """The connections of an application in this process. A part is made when first needed."""
+    """The connections of an application in this process. Each part is made when first needed."""
 
     @property
     def loop_thread(self) -> LoopThread:
-        """The loop of the client."""
+        """The thread with the client's event loop."""
         ...
 
     @property
@@ -28,21 +28,21 @@ class ProcessLink(Protocol):
 
     @property
     def owner(self) -> str:
-        """How rows name this process."""
+        """The name of this process as an owner of rows."""
         ...
 
     @property
     def open_halves(self) -> OpenHalves:
-        """The halves that this process has sent."""
+        """The halves that this process has sent and that have not ended."""
         ...
 
     @property
     def shared_relays(self) -> SharedRelays:
-        """The relays for what any process has committed."""
+        """The relays that send what any process has committed."""
         ...
 
     def relay(self, name: str, database: Database, stubs: SqlStubs) -> Handover:
-        """Start the relay of a database, when it does not run; return what takes its stubs."""
+        """Start the relay of a database, if it does not run; return its handover for stubs."""
         ...
 
     def commit_halves(self, halves: Sequence[Half]) -> list[SendResult | Exception]:

@@ -1,5 +1,5 @@
-"""Hears of commits of other processes: PostgreSQL's LISTEN, in a thread and on a connection of its
-own. Elsewhere nobody tells, and relays look by themselves.
+"""Listens for commits of other processes: PostgreSQL's LISTEN, in its own thread and on its own
+connection. Other databases announce nothing; there, relays search by themselves.
 """
 
 import contextlib
@@ -15,20 +15,20 @@ from reliable_mq.database.sql_faults import FaultLog, fault_line
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
-"""How often it looks whether it is to end."""
+"""How often the thread checks whether it must stop."""
 _AGAIN_SECONDS = 1.0
 
 
 class CommitListener:
     """Calls `told` after commits that were announced on a channel.
 
-    Invariant: `is_listening` only while a commit that is announced is heard.
+    Invariant: `is_listening` only while an announced commit is received.
 
     Args:
-        engine: the database; of another kind than PostgreSQL it never tells.
+        engine: the database; on other databases than PostgreSQL it never calls `told`.
         channel: the channel's name.
-        told: called in the listener's thread, also once when it begins to listen, because what was
-            committed before is not heard.
+        told: called in the listener's thread. Also called once when listening begins, because
+            earlier commits are not received.
     """
 
     def __init__(self, engine: Engine, channel: str, told: Callable[[], None]) -> None:
@@ -37,16 +37,16 @@ class CommitListener:
         self._told = told
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reliable-mq-listen", daemon=True)
-        self._faults = FaultLog(log, "relay: it looks now and then, as nobody tells it")
+        self._faults = FaultLog(log, "relay: commits are not announced, it searches at intervals")
         self.is_listening = False
 
     def start(self) -> None:
-        """Start to listen, where the database can tell."""
+        """Start to listen, if the database announces commits."""
         if self._engine.dialect.name == "postgresql":
             self._thread.start()
 
     def close(self) -> None:
-        """Stop to listen."""
+        """Stop listening."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(2 * _LOOK_SECONDS)
@@ -55,21 +55,21 @@ class CommitListener:
         while not self._stopped.is_set():
             try:
                 connection = self._connect()
-            except Exception as error:  # noqa: BLE001 - told by the teller
+            except Exception as error:  # noqa: BLE001 - the fault log reports it
                 self._faults.tell(error)
                 self._stopped.wait(_AGAIN_SECONDS)
                 continue
             try:
                 with contextlib.closing(connection):
                     self._listen(connection)
-            except Exception as error:  # noqa: BLE001 - whatever cut it, it is connected anew
-                self._faults.tell_line("cut", f"its connection was cut: {fault_line(error)}")
+            except Exception as error:  # noqa: BLE001 - whatever the error is, it connects again
+                self._faults.tell_line("cut", f"its connection was lost: {fault_line(error)}")
                 self._stopped.wait(_AGAIN_SECONDS)
             finally:
                 self.is_listening = False
 
     def _connect(self) -> Any:
-        """Return a driver's connection that is no longer the pool's."""
+        """Return a driver's connection that is detached from the pool."""
         pooled = self._engine.raw_connection()
         connection: Any = pooled.driver_connection
         pooled.detach()

@@ -1,4 +1,4 @@
-"""The halves that this process has sent and that did not end yet. Used by many threads."""
+"""The halves that this process has sent and that have not ended yet. Thread-safe."""
 
 import threading
 import time
@@ -10,8 +10,8 @@ from reliable_mq.outbox.half import HalfEvent, HalfState, next_half_state
 
 COUNT_MAX = 10_000
 AGE_SECONDS_MAX = 3600.0
-"""An older half is not ended by us. A tombstone that was removed (retention keeps it for two hours
-at least) might have ended it otherwise, and a broker does not say so."""
+"""This process does not end an older half. Retention keeps a tombstone for two hours or more. After
+its removal, this process could not know that the half was rolled back: no broker says so."""
 
 _OPEN = frozenset({HalfState.PREPARED, HalfState.COMMITTING})
 
@@ -19,12 +19,12 @@ _OPEN = frozenset({HalfState.PREPARED, HalfState.COMMITTING})
 class OpenHalves:
     """Halves by message id.
 
-    Invariant: none has ended, and `count_max` at most are prepared; the oldest are left to
-    a check-back.
+    Invariant: no half in it has ended, and at most `count_max` are prepared. The oldest halves are
+    left to a check-back.
 
     Args:
-        count_max: halves that are kept.
-        clock: the time of day, which counts also while the machine sleeps.
+        count_max: the most halves that are kept. Default 10,000.
+        clock: the time of day; it must also count while the machine sleeps.
     """
 
     def __init__(self, count_max: int = COUNT_MAX, clock: Callable[[], float] = time.time) -> None:
@@ -38,7 +38,7 @@ class OpenHalves:
         return len(self._halves)
 
     def add(self, half: Half, sent: float | None = None) -> None:
-        """Note a half that a broker has just stored; it was `sent` at a time before that."""
+        """Add a half that a broker has just stored; `sent` is a time before that."""
         with self._lock:
             self._halves[half.message_id] = (half, HalfState.PREPARED)
             self._sent[half.message_id] = self._clock() if sent is None else sent
@@ -46,7 +46,7 @@ class OpenHalves:
                 self._forget_oldest()
 
     def send(self, message_ids: Collection[str]) -> dict[str, Half]:
-        """Return those of the messages that are halves; what came of each is to be told."""
+        """Return the halves among the messages. Report each result by `ended`."""
         oldest = self._clock() - AGE_SECONDS_MAX
         with self._lock:
             known = [each for each in message_ids if each in self._halves]
@@ -60,13 +60,13 @@ class OpenHalves:
             }
 
     def ended(self, message_id: str, *, acknowledged: bool) -> None:
-        """Note what became of a commit that was sent."""
+        """Note the result of a commit that was sent."""
         with self._lock:
             event = HalfEvent.ACKNOWLEDGED if acknowledged else HalfEvent.FAILED
             self._take(message_id, event)
 
     def roll_back(self, message_ids: Collection[str]) -> list[Half]:
-        """Return those that are known, to be rolled back; they are forgotten."""
+        """Return the halves among the messages for a rollback, and forget them."""
         with self._lock:
             return [
                 self._take(message_id, HalfEvent.ROLL_BACK)
@@ -90,12 +90,12 @@ class OpenHalves:
         return half
 
     def invariants(self) -> None:
-        """Check what the class promises of itself."""
+        """Check the invariant of the class."""
         with self._lock:
             prepared = [s for _, s in self._halves.values() if s is HalfState.PREPARED]
             if len(prepared) > self._count_max:
                 raise InvariantBroken(f"more than {self._count_max} halves are kept")
             if self._sent.keys() != self._halves.keys():
-                raise InvariantBroken("it is not known how old each half is")
+                raise InvariantBroken("the age of a half is unknown")
             if any(state not in _OPEN for _, state in self._halves.values()):
                 raise InvariantBroken("a half that has ended is kept")

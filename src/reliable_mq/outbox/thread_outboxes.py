@@ -1,4 +1,4 @@
-"""The outboxes of an application: one for each database, and one more for its half messages."""
+"""The outboxes of an application: for each database one, and a second one for half messages."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,16 +16,17 @@ from reliable_mq.runtime.forks import call_in_child
 
 
 class Outboxes:
-    """Outboxes by database; each is made when it is first asked for.
+    """Outboxes by database. Each is made at its first use.
 
     Args:
         link: runs the relays.
-        databases: by name.
-        half_messages: send the halves.
-        relay_lease: how long a new stub is its relay's alone, seconds.
-        timer_range: how far ahead brokers take a message, seconds.
-        is_shared: any process's relay may send what is committed here.
-        groups_of_topic: the consumer groups that a message of a topic and tag must reach.
+        databases: the databases by name.
+        half_messages: sends the halves.
+        relay_lease: seconds for which only its relay may send a new stub.
+        timer_range: how far ahead brokers accept a message's time, in seconds.
+        is_shared: the relay of any process may send what is committed here.
+        groups_of_topic: returns the consumer groups that a message of a topic and tag must reach.
+        on_first_send: called before an outbox is made.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Outboxes:
             database.identity.value()  # before the session has locked anything
         stubs = SqlStubs(database.engine, database.stubs)
         kind = partial(HalfOutbox, self._half_messages.of(name)) if half else SqlOutbox
-        is_shared = self._is_shared and not half  # who sent a half ends it
+        is_shared = self._is_shared and not half  # the process that sent a half ends it
         outbox = self._made[name, half] = kind(
             stubs,
             self._handover(name, stubs, is_shared=is_shared),
@@ -81,5 +82,5 @@ class Outboxes:
         return self._link.relay(name, database, stubs)
 
     def forget(self) -> None:
-        """Make all of them anew: a forked child writes stubs under a name of its own."""
+        """Forget all outboxes: a forked child writes stubs under its own name."""
         self._made = {}

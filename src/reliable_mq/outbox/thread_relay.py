@@ -1,4 +1,4 @@
-"""The relay's thread. Receives committed stubs from any thread; runs the relay meanwhile."""
+"""The relay's thread. Accepts committed stubs from any thread, and runs the relay."""
 
 import contextlib
 import logging
@@ -16,42 +16,43 @@ from reliable_mq.outbox.stub import Stub
 log = logging.getLogger(__name__)
 
 BLOCKED_SECONDS = (0.001, 0.05)
-"""Waits before asking again whether an earlier stub of another process has gone."""
+"""Shortest and longest wait in seconds before it asks again whether an earlier stub was sent."""
 UNOWNED_SECONDS = (0.01, 1.0)
-"""Waits between looks at what nobody owns; the long one where commits are told."""
+"""Shortest and longest wait between searches for unowned stubs, in seconds. The longest is used
+where the database announces commits."""
 UNOWNED_MAX = 256
-"""Most unowned stubs that are claimed at once; no more while so many are in hand."""
+"""The most unowned stubs to claim at once, and to have waiting in the relay."""
 FAULT_SECONDS = 0.5
 GATHER_SECONDS_EACH = 0.002
 GATHER_SECONDS_MAX = 0.03
-"""Where transactions commit at the same time the relay lets more of them gather, the longer the
-more went together the last time: a batch costs little more than a message, here and at whoever
-consumes it. A single one never waits, and the longest wait comes at some 400 a second."""
+"""Concurrent transactions: the relay waits a little, so that more stubs gather for its next batch.
+The wait grows with the size of the last batch. A batch costs little more than one message, here
+and in consumers. A single stub never waits. The wait is longest at about 400 stubs a second."""
 
 
 class IdleBackoff:
-    """Waits that grow while nothing is found: a moment at first, twice as long each time.
+    """Waits that double while nothing is found.
 
     Invariant: a wait is never shorter than `shortest` nor longer than `longest`.
 
     Args:
-        shortest: seconds, the first wait after something was found.
-        longest: seconds, the wait of somebody who has not found anything for long.
+        shortest: the first wait after something was found, in seconds.
+        longest: the longest wait, in seconds.
     """
 
     def __init__(self, shortest: float, longest: float) -> None:
         if not 0 < shortest <= longest:
-            raise UsageError(f"a pace of {shortest}..{longest} s: positive and in order, please")
+            raise UsageError(f"a pace of {shortest}..{longest} s: it must be positive and in order")
         self._shortest = shortest
         self._longest = longest
         self._next = shortest
 
     def found(self) -> None:
-        """Note that there was something: more of it may be on its way."""
+        """Note that something was found: the next wait is the shortest."""
         self._next = self._shortest
 
     def pause(self) -> float:
-        """Return how long to wait now, in seconds; the next wait is longer."""
+        """Return how long to wait now, in seconds. The next wait is twice as long."""
         pause, self._next = self._next, min(self._next * 2, self._longest)
         return pause
 
@@ -60,7 +61,7 @@ class UnownedStubs(Protocol):
     """Stubs of processes that run no relay; see `sql_unowned`."""
 
     def claim(self, now: float, limit: int) -> list[Stub]:
-        """Make at most `limit` of them ours."""
+        """Claim at most `limit` of them for this relay."""
         ...
 
 
@@ -70,12 +71,12 @@ class RelayThread:
     Invariant: only this thread touches the relay; `hand` and `wake` never wait.
 
     Args:
-        relay: what it runs.
-        clock: tells the time by which the rows are judged, seconds since the epoch; may wait.
-        unowned: where the relay is shared: what no process owns is claimed, and what is handed
-            over is only told of, because it is written without an owner.
-        is_told: whether commits of unowned stubs wake this thread at this moment; else it looks
-            by itself, often after it found some and ever less while it finds none.
+        relay: the relay to run.
+        clock: returns the time for the rows, in seconds since the epoch; may wait.
+        unowned: the source of unowned stubs, for a shared relay. The relay then claims them, and a
+            handover only wakes it, because the stubs are written without an owner.
+        is_told: whether the database announces commits of unowned stubs now. If not, the thread
+            searches by itself, with a backoff while it finds nothing.
     """
 
     def __init__(
@@ -105,20 +106,20 @@ class RelayThread:
     def hand(self, stubs: Sequence[Stub], written: float) -> None:
         """Hand over stubs that were written at `written`, in the order of their rows.
 
-        After `close` the resend scheduler sends them.
+        After `close`, the resend scheduler sends them.
         """
         if self._closing_by is not None and not self._thread.is_alive():
             return
         self._inbox.put((written, stubs) if self._unowned is None else None)
 
     def wake(self) -> None:
-        """Let it look at once."""
+        """Search for stubs at once."""
         self._inbox.put(None)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Send what is still in hand for at most `timeout` seconds, then stop.
+        """Send the remaining stubs for at most `timeout` seconds, then stop.
 
-        What remains is left to the resend scheduler.
+        The resend scheduler sends the rest.
         """
         self._closing_by = time.monotonic() + timeout
         self._inbox.put(None)
@@ -130,18 +131,18 @@ class RelayThread:
         while True:
             self._take(pause)
             pause = self._work()
-            # What was handed over during the work is still in the inbox: it goes out first.
+            # Stubs that were handed over during the work are still in the inbox: they go first.
             is_idle = self._relay.waiting == 0 and self._inbox.empty()
             if self._closing_by is not None and (is_idle or time.monotonic() >= self._closing_by):
                 return
 
     def _take(self, pause: float | None) -> None:
-        """Take everything that was handed over; wait `pause` seconds, or for the first one."""
+        """Accept everything from the inbox. Wait `pause` seconds, or without one for an item."""
         with contextlib.suppress(queue.Empty):
             if self._closing_by is not None:
                 pause = min(pause or 0.0, BLOCKED_SECONDS[1])
             item = self._inbox.get(timeout=pause) if pause != 0.0 else self._inbox.get_nowait()
-            self._idle.found()  # told or handed over: there is something
+            self._idle.found()  # an announcement or a handover: there is something
             if self._gather and item is not None:
                 time.sleep(self._gather)
             while True:
@@ -150,12 +151,12 @@ class RelayThread:
                 item = self._inbox.get_nowait()
 
     def _work(self) -> float | None:
-        """Run the relay once; return how long to wait, None: until there is something to do."""
+        """Run the relay once; return how long to wait. None: until the inbox has something."""
         try:
             now = self._clock()
             claimed = self._claim_unowned(now)
             counts = self._relay.run_once(now)
-        except Exception as error:  # noqa: BLE001 - told by the teller
+        except Exception as error:  # noqa: BLE001 - the fault log reports it
             self._faults.tell(error)
             return FAULT_SECONDS
         self._gather = gather_seconds(counts.sent)
@@ -168,7 +169,7 @@ class RelayThread:
         return self._blocked.pause() if counts.waiting else self._idle_pause()
 
     def _claim_unowned(self, now: float) -> int:
-        """Make unowned stubs ours, as long as there is room for them; return how many."""
+        """Claim unowned stubs while there is room; return how many were claimed."""
         room = UNOWNED_MAX - self._relay.waiting
         if self._unowned is None or room <= 0 or self._closing_by is not None:
             return 0
@@ -179,12 +180,12 @@ class RelayThread:
         return len(stubs)
 
     def _idle_pause(self) -> float | None:
-        """Return how long to wait when nothing is in hand."""
+        """Return how long to wait when the relay has no stubs."""
         if self._unowned is None:
             return None
         return UNOWNED_SECONDS[1] if self._is_told() else self._idle.pause()
 
 
 def gather_seconds(sent: int) -> float:
-    """Return how long to let stubs gather after a run that sent so many."""
+    """Return how long to let stubs gather, in seconds, after a run that sent `sent` stubs."""
     return min(GATHER_SECONDS_EACH * sent, GATHER_SECONDS_MAX) if sent > 1 else 0.0

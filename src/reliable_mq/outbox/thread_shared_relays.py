@@ -1,7 +1,7 @@
-"""Relays of this process that send what processes without a relay have committed.
+"""Shared relays: they send the stubs that processes without a relay have committed.
 
-For each database a thread that claims and sends, and one that hears of commits where the database
-can tell. Made by workers and resend processes of an application with `relay="shared"`.
+Each database gets a thread that claims and sends. A second thread listens for commits, if the
+database announces them. Workers and resend processes start shared relays if `relay="shared"`.
 """
 
 import atexit
@@ -20,14 +20,14 @@ from reliable_mq.outbox.thread_relay import RelayThread
 
 
 class SharedHandover(NamedTuple):
-    """Wakes the shared relay of a database in this process, if there is one, after a commit."""
+    """Wakes the shared relay of a database after a commit, if this process runs it."""
 
     relays: "SharedRelays"
     database: str
     presence: Presence
 
     def hand(self, stubs: Sequence[Stub], written: float) -> None:  # noqa: ARG002
-        """Let it look; the stubs have no owner, so whoever claims them sends them."""
+        """Wake the relay. The stubs have no owner; the relay that claims them sends them."""
         self.relays.wake(self.database)
         self.presence.show()
 
@@ -35,12 +35,12 @@ class SharedHandover(NamedTuple):
 class SharedRelays:
     """Shared relays by the name of their database.
 
-    Invariant: a database has one at most, and it runs until `close`.
+    Invariant: a database has at most one, and it runs until `close`.
 
     Args:
-        make_relay: makes a database's relay, given its stubs.
-        owner: how the tables name these relays.
-        lease: seconds for which a claim of theirs holds.
+        make_relay: makes the relay of a database from its stubs and the owner's name.
+        owner: the name of these relays in the tables.
+        lease: seconds that their claims last.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SharedRelays:
         self._running: dict[str, tuple[RelayThread, CommitListener]] = {}
 
     def start(self, databases: Mapping[str, Database]) -> None:
-        """Start those that do not run."""
+        """Start the relays that are not running."""
         with self._lock:
             for name, database in databases.items():
                 if name not in self._running:
@@ -74,18 +74,18 @@ class SharedRelays:
         return thread, listener
 
     def wake(self, name: str) -> None:
-        """Let a database's relay look at once, if it runs in this process; never waits."""
+        """Wake a database's relay, if it runs in this process; never waits."""
         running = self._running.get(name)
         if running is not None:
             running[0].wake()
 
     def forget(self) -> None:
-        """Forget them in a forked child, where their threads do not run."""
+        """Forget the relays in a forked child, where their threads do not run."""
         for thread, _ in self._running.values():
             atexit.unregister(thread.close)
 
     def close(self, timeout: float) -> None:
-        """Send what they have claimed for at most `timeout` seconds each, and end them."""
+        """Send claimed stubs for at most `timeout` seconds for each relay, then stop the relays."""
         with self._lock:
             running, self._running = list(self._running.values()), {}
         for thread, listener in running:
