@@ -115,7 +115,7 @@ class Website(Peer):
 def test_a_name_server_that_speaks_another_protocol_is_named() -> None:
     async def scene() -> None:
         async with client_of(Peer(), QUICK, Website()) as client:
-            with pytest.raises(ConnectionLost, match="sent what is no command"):
+            with pytest.raises(ConnectionLost, match="sent an invalid command"):
                 await client.send(message())
 
     asyncio.run(scene())
