@@ -139,7 +139,7 @@ class SingleSends:
         try:
             outcome = error if isinstance(error, ReliableMQError) else asked.result()
             result = self._result(single, outcome)
-        except Exception as failure:  # after any error, the thread must not wait on
+        except Exception as failure:  # noqa: BLE001 - after any error, the thread must not wait on
             errand.set_exception(failure)
             return
         if result is None:
