@@ -127,7 +127,7 @@ def test_verbs_that_are_given_nonsense_say_so_before_anybody_is_asked() -> None:
             with pytest.raises(UsageError, match="must be positive"):
                 await simple.receive(**wrong)
         for settled in (simple.ack(nonsense), simple.extend(nonsense, 1.0)):
-            with pytest.raises(UsageError, match="what was received is asked for"):
+            with pytest.raises(UsageError, match="a received message is needed"):
                 await settled
         for queue in ("t", ("t", 0)):
             with pytest.raises(UsageError, match="is no MessageQueue"):
