@@ -168,9 +168,7 @@ class Hooks:
         """Return the messages as hooks have changed them, or the original of each illegal one."""
         if not isinstance(changed, list) or len(changed) != len(sent):
             if self._faults.note("number", time.monotonic()) is not None:
-                log.error(
-                    "a middleware removed or added messages: the original messages are sent"
-                )
+                log.error("a middleware removed or added messages: the original messages are sent")
             return sent
         return [
             after if after is before or self._is_legal(before, after) else before
