@@ -139,7 +139,7 @@ def test_verbs_that_are_given_nonsense_say_so_before_anybody_is_asked() -> None:
         with pytest.raises(UsageError, match="is no recall handle"):
             await client.recall(nonsense)
         for queues in (0, "8"):
-            with pytest.raises(ConfigurationError, match="is no number of queues"):
+            with pytest.raises(ConfigurationError, match="is not a number of queues"):
                 await client.create_topic("t", queues)  # type: ignore[arg-type]
 
     play(scene)
