@@ -235,7 +235,7 @@ def test_a_thread_that_hangs_is_gone_round_by_another_one_up_to_twice_as_many(
         assert len(client.world.calls_of(BACK)) == 4, "the old calls have no say any more"
 
     play(scene())
-    assert "its word counts for nothing there" in caplog.text
+    assert "its outcomes do not count for these" in caplog.text
 
 
 def test_a_key_waits_for_the_thread_that_hangs_and_its_word_counts(

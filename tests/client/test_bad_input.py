@@ -140,7 +140,7 @@ def test_a_route_that_does_not_read_is_an_error_that_names_the_topic() -> None:
     async def scene() -> None:
         mumbling = Mumbling(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, body=b"\0garbage")
         async with client_of(Peer(), QUICK, mumbling) as client:
-            with pytest.raises(ProtocolError, match="the route of topic t does not read"):
+            with pytest.raises(ProtocolError, match="the route of topic t cannot be decoded"):
                 await client.send(message())
             await client.send(message())
 

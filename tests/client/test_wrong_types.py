@@ -132,7 +132,7 @@ def test_verbs_that_are_given_nonsense_say_so_before_anybody_is_asked() -> None:
         for queue in ("t", ("t", 0)):
             with pytest.raises(UsageError, match="is no MessageQueue"):
                 await pull.assign([queue])  # type: ignore[list-item]
-        with pytest.raises(UsageError, match="only what was received is answered"):
+        with pytest.raises(UsageError, match="only a received message can be answered"):
             await client.reply(nonsense, b"")
         with pytest.raises(MessageRefused, match="a request is of type NoneType"):
             await client.request(nonsense)

@@ -286,8 +286,8 @@ class AsyncEngine:
             try:
                 return serve(address, command)
             except Exception:  # a bad request must not end the connection, which others share
-                log.exception("%s asked for %d in a way that does not read", address, command.code)
-                return reply(command, ResponseCode.SYSTEM_ERROR, "the request does not read")
+                log.exception("%s sent a request %d that cannot be handled", address, command.code)
+                return reply(command, ResponseCode.SYSTEM_ERROR, "the request cannot be handled")
         log.debug("%s asked for %d, which this client does not do", address, command.code)
         remark = f" request type {command.code} not supported"
         return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -204,7 +204,7 @@ class BrokerServer:
         try:
             for command in commands:
                 self._core.receive(connection, command, now)
-        except Exception as error:  # noqa: BLE001 - told there; the loop would drop it
+        except Exception as error:  # noqa: BLE001 - on_broken handles it; the loop would drop it
             self._on_broken(error)
         self._speakers.add(connection.id)
         if len(self._speakers) <= _FEW_SPEAKERS:
@@ -217,7 +217,7 @@ class BrokerServer:
         """Forget a connection."""
         try:
             self._core.disconnected(connection.id)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
         self._schedule_turn(now_ms())
 
@@ -238,7 +238,7 @@ class BrokerServer:
                 self._registrar.note(turn.registered_replies)
             if self._core.state.pulls.is_ready:  # the answers need more than one turn
                 self._schedule_turn(now)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
 
     def _send(self, replies: list[tuple[int, bytes]]) -> None:
@@ -258,13 +258,13 @@ class BrokerServer:
             self._send(self._core.state.answers.take_ready())
             if self._core.state.is_turn_due:
                 self._schedule_turn(now_ms())
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
 
     def _saved(self) -> None:
         try:
             self._core.saved()
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
         self._run_turn()
 
@@ -272,7 +272,7 @@ class BrokerServer:
         self._core.state.pressure.note_room(has_room=has_room)
 
     async def _clean_forever(self) -> None:
-        """Look at the disk, and remove what is too old."""
+        """Check the disk, and remove files that are too old."""
         housekeeping, ticks, run = self._core.housekeeping, ticks_clock(), ticks_run()
         while True:
             found = await self._log_writer.run(housekeeping.look())

@@ -30,7 +30,7 @@ class _Call:
             return
         try:
             result = self._function()
-        except BaseException as error:  # noqa: BLE001 - it belongs to who asked
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
             self.future.set_exception(error)
         else:
             self.future.set_result(result)

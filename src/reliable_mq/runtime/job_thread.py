@@ -39,5 +39,5 @@ class JobThread:
         try:
             while (job := self._jobs.get()) is not None:
                 job()
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)

@@ -138,7 +138,7 @@ class LogWriter:
         """Write a batch. When the disk is full, keep the batch and return False."""
         try:
             CommitLog.write(batch)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             if not is_out_of_room(error):
                 self._on_broken(error)
             self._note_lack(_LOG, error)
@@ -156,7 +156,7 @@ class LogWriter:
                 if not self._write(batch):
                     return
             self._note_room(_LOG)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
 
     def _note_lack(self, of: str, error: Exception | None) -> None:
@@ -229,7 +229,7 @@ class LogWriter:
         elif self._unsynced:
             try:
                 self.sync()
-            except Exception as error:  # noqa: BLE001 - told there
+            except Exception as error:  # noqa: BLE001 - on_broken handles it
                 self._on_broken(error)
 
     def sync(self) -> None:
@@ -245,7 +245,7 @@ class LogWriter:
                 self._on_stored(end, True)
                 if self._unsynced and not self._sync_interval and not self._is_syncing:
                     self.sync()
-            except Exception as error:  # noqa: BLE001 - told there
+            except Exception as error:  # noqa: BLE001 - on_broken handles it
                 self._on_broken(error)
             if not self._is_syncing:
                 self._settled.set()

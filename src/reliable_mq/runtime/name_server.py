@@ -62,7 +62,7 @@ class NameServer:
         """Listen; see `Listener.bind`.
 
         Raises:
-            StoreCorrupt: when the file of settings does not read.
+            StoreCorrupt: when the file of settings cannot be decoded.
         """
         self._load()
         await self._listener.bind(host, port)
@@ -178,7 +178,7 @@ class NameServer:
         self._core.routes.disconnected(connection.id)
 
     async def close(self) -> None:
-        """Take no more requests, save what was changed, and stop."""
+        """Accept no more requests, save changed settings, and stop."""
         if self._expiry:
             self._expiry.cancel()
         self._is_closing = True  # changes that never stop would otherwise keep it open

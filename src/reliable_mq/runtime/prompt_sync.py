@@ -55,7 +55,7 @@ class PromptSyncs:
         try:
             for file in files:
                 file.sync()
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             if is_out_of_descriptors(error):  # a file cannot be opened: no sync failed
                 return False
             self._on_broken(error)

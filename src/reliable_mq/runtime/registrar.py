@@ -145,7 +145,7 @@ class Registrar:
         return True
 
     async def unregister(self) -> None:
-        """Cancel a registration in progress, and tell every name server that the broker stops.
+        """Cancel a registration in progress, and unregister at every name server.
 
         Waiting replies are sent: the topics are saved, but no name server gets them now.
         """

@@ -69,7 +69,7 @@ def topic_names(name_servers: NameServers) -> Flow[list[str]]:
     try:
         return sorted(fastjson.loads(succeeded(reply).body).get("topicList") or ())
     except (ValueError, AttributeError, TypeError) as error:
-        raise ProtocolError(f"the list of topics does not read: {error!r}") from error
+        raise ProtocolError(f"the list of topics cannot be decoded: {error!r}") from error
 
 
 def queue_range(

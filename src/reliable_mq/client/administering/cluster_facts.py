@@ -128,7 +128,7 @@ def _tags_by_topic(table: Any) -> dict[str, str | None]:
             for topic, each in table.items()
         }
     except AttributeError as error:
-        raise ProtocolError(f"an answer does not read: {error!r}") from error
+        raise ProtocolError(f"an answer cannot be decoded: {error!r}") from error
 
 
 def _ask(
@@ -182,4 +182,4 @@ def _field(body: bytes, name: str) -> Any:
     try:
         return fastjson.loads(body).get(name)
     except (ValueError, AttributeError) as error:
-        raise ProtocolError(f"an answer does not read: {error!r}") from error
+        raise ProtocolError(f"an answer cannot be decoded: {error!r}") from error

@@ -219,7 +219,7 @@ def decoded(reply: Command, kind: type[T], what: str) -> T:
     try:
         return fastjson.decode(reply.body, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
-        raise ProtocolError(f"{what} does not read: {error}") from error
+        raise ProtocolError(f"{what} cannot be decoded: {error}") from error
 
 
 def epoch_ms(moment: datetime) -> int:
@@ -252,5 +252,5 @@ def queue_of(key: Any, what: str) -> MessageQueue:
     try:
         queue = msgspec.convert(dict(key), _QueueKey)
     except (ValueError, TypeError) as error:  # a ValidationError is a ValueError
-        raise ProtocolError(f"{what} does not read: {key!r} is no queue") from error
+        raise ProtocolError(f"{what} cannot be decoded: {key!r} is not a queue") from error
     return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)

@@ -168,7 +168,7 @@ def _settings(row: _Row) -> GroupSettings:
     try:
         return msgspec.convert(row, GroupSettings, strict=False)
     except msgspec.ValidationError as error:
-        raise ProtocolError(f"the settings of a group do not read: {error}") from error
+        raise ProtocolError(f"the settings of a group cannot be decoded: {error}") from error
 
 
 def create(

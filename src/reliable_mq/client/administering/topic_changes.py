@@ -144,7 +144,7 @@ def _put(
 
 
 def _await_route(cluster: AdminTarget, topic: str, commands: dict[str, Command]) -> Flow[None]:
-    """Wait until a name server's route has what the brokers were told."""
+    """Wait until a name server's route has the brokers' new settings."""
     wanted = {
         (name, ext["readQueueNums"], ext["writeQueueNums"], permission_text(int(ext["perm"])))
         for name, ext in ((name, command.ext_fields) for name, command in commands.items())

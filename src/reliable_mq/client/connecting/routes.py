@@ -93,7 +93,7 @@ def decode_route(topic: str, body: bytes) -> Route:
         if fields.get("orderTopicConf"):
             writable = _ordered_queues(topic, fields["orderTopicConf"], brokers)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"the route of topic {topic} does not read: {error!r}") from error
+        raise ProtocolError(f"the route of topic {topic} cannot be decoded: {error!r}") from error
     return Route(topic, tuple(sorted(writable)), tuple(sorted(readable)), brokers)
 
 
@@ -311,4 +311,4 @@ def decode_cluster(body: bytes) -> list[Broker]:
             for name, data in table.items()
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"the list of brokers does not read: {error!r}") from error
+        raise ProtocolError(f"the list of brokers cannot be decoded: {error!r}") from error

@@ -169,7 +169,7 @@ def _room_of(broker_name: str) -> str | None:
 
 def _told(room: str, what: str, name: str) -> str:
     if not room:
-        raise ConfigurationError(f"the machine room of {what} {name} is not told")
+        raise ConfigurationError(f"the machine room of {what} {name} is unknown")
     return room
 
 

@@ -89,7 +89,7 @@ def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:
         except (Unavailable, RemoteError) as error:
             failure = error
         except (ValueError, KeyError, TypeError) as error:
-            failure = ProtocolError(f"a list of consumers does not read: {error!r}")
+            failure = ProtocolError(f"a list of consumers cannot be decoded: {error!r}")
     group.routes.doubt(route.topic)
     raise failure
 

@@ -87,7 +87,9 @@ class ConsumerAnswers:
         try:
             message = _message_in(command)
         except RecordError as error:
-            return reply(command, ResponseCode.SYSTEM_ERROR, f"the message does not read: {error}")
+            return reply(
+                command, ResponseCode.SYSTEM_ERROR, f"the message cannot be decoded: {error}"
+            )
         consumer.hands.begin_apart(self._handle(address, command, consumer, message))
         return None
 

@@ -208,8 +208,8 @@ class AsyncHandlerPool:
             _, stubborn = await asyncio.wait(tasks, timeout=patience)
             if stubborn:
                 log.warning(
-                    "group %s: %d handler calls were cancelled and go on all the same; what they"
-                    " come to counts for nothing",
+                    "group %s: %d handler calls ignored their cancellation and still run; their"
+                    " outcomes do not count",
                     *(self._group.name, len(stubborn)),
                 )
         if self._threads is not None:
@@ -280,7 +280,7 @@ class AsyncHandlerPool:
         if call.handed_on:
             log.warning(
                 "group %s: a handler call ended after %.0f s; %d of its messages had been handed"
-                " out again, its word counts for nothing there",
+                " out again, and its outcomes do not count for these",
                 *(self._group.name, seconds, call.handed_on),
             )
         rest: list[tuple[ReceivedMessage, Outcome]] = []
@@ -353,7 +353,7 @@ class AsyncHandlerPool:
             log.error("group %s: all its handlers hang, no call can start", self._group.name)
         self.pump()
         kept = len(call.messages) - len(handed_on)
-        return f"; {len(handed_on)} are handed out again" + (
+        return f"; {len(handed_on)} are delivered again" + (
             f", {kept} with ordering keys wait for it" if kept else ""
         )
 

@@ -225,8 +225,8 @@ class PulledQueues(GroupMember):
         if late:
             call.cancel()
             log.warning(
-                "group %s: the application takes longer than %g s to hear of queues; nobody waits"
-                " for it any more",
+                "group %s: the application's callback for queues takes longer than %g s; the"
+                " consumer continues without it",
                 *(self.group.name, timeout),
             )
 

@@ -211,4 +211,4 @@ def read_reset(body: bytes) -> dict[MessageQueue, int]:
             for key, offset in ((dict(pairs), offset) for pairs, offset in table.items())
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"a reset of offsets does not read: {error!r}") from error
+        raise ProtocolError(f"a reset of offsets cannot be decoded: {error!r}") from error

@@ -105,4 +105,4 @@ def _granted(reply: Command) -> set[MessageQueue]:
             for item in fastjson.loads(reply.body)["lockOKMQSet"]
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise ProtocolError(f"a reply to a lock request does not read: {error!r}") from error
+        raise ProtocolError(f"a reply to a lock request cannot be decoded: {error!r}") from error

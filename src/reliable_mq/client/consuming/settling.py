@@ -1,4 +1,4 @@
-"""What becomes of a message after its handler: finished, held, sent back, or a dead letter.
+"""Settles a message after its handler: it is finished, held, sent back, or a dead letter.
 
 Source: Apache RocketMQ `ConsumeMessageConcurrentlyService`, `DefaultMQPushConsumerImpl`
 (`sendMessageBack`), `AbstractSendMessageProcessor.consumerSendMsgBack`.

@@ -1,6 +1,6 @@
-"""What a consumer asks for, and what its handler answers.
+"""Subscriptions of consumers, and the outcomes of their handlers.
 
-Receives the application's wishes; hands on checked values; refuses to know brokers.
+It receives the application's values and checks them. It must not know brokers.
 """
 
 import math
@@ -67,7 +67,7 @@ class Sql(msgspec.Struct, frozen=True):
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What one consumer group reads, and how.
+    """What a consumer group reads, and how.
 
     Attributes:
         group: the consumer group's name.
@@ -187,12 +187,12 @@ def _check_topics(group: str, topics: Mapping[str, str | Sql]) -> None:
 
 
 def is_failure(outcome: Outcome) -> bool:
-    """Say whether an outcome is a failed attempt."""
+    """Return whether an outcome is a failed attempt."""
     return isinstance(outcome, Dead) or (isinstance(outcome, Later) and outcome.counts)
 
 
 def checked_outcomes(outcomes: object, count: int) -> Sequence[Outcome]:
-    """Return what a handler returned, when it is one outcome for each of `count` messages.
+    """Check and return a handler's result: one outcome for each of `count` messages.
 
     Raises:
         UsageError: when it is something else.

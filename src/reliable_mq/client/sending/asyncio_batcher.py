@@ -170,7 +170,7 @@ class AsyncBatcher:
             return
         try:
             self._add(message, ticket, size)
-        except Exception as error:  # noqa: BLE001 - told there; else its caller waits for ever
+        except Exception as error:  # noqa: BLE001 - the ticket gets it
             self._in_flight.give(size)
             ticket.set_exception(error)
 

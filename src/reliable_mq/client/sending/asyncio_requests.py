@@ -69,7 +69,7 @@ class AsyncRequests:
                 pushed = await waiting
         except TimeoutError as error:
             raise ReplyTimeout(
-                f"nobody replied to a request in topic {message.topic} in {timeout:.3g} s"
+                f"no reply to a request in topic {message.topic} in {timeout:.3g} s"
             ) from error
         finally:
             del self._waiting[correlation_id]
@@ -80,7 +80,7 @@ class AsyncRequests:
         try:
             waiting = self._waiting.get(correlation_of(command))
         except ProtocolError as error:
-            log.warning("%s brings a reply that does not read: %s", address, error)
+            log.warning("%s pushed a reply that cannot be decoded: %s", address, error)
             return reply(command, ResponseCode.SYSTEM_ERROR, "process reply message fail")
         if waiting is None:
             log.info("%s pushed a reply to a request that has timed out", address)

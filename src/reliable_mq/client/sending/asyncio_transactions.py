@@ -150,13 +150,15 @@ class AsyncTransactions:
         try:
             check = read_check_back(command, address)
         except ProtocolError as error:
-            log.warning("%s asks for a half message that does not read: %s", address, error)
+            log.warning("%s sent a check-back that cannot be decoded: %s", address, error)
             return
         half = check.half
         check = CheckBack(half, self._namespace.own_message(check.message))
         answerer = self._answerers.get(half.group)
         if answerer is None:
-            log.warning("%s asks for a half of group %s, not joined here", address, half.group)
+            log.warning(
+                "%s sent a check-back for group %s, which is not joined here", address, half.group
+            )
             return
         key = (half.group, half.message_id)
         if key in self._answering or len(self._answering) >= ANSWERS_AT_ONCE:

@@ -73,7 +73,9 @@ def _stored(reply: Command) -> tuple[SendStatus, SendResultHeader]:
 
 
 def _miscounted(count: int, offset_ids: Sequence[str]) -> ProtocolError:
-    return ProtocolError(f"{count} messages were sent, {len(offset_ids)} are said to be stored")
+    return ProtocolError(
+        f"{count} messages were sent, the broker reports {len(offset_ids)} as stored"
+    )
 
 
 def _home(queue: MessageQueue, header: SendResultHeader) -> MessageQueue:

@@ -60,7 +60,7 @@ def reply_to(
         UsageError: when `request` is not a request, so that no client waits for a reply.
     """
     if not isinstance(request, ReceivedMessage):
-        raise UsageError(f"only what was received is answered, not a {type(request).__name__}")
+        raise UsageError(f"only a received message can be answered, not a {type(request).__name__}")
     asked = request.properties
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not asked.get(name)]
     if missing:
