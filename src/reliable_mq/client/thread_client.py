@@ -181,8 +181,8 @@ class Client(ThreadSending):
     def consume(self, subscription: Subscription, handler: AnyHandler) -> PushConsumer:
         """Start a consumer of a consumer group and return it.
 
-        With `broadcasting`, the consumer continues at the offsets in its file, if there is one for
-        the client's `instance_name` and the group (`offset_folder` of the settings).
+        With `broadcasting`, the consumer continues at the offsets in its file, if there is one. The
+        setting `offset_folder` has a file for each `instance_name` and group.
 
         Args:
             subscription: which messages to read, and how.

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from reliable_mq.errors import InvariantBroken
 
 AGAIN_SECONDS = 0.002
-"""Seconds between two questions. After a longer break, the caller sleeps."""
+"""Maximum seconds between two questions. After a longer break, the caller sleeps."""
 STOLEN_SECONDS = 0.0001
-"""Seconds between two polls. A longer gap shows that another thread needed the processor."""
+"""Maximum seconds between two polls. A longer gap means: others need the processor."""
 PAUSE_SECONDS = 0.002
 PAUSE_SECONDS_MAX = 1.0
 _SHRINKS = 0.95  # pauses grow if more than 1 poll in 14 fails: a failure doubles them

@@ -20,7 +20,7 @@ _MEMORY_KINDS = ("tmpfs", "ramfs", "devtmpfs")
 def used_ratio_of(folder: Path) -> float:
     """Return how full the file system of a folder is, 0 to 1, rounded up to a hundredth.
 
-    Space reserved for the system counts as used (Apache RocketMQ `UtilAll`).
+    Space reserved for the system is not part of the whole (Apache RocketMQ `UtilAll`).
 
     Raises:
         OSError: when the folder does not exist.

@@ -102,7 +102,7 @@ class Link(asyncio.Protocol):
 
     @property
     def is_clear(self) -> bool:
-        """Whether a request can be sent at once and unsigned: no signing, and the peer reads."""
+        """Whether a request can be sent at once: it needs no signature, and the peer reads."""
         return self._transport is not None and self._sign is None and self._writable.is_set()
 
     @property

@@ -76,8 +76,8 @@ class LogWriter:
         sync_interval: seconds between syncs of the log; 0: each batch is synced before its report.
         on_stored: called on the loop with the end of the log, and whether all of it is durable.
         on_saved: called on the loop when all pending configuration files are written.
-        on_room: called on the loop with False when the disk is full for the log or a configuration
-            file, and with True when everything that waited for room is written.
+        on_room: called on the loop. False: the disk is full for the log or a configuration file.
+            True: everything that waited for room is written.
         syncs: syncs without a thread; None: the thread does it.
         jobs: runs slow work; None: a thread of the writer's own.
         on_broken: takes an error after which the broker can guarantee nothing; must not return.
@@ -372,8 +372,8 @@ class KernelSyncs:
         """Begin to sync `files`.
 
         Returns:
-            False for several files, for a new file whose name must be synced too, or if the kernel
-            refuses (older than Linux 4.18, or a file system without asynchronous syncs).
+            False for several files; for a new file, whose name must be synced too; or if the kernel
+            refuses. It does before Linux 4.18, and on some file systems.
         """
         try:
             descriptor = self._descriptor_of(files[0]) if len(files) == 1 else None

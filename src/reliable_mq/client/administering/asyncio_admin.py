@@ -258,9 +258,8 @@ class AsyncOffsets:
             dry_run: return what would change, but change nothing.
 
         Raises:
-            UsageError: when the broker or the queue does not exist, when the offset is outside of
-                the queue, or when the group is online at a broker that cannot set one of its
-                queues.
+            UsageError: when the broker or the queue does not exist, or the offset is outside of the
+                queue. Also when the group is online at a broker that cannot set a single queue.
             NotFound: when the broker does not know the group.
             RemoteError, Unavailable, ProtocolError: when the broker does not do it.
         """

@@ -42,9 +42,7 @@ _SYSTEM_GROUPS = frozenset(
 )
 _SYSTEM_PREFIX = "CID_RMQ_SYS_"
 
-_Row = dict[
-    str, Any
-]  # a group's settings as a broker writes them, with all that we know nothing of
+_Row = dict[str, Any]  # a group's settings as a broker writes them, including those unknown here
 
 
 @decodable

@@ -115,8 +115,8 @@ def _ordered_queues(topic: str, text: str, brokers: dict[str, Broker]) -> list[M
 class RouteCache:
     """The routes of all topics that this client has used.
 
-    Invariant: a topic has a route here if and only if a name server has sent one, and no name
-    server has denied the topic since. Above `ROUTES_KEPT`, only routes in use are kept.
+    Invariant: a topic has a route here if and only if a name server has sent one, and none
+    has denied it since. Above `ROUTES_KEPT`, only routes in use are kept.
     """
 
     def __init__(self, name_servers: NameServers, new_topic_queues: int, fresh: float) -> None:

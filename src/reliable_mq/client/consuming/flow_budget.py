@@ -16,8 +16,8 @@ class FlowBudget:
     F3: the held bytes are the sum of those that queues have taken and not given back. No pull is
     requested while `size_max` bytes are held or in flight.
 
-    Two cases exceed the limit, by at most one pull per queue: a message larger than a pull, and
-    pulls that wait at the end of their queues when many messages arrive at the same time.
+    The limit may be exceeded by at most one pull per queue. One cause is a message larger than a
+    pull. The other is many messages for pulls that wait at the end of their queues.
 
     Args:
         size_max: the limit in bytes.

@@ -358,7 +358,7 @@ class Hooks:
         delivery.seconds = time.monotonic() - delivery.begun
         self._call(self._after_consume, "after_consume", delivery)
 
-    # what goes wrong
+    # errors of hooks
 
     def _call(self, hooks: _Called, name: str, argument: Any) -> None:
         for each, hook in hooks:

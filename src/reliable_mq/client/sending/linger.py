@@ -4,8 +4,8 @@ It receives prepared messages and the queues of their ordering keys, and returns
 not know who sent a message, or read a clock.
 
 Each topic has one row of messages without a key: several of its batches may be in flight. Each
-queue that an ordering key selects has a row of its own: one of its batches is in flight at a time,
-because requests in flight at the same time may be stored in any order.
+queue that an ordering key selects has a row of its own, with one batch in flight at a time.
+Concurrent requests for it might be stored in any order.
 """
 
 from collections import deque

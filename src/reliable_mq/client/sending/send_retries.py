@@ -250,8 +250,8 @@ class SendRetries:
     def _rest(self, attempt: int, failure: ReliableMQError, left: float) -> Flow[bool]:
         """Wait for the backoff before the same broker is tried again; return whether to retry.
 
-        After "busy", the jitter is between zero and the backoff: many clients have met the same
-        busy broker, and must not return at the same time.
+        After "busy", the pause is random between zero and the backoff: many clients have met the
+        same busy broker, and must not return together.
         """
         if attempt == self._settings.retries:
             return False
