@@ -324,7 +324,7 @@ def test_closing_waits_for_no_coroutine_that_will_not_be_cancelled(
         await asyncio.wait([call])
 
     play(scene())
-    assert "1 handler calls were cancelled and go on" in caplog.text
+    assert "1 handler calls ignored their cancellation" in caplog.text
 
 
 def test_a_paused_consumer_starts_nothing_until_it_is_resumed() -> None:
