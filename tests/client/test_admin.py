@@ -67,7 +67,7 @@ def test_a_topic_is_created_when_the_name_server_tells_of_all_its_queues() -> No
 def test_brokers_that_never_tell_the_name_server_are_no_success() -> None:
     world = two_brokers()
     world.answers[ROUTE] = says(ResponseCode.TOPIC_NOT_EXIST)
-    with pytest.raises(NoRoute, match="do not tell"):
+    with pytest.raises(NoRoute, match="did not register it"):
         create(world)
 
 

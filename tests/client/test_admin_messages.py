@@ -260,7 +260,7 @@ def test_a_place_gives_the_messages_from_there_on_and_fewer_at_the_end() -> None
     assert at(1, 3) == [1, 2, 3]
     assert at(3, 9) == [3, 4]
     assert at(7, 1) == []
-    with pytest.raises(UsageError, match="not negative"):
+    with pytest.raises(UsageError, match="is negative"):
         at(-1, 1)
 
 

@@ -102,7 +102,7 @@ def test_a_topic_counts_as_made_when_the_name_server_tells_of_it() -> None:
     playing.play(topic_changes.create(cluster(), "t", WANTED))
 
     assert len(playing.calls_of(ROUTE)) == 3
-    with pytest.raises(NoRoute, match="do not tell the name server"):
+    with pytest.raises(NoRoute, match="did not register it"):
         two({ROUTE: says(ResponseCode.TOPIC_NOT_EXIST)}).play(
             topic_changes.create(cluster(), "t", WANTED)
         )

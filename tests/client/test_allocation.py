@@ -101,7 +101,7 @@ def test_a_room_that_is_not_told_is_a_fault_of_the_configuration() -> None:
         return ""
 
     for nearby in (MachineRoomNearby(nowhere, room_of), MachineRoomNearby(room_of, nowhere)):
-        with pytest.raises(ConfigurationError, match="is not told"):
+        with pytest.raises(ConfigurationError, match="is unknown"):
             allocate(nearby, "m", queues(1), ["m"])
 
 

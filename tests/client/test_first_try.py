@@ -233,7 +233,7 @@ def test_a_refusal_that_stays_one_and_a_reply_that_does_not_read_are_told_at_onc
     assert refused.value.tries == 1
     with pytest.raises(ProtocolError):
         producer.end(single, aim, answer(ext={"msgId": "x"}), world.seconds)
-    with pytest.raises(ProtocolError, match="2 are said to be stored"):
+    with pytest.raises(ProtocolError, match="the broker reports 2 as stored"):
         producer.end(single, aim, answer(ext={**STORED, "msgId": "x,y"}), world.seconds)
 
 

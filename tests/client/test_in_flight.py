@@ -1,4 +1,4 @@
-"""Messages on their way: so many and no more, first come, first served, and no place is lost."""
+"""Messages in flight: so many and no more, first come, first served, and no place is lost."""
 
 import asyncio
 import threading

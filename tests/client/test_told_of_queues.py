@@ -41,7 +41,7 @@ def test_an_application_that_fails_when_it_is_told_of_queues_reads_them_all_the_
         pulled.start()
         assert len(await pulled.poll(60.0, 10)) == 1
         await pulled.close()
-        assert "what is told of queues failed" in caplog.text
+        assert "the application's callback for queues failed" in caplog.text
 
     play(scene())
 
@@ -68,7 +68,7 @@ def test_an_application_that_hangs_when_it_is_told_of_queues_reads_them_all_the_
         try:
             pulled.start()
             assert len(await pulled.poll(60.0, 10)) == 1
-            assert "takes longer than 0.05 s to hear of queues" in caplog.text
+            assert "callback for queues takes longer than 0.05 s" in caplog.text
             await pulled.close()
         finally:
             hangs.may_go_on.set()

@@ -127,19 +127,19 @@ def test_verbs_that_are_given_nonsense_say_so_before_anybody_is_asked() -> None:
             with pytest.raises(UsageError, match="must be positive"):
                 await simple.receive(**wrong)
         for settled in (simple.ack(nonsense), simple.extend(nonsense, 1.0)):
-            with pytest.raises(UsageError, match="what was received is asked for"):
+            with pytest.raises(UsageError, match="a received message is needed"):
                 await settled
         for queue in ("t", ("t", 0)):
             with pytest.raises(UsageError, match="is no MessageQueue"):
                 await pull.assign([queue])  # type: ignore[list-item]
-        with pytest.raises(UsageError, match="only what was received is answered"):
+        with pytest.raises(UsageError, match="only a received message can be answered"):
             await client.reply(nonsense, b"")
         with pytest.raises(MessageRefused, match="a request is of type NoneType"):
             await client.request(nonsense)
         with pytest.raises(UsageError, match="is no recall handle"):
             await client.recall(nonsense)
         for queues in (0, "8"):
-            with pytest.raises(ConfigurationError, match="is no number of queues"):
+            with pytest.raises(ConfigurationError, match="is not a number of queues"):
                 await client.create_topic("t", queues)  # type: ignore[arg-type]
 
     play(scene)

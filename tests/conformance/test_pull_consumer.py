@@ -278,7 +278,7 @@ def test_a_consumer_that_reads_nothing_polls_twice_or_is_closed_says_so(
                 await client.pull_consumer(group).subscribe({topic: "*"})
             waiting = asyncio.create_task(pull.poll(POLL_SECONDS))
             await asyncio.sleep(0)
-            with pytest.raises(UsageError, match="another poll is under way"):
+            with pytest.raises(UsageError, match="another poll is in progress"):
                 await pull.poll()
             with pytest.raises(UsageError, match="no time zone"):
                 await pull.seek_to_time(datetime(2026, 1, 1))  # noqa: DTZ001

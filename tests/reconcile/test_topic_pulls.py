@@ -303,7 +303,7 @@ def test_what_is_no_command_and_what_is_silent_are_told_apart() -> None:
     with (
         server(b"\xff" * 8) as address,
         BlockingLink(address, 60) as link,
-        pytest.raises(ProtocolError, match="sent what is no command"),
+        pytest.raises(ProtocolError, match="sent an invalid command"),
     ):
         link.call(question)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -1,8 +1,9 @@
-"""Station 2: messages and subscriptions become commands for a broker, deliveries for a handler.
+"""Station 2: the client. It sends messages to brokers and gives deliveries to handlers.
 
-Receives messages to send and subscriptions; hands on commands to brokers and deliveries to
-handlers; refuses to know databases and what a handler does. Everything is a flow (`flow.py`);
-`asyncio_engine.py` drives flows over connections, `asyncio_client_engine.py` adds what verbs share;
-the faces are `asyncio_client.py` for coroutines and `thread_client.py` for threads.
-C1: one opaque, one waiter. K1: a committed offset is never beyond the lowest unfinished message.
+It receives messages and subscriptions. It sends commands to brokers, and calls handlers with
+deliveries. It must not know databases or what a handler does.
+All client logic is flows (`flow.py`). `asyncio_engine.py` runs flows over connections, and
+`asyncio_client_engine.py` adds the common parts of all verbs. The application uses the verbs of
+`asyncio_client.py` (coroutines) and `thread_client.py` (threads).
+C1: each opaque has one waiter. K1: committed offsets are never beyond an unfinished message.
 """

@@ -1,7 +1,6 @@
-"""The asyncio face: what an application can ask of the client, verb by verb.
+"""The asyncio client: its methods are the verbs of the application.
 
-Everything that decides lives in the flows; what drives them, and what the verbs share, is in
-`asyncio_client_engine`.
+Flows hold all client logic. `asyncio_client_engine` runs the flows, and holds what verbs share.
 """
 
 from collections.abc import Sequence
@@ -33,20 +32,20 @@ DEFAULT_SETTINGS = ClientSettings()
 
 
 class AsyncClient(AsyncSending):
-    """Sends and consumes on one event loop; everything in it shares its connections.
+    """Sends and consumes on one event loop. All its work shares the same connections.
 
     Use it as `async with AsyncClient(...) as client`, or call `start` and `close`. Every verb
     raises `UsageError` before `start` and after `close`, and `ForkedClient` in a forked process.
 
     Args:
         name_servers: "host:port", several joined by ";".
-        settings: time-outs, limits and intervals.
-        middleware: sees what is sent and consumed, see `Middleware`.
-        sign: returns a message with its signature. It comes behind the middleware. A message that
-            it fails for is refused (`MessageRefused`).
+        settings: timeouts, limits and intervals.
+        middleware: sees messages that are sent and consumed, see `Middleware`.
+        sign: returns a message with its signature. It runs after the middleware. If it raises, the
+            message is refused (`MessageRefused`).
 
     Raises:
-        ConfigurationError: when `name_servers` does not read, or a middleware is none.
+        ConfigurationError: when `name_servers` cannot be parsed, or an object is no middleware.
     """
 
     def __init__(
@@ -61,9 +60,9 @@ class AsyncClient(AsyncSending):
 
     def _stand_on(self, engine: ClientEngine) -> None:
         self._engine = engine
-        #: half messages: the verbs below, several at once, and without waiting for an answer
+        #: half messages: verbs for several at once, and without waiting for an answer
         self.transactions = engine.transactions
-        #: topics, groups, offsets, messages and dead letters looked after
+        #: manages topics, groups, offsets, messages and dead letters
         self.admin = AsyncAdmin(engine)
 
     async def __aenter__(self) -> Self:
@@ -75,36 +74,36 @@ class AsyncClient(AsyncSending):
 
     @property
     def client_id(self) -> str:
-        """How brokers know this client."""
+        """The client's name at brokers."""
         return self._engine.client_id
 
     async def start(self) -> None:
-        """Make the client ready; connections open when they are needed.
+        """Make the client ready. Connections are opened on first use.
 
         Raises:
-            ForkedClient: when it was made before a fork: every member of a group has its own name.
-            UsageError: when it was started before, on whatever loop: each loop needs its own.
+            ForkedClient: when the client was made before a fork: each process needs its own name.
+            UsageError: when it was started before, on any loop: each loop needs its own client.
         """
         await self._engine.start()
 
     async def close(self) -> None:
         """Close consumers and batchers gracefully, leave the producer groups, end the connections.
 
-        Handlers get the setting `close_timeout` to finish; see `AsyncPushConsumer.close`. What
-        waits in a batcher is sent. In a forked process this does nothing: all is the parent's.
-        Afterwards sending and consuming raise `UsageError`; a second call does nothing. Who calls
-        it meanwhile waits for the same end, which comes also when who waits is cancelled.
+        Handlers get the setting `close_timeout` to finish; see `AsyncPushConsumer.close`. Batchers
+        send their waiting messages. In a forked process this does nothing: the connections belong
+        to the parent. Afterwards, sending and consuming raise `UsageError`. A second call waits for
+        the same end, or returns at once after it. A cancelled call does not stop the closing.
         """
         await self._engine.close()
 
     async def join_transactions(self, group: str, check: Answerer) -> None:
-        """Answer for the half messages of a producer group, whoever of it sent them.
+        """Answer check-backs for the half messages of a producer group, of all its members.
 
-        Brokers that cannot be told now are told by a later heartbeat.
+        A broker that cannot be reached now learns of the group by a later heartbeat.
 
         Args:
             group: the producer group.
-            check: says what became of a half: an `async def`, which runs on this loop.
+            check: decides a half message. An `async def`, which runs on this loop.
 
         Raises:
             ConfigurationError: when the group's name is illegal.
@@ -112,52 +111,53 @@ class AsyncClient(AsyncSending):
         await self.transactions.join(group, check)
 
     async def send_half(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
-        """Send a half message of a group that was joined: it is stored and not visible yet.
+        """Send a half message of a joined group. It is stored, but not visible yet.
 
         Args:
-            message: without a delay.
+            message: the message, without a delay.
             group: the producer group.
-            timeout: seconds for all tries together.
+            timeout: seconds for all attempts together.
 
         Raises:
-            UsageError: when nobody here answers for the group: the half would hang.
-            MessageRefused: when the message cannot be sent as it is, or is delayed.
-            RemoteError: when the broker refuses it; it may take no halves at all.
-            Unavailable: when no broker stores it safely in time. One that did is asking for it.
+            UsageError: when this client has not joined the group: the half would stay undecided.
+            MessageRefused: when the message is delayed or cannot be sent for another reason.
+            RemoteError: when the broker refuses it, perhaps because it supports no transactions.
+            Unavailable: when no broker stores it safely in time. A broker that did sends
+                check-backs.
         """
         return await self.transactions.send(message, group, timeout=timeout)
 
     async def end_half(self, half: Half, decision: Decision) -> None:
-        """End a half by COMMIT or ROLLBACK, and wait until the broker has that stored.
+        """End a half message by COMMIT or ROLLBACK. Return when the broker has stored the decision.
 
-        Once only: the bundled broker answers another end as if it counted, too, and does nothing;
-        Apache's stores the message with each COMMIT.
+        Call it once only. The bundled broker accepts a second decision, and ignores it. Apache's
+        broker stores the message again with each COMMIT.
 
         Raises:
-            UsageError: when the decision is none.
+            UsageError: when the decision is neither COMMIT nor ROLLBACK.
             RemoteError: when the broker knows no such half.
-            Unavailable: when it does not answer; the half may have ended all the same.
+            Unavailable: when it does not answer; the half may have ended nevertheless.
         """
         await self.transactions.end(half, decision)
 
     @checked(but=("handler",))
     async def consume(self, subscription: Subscription, handler: AnyHandler) -> AsyncPushConsumer:
-        """Begin to read for a consumer group and return the running consumer.
+        """Start a consumer of a consumer group and return it.
 
-        With `broadcasting` this client goes on where its file of offsets says, if there is one for
-        its `instance_name` and the group (`offset_folder` of the settings).
+        With `broadcasting`, the consumer continues at the offsets in its file, if there is one. The
+        setting `offset_folder` has a file for each `instance_name` and group.
 
         Args:
-            subscription: what is read, and how.
+            subscription: which messages to read, and how.
             handler: gets 1..`batch` messages of one topic, returns one outcome for each. Calls of
-                an `async def` run as tasks on this loop, which they must not block, those of a
-                `def` in threads; `concurrency` of the subscription at once.
+                an `async def` run as tasks on this loop, and must not block it. Calls of a `def`
+                run in threads. At most `concurrency` of the subscription run at a time.
 
         Raises:
-            UsageError: when the handler is no function, or this client consumes for the group
-                already.
-            ConfigurationError: when a broker cannot filter by an SQL92 expression, with its words;
-                or when another client of this name broadcasts to the group.
+            UsageError: when the handler is no function, or this client already consumes for the
+                group.
+            ConfigurationError: when a broker rejects an SQL92 expression, with its text; or when
+                another client with this name broadcasts to the group.
             StoreError: when a file of offsets cannot be used.
         """
         if not callable(handler):
@@ -171,7 +171,7 @@ class AsyncClient(AsyncSending):
         try:
             engine.refuse_closing()
             engine.join(consumer)
-        except UsageError:  # the client was closed, or somebody has joined, meanwhile
+        except UsageError:  # meanwhile the client was closed, or another consumer joined
             if group.local_offsets is not None:
                 group.local_offsets.close()
             raise
@@ -181,15 +181,15 @@ class AsyncClient(AsyncSending):
 
     @checked()
     async def simple_consumer(self, subscription: Subscription) -> AsyncSimpleConsumer:
-        """Begin to read for a consumer group whose messages are received and acknowledged singly.
+        """Start a consumer whose messages the application receives and acknowledges one by one.
 
         Args:
-            subscription: what is read, and how; hands and batches are the application's.
+            subscription: which messages to read, and how. The application decides concurrency and
+                batches.
 
         Raises:
-            UsageError: when this client consumes for the group already.
-            ConfigurationError: when the group broadcasts, or a broker cannot filter by an SQL92
-                expression.
+            UsageError: when this client already consumes for the group.
+            ConfigurationError: when the group broadcasts, or a broker rejects an SQL92 expression.
         """
         if subscription.broadcasting:
             raise ConfigurationError("a simple consumer shares queues: it cannot broadcast")
@@ -210,14 +210,14 @@ class AsyncClient(AsyncSending):
         auto_commit: bool | None = None,
         allocation: Allocation = average,
     ) -> AsyncPullConsumer:
-        """Return a consumer that is asked for messages, and reads nothing yet.
+        """Return a consumer that the application polls for messages. It reads nothing yet.
 
         Args:
-            group: the consumer group, whose committed offsets say where reading begins.
-            from_where: where it begins in a queue in which the group has committed nothing.
+            group: the consumer group. Reading begins at its committed offsets.
+            from_where: the start in a queue without a committed offset.
             from_time_ms: with "timestamp", milliseconds since the epoch.
-            auto_commit: whether what is handled is committed every `offset_commit_seconds` and on
-                closing; None: with `subscribe`, and not with `assign`.
+            auto_commit: whether to commit handled messages every `offset_commit_seconds` and on
+                closing. None: True with `subscribe`, False with `assign`.
             allocation: how members share queues with `subscribe`; all must use the same.
         """
         self._engine.refuse_closing()
@@ -234,18 +234,18 @@ class AsyncClient(AsyncSending):
 
     @checked(but=("queues",))
     async def create_topic(self, topic: str, queues: int = 8) -> None:
-        """Create a topic at the master of every broker, or give it so many queues.
+        """Create a topic at the master of every broker, or change its number of queues.
 
-        Returns when the name server tells of all of them, so that the next send uses them.
+        Returns when the name server knows all the queues, so that the next send uses them.
 
         Args:
             topic: its name.
-            queues: how many at each broker, to write and to read.
+            queues: number of queues at each broker, for writing and reading.
 
         Raises:
             ConfigurationError: when the name is illegal.
-            NoRoute: when no broker is known, or the name servers do not hear of the topic in time.
-            RemoteError, Unavailable: when a broker refuses or is away; others may have it.
+            NoRoute: when no broker is known, or the name servers do not learn the topic in time.
+            RemoteError, Unavailable: when a broker refuses or is away; other brokers may have it.
         """
         engine = self._engine
         whole = engine.namespace.whole(topic)
@@ -257,11 +257,11 @@ class AsyncClient(AsyncSending):
     ) -> dict[MessageQueue, tuple[int, int]]:
         """Return (committed, maximum) offsets of a group in each readable queue of a topic.
 
-        A group that has committed nothing in a queue has the committed offset -1.
+        The committed offset is -1 in a queue where the group has committed nothing.
 
         Raises:
             NoRoute: when the name servers do not know the topic.
-            RemoteError, Unavailable: when a broker does not tell.
+            RemoteError, Unavailable: when a broker does not answer the question.
         """
         names = self._engine.namespace
         flow = come_in(self.admin.cluster, names.whole(group), names.whole(topic))
@@ -271,9 +271,9 @@ class AsyncClient(AsyncSending):
     async def cluster_facts(
         self, groups: Sequence[str] = (), topics: Sequence[str] = ()
     ) -> ClusterFacts:
-        """Return what name servers and brokers say of themselves.
+        """Return facts about name servers and brokers, as they report them.
 
-        With a namespace the topics are its own ones and the brokers'.
+        With a namespace, only the namespace's own topics and the brokers' topics are included.
         """
         names = self._engine.namespace
         asked = [names.whole(group) for group in groups], [names.whole(topic) for topic in topics]
@@ -283,11 +283,11 @@ class AsyncClient(AsyncSending):
 
     @checked()
     async def topic_route(self, topic: str) -> Route:
-        """Return where `topic` is, asked from the name servers now.
+        """Return the route of `topic`. The name servers are asked now.
 
         Raises:
-            NoRoute: when they know none.
-            RemoteError, Unavailable: when none tells.
+            NoRoute: when no name server knows the topic.
+            RemoteError, Unavailable: when no name server answers the question.
         """
         engine = self._engine
         route = await engine.run(engine.routes.look_up(engine.namespace.whole(topic)))

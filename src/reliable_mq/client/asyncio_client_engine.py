@@ -1,7 +1,7 @@
-"""What one client has on its loop: the engine, and all that its verbs share.
+"""The engine of a client, plus everything that its verbs share.
 
-Receives what verbs, consumers and batchers ask of it; hands on flows to the engine. Refuses to be a
-face: an application sees the verbs of `asyncio_client` and `thread_client`, which have this.
+It receives the calls of verbs, consumers and batchers, and runs their flows. It is internal: an
+application uses the verbs of `asyncio_client` and `thread_client`.
 """
 
 import asyncio
@@ -44,23 +44,23 @@ from reliable_mq.wire.codes import RequestCode
 
 
 class ClosableReader(Protocol):
-    """What the client closes when it is closed."""
+    """A consumer that the client closes when it is closed itself."""
 
     async def close(self) -> None:
-        """Give up what it reads."""
+        """Stop reading."""
 
 
 class ClientEngine(AsyncEngine):
-    """Sends and reads for the faces of one client.
+    """Sends and consumes for the clients of both kinds.
 
     Args:
         name_servers: "host:port", several joined by ";".
-        settings: time-outs, limits and intervals.
-        middleware: sees what is sent and consumed.
+        settings: timeouts, limits and intervals.
+        middleware: sees messages that are sent and consumed.
         sign: returns a message with its signature.
 
     Raises:
-        ConfigurationError: when `name_servers` does not read, or a middleware is none.
+        ConfigurationError: when `name_servers` cannot be parsed, or an object is no middleware.
     """
 
     def __init__(
@@ -77,19 +77,19 @@ class ClientEngine(AsyncEngine):
             namespace=self.namespace.name,
             address_of=self._routes.master_of,
         )
-        #: what calls the middleware
+        #: calls the middleware
         self.hooks = Hooks(middleware, origin)
         settings = self.settings
-        #: decides what is sent where
+        #: the flows that send
         self.producer = SendFlows(settings, self._routes, os.urandom, sign)
-        #: sends copies of what was received: they keep the signature that they came with
+        #: sends copies of received messages, which keep their signature
         self.carrier = self.producer
         if sign is not None:
             self.carrier = SendFlows(settings, self._routes, os.urandom)
         #: sends single messages
         self.singles = SingleSends(self, self.producer, self.namespace)
         flows = TransactionFlows(settings, self._routes, self.producer)
-        #: half messages: sent, ended, and answered for
+        #: half messages: sends, decisions and check-backs
         self.transactions = AsyncTransactions(
             flows, self.run, self.membership.produce_everywhere, self.namespace, self.hooks
         )
@@ -98,9 +98,9 @@ class ClientEngine(AsyncEngine):
         #: requests that wait for a reply
         self.asking = AsyncRequests(self.client_id, os.urandom, self.run, be_known)
         self.requests[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.asking.answered
-        #: the groups of batches that `send_many` has on their way
+        #: limits the batches of `send_many` in flight
         self.groups_in_flight = asyncio.Semaphore(settings.batches_in_flight)
-        #: the messages that are on their way
+        #: the messages in flight
         self.in_flight = InFlight(settings.in_flight_count_max, settings.in_flight_size_max)
         #: the consumers with a handler, by group
         self.consumers: dict[str, AsyncPushConsumer] = {}
@@ -112,16 +112,16 @@ class ClientEngine(AsyncEngine):
 
     @property
     def members(self) -> Collection[Member]:
-        """This client's members of consumer groups."""
+        """The members of consumer groups in this client."""
         return self.membership.members
 
     async def start(self) -> None:
-        """Make the client ready, and let the middleware know."""
+        """Make the client ready, and start the middleware."""
         await super().start()
         await self.hooks.start(self)
 
     async def close(self) -> None:
-        """End all; see `AsyncClient.close`."""
+        """End everything; see `AsyncClient.close`."""
         if self.is_foreign or self._is_closed:
             return
         links = self._started()
@@ -132,7 +132,7 @@ class ClientEngine(AsyncEngine):
 
     async def _close(self, links: Links) -> None:
         readers = [*self.consumers.values(), *self._readers]
-        try:  # what fails keeps nothing else from its end
+        try:  # a failure must not keep the rest open
             await asyncio.gather(*(attempt(each.close, "closing a consumer") for each in readers))
             await attempt(self._close_batchers, "closing batchers")
             await self.hooks.close(self)
@@ -147,7 +147,7 @@ class ClientEngine(AsyncEngine):
     # sending
 
     def begin(self, message: Message, timeout: float, queue: MessageQueue | None) -> PendingSend:
-        """Begin to send a message that has a place in `in_flight`; `singles` sends it."""
+        """Begin to send a message that has a place in `in_flight`. `singles` sends it."""
         self.be_producer()
         return self.singles.begin(message, timeout, queue)
 
@@ -156,11 +156,11 @@ class ClientEngine(AsyncEngine):
     ) -> PendingSend:
         """Begin to send a message for a thread that has a place in `in_flight`; without hooks.
 
-        `singles` sends it. May be called by that thread.
+        `singles` sends it. That thread may call this.
 
         Raises:
-            UsageError: when the client is closed, or a value is of a wrong type.
-            MessageRefused: when it cannot be sent as it is.
+            UsageError: when the client is closed, or a value has a wrong type.
+            MessageRefused: when the message cannot be sent.
         """
         check_sending(timeout, queue)
         return self.begin(message, timeout, queue)
@@ -168,7 +168,7 @@ class ClientEngine(AsyncEngine):
     async def send_unbounded(
         self, message: Message, *, timeout: float, queue: MessageQueue | None
     ) -> SendResult:
-        """Send a message whose caller has a place in `in_flight`, and gives it back."""
+        """Send a message whose caller has a place in `in_flight`, and releases it."""
         singles = self.singles
         if not self.hooks.sends:
             return await singles.send(self.begin(message, timeout, queue))
@@ -181,7 +181,7 @@ class ClientEngine(AsyncEngine):
 
     @asynccontextmanager
     async def places(self, messages: Sequence[Message], timeout: float) -> AsyncIterator[float]:
-        """Hold places for messages that leave together; give what is left of `timeout`."""
+        """Hold places for messages that are sent together; yield the rest of `timeout`."""
         size, count = sum(map(size_of, messages)), len(messages)
         begun = time.monotonic()
         if not self.in_flight.take(size, count):
@@ -192,7 +192,7 @@ class ClientEngine(AsyncEngine):
             self.in_flight.give(size, count)
 
     def be_producer(self) -> None:
-        """Be a member of the producer group, of which brokers hear with the next heartbeat.
+        """Join the producer group. Brokers learn of it with the next heartbeat.
 
         Raises:
             UsageError: when the client is closed.
@@ -201,7 +201,7 @@ class ClientEngine(AsyncEngine):
         self.membership.produce(self.settings.producer_group)
 
     def refuse_unstarted(self) -> None:
-        """Let nothing begin before the start.
+        """Refuse to begin before the start.
 
         Raises:
             UsageError: when the client is not started.
@@ -209,7 +209,7 @@ class ClientEngine(AsyncEngine):
         self._started()
 
     def open_batcher(self, rows: LingerQueues) -> AsyncBatcher:
-        """Return a batcher that is closed with the client."""
+        """Return a batcher that is closed together with the client."""
         batcher = AsyncBatcher(
             self.producer,
             self._routes,
@@ -224,18 +224,18 @@ class ClientEngine(AsyncEngine):
         return batcher
 
     async def _close_batchers(self) -> None:
-        """Send what waits in batchers, and end them."""
+        """Send the waiting messages of batchers, and close these."""
         await asyncio.gather(*(batcher.close() for batcher in list(self._batchers)))
 
     def give_batchers_up(self) -> None:
-        """Send nothing more that waits in batchers which could not be closed."""
+        """Drop the waiting messages of batchers that could not be closed."""
         for batcher in self._batchers:
             batcher.give_up()
 
     # consuming
 
     def refuse_closing(self) -> None:
-        """Let nothing begin that nobody would close any more.
+        """Refuse to open anything that `close` would miss.
 
         Raises:
             UsageError: when the client is not started, or is closing.
@@ -245,7 +245,7 @@ class ClientEngine(AsyncEngine):
             raise closed("client")
 
     async def checked_group(self, subscription: Subscription) -> ConsumerGroup:
-        """Return the state of a group that this client has not joined yet, checked by brokers."""
+        """Return the state of a group that this client has not joined. Brokers check its filter."""
         self.refuse_closing()
         group = self._group(subscription)
         self.membership.check_free(group.name)
@@ -254,7 +254,7 @@ class ClientEngine(AsyncEngine):
         return group
 
     def polled_group(self, subscription: Subscription, *, is_member: bool) -> ConsumerGroup:
-        """Return the state of a group whose messages the application asks for."""
+        """Return the state of a group whose consumer the application polls."""
         return self._group(subscription, polled=True, is_member=is_member)
 
     def _group(
@@ -274,22 +274,22 @@ class ClientEngine(AsyncEngine):
         )
 
     def join(self, member: Member) -> None:
-        """Make a consumer a member of its group; brokers hear of it with the next heartbeat."""
+        """Add a consumer to its group. Brokers learn of it with the next heartbeat."""
         self.membership.join(member)
 
     async def leave_group(self, group: ConsumerGroup) -> None:
-        """Take a consumer that has ended out of its group at every broker it is connected to."""
+        """Unregister an ended consumer from its group at every connected broker."""
         self.consumers.pop(group.name, None)
         if group.local_offsets is not None:
             group.local_offsets.close()
         await self.membership.leave(group.name)
 
     def reader_opened(self, reader: ClosableReader) -> None:
-        """Close a reader with the client."""
+        """Close this reader together with the client from now on."""
         self._readers.add(reader)
 
     def reader_closed(self, reader: ClosableReader) -> None:
-        """Close a reader no more with the client."""
+        """Forget a reader that is closed already."""
         self._readers.discard(reader)
 
     async def local_offsets(self, group: str) -> FileOffsets:
@@ -297,7 +297,7 @@ class ClientEngine(AsyncEngine):
         opening = asyncio.create_task(asyncio.to_thread(self._offsets_of, group))
         try:
             return await asyncio.shield(opening)
-        except asyncio.CancelledError:  # the thread goes on: who comes next must find them free
+        except asyncio.CancelledError:  # the thread continues: the file must be released
             opening.add_done_callback(_let_go)
             raise
 

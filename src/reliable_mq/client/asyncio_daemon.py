@@ -1,4 +1,4 @@
-"""Work that goes on whatever becomes of a single time, or of who waits for it."""
+"""Background work that survives a failed run, or the cancellation of its caller."""
 
 import asyncio
 import logging
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 async def repeat(seconds: float, work: Callable[[], Awaitable[object]], what: str) -> None:
-    """Do `work` every so many `seconds`, until cancelled. What fails is logged and done again.
+    """Do `work` every `seconds` until cancelled. A failed run is logged, and the next one follows.
 
-    Each pause is up to a fifth shorter, by chance: clients that started together do not ask
-    together for ever.
+    Each pause is up to a fifth shorter, at random. So clients that started together do not send
+    their requests together for ever.
     """
     while True:
         await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 - it hides nothing
@@ -25,7 +25,7 @@ async def repeat(seconds: float, work: Callable[[], Awaitable[object]], what: st
 
 
 async def attempt(work: Callable[[], Awaitable[object]], what: str) -> bool:
-    """Do `work` and return whether it succeeded; a failure is logged, a bug with its traceback."""
+    """Do `work` and return whether it succeeded. Log a failure, and a bug with its traceback."""
     try:
         await work()
     except ReliableMQError as error:
@@ -38,22 +38,22 @@ async def attempt(work: Callable[[], Awaitable[object]], what: str) -> bool:
 
 
 class ShieldedTask:
-    """What goes on to its end although who began it is cancelled, so that others can wait for it.
+    """Work that runs to its end even if its caller is cancelled. Others can wait for the end.
 
-    A request that has left cannot be called back: what must come behind it waits for its answer.
+    A request in flight cannot be called back. Work that must come after it waits for its answer.
     """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def see(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns; what it raises is raised here."""
+        """Return the result of `work`, or raise its exception."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
     async def ended(self) -> None:
-        """Return when everything has ended that is under way now."""
+        """Return when all work in progress has ended."""
         if self._tasks:
             await asyncio.wait(set(self._tasks))

@@ -1,8 +1,8 @@
-"""The engine of a client on an event loop: it drives flows over connections.
+"""The engine of a client on an event loop: runs flows over connections.
 
-Receives flows; hands on what they return. Refuses to decide: everything that does so is a flow, or
-belongs to a group (`asyncio_membership`). What a peer asks goes to whoever registered for it in
-`requests`. The faces (`asyncio_client`, `thread_client`) are verbs over this.
+It receives flows and returns their results. It takes no decisions: flows and the group membership
+(`asyncio_membership`) do that. A request of a peer goes to its handler in `requests`. The clients
+(`asyncio_client`, `thread_client`) are verbs on top of the engine.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REFRESHES_AT_ONCE = 64
-"""So many routes are asked for side by side."""
+"""How many routes are refreshed at the same time."""
 
 
 class AsyncEngine:
@@ -65,17 +65,17 @@ class AsyncEngine:
 
     Args:
         name_servers: "host:port", several joined by ";".
-        settings: time-outs, limits and intervals.
+        settings: timeouts, limits and intervals.
 
     Raises:
-        ConfigurationError: when `name_servers` does not read, or a file of `tls`; or when
-            `settings` are none.
+        ConfigurationError: when `name_servers` cannot be parsed, a file of `tls` cannot be read, or
+            `settings` is not a `ClientSettings`.
     """
 
     def __init__(self, name_servers: str, settings: ClientSettings) -> None:
         if not isinstance(settings, ClientSettings):
             raise ConfigurationError(f"settings is {settings!r:.100}: give ClientSettings(…)")
-        #: how topics and groups are called here, and by brokers
+        #: translates names of topics and groups between the application and brokers
         self.namespace = Namespace(settings.namespace)
         settings = msgspec.structs.replace(
             settings, producer_group=self.namespace.whole(settings.producer_group)
@@ -85,7 +85,7 @@ class AsyncEngine:
         self.client_id = f"{platform.node() or 'client'}@{unique}"
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: by it age the locks and leases that this client has and gives
+        #: the clock for locks and leases that this client holds or grants
         self.lease_clock = lease_clock()
         self._name_servers = NameServers(parse_addresses(name_servers), settings.request_timeout)
         self._routes = RouteCache(
@@ -96,26 +96,26 @@ class AsyncEngine:
         self._is_closed = False
         self._daemons: list[asyncio.Task[None]] = []
         self._shared: dict[tuple[str, ...], asyncio.Task[Any]] = {}
-        #: the groups that this client is in
+        #: the groups of this client
         self.membership = AsyncMembership(self)
-        #: what answers a peer's request, by request code; None is no answer
+        #: handlers of peers' requests, by request code; a handler may return None for no answer
         self.requests: dict[int, OnRequest] = self.membership.requests()
 
     @property
     def routes(self) -> RouteCache:
-        """The routes that this client has met; flows take them."""
+        """The routes that this client knows; for use in flows."""
         return self._routes
 
     @property
     def name_servers(self) -> NameServers:
-        """The name servers; flows take them."""
+        """The name servers; for use in flows."""
         return self._name_servers
 
     async def start(self) -> None:
-        """Make the client ready; connections open when they are needed.
+        """Make the client ready. Connections are opened on first use.
 
         Raises:
-            ForkedClient: when it was made before a fork: every member of a group has its own name.
+            ForkedClient: when the client was made before a fork: each process needs its own name.
             UsageError: when it was started before.
         """
         self._refuse_in_fork()
@@ -142,16 +142,16 @@ class AsyncEngine:
         call_in_child(self._leave_to_parent)
 
     async def stop_daemons(self) -> None:
-        """Refresh no route and send no heartbeat any more."""
+        """Stop the refresh of routes and the heartbeats."""
         for daemon in self._daemons:
             daemon.cancel()
         await asyncio.gather(*self._daemons, return_exceptions=True)
 
     async def run(self, flow: Flow[T]) -> T:
-        """Drive a flow to its end over the connections of this client.
+        """Run a flow over the connections of this client; return its result.
 
         Raises:
-            UsageError: on another event loop than the client's own.
+            UsageError: when called on another event loop than the client's.
         """
         self._refuse_other_loop()
         answer: Any = None
@@ -171,41 +171,41 @@ class AsyncEngine:
             flow.close()
 
     def now(self) -> Instant:
-        """Return the time, on all clocks that count here. For any thread, once it is started."""
+        """Return the time on all clocks of `Instant`. Safe from any thread, after the start."""
         return Instant(self.seconds(), time.time_ns() // 1_000_000, self.lease_clock())
 
     def seconds(self) -> float:
-        """Return the time on the loop's clock. For any thread, once the client is started."""
+        """Return the loop's time, in seconds. Safe from any thread, after the start."""
         return (self._loop or asyncio.get_running_loop()).time()
 
     async def heartbeat(self) -> None:
-        """Tell every broker that any route names which groups this client belongs to."""
+        """Send heartbeats with this client's groups to all brokers in known routes."""
         await self.membership.heartbeat()
 
     async def introduce(self) -> None:
-        """Tell every broker the same in full, also what it seems to know already."""
+        """Send full heartbeats to all brokers, including subscriptions that they seem to know."""
         await self.membership.introduce()
 
     def clear_link(self, address: str) -> Link | None:
-        """Return the connection to `address` if a request can leave on it at once."""
+        """Return the connection to `address` if a request can be sent on it at once."""
         if self._links is None or self.is_foreign or not self._is_own_loop:
             return None
         return self._links.clear(address)
 
     @property
     def has_direct_links(self) -> bool:
-        """Whether a thread may find a direct link. For any thread."""
+        """Whether there is a direct link. Safe from any thread."""
         return self._links is not None and self._links.has_direct
 
     def direct_link(self, address: str) -> DirectLink | None:
-        """Return the direct link to `address`, taken, if there is one that is free.
+        """Take the direct link to `address` if it is free, and return it.
 
-        For any thread, in the process that made the client.
+        Safe from any thread, in the process that made the client.
         """
         return self._started().direct(address)
 
     def alone(self, link: Link) -> None:
-        """Note that a thread sends alone on a connection."""
+        """Note that one thread sends alone on a connection."""
         self._started().alone(link)
 
     def answer(self, address: str, command: Command) -> None:
@@ -217,7 +217,7 @@ class AsyncEngine:
         return {link.address for link in self._started().open_links()}
 
     def drop(self, address: str) -> None:
-        """End the connection to a peer that does not answer; the next call opens a new one."""
+        """End the connection to a peer that does not answer. The next call opens a new one."""
         self._started().drop(address)
 
     async def _answer(self, step: Step) -> Any:
@@ -243,7 +243,7 @@ class AsyncEngine:
         try:
             return await links.call(step.address, step.command, step.timeout)
         except RequestTimeout:
-            if step.address in self._name_servers.addresses:  # they get no heartbeats
+            if step.address in self._name_servers.addresses:  # name servers get no heartbeats
                 links.drop(step.address)
             raise
 
@@ -264,10 +264,10 @@ class AsyncEngine:
     def _shared_ended(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:
         del self._shared[key]
         if not task.cancelled():
-            task.exception()  # looked at, so that a failure nobody waited for is not reported
+            task.exception()  # marks the error as retrieved, so that asyncio does not report it
 
     async def _refresh(self) -> None:
-        """Ask for all routes side by side: one that is not told keeps few others waiting."""
+        """Refresh all routes, many at a time: a slow answer delays few others."""
         self._routes.forget_idle()
         places = asyncio.Semaphore(REFRESHES_AT_ONCE)
         await asyncio.gather(*(self._refresh_one(topic, places) for topic in self._routes.topics()))
@@ -280,14 +280,14 @@ class AsyncEngine:
                 log.info("the route of topic %s was not refreshed: %s", topic, error)
 
     def _answer_request(self, address: str, command: Command) -> Command | None:
-        """Answer what a peer asks of this client."""
+        """Handle a peer's request."""
         serve = self.requests.get(command.code)
         if serve is not None:
             try:
                 return serve(address, command)
-            except Exception:  # what a peer asks must not end its connection, which others use
-                log.exception("%s asked for %d in a way that does not read", address, command.code)
-                return reply(command, ResponseCode.SYSTEM_ERROR, "the request does not read")
+            except Exception:  # a bad request must not end the connection, which others share
+                log.exception("%s sent a request %d that cannot be handled", address, command.code)
+                return reply(command, ResponseCode.SYSTEM_ERROR, "the request cannot be handled")
         log.debug("%s asked for %d, which this client does not do", address, command.code)
         remark = f" request type {command.code} not supported"
         return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
@@ -304,11 +304,11 @@ class AsyncEngine:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this process is a fork of the one that made the client."""
+        """Whether this process is a fork of the process that made the client."""
         return self._process != os.getpid()
 
     def _leave_to_parent(self) -> None:
-        """Keep the connections from being closed by a forked child that collects its garbage."""
+        """Keep the garbage collector of a forked child from closing the parent's connections."""
         leave_to_parent(self)
 
     @property

@@ -1,8 +1,8 @@
-"""What a caller gives is what a verb's annotations promise, or the verb refuses it by its name.
+"""Checks the arguments of verbs against their annotations, and names the wrong one.
 
-Not every caller has a type checker. A verb that is `checked` looks at the values it is given before
-it does anything else. Refuses to know what values mean: limits are the verbs' own, and what can be
-said better there is left to them (messages, subscriptions).
+Not every caller uses a type checker. A verb that is `checked` checks the types of its arguments
+first. Limits of values stay with the verbs. Messages and subscriptions check themselves, with
+better texts.
 """
 
 import inspect
@@ -34,19 +34,19 @@ _ITERABLES = (Sequence, Collection, Iterable)
 
 
 class _Rule(NamedTuple):
-    """What a value must be, and how that is said."""
+    """A test of a value, and the text for the error."""
 
     fits: Callable[[Any], bool]
     wanted: str
 
 
 def checked(*, but: Collection[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator of verbs, by which values of wrong types are a `UsageError`.
+    """Return a decorator of verbs: an argument of a wrong type raises `UsageError`.
 
-    It costs about a microsecond a call: verbs that are called for each message look by themselves.
+    A check takes about a microsecond. So verbs that are called for each message check themselves.
 
     Args:
-        but: parameters that the verb looks at itself.
+        but: parameters that the verb checks itself.
     """
 
     def decorate(verb: Callable[P, R]) -> Callable[P, R]:
@@ -70,7 +70,7 @@ def checked(*, but: Collection[str] = ()) -> Callable[[Callable[P, R]], Callable
 
 
 def checked_verbs(kind: type[R]) -> type[R]:
-    """Let every public verb of a class be `checked`, but those that are already."""
+    """Make every public verb of a class `checked`, except those that are already."""
     for name, verb in list(vars(kind).items()):
         if inspect.isfunction(verb) and not name.startswith("_") and not _is_checked(verb):
             setattr(kind, name, checked()(verb))
@@ -82,10 +82,10 @@ def _is_checked(verb: Callable[..., Any]) -> bool:
 
 
 def check_sending(timeout: float, queue: MessageQueue | None = None) -> None:
-    """Check what a send is given beside its message.
+    """Check the arguments of a send, apart from its message.
 
     Raises:
-        UsageError: when it is of a wrong type.
+        UsageError: when one has a wrong type.
     """
     if timeout.__class__ is not float or not math.isfinite(timeout):
         check_value("timeout", timeout, float)
@@ -94,10 +94,10 @@ def check_sending(timeout: float, queue: MessageQueue | None = None) -> None:
 
 
 def check_value(name: str, value: Any, hint: Any) -> None:
-    """Check one value by a type as annotations say it.
+    """Check one value against an annotation.
 
     Raises:
-        UsageError: when it is none of that.
+        UsageError: when it has another type.
     """
     rule = _rule(hint)
     if rule is not None and not rule.fits(value):
@@ -105,10 +105,10 @@ def check_value(name: str, value: Any, hint: Any) -> None:
 
 
 def check_fields(given: Any) -> None:
-    """Check the fields of a struct by their annotations; what they hold is not shown: see secrets.
+    """Check the fields of a struct against its annotations. Values are not shown: some are secrets.
 
     Raises:
-        ConfigurationError: when one is of a wrong type.
+        ConfigurationError: when a field has a wrong type.
     """
     kind: Any = type(given)
     for name, rule in _fields(kind):
@@ -127,7 +127,7 @@ def _fields(kind: Any) -> tuple[tuple[str, _Rule], ...]:
 
 
 class _Hints(NamedTuple):
-    """The annotations of a verb's parameters: by place, of the rest, and by name."""
+    """The annotations of a verb's parameters: positional ones, `*args`, and by name."""
 
     by_place: tuple[tuple[str, Any], ...]
     rest: tuple[str, Any] | None
@@ -162,7 +162,7 @@ def _check(
 
 @cache
 def _rule(hint: Any) -> _Rule | None:
-    """Return what `hint` asks for; None: whatever it is, it is somebody else's to look at."""
+    """Return the rule for `hint`; None: the value is not checked here."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return _any_of(inner)
@@ -178,7 +178,7 @@ def _rule(hint: Any) -> _Rule | None:
 
 
 def is_integer(value: object) -> bool:
-    """Say whether a value is an integer. True and False are none here, though Python has it so."""
+    """Return whether a value is an integer. True and False are not, although Python says so."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -197,7 +197,7 @@ _SIMPLE: dict[Any, _Rule] = {
 
 
 def _instance(kind: type) -> _Rule | None:
-    if kind is Message:  # it has an error of its own
+    if kind is Message:  # it has errors of its own
         return None
     return _Rule(lambda value: isinstance(value, kind), f"a {kind.__name__}")
 
@@ -223,7 +223,7 @@ def _mapping(key: _Rule | None, value: _Rule | None) -> _Rule:
 
 
 def _elements(kind: Any, element: _Rule | None) -> _Rule:
-    """Return the rule of a collection: text is none, and what can be read once only is not read."""
+    """Return the rule of a collection. Strings are none. Iterators are not read for the check."""
 
     def fits(given: Any) -> bool:
         if isinstance(given, str | bytes) or not isinstance(given, kind):

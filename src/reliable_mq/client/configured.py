@@ -1,6 +1,6 @@
-"""The client's settings as an application, a command or the environment gives them.
+"""Makes the client's settings from those of an application, a command or the environment.
 
-Receives `ClusterSettings`; hands on `ClientSettings`. Refuses to know who uses them.
+It receives `ClusterSettings` and returns `ClientSettings`.
 """
 
 from typing import Any
@@ -17,12 +17,12 @@ def configured(settings: ClusterSettings, **own: Any) -> ClientSettings:
     """Return the client's settings.
 
     Args:
-        settings: of an application. What their `client` says goes before the single ones.
-        **own: goes behind both, before the defaults.
+        settings: an application's settings. Its field `client` has priority over its other fields.
+        **own: values below both of these, but above the defaults.
 
     Raises:
-        ConfigurationError: when there is half of an account, a key without its certificate, no such
-            field of `ClientSettings`, or a value that cannot work.
+        ConfigurationError: for an incomplete account, a key without its certificate, a field that
+            `ClientSettings` does not have, or an invalid value.
     """
     named = own | _single(settings) | settings.client
     unknown = sorted(named.keys() - set(ClientSettings.__struct_fields__))
@@ -38,7 +38,7 @@ def configured(settings: ClusterSettings, **own: Any) -> ClientSettings:
 
 
 def of_environment() -> ClientSettings:
-    """Return the client's settings as the variables `RELIABLE_MQ_…` give them.
+    """Return the client's settings from the environment variables `RELIABLE_MQ_…`.
 
     Raises:
         ConfigurationError: as `configured`.
@@ -71,5 +71,5 @@ def _single(settings: ClusterSettings) -> dict[str, Any]:
 def _read(name: str, given: dict[str, Any], kind: type[Any]) -> Any:
     try:
         return msgspec.convert(given, kind)
-    except msgspec.ValidationError as error:  # it names types, never values
+    except msgspec.ValidationError as error:  # the text has types, never values
         raise ConfigurationError(f"client: {name}: {error}") from error

@@ -1,8 +1,7 @@
-"""One text for a verb that exists twice: for threads, and to be awaited.
+"""Copies docstrings from the asyncio verbs to the same verbs for threads.
 
-Receives a face and its twin; hands on the face with the twin's docstrings. The source keeps the
-first sentence, for whoever reads it without running it. Refuses to touch a verb with a text of its
-own.
+It receives a class and its twin, and gives the class the twin's docstrings. The source keeps the
+first sentence for readers. Verbs with a full text of their own keep it.
 """
 
 import inspect
@@ -16,10 +15,10 @@ _POINTS = re.compile(r"\b[Ss]ee `Async\w+\.(\w+)`\.\s*\Z")
 
 
 def documented_by(twin: type[Any]) -> Callable[[K], K]:
-    """Return a decorator of classes: a verb whose docstring ends "see `AsyncX.verb`" gets that.
+    """Return a class decorator: docstrings ending "See `AsyncX.verb`." become those of that verb.
 
     Args:
-        twin: has the verbs that are pointed to.
+        twin: the class with the full docstrings.
     """
 
     def decorate(face: K) -> K:

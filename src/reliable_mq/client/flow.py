@@ -1,19 +1,19 @@
-"""Flows: what the client does, written once, without a socket or a clock.
+"""Flows: all client logic, written once, without sockets and clocks.
 
-A flow is a generator. It yields what it wants from the world and is resumed with the answer:
+A flow is a generator. It yields a step, and is resumed with the step's result:
 
-    Call      a request and the time to wait for its reply      -> Command
-    CallAll   several requests at once                          -> [Command | ReliableMQError]
-    Post      a one-way request                                 -> None, once it is handed over
-    Once      a flow that others may want too: it runs once     -> what that flow returns
-    Together  several flows at once                             -> [what each of them returns]
-    Wait      some seconds                                      -> None
-    Work      a function that takes a while or touches files    -> what it returns
-    Now       the time                                          -> Instant
+    Call      a request and the timeout of its reply      -> Command
+    CallAll   several requests at the same time           -> [Command | ReliableMQError]
+    Post      a one-way request                           -> None, after it is handed over
+    Once      a flow that several callers may share       -> the flow's result
+    Together  several flows at the same time              -> [result of each flow]
+    Wait      a number of seconds                         -> None
+    Work      a function that is slow or touches files    -> the function's result
+    Now       the time                                    -> Instant
 
-A call that fails raises inside the flow: `ConnectionLost` or `RequestTimeout`. A reply that carries
-an error code is an answer like any other. The asyncio shell drives flows over connections, a test
-drives the same flows over a script.
+A failed call raises inside the flow: `ConnectionLost` or `RequestTimeout`. A reply with an error
+code is a normal result. The asyncio engine runs flows over connections. Tests run the same flows
+with scripted results.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -32,10 +32,10 @@ class Instant(msgspec.Struct, frozen=True, gc=False):
     """A point in time.
 
     Attributes:
-        seconds: on a clock that never jumps; it may stand still while the machine sleeps.
+        seconds: monotonic clock; it may stop while the machine sleeps.
         epoch_ms: milliseconds since the epoch.
-        lease_seconds: on a clock that never goes back and goes on while the machine sleeps: by it
-            ages what a broker grants for a time, and gives to somebody else afterwards.
+        lease_seconds: monotonic clock that includes the machine's sleep. Use it for locks and
+            leases, which a broker gives to another client after they expire.
     """
 
     seconds: float
@@ -52,7 +52,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class CallAll(msgspec.Struct, frozen=True):
-    """Send all calls at once; the answers come in their order, failures as values."""
+    """Send all calls at the same time; results in the order of the calls, failures as values."""
 
     calls: tuple[Call, ...]
 
@@ -65,37 +65,37 @@ class Post(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Go on after `seconds`."""
+    """Continue after `seconds`."""
 
     seconds: float
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Call `function` where that keeps nobody else waiting."""
+    """Call `function` where it blocks no other flow."""
 
     function: Callable[[], Any]
 
 
 class Now(msgspec.Struct, frozen=True):
-    """Tell the time."""
+    """Return the time."""
 
 
 class Once(msgspec.Struct, frozen=True):
-    """Run `flow`, or wait for the one that runs already under the same `key`."""
+    """Run `flow`, or wait for a running flow with the same `key`."""
 
     key: tuple[str, ...]
     flow: Callable[[], Generator[Any, Any, Any]]
 
 
 class Together(msgspec.Struct, frozen=True):
-    """Run all flows at once; what they return comes in their order. None of them may raise."""
+    """Run all flows at the same time; results in their order. No flow may raise."""
 
     flows: tuple[Generator[Any, Any, Any], ...]
 
 
 Step = Call | CallAll | Post | Once | Together | Wait | Work | Now
 Flow = Generator[Step, Any, T]
-"""A generator of steps that returns T. Its answers are typed by the functions below."""
+"""A generator of steps that returns T. The functions below give each step's result its type."""
 
 _NOW = Now()
 
@@ -107,7 +107,7 @@ def call(address: str, command: Command, timeout: float) -> Flow[Command]:
 
 
 def call_all(calls: Sequence[Call]) -> Flow[list[Command | ReliableMQError]]:
-    """Return the replies, or what went wrong, in the order of `calls`."""
+    """Return the replies or errors, in the order of `calls`."""
     if not calls:
         return []
     answers: list[Command | ReliableMQError] = yield CallAll(tuple(calls))
@@ -115,19 +115,19 @@ def call_all(calls: Sequence[Call]) -> Flow[list[Command | ReliableMQError]]:
 
 
 def once(key: tuple[str, ...], flow: Callable[[], Flow[T]]) -> Flow[T]:
-    """Return what `flow` returns, running it once for all who ask at the same time."""
+    """Return the result of `flow`. Callers with the same key at the same time share one run."""
     answer: T = yield Once(key, flow)
     return answer
 
 
 def together(flows: Sequence[Flow[T]]) -> Flow[list[T]]:
-    """Return what flows return that raise nothing, in their order; they run side by side."""
+    """Run flows at the same time and return their results in order. No flow may raise."""
     answers: list[T] = yield Together(tuple(flows))
     return answers
 
 
 def work(function: Callable[[], T]) -> Flow[T]:
-    """Return what `function` returns; what it raises is raised here."""
+    """Return the result of `function`, or raise its exception."""
     answer: T = yield Work(function)
     return answer
 
@@ -139,7 +139,7 @@ def now() -> Flow[Instant]:
 
 
 def reply_of(answer: Command | ReliableMQError) -> Command:
-    """Return the reply among the answers of `call_all`, or raise what went wrong."""
+    """Return the reply from a result of `call_all`, or raise the error."""
     if isinstance(answer, ReliableMQError):
         raise answer
     return answer

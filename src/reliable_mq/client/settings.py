@@ -1,4 +1,4 @@
-"""What a client may be told, with the defaults of Apache's Java client where it has one."""
+"""The settings of a client. Defaults are those of Apache's Java client where it has the setting."""
 
 import re
 from typing import Any
@@ -17,8 +17,8 @@ from reliable_mq.limits import (
 from reliable_mq.wire.compression import KINDS, how_to_install, is_installed
 
 BODY_SIZE_LIMIT = FRAME_SIZE_MAX - 256 * 1024
-"""What is left of a frame for a body, whatever its header says: of its 32 KiB of properties each
-byte may become six as JSON writes it."""
+"""Largest body that fits a frame with any header. The header has at most 32 KiB of properties, and
+JSON may use six bytes for each of them."""
 INSTANCE_NAME_LENGTH_MAX = 100
 NO_COMPRESSION = "none"
 
@@ -28,100 +28,102 @@ _INSTANCE_NAME = re.compile(rf"([\w#-][\w.#-]{{0,{INSTANCE_NAME_LENGTH_MAX - 1}}
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All times are seconds, all sizes bytes.
+    """The settings. All times are in seconds, all sizes in bytes.
 
     Raises:
-        ConfigurationError: when a value cannot work.
+        ConfigurationError: when a value is invalid.
     """
 
-    #: how the broker knows this application when it sends
+    #: the group under which this application sends
     producer_group: str = "reliable_mq_producer"
-    #: leads the names of topics and groups where several share a cluster: orders is shop%orders
+    #: prefix of topic and group names in a shared cluster: with "shop", orders becomes shop%orders
     namespace: str = ""
 
-    #: this client's own name on its machine, the same after a restart; brokers know it as
-    #: HOST@instance_name. "": a new one each time
+    #: the client's name on its machine, unchanged by restarts; brokers see HOST@instance_name.
+    #: "": a new name each time
     instance_name: str = ""
-    #: where groups that broadcast keep their offsets; "": `.rocketmq_offsets` in the user's home
+    #: folder for the offsets of broadcasting groups; "": `.rocketmq_offsets` in the user's home
     offset_folder: str = ""
 
-    #: the account, where a cluster has access control: every request is signed
+    #: the account in a cluster with access control; every request is signed. None: no account
     credentials: Credentials | None = None
-    #: encrypts all connections; None: they are plain
+    #: encrypts all connections; None: plain connections
     tls: TLS | None = None
 
     request_timeout: float = 3.0
     connect_timeout: float = 3.0
-    #: how long who sends one message at a time, again and again, looks for its answer before it
-    #: sleeps: being woken takes long where a processor has gone to sleep. It stops where others
-    #: want the processor, or answers take longer; 0: not at all
+    #: how long a caller that sends one message after another polls for the answer before it sleeps;
+    #: 0: not at all. Waking up takes long on an idle processor. Polling stops when other threads
+    #: need the processor, or answers take longer
     busy_wait_seconds: float = 0.0003
-    #: tries of a send after the first one
+    #: attempts of a send after the first one
     retries: int = 2
-    #: a try that another broker could make as well is given up after so long, when more are left;
-    #: the time-out divided by the tries that are left, if that is longer
+    #: timeout of one attempt, if another broker could take the message and attempts are left. The
+    #: remaining timeout divided by the remaining attempts, if that is longer
     try_timeout: float = 1.0
-    #: the first pause before the same broker is tried again; each may be four times the last, up to
-    #: the longest. After "busy" it is any part of that, by chance, else up to the half shorter
+    #: first backoff before the same broker is tried again; it may grow fourfold each time, up to
+    #: the maximum. It has jitter: after "busy" anywhere between zero and the backoff, else up to
+    #: half less
     backoff_seconds: float = 0.05
     backoff_seconds_max: float = 2.0
-    #: which queue an ordering key leads to: "crc32", or "java" for a topic to which Java producers
-    #: send the same keys (`SelectMessageQueueByHash`); a change moves the keys of a topic
+    #: how an ordering key selects a queue: "crc32", or "java" if Java producers send the same keys
+    #: to the topic (`SelectMessageQueueByHash`). Changing it moves the keys of a topic to other
+    #: queues
     key_hash: str = "crc32"
-    #: turn away for a while from brokers that were slow or did not answer
+    #: avoid brokers for a while that were slow or did not answer
     avoids_slow_brokers: bool = True
-    #: larger bodies, and batches with a larger sum, are refused before they are sent
+    #: larger bodies, and batches with a larger total, are refused before they are sent
     body_size_max: int = MESSAGE_BODY_SIZE_MAX
-    #: what bodies are compressed by: "none", "zlib", or "lz4" and "zstd", which are extras
+    #: compression of bodies: "none", "zlib", or "lz4" and "zstd", which are extras
     compression: str = "none"
-    #: smaller bodies are left as they are, and those of batches
+    #: smaller bodies are not compressed, and bodies in batches never
     compress_from: int = 4096
-    #: messages that a client keeps on their way, and bytes of their bodies
+    #: limits of messages in flight: their number, and the bytes of their bodies
     in_flight_count_max: int = 10_000
     in_flight_size_max: int = 64 * 1024 * 1024
-    #: how many batches `send_many` keeps on their way
+    #: how many batches `send_many` may have in flight
     batches_in_flight: int = 8
     batch_count_max: int = 256
     batch_size_max: int = 1024 * 1024
-    #: the number of queues asked for when a first send creates its topic
+    #: number of queues of a topic that a first send creates
     new_topic_queues: int = 4
 
     route_refresh_seconds: float = 30.0
     heartbeat_seconds: float = 30.0
-    #: leave subscriptions that a broker knows out of heartbeats (Apache's client: False)
+    #: omit subscriptions from heartbeats to brokers that know them (Apache's client: False)
     heartbeat_v2: bool = True
     rebalance_seconds: float = 20.0
-    #: rebalance again so soon when a queue could not be had or a topic is not there yet
+    #: next rebalance after a queue could not be locked, or a topic does not exist yet
     rebalance_retry_seconds: float = 1.0
-    #: what has moved is committed so often; a kill lets the messages since then come again
+    #: interval of offset commits; after a kill, messages since the last commit are delivered again
     offset_commit_seconds: float = 1.0
 
     lock_renew_seconds: float = 20.0
-    #: how long a granted queue lock is trusted; a broker keeps it for 60 s
+    #: how long a lock of a queue counts as valid; a broker keeps it for 60 s
     lock_valid_seconds: float = 30.0
 
     pull_count: int = PULL_COUNT_MAX
     pull_size: int = PULL_SIZE_MAX
-    #: how long a broker may hold a pull that finds nothing
+    #: how long a broker may hold a pull that finds nothing (long polling)
     pull_suspend_seconds: float = 15.0
     pull_timeout: float = 30.0
-    #: pauses after pulls that failed grow up to this (Apache's client: always 3 s)
+    #: maximum backoff after failed pulls (Apache's client: always 3 s)
     pull_retry_seconds_max: float = 1.0
 
-    #: flow limits of one queue: pulled and unfinished messages, their bytes, their offset span
+    #: flow control of one queue: number, bytes and offset span of its unfinished messages
     held_count_max: int = 1000
     held_size_max: int = 100 * 1024 * 1024
     held_span_max: int = 2000
-    #: what all queues of a client hold together, of all its consumers: bodies as they are unpacked,
-    #: properties, and 1 KiB for each message
+    #: flow control of all queues and consumers of a client together: unpacked bodies, properties,
+    #: and 1 KiB per message
     held_total_size_max: int = 256 * 1024 * 1024
 
-    #: the first local delay of a message that failed and is held; it doubles up to the second
+    #: first delay of a failed message that stays in the client; it doubles up to the maximum
     hold_seconds: float = 1.0
     hold_seconds_max: float = 30.0
-    #: try again so late when the broker took neither a message back nor a dead letter
+    #: delay before another attempt when the broker accepted neither a retry nor a dead letter
     settle_retry_seconds: float = 5.0
-    #: how long `close` waits for handlers that run
+    #: how long `close` waits for running handlers
     close_timeout: float = 30.0
 
     def __post_init__(self) -> None:
@@ -162,7 +164,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_value(name: str, value: Any, kind: Any) -> None:
-    """Check the type of a setting, without showing it: it may be a secret; and that it counts."""
+    """Check the type and range of a setting. Never show the value: it may be a secret."""
     accepted = int | float if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         wanted = getattr(kind, "__name__", kind)

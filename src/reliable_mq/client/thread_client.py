@@ -1,4 +1,4 @@
-"""The synchronous face: the same verbs as `AsyncClient`, over a loop in a background thread."""
+"""The synchronous client: the verbs of `AsyncClient`, run on a loop in a background thread."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Self
@@ -24,7 +24,7 @@ from reliable_mq.message import CheckBack, Decision, Half, Message, MessageQueue
 from reliable_mq.runtime.loop_thread import LoopThread, on_loop
 
 Check = Callable[[CheckBack], Decision]
-"""Says what became of a half message that a broker asks for."""
+"""Decides the transaction of a half message for which a broker sends a check-back."""
 
 
 @documented_by(AsyncPushConsumer)
@@ -41,14 +41,14 @@ class PushConsumer:
         return self._consumer.queues
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Start nothing more and pull nothing more, until `resume`.
+        """Start no handler and pull no messages until `resume`.
 
         See `AsyncPushConsumer.pause`.
         """
         self._thread.run(on_loop(lambda: self._consumer.pause(queues)))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on where `pause` stopped; see `AsyncPushConsumer.resume`."""
+        """Continue after `pause`; see `AsyncPushConsumer.resume`."""
         self._thread.run(on_loop(lambda: self._consumer.resume(queues)))
 
     def lag(self) -> dict[MessageQueue, QueueLag]:
@@ -59,26 +59,26 @@ class PushConsumer:
         return self._thread.run(on_loop(self._consumer.lag))
 
     def close(self) -> None:
-        """Start nothing more, let what runs finish, commit, unlock and leave the group."""
+        """Start no more handlers, wait for the running ones, commit, unlock and leave the group."""
         self._thread.run(self._consumer.close())
 
 
 @documented_by(AsyncClient)
 class Client(ThreadSending):
-    """Sends and consumes without an event loop of the caller's own; may be used by many threads.
+    """Sends and consumes for programs without an event loop. Safe for use by many threads.
 
     Use it as `with Client(...) as client`, or call `start` and `close`. Every verb raises
     `UsageError` before `start` and after `close`, and `ForkedClient` in a forked process.
 
     Args:
         name_servers: "host:port", several joined by ";".
-        settings: time-outs, limits and intervals.
-        middleware: sees what is sent and consumed, see `Middleware`.
+        settings: timeouts, limits and intervals.
+        middleware: sees messages that are sent and consumed, see `Middleware`.
         sign: returns a message with its signature, see `AsyncClient`. Called on the client's loop,
             or in the thread that sends.
 
     Raises:
-        ConfigurationError: when `name_servers` does not read, or a middleware is none.
+        ConfigurationError: when `name_servers` cannot be parsed, or an object is no middleware.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Client(ThreadSending):
         )
         super().__init__(self._client)
         self._checkers: dict[str, Threads] = {}  # by producer group
-        #: topics, groups, offsets, messages and dead letters looked after
+        #: manages topics, groups, offsets, messages and dead letters
         self.admin = Admin(self._started, self._client.admin)
 
     def __enter__(self) -> Self:
@@ -106,20 +106,20 @@ class Client(ThreadSending):
 
     @property
     def client_id(self) -> str:
-        """How brokers know this client."""
+        """The client's name at brokers."""
         return self._client.client_id
 
     def start(self) -> None:
         """Start the background thread.
 
         Raises:
-            ForkedClient: when it was made before a fork: every member of a group has its own name.
+            ForkedClient: when the client was made before a fork: each process needs its own name.
             UsageError: when the client was started before.
         """
         thread = self._thread or LoopThread()
         try:
             thread.run(self._client.start())
-        except BaseException:  # also what interrupts the caller
+        except BaseException:  # also an interrupt of the caller
             if thread is not self._thread:
                 thread.close()
             raise
@@ -128,18 +128,18 @@ class Client(ThreadSending):
     def close(self) -> None:
         """Close consumers and batchers gracefully, end the connections and the background thread.
 
-        In a forked process this does nothing: all of it is the parent's. When something has ended
-        the thread, of which the log tells, brokers are told nothing.
+        In a forked process this does nothing: connections and thread belong to the parent. If an
+        exception has ended the thread (see the log), brokers get no goodbye.
         """
         thread = self._thread
         if thread is None or thread.is_foreign:
             return
         try:
             if thread.is_closed:
-                thread.close()  # behind it nothing runs on the loop any more
+                thread.close()  # after this, nothing runs on the loop
                 self._engine.give_batchers_up()
             else:
-                thread.run(self._client.close())  # meanwhile handlers may still send
+                thread.run(self._client.close())  # handlers may still send meanwhile
         finally:
             self._thread, self._is_closed = None, True
             thread.close()
@@ -148,11 +148,11 @@ class Client(ThreadSending):
 
     @checked()
     def join_transactions(self, group: str, check: Check) -> None:
-        """Answer for the half messages of a producer group, whoever of it sent them.
+        """Answer check-backs for the half messages of a producer group, of all its members.
 
         Args:
             group: the producer group.
-            check: says what became of a half; called in a thread, at most four at a time.
+            check: decides a half message. Called in a thread, at most four calls at a time.
 
         Raises:
             ConfigurationError: when the group's name is illegal.
@@ -164,7 +164,7 @@ class Client(ThreadSending):
             replaced.close()
 
     def send_half(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
-        """Send a half message of a group that was joined: it is stored and not visible yet.
+        """Send a half message of a joined group. It is stored, but not visible yet.
 
         See `AsyncClient.send_half`.
         """
@@ -172,36 +172,36 @@ class Client(ThreadSending):
         return thread.run(self._client.transactions.send(message, group, timeout=timeout))
 
     def end_half(self, half: Half, decision: Decision) -> None:
-        """End a half by COMMIT or ROLLBACK, and wait until the broker has that stored.
+        """End a half message by COMMIT or ROLLBACK. Return when the broker has stored the decision.
 
         See `AsyncClient.end_half`.
         """
         self._started().run(self._client.transactions.end(half, decision))
 
     def consume(self, subscription: Subscription, handler: AnyHandler) -> PushConsumer:
-        """Begin to read for a consumer group and return the running consumer.
+        """Start a consumer of a consumer group and return it.
 
-        With `broadcasting` this client goes on where its file of offsets says, if there is one for
-        its `instance_name` and the group (`offset_folder` of the settings).
+        With `broadcasting`, the consumer continues at the offsets in its file, if there is one. The
+        setting `offset_folder` has a file for each `instance_name` and group.
 
         Args:
-            subscription: what is read, and how.
+            subscription: which messages to read, and how.
             handler: gets 1..`batch` messages of one topic, returns one outcome for each. Calls of
-                a `def` run in `concurrency` threads, those of an `async def` as so many tasks on
-                the client's own loop, which they must not block.
+                a `def` run in `concurrency` threads. Calls of an `async def` run as up to
+                `concurrency` tasks on the client's loop, and must not block it.
 
         Raises:
-            UsageError: when the handler is no function, or this client consumes for the group
-                already.
-            ConfigurationError: when a broker cannot filter by an SQL92 expression, with its words;
-                or when another client of this name broadcasts to the group.
+            UsageError: when the handler is no function, or this client already consumes for the
+                group.
+            ConfigurationError: when a broker rejects an SQL92 expression, with its text; or when
+                another client with this name broadcasts to the group.
             StoreError: when a file of offsets cannot be used.
         """
         thread = self._started()
         return PushConsumer(thread, thread.run(self._client.consume(subscription, handler)))
 
     def simple_consumer(self, subscription: Subscription) -> SimpleConsumer:
-        """Begin to read for a consumer group whose messages are received and acknowledged singly.
+        """Start a consumer whose messages the application receives and acknowledges one by one.
 
         See `AsyncClient.simple_consumer`.
         """
@@ -217,7 +217,7 @@ class Client(ThreadSending):
         auto_commit: bool | None = None,
         allocation: Allocation = average,
     ) -> PullConsumer:
-        """Return a consumer that is asked for messages, and reads nothing yet.
+        """Return a consumer that the application polls for messages. It reads nothing yet.
 
         See `AsyncClient.pull_consumer`.
         """
@@ -232,7 +232,7 @@ class Client(ThreadSending):
         return PullConsumer(thread, consumer)
 
     def create_topic(self, topic: str, queues: int = 8) -> None:
-        """Create a topic at the master of every broker, or give it so many queues.
+        """Create a topic at the master of every broker, or change its number of queues.
 
         See `AsyncClient.create_topic`.
         """
@@ -246,14 +246,14 @@ class Client(ThreadSending):
         return self._started().run(self._client.consumer_progress(group, topic))
 
     def cluster_facts(self, groups: Sequence[str] = (), topics: Sequence[str] = ()) -> ClusterFacts:
-        """Return what name servers and brokers say of themselves.
+        """Return facts about name servers and brokers, as they report them.
 
         See `AsyncClient.cluster_facts`.
         """
         return self._started().run(self._client.cluster_facts(groups, topics))
 
     def topic_route(self, topic: str) -> Route:
-        """Return where `topic` is, asked from the name servers now.
+        """Return the route of `topic`. The name servers are asked now.
 
         See `AsyncClient.topic_route`.
         """

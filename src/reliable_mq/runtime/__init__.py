@@ -1,1 +1,1 @@
-"""The only place of sockets, the event loop, threads, fsync and the clock."""
+"""The layer with sockets, event loop, threads, fsync and clocks; no other layer has these."""

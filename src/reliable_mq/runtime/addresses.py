@@ -1,4 +1,4 @@
-"""Under which address clients find a broker that listens on every address."""
+"""The address that clients use for a broker that listens on all addresses."""
 
 import ipaddress
 import socket
@@ -8,10 +8,10 @@ from reliable_mq.host_and_port import unmapped
 
 
 def advertised_ip(host: str) -> str:
-    """Return the IP address that a broker listening on `host` gives to clients.
+    """Return the IP address that a broker listening on `host` advertises to clients.
 
-    A name becomes its first address. "0.0.0.0" and "::" become the address from which this machine
-    speaks to others, or the loopback address when it speaks to nobody.
+    A name becomes its first address. "0.0.0.0" and "::" become the source address of this machine's
+    outgoing connections, or the loopback address when there is no network.
 
     Raises:
         ConfigurationError: when the name has no address.
@@ -29,7 +29,7 @@ def advertised_ip(host: str) -> str:
     )
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((far, 9))  # a datagram socket sends nothing when it connects
+            probe.connect((far, 9))  # connecting a datagram socket sends nothing
         except OSError:
             return loopback
         return str(probe.getsockname()[0])

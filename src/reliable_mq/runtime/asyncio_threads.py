@@ -1,4 +1,4 @@
-"""Work that would hold up an event loop, done in a thread beside it."""
+"""Runs blocking work in a thread, so that the event loop is not blocked."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,17 +7,17 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-_AT_THE_END = "interpreter shutdown"  # Python says so then, and says a lack of threads otherwise
+_AT_THE_END = "interpreter shutdown"  # Python's text then; a lack of threads has another text
 
 
 async def in_thread(work: Callable[[], Result]) -> Result:
-    """Return what `work` returns; it runs in a thread of the loop, in the caller's context.
+    """Run `work` in a thread of the loop, in the caller's context, and return its result.
 
-    At the end of the interpreter no thread takes work any more, but the loop of a script that has
-    committed still sends. Then the loop does the work itself: nobody else needs it at that time.
+    At the end of the interpreter, threads accept no more work. But the loop of a script may still
+    have to send a committed message. Then the loop does the work itself, as no other task needs it.
 
     Raises:
-        RuntimeError: when no thread can be had otherwise. The loop does no work that blocks.
+        RuntimeError: when no thread can be started at another time. The loop never blocks then.
     """
     context = copy_context()
     try:

@@ -1,7 +1,7 @@
-"""A connection to one broker or name server for code that waits: one request, one reply.
+"""A blocking connection to one broker or name server: one request, one reply.
 
-For processes that have no event loop and need none, such as Spark's workers. Requests of the peer
-are left unanswered: it has none for whoever never sent a heartbeat.
+It is for processes without an event loop, such as Spark's workers. It does not answer requests of
+the peer. A peer sends none to a client that sends no heartbeats.
 """
 
 import socket
@@ -17,14 +17,14 @@ _RECEIVE_SIZE = 256 * 1024
 
 
 class BlockingLink:
-    """One connection, opened with the first call. A context manager; not for two threads at once.
+    """One connection, opened with the first call. A context manager, not thread-safe.
 
     Args:
         address: the peer, "host:port".
-        timeout: seconds that connecting, and each wait for bytes, may take.
-        prepare: called with each request before it leaves; it signs it, for example.
-        tls: encrypts the connection; None: it is plain.
-        tls_hostname: the name that the certificate must bear; "" for the host of the address.
+        timeout: seconds for connecting, and for each wait for bytes.
+        prepare: called with each request before it is sent, for example to sign it.
+        tls: encrypts the connection; None: plain.
+        tls_hostname: the name in the peer's certificate; "" for the host of the address.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class BlockingLink:
         self._replies = ReplyReader()
 
     def call(self, command: Command) -> Command:
-        """Send a request and return its reply. After an error the next call connects anew.
+        """Send a request and return its reply. After an error the next call connects again.
 
         Raises:
-            ConnectionLost: when the peer cannot be reached or goes away.
-            RequestTimeout: when it is silent for too long.
-            ProtocolError: when what it sends is no command.
+            ConnectionLost: when the peer cannot be reached, or ends the connection.
+            RequestTimeout: when the peer sends nothing for `timeout` seconds.
+            ProtocolError: when the peer sends bytes that are not a command.
         """
         try:
             connection = self._open()
@@ -66,10 +66,10 @@ class BlockingLink:
             raise ConnectionLost(f"{self.address}: {error.strerror or error}") from error
         except FrameError as error:
             self.close()
-            raise ProtocolError(f"{self.address} sent what is no command: {error}") from error
+            raise ProtocolError(f"{self.address} sent an invalid command: {error}") from error
 
     def close(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if it is open."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

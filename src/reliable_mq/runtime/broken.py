@@ -1,8 +1,9 @@
-"""What ends a broker that can keep its promises no longer.
+"""Ends a broker process after an unexpected exception.
 
-Receives an exception that nobody expected, out of a callback of the loop, a task or a thread. Event
-loops log such a thing and go on, and the process would listen on with a part of it dead: nothing is
-acknowledged any more, or nothing expires, and nobody starts it anew. Recovery knows what is there.
+It receives an exception of a loop callback, a task or a thread. An event loop only logs such an
+exception. The process would stay up with one part dead: for example, it would acknowledge nothing,
+or nothing would expire. A supervisor restarts only a process that has ended. After the restart,
+recovery restores a correct state.
 """
 
 import asyncio
@@ -16,18 +17,18 @@ from reliable_mq.line_limit import limited_log
 log = limited_log(__name__)
 
 OnBroken = Callable[[Exception], NoReturn]
-"""Takes the cause; it must not return."""
+"""Receives the cause. It must not return."""
 
 
 def die(cause: Exception) -> NoReturn:
-    """End the process with code 1, the cause in the log."""
+    """Log the cause and end the process with code 1."""
     log.critical("the broker cannot go on, it stops: %s", cause, exc_info=cause)
     logging.shutdown()
     os._exit(1)
 
 
 def watched(work: Coroutine[Any, Any, None], on_broken: OnBroken) -> asyncio.Task[None]:
-    """Begin a task whose exception, when it ends with one, goes to `on_broken`."""
+    """Start a task. If it fails with an exception, pass that to `on_broken`."""
 
     def ended(task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

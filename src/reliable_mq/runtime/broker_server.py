@@ -1,8 +1,9 @@
-"""The bundled broker over sockets, a disk and the clock.
+"""The bundled broker: sockets, a disk and the clock around the broker core.
 
-One event loop, which writes the log, and syncs it while the medium is quick; one thread for what
-takes long (`log_writer`). All commands of a loop turn make one batch and one write to each
-connection; where one or two clients speak, those of one read.
+One event loop handles commands and writes the log. It also syncs the log while the disk is fast.
+One thread does slow work (see `log_writer`).
+All commands of a loop turn become one batch, and one write to each connection. With one or two
+active clients, the commands of one read already become a batch.
 """
 
 import asyncio
@@ -43,15 +44,16 @@ _FEW_SPEAKERS = 2
 _INDEX_PAUSE_SECONDS = 0.001
 _CHECKPOINT_SECONDS = 10.0
 _CHECKPOINT_STEP_SECONDS = 0.5
-_UNNOTED_MAX = 256 * 1024 * 1024  # bytes of the log: a second or two of a start
-_QUEUES_AT_ONCE = 16  # the file of a queue that is new takes some 0.3 ms to make
+_UNNOTED_MAX = 256 * 1024 * 1024  # bytes of the log; a start needs a second or two to read them
+_QUEUES_AT_ONCE = 16  # creating the file of a new queue takes about 0.3 ms
 
 
 class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How to run a broker.
+    """Options of a broker.
 
-    Without `name_servers` ("host:port;host:port") it runs one of its own on `name_server_port`.
-    Port 0 lets the system choose. `properties` are Apache RocketMQ's, see `broker_config`.
+    Without `name_servers` ("host:port;host:port"), the broker runs a name server of its own on
+    `name_server_port`. With port 0, the system chooses a port. `properties` are Apache RocketMQ's
+    broker properties, see `broker_config`.
     """
 
     store: Path
@@ -63,12 +65,12 @@ class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class BrokerServer:
-    """One broker, and a name server unless others are named.
+    """One broker. It runs a name server of its own unless the options name others.
 
     Args:
-        options: where, and how.
-        on_broken: takes an exception that nobody expected out of what the broker does by itself;
-            whatever went wrong within one client's command is answered to that client.
+        options: address, store and properties.
+        on_broken: takes an unexpected exception of the broker's background work. An exception
+            within one client's command is answered to that client instead.
     """
 
     small_answers = SMALL_ANSWERS
@@ -81,8 +83,8 @@ class BrokerServer:
         self._name_server: NameServer | None = None
         self._turn_is_due = False
         self._turn_began_ms = 0
-        self._speakers: set[int] = set()  # who sent commands since the last tick
-        self._is_idle = True  # whether no command has come for a moment
+        self._speakers: set[int] = set()  # connections that sent since the last tick
+        self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
         self._registrar: Registrar
         self._core: BrokerCore
@@ -92,18 +94,18 @@ class BrokerServer:
 
     @property
     def address(self) -> str:
-        """Where clients find the broker, "host:port"."""
+        """The broker's address for clients, "host:port"."""
         return address_of(self._options.host, self._listener.port)
 
     @property
     def name_server_address(self) -> str:
-        """Where clients find the route to it, "host:port" or a list of these."""
+        """The address of the name servers for clients, "host:port" or several with ";"."""
         if self._name_server is None:
             return self._options.name_servers
         return address_of(self._options.host, self._name_server.port)
 
     async def start(self) -> None:
-        """Recover the store, listen, and register; returns when a client can find the broker.
+        """Recover the store, listen and register. On return, clients can find the broker.
 
         Raises:
             ConfigurationError: when an option is wrong.
@@ -117,7 +119,7 @@ class BrokerServer:
             folder = str(self._options.store)
             if folder in str(error):
                 raise
-            # The store knows its files by their names within the folder.
+            # The store names its files relative to the folder.
             raise type(error)(f"store {folder}: {error}") from error
         except OSError as error:
             await self._abandon()
@@ -154,7 +156,7 @@ class BrokerServer:
             0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
         )
         syncs: Syncs | None = _kernel_syncs(self._on_broken)
-        if self._core.state.is_sync_flush:  # syncs are small, and somebody waits for each
+        if self._core.state.is_sync_flush:  # syncs are small, and a client waits for each
             syncs = PromptSyncs(syncs, on_broken=self._on_broken)
         self._log_writer = LogWriter(
             disk,
@@ -183,7 +185,7 @@ class BrokerServer:
         ]
 
     async def _abandon(self) -> None:
-        """Let go of what a start that failed has taken."""
+        """Release what a failed start has opened."""
         await self._listener.close()
         if self._name_server:
             await self._name_server.close()
@@ -191,9 +193,9 @@ class BrokerServer:
             self._disk.close()
 
     def received(self, connection: PeerConnection, commands: Iterable[Command]) -> None:
-        """Handle what one read brought; answers and writes leave at the end of the loop turn.
+        """Handle the commands of one read. Replies and writes leave at the end of the loop turn.
 
-        Where few speak there is nobody to wait for: they leave at once.
+        With few active clients no other read is expected in this turn. Then they leave at once.
         """
         self._is_idle = False
         now = now_ms()
@@ -202,7 +204,7 @@ class BrokerServer:
         try:
             for command in commands:
                 self._core.receive(connection, command, now)
-        except Exception as error:  # noqa: BLE001 - told there; the loop would drop it
+        except Exception as error:  # noqa: BLE001 - on_broken handles it; the loop would drop it
             self._on_broken(error)
         self._speakers.add(connection.id)
         if len(self._speakers) <= _FEW_SPEAKERS:
@@ -215,7 +217,7 @@ class BrokerServer:
         """Forget a connection."""
         try:
             self._core.disconnected(connection.id)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
         self._schedule_turn(now_ms())
 
@@ -234,9 +236,9 @@ class BrokerServer:
             self._log_writer.take(turn)
             if turn.registered_replies or self._core.state.needs_registration:
                 self._registrar.note(turn.registered_replies)
-            if self._core.state.pulls.is_ready:  # more than one turn answers
+            if self._core.state.pulls.is_ready:  # the answers need more than one turn
                 self._schedule_turn(now)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
 
     def _send(self, replies: list[tuple[int, bytes]]) -> None:
@@ -256,13 +258,13 @@ class BrokerServer:
             self._send(self._core.state.answers.take_ready())
             if self._core.state.is_turn_due:
                 self._schedule_turn(now_ms())
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
 
     def _saved(self) -> None:
         try:
             self._core.saved()
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
         self._run_turn()
 
@@ -270,7 +272,7 @@ class BrokerServer:
         self._core.state.pressure.note_room(has_room=has_room)
 
     async def _clean_forever(self) -> None:
-        """Look at the disk, and remove what is too old."""
+        """Check the disk, and remove files that are too old."""
         housekeeping, ticks, run = self._core.housekeeping, ticks_clock(), ticks_run()
         while True:
             found = await self._log_writer.run(housekeeping.look())
@@ -288,10 +290,10 @@ class BrokerServer:
             self._run_turn()
 
     async def _index_forever(self) -> None:
-        """Let the index follow the log in small slices, when nobody wants anything else.
+        """Update the index from the log in small slices, when the broker is idle.
 
-        Under load it falls behind, but not far; who looks for a key then waits for it. When it must
-        catch up under load, every other turn of the loop is for the sends.
+        Under load the index falls behind, but not far. A lookup by key waits until the index is
+        current. Then every second turn of the loop still serves sends.
         """
         pause = _TICK_SECONDS
         while True:
@@ -306,7 +308,7 @@ class BrokerServer:
                     self._schedule_turn(now_ms())
 
     async def _checkpoint_forever(self) -> None:
-        """Note how far the store is safe: what lies behind the note, a start after a kill reads."""
+        """Write a checkpoint: after a kill, a start reads only the log behind the checkpoint."""
         seconds = 0.0
         while True:
             await asyncio.sleep(_CHECKPOINT_STEP_SECONDS)
@@ -318,16 +320,16 @@ class BrokerServer:
             await self._log_writer.run(self._core.state.store.begin_checkpoint())
 
     async def _flush_queues(self) -> None:
-        """Write and sync what most queues hold, a few at a time: nobody waits for thousands.
+        """Write and sync the files of most queues, a few at a time, so that no request waits long.
 
-        Between two syncs the thread writes what else there is, for example a topic that is new.
+        Between two syncs the thread writes other files, for example that of a new topic.
         """
         upkeep = self._core.state.store.upkeep
         await self._write_queues()
         for _ in range(upkeep.unsynced // _QUEUES_AT_ONCE):
             files = upkeep.take_unsynced(_QUEUES_AT_ONCE)
             await self._log_writer.run(partial(_sync, files))
-        await self._write_queues()  # while those were synced others have grown
+        await self._write_queues()  # other queues have grown during the syncs
 
     async def _write_queues(self) -> None:
         upkeep = self._core.state.store.upkeep
@@ -348,7 +350,7 @@ class BrokerServer:
             await self._registrar.register()
 
     async def close(self) -> None:
-        """Finish what was begun, save everything, and stop."""
+        """Finish the work that has begun, save everything, and stop."""
         for task in self._timers:
             task.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)
@@ -357,7 +359,7 @@ class BrokerServer:
         await self._finish()
         await self._listener.close()
         self._log_writer.close()
-        if not self._log_writer.is_waiting_for_room:  # else the next start takes it for a crash
+        if not self._log_writer.is_waiting_for_room:  # else the next start must recover
             self._close_core()
         if self._disk:
             self._disk.close()
@@ -366,7 +368,7 @@ class BrokerServer:
             await self._name_server.close()
 
     async def _finish(self) -> None:
-        """Store and answer what was taken; what finds no room is left."""
+        """Store and answer the accepted commands, except those that wait for disk room."""
         while True:
             self._run_turn()
             await self._log_writer.drain()
@@ -390,7 +392,7 @@ def _sync(files: Iterable[DiskFile]) -> None:
 
 
 def _kernel_syncs(on_broken: OnBroken) -> KernelSyncs | None:
-    """Return what syncs without a thread, or None where the system has no such thing."""
+    """Return kernel syncs that need no thread, or None where the system offers none."""
     try:
         return KernelSyncs(KernelSync(asyncio.get_running_loop()), descriptor_of, on_broken)
     except OSError as error:

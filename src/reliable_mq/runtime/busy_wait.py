@@ -1,8 +1,8 @@
-"""Whether to look again and again for an answer, instead of sleeping until somebody wakes us.
+"""Decides whether to poll for an answer (busy-wait) instead of sleeping until it arrives.
 
-Waking who sleeps on a processor with nothing to do takes some 30 us on a virtual machine, as long
-as all that a client does for a message. So whoever asks again and again, with one question at a
-time, looks for a while first: as long as answers come that soon, and nobody else wants the
+On a virtual machine, waking a thread on an idle processor takes about 30 us. That is as long as all
+of a client's work for one message. So a caller that asks repeatedly, one question at a time, polls
+for a short time first. It does so while answers arrive quickly and no other thread needs the
 processor.
 """
 
@@ -13,22 +13,22 @@ from collections.abc import Callable
 from reliable_mq.errors import InvariantBroken
 
 AGAIN_SECONDS = 0.002
-"""Who asked longer ago asks now and then, and sleeps."""
+"""Maximum seconds between two questions. After a longer break, the caller sleeps."""
 STOLEN_SECONDS = 0.0001
-"""Who is kept from looking for so long was not alone on the processor."""
+"""Maximum seconds between two polls. A longer gap means: others need the processor."""
 PAUSE_SECONDS = 0.002
 PAUSE_SECONDS_MAX = 1.0
-_SHRINKS = 0.95  # pauses grow when more than one look in fourteen is in vain: they double for each
+_SHRINKS = 0.95  # pauses grow if more than 1 poll in 14 fails: a failure doubles them
 
 
 class BusyWait:
-    """Says so, for one who waits at a time: `begin`, then `goes_on` after each look, or `came`.
+    """Decides for one waiter at a time: `begin`, then `goes_on` after each poll, or `came`.
 
-    Invariant: a pause is neither shorter nor longer than pauses may be.
+    Invariant: a pause is between `PAUSE_SECONDS` and `PAUSE_SECONDS_MAX`.
 
     Args:
-        seconds: how long to look for one answer; 0: never.
-        clock: seconds, never going back.
+        seconds: how long to poll for one answer; 0: never.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,7 +40,7 @@ class BusyWait:
         self._pause = PAUSE_SECONDS
 
     def begin(self) -> bool:
-        """Say whether to look for an answer that was asked for just now."""
+        """Return whether to poll for the answer to a question that was sent just now."""
         if not self._seconds:
             return False
         now = self._looked = self._clock()
@@ -49,7 +49,7 @@ class BusyWait:
         return is_again and now >= self._sleeps_until
 
     def goes_on(self) -> bool:
-        """Say whether to look once more, after a look in vain."""
+        """Return whether to poll once more, after a poll without an answer."""
         before, now = self._looked, self._clock()
         self._looked = now
         if now - before <= STOLEN_SECONDS and now - self._began < self._seconds:
@@ -59,17 +59,17 @@ class BusyWait:
         return False
 
     def came(self) -> None:
-        """Note that the answer was there when it was looked for."""
+        """Note that a poll has found the answer."""
         self._pause = max(self._pause * _SHRINKS, PAUSE_SECONDS)
 
     def invariants(self) -> None:
-        """Hold the class's invariant."""
+        """Check the class's invariant."""
         if not PAUSE_SECONDS <= self._pause <= PAUSE_SECONDS_MAX:
             raise InvariantBroken(f"a busy wait pauses for {self._pause} s")
 
 
 def worth_it(seconds: float) -> float:
-    """Return how long to look: never, where the peer may need the only processor there is."""
+    """Return `seconds`, or 0 when there is only one processor, which the peer may need."""
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
     else:

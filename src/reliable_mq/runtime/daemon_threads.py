@@ -1,8 +1,8 @@
-"""A pool of threads that keeps no process alive: a call that hangs there hangs alone.
+"""A pool of daemon threads: a call that hangs does not keep the process alive.
 
-Receives calls; hands back futures of their ends. A `ThreadPoolExecutor` is not enough: at its end
-the interpreter waits for each thread of one, shut down or not, so that a worker with a handler that
-never returned did not end.
+It receives calls and returns their futures. A `ThreadPoolExecutor` is not enough: at its end the
+interpreter joins each of its threads, even after `shutdown`. So a worker with a hung handler never
+ended.
 """
 
 import atexit
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Call:
-    """A function to be called, and the future of what it comes to."""
+    """A function to call, and the future of its result."""
 
     def __init__(self, future: Future[Any], function: Callable[[], Any]) -> None:
         self.future = future
@@ -30,24 +30,24 @@ class _Call:
             return
         try:
             result = self._function()
-        except BaseException as error:  # noqa: BLE001 - it belongs to who asked
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
 
 
-_Calls = SimpleQueue[_Call | None]  # None: there is nothing more to do
+_Calls = SimpleQueue[_Call | None]  # None: no more calls
 
 
 class DaemonThreads(Executor):
-    """Runs calls in at most `count` threads, which are made when they are needed.
+    """Runs calls in at most `count` threads. Threads are started when they are needed.
 
-    After `shutdown(wait=False)` nobody waits for what still runs, nor does the end of the process.
-    A pool that nobody has shut down finishes what it has before the interpreter ends.
+    After `shutdown(wait=False)`, neither the caller nor the end of the process waits for running
+    calls. A pool without a shutdown finishes its calls before the interpreter ends.
 
     Args:
-        count: how many calls run at once; further ones wait.
-        name: leads the threads' names.
+        count: how many calls run at the same time; further calls wait.
+        name: prefix of the threads' names.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -59,11 +59,11 @@ class DaemonThreads(Executor):
         self._lock = threading.Lock()
         self._is_closed = False
         self._process = os.getpid()
-        weakref.finalize(self, self._calls.put, None).atexit = False  # a lost pool's threads end
+        weakref.finalize(self, self._calls.put, None).atexit = False  # ends threads of a lost pool
         _open_pools.add(self)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a function called in a thread, and return a future of what it returns or raises.
+        """Call a function in a thread; return the future of its result or exception.
 
         Raises:
             RuntimeError: when the pool is shut down.
@@ -78,13 +78,13 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take nothing more; each thread ends when what it runs has ended.
+        """Refuse new calls. Each thread ends after its current calls.
 
         Args:
-            wait: return when all have.
-            cancel_futures: cancel what has not begun.
+            wait: return only after all threads have ended.
+            cancel_futures: cancel calls that have not begun.
         """
-        if self._process != os.getpid():  # the threads are the parent's
+        if self._process != os.getpid():  # the threads run only in the parent
             return
         with self._lock:
             self._is_closed = True
@@ -106,7 +106,7 @@ class DaemonThreads(Executor):
                 call.future.cancel()
 
     def _begin_thread(self) -> None:
-        words = (self._calls, self._idle)  # and not the pool, which may be lost
+        words = (self._calls, self._idle)  # not the pool itself, so that it can be garbage
         name = f"{self._name}_{len(self._threads)}"
         thread = threading.Thread(target=_serve, args=words, name=name, daemon=True)
         thread.start()
@@ -116,9 +116,9 @@ class DaemonThreads(Executor):
 def _serve(calls: _Calls, idle: threading.Semaphore) -> None:
     while (call := calls.get()) is not None:
         call.run()
-        del call  # while the thread waits for the next one, the last one's words are not kept
+        del call  # do not keep the last call's arguments during the wait
         idle.release()
-    calls.put(None)  # for the next thread
+    calls.put(None)  # ends the next thread too
 
 
 _open_pools: weakref.WeakSet[DaemonThreads] = weakref.WeakSet()

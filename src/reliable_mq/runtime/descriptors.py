@@ -1,13 +1,12 @@
-"""The open files of a store: a limited number at a time. Others are opened when they are used.
+"""The descriptor pool of a store: limits how many of its files are open at the same time.
 
-Receives files that are to be read or written. Hands out open descriptors, and closes those that
-were not used for the longest time. A broker with 50,000 queues has as many files, and a process may
-often open 1,024 only.
+It receives files to read or write, and returns open descriptors. It closes the least recently used
+ones. A broker with 50,000 queues has as many files, while a process may often open only 1,024.
 
-Invariant D3: at most `most` files are open through this object, or one more in each thread. A
-descriptor is closed when nothing refers to it any more, so whoever has one may use it meanwhile.
-A file may be closed before it was synced. A sync through a later descriptor covers what was written
-before. It also tells of a write that failed, as long as Linux (since 4.17) keeps the file's inode.
+Invariant D3: at most `most` files are open through this object, plus one in each thread. A
+descriptor is closed when nothing refers to it. So a caller keeps its descriptor while it uses it.
+A file may be closed before it is synced. A sync through a later descriptor covers earlier writes.
+The sync also reports a failed earlier write, while Linux (since 4.17) keeps the file's inode.
 """
 
 import os
@@ -24,14 +23,14 @@ _T = TypeVar("_T")
 
 _FILES_MIN = 16
 _FILES_MAX = 16_384
-_SHARE = 8  # one descriptor of so many is a file's; a file that is mapped takes two
-_AT_ONCE = 16  # files that go when the process has no descriptor left
-_RESERVED_MAX = 64  # descriptors that connections leave to files,
-_RESERVED_SHARE = 16  # or one of so many
+_SHARE = 8  # files get this share of the descriptors; a mapped file takes two
+_AT_ONCE = 16  # files to close when the process has no descriptor left
+_RESERVED_MAX = 64  # descriptors reserved for files: connections do not use them
+_RESERVED_SHARE = 16  # the reserve is at most this share of all
 
 
 class Descriptor:
-    """An open file: it is closed when this object goes."""
+    """An open descriptor. It is closed when this object is deleted."""
 
     __slots__ = ("number",)
 
@@ -43,36 +42,36 @@ class Descriptor:
 
 
 class Pooled(Protocol):
-    """A file that is opened and let go of."""
+    """A file that the pool opens and closes."""
 
     opened: Descriptor | None
     was_used: bool
 
     def let_go(self) -> None:
-        """Refer to nothing that keeps the file open."""
+        """Drop all references that keep the file open."""
 
 
 class Descriptors:
-    """The open files of a store. Threads share it.
+    """The open files of a store. Safe for use by several threads.
 
     Args:
-        most: how many files may be open at a time; None: a share of what the process may open.
+        most: how many files may be open at the same time; None: a share of the process's limit.
     """
 
     def __init__(self, most: int | None = None) -> None:
         share = descriptors_max() // _SHARE
         self._most = min(max(share, _FILES_MIN), _FILES_MAX) if most is None else most
-        self._files: OrderedDict[Pooled, None] = OrderedDict()  # the oldest first
+        self._files: OrderedDict[Pooled, None] = OrderedDict()  # least recently opened first
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._files)
 
     def open(self, file: Pooled, path: Path, flags: int) -> Descriptor:
-        """Return the descriptor of a file, which is opened if it is not open.
+        """Return the descriptor of a file. Open the file if necessary.
 
         Raises:
-            OSError: when it cannot be opened.
+            OSError: when the file cannot be opened.
         """
         with self._lock:
             if file.opened is None:
@@ -82,16 +81,16 @@ class Descriptors:
             return file.opened
 
     def forget(self, file: Pooled) -> None:
-        """Let go of a file that is used no more."""
+        """Close a file that is no longer used."""
         with self._lock:
             self._files.pop(file, None)
             file.let_go()
 
     def attempt(self, act: Callable[[], _T]) -> _T:
-        """Do what needs a descriptor for a moment; without one, files are let go of for it.
+        """Run `act`, which needs a descriptor for a moment. If there is none, close files first.
 
         Raises:
-            OSError: when it fails.
+            OSError: when `act` fails for another reason, or no file is left to close.
         """
         try:
             return act()
@@ -111,7 +110,7 @@ class Descriptors:
             self._let_go(_AT_ONCE)
 
     def _let_go(self, count: int) -> None:
-        """Let go of files that were not used since they were looked at last, the oldest first."""
+        """Close `count` files. Files used since the last pass get a second chance (CLOCK)."""
         for _ in range(2 * len(self._files)):
             if count <= 0 or not self._files:
                 return
@@ -125,15 +124,15 @@ class Descriptors:
 
 
 def descriptors_max() -> int:
-    """Return how many descriptors this process may have; at most a million count."""
+    """Return how many descriptors this process may have, at most a million."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if 0 <= soft < 1_000_000 else 1_000_000
 
 
 def is_last(descriptor: int) -> bool:
-    """Whether a descriptor is one of the last that this process may have. They are for files.
+    """Whether a descriptor is one of the last of this process, which are reserved for files.
 
-    The system gives the lowest number that is free, so the others are in use.
+    The system assigns the lowest free number. So a high number means that the others are in use.
     """
     most = descriptors_max()
     return descriptor >= most - min(_RESERVED_MAX, most // _RESERVED_SHARE)

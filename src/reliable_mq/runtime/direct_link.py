@@ -1,9 +1,9 @@
-"""A connection to one broker on which a thread that is alone sends by itself, without the loop.
+"""A connection to one broker on which a single thread sends without the event loop.
 
-Receives a request's frame; hands back its reply. A thread that asks the loop changes threads for
-each message: the loop wakes up to write, and the thread when the loop has read; here it waits on
-its own socket. Requests of the peer are left unanswered: it has none for a connection without
-heartbeats.
+It receives a request's frame, and returns the reply. A send through the loop switches threads
+twice: the loop wakes up to write, and the thread wakes up when the loop has read. Here the thread
+waits on its own socket. It does not answer requests of the peer: a peer sends none on a connection
+without heartbeats.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ _RECEIVE_SIZE = 16 * 1024
 
 
 class DirectLink:
-    """One open connection, for one thread at a time, with one request at a time.
+    """One open connection, for one thread and one request at a time.
 
-    C9: only who has taken it uses the socket, and nothing is on its way on a link that can be
-    taken; one that was closed, or has failed, cannot.
+    C9: only the thread that has taken the link uses the socket. A free link has nothing in flight.
+    A link that is closed or has failed cannot be taken.
 
     Args:
         address: the peer, "host:port".
-        connection: its open socket, which is this object's from now on.
-        busy_wait: whether to look for a reply before sleeping; by default never.
+        connection: its open socket; this object owns it from now on.
+        busy_wait: whether to poll for a reply before sleeping; by default never.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class DirectLink:
         self._replies = ReplyReader()
         self._gate = threading.Lock()
         self._is_closed = False
-        #: whether it was taken since somebody set this to False
+        #: whether a thread has taken the link since this was last set to False
         self.was_used = True
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is of no further use."""
+        """Whether the link is closed or has failed."""
         return self._is_closed
 
     def take(self) -> bool:
-        """Take it, if nobody has it and the peer has not ended it; `give` it back."""
+        """Take the link if it is free and the peer has not closed it. Return it with `give`."""
         if not self._gate.acquire(blocking=False):
             return False
-        if self._is_closed or self._comes.poll(0):  # nothing but its end can come
+        if self._is_closed or self._comes.poll(0):  # only the end of the connection can arrive
             self._is_closed = True
             self.give()
             return False
@@ -65,13 +65,13 @@ class DirectLink:
         return True
 
     def give(self) -> None:
-        """Let others take it."""
+        """Make the link free for other threads."""
         self._gate.release()
         if self._is_closed:
             self._end_if_free()
 
     def ask(self, render: Render, code: int, timeout: float) -> Command:
-        """Send a request and return its reply; to be called by who has taken the link.
+        """Send a request and return its reply. The caller must have taken the link.
 
         Raises:
             RequestTimeout: when no reply comes within `timeout` seconds.
@@ -84,7 +84,7 @@ class DirectLink:
             self._send(frame, deadline)
             return self._reply(deadline)
         except TimeoutError as error:
-            self._is_closed = True  # its reply may come later
+            self._is_closed = True  # the reply may still arrive later
             raise RequestTimeout(
                 f"{self.address} did not answer request {code} in {timeout:.3g} s"
             ) from error
@@ -95,20 +95,20 @@ class DirectLink:
             raise ConnectionLost(why) from error
         except FrameError as error:
             self._is_closed = True
-            raise ConnectionLost(f"{self.address} sent what is no command: {error}") from error
-        except BaseException:  # what interrupts the thread: the reply is still to come
+            raise ConnectionLost(f"{self.address} sent an invalid command: {error}") from error
+        except BaseException:  # an interrupt of the thread: the reply may still arrive
             self._is_closed = True
             raise
 
     def close(self) -> None:
-        """End the connection; who waits for a reply is told. May be called by any thread."""
+        """Close the connection; a thread that waits for a reply fails. Safe from any thread."""
         self._is_closed = True
-        with contextlib.suppress(OSError):  # the peer was sooner
+        with contextlib.suppress(OSError):  # the peer has closed it
             self._connection.shutdown(socket.SHUT_RDWR)
         self._end_if_free()
 
     def _end_if_free(self) -> None:
-        """Let go of the socket, unless somebody waits on it: he does that when he gives it back."""
+        """Close the socket if the link is free. Otherwise `give` closes it."""
         if self._gate.acquire(blocking=False):
             self._connection.close()
             self._gate.release()
@@ -141,7 +141,7 @@ class DirectLink:
                 return reply
 
     def _look(self) -> bool:
-        """Look for a reply as long as that is worth it; return whether something has come."""
+        """Poll for a reply while that pays off; return whether something has arrived."""
         busy_wait = self._busy_wait
         is_to_look = busy_wait.begin()
         while is_to_look:

@@ -1,7 +1,7 @@
-"""The direct links of one client: one for each broker to which threads send alone, again and again.
+"""The direct links of one client: for brokers to which one thread often sends alone.
 
-Opened and ended on the loop, beside the connection that the loop has; taken by threads. Whoever
-sends now and then, or with others, never gets one.
+The loop opens and closes them, in addition to its own connection. Threads take them for a request.
+A thread that sends rarely, or at the same time as others, uses the loop's connection.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from reliable_mq.runtime.link import Link
 log = limited_log(__name__)
 
 ALONE_TIMES = 64
-"""So many times a thread has been alone on a link before it gets one of its own."""
+"""After this many sends of a single thread on a link, a direct link is opened."""
 IDLE_SECONDS = 10.0
-"""One that nobody has taken for so long, or twice as long, is ended."""
+"""A direct link that no thread has used for 10 to 20 seconds is closed."""
 
 _IPV4_PARTS = 2  # of a socket's name: address and port
 
@@ -28,26 +28,26 @@ class DirectLinks:
 
     Args:
         connect_timeout: seconds to wait for a connection.
-        busy_wait_seconds: how long a thread looks for a reply before it sleeps; 0: not at all.
+        busy_wait_seconds: how long a thread polls for a reply before it sleeps; 0: not at all.
     """
 
     def __init__(self, connect_timeout: float, busy_wait_seconds: float = 0.0) -> None:
         self._connect_timeout = connect_timeout
         self._busy_wait_seconds = busy_wait_seconds
         self._open: dict[str, DirectLink] = {}
-        self._alone: dict[str, int] = {}  # how often somebody was, by address
+        self._alone: dict[str, int] = {}  # number of sends of a single thread, by address
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._looks: dict[str, asyncio.TimerHandle] = {}
 
     @property
     def are_any(self) -> bool:
-        """Whether a thread may find one. May be asked by any thread."""
+        """Whether there is a direct link. Safe to call from any thread."""
         return bool(self._open)
 
     def take(self, link: Link) -> DirectLink | None:
-        """Take the one beside a link, if it is free and would not overtake what that has sent.
+        """Take the direct link for an address, if it is free and keeps the order of requests.
 
-        For any thread; it gives the link back.
+        Any thread may call it. The thread must return the link with `DirectLink.give`.
         """
         direct = self._open.get(link.address)
         if direct is None or not link.is_settled or not direct.take():
@@ -55,7 +55,7 @@ class DirectLinks:
         return direct
 
     def alone(self, link: Link) -> None:
-        """Note that a thread sends alone on a link; after some times it gets one of its own."""
+        """Note that one thread sends alone on a link. After `ALONE_TIMES`, open a direct link."""
         address = link.address
         count = self._alone[address] = self._alone.get(address, 0) + 1
         if count < ALONE_TIMES or address in self._opening:
@@ -68,7 +68,7 @@ class DirectLinks:
             task.add_done_callback(lambda _: self._opening.pop(address, None))
 
     def drop(self, address: str) -> None:
-        """End the one to an address, also one that is being opened."""
+        """Close the direct link to an address, or stop opening it."""
         opening = self._opening.get(address)
         if opening is not None:
             opening.cancel()
@@ -95,7 +95,7 @@ class DirectLinks:
             connection.close()
             log.debug("no second connection to %s: %s", address, error)
             return
-        except BaseException:  # the link beside it is lost meanwhile
+        except BaseException:  # the loop's link is lost meanwhile
             connection.close()
             raise
         self._end(address)
@@ -107,7 +107,7 @@ class DirectLinks:
         self._looks[address] = loop.call_later(IDLE_SECONDS, self._look, address)
 
     def _look(self, address: str) -> None:
-        """End the one to an address when nobody has used it for a while."""
+        """Close the direct link to an address if no thread has used it for a while."""
         direct = self._open[address]
         if direct.was_used and not direct.is_closed:
             direct.was_used = False

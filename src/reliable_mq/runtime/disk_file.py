@@ -1,4 +1,4 @@
-"""One file of a store on a real disk: it is opened when it is used, and may be let go of then."""
+"""A file of a store on a real disk: opened on use, and closed when descriptors run out."""
 
 import errno
 import mmap
@@ -22,7 +22,7 @@ _ZEROS = bytes(_CHUNK)
 _AHEAD = 512 * 1024
 _AHEAD_MIN = 128 * 1024
 _TOUCHED_MAX = 16_384
-_IS_LITTLE = sys.byteorder == "little"  # files hold numbers the other way round
+_IS_LITTLE = sys.byteorder == "little"  # the numbers in files are big-endian
 _FLAGS = os.O_RDWR | os.O_CLOEXEC
 _NO_NUMBERS = memoryview(b"").cast("i")
 
@@ -30,19 +30,19 @@ _NO_NUMBERS = memoryview(b"").cast("i")
 class FileDiskFile:
     """A file of fixed size: written by `pwritev`, read through a memory map.
 
-    Both go through the page cache, so a read sees what was written before it. Where the page cache
-    is all there is (tmpfs), a look through a map at a hole takes room, and without any it would end
-    the process (SIGBUS): there `is_mapped` is False, and `pread` reads.
+    Both use the page cache, so a read sees all earlier writes. On tmpfs there is only the page
+    cache. There, a read of a hole through a map needs memory, and ends the process (SIGBUS) when
+    there is none. So `is_mapped` is False on tmpfs, and `pread` reads.
 
-    The descriptor and the maps are made when they are needed, and go when `files` needs others.
-    Whoever uses one refers to it meanwhile: it is closed when nobody does.
+    The descriptor and the maps are opened on use, and dropped when `files` needs their descriptors.
+    A caller keeps a reference during use: a descriptor is closed when nothing refers to it.
 
     Args:
         path: where the file is.
-        size: of a file that is new.
-        files: the open files of the store.
-        unsynced_folders: whose entries lead to the file, when it is new.
-        is_mapped: whether it may be read through a map.
+        size: size of a new file, in bytes.
+        files: the descriptor pool of the store.
+        unsynced_folders: for a new file, the folders on the path to it, which need a sync.
+        is_mapped: whether to read through a map.
     """
 
     __slots__ = (
@@ -78,14 +78,14 @@ class FileDiskFile:
         self._is_closed = False
         self._unsynced_folders = unsynced_folders
         self.opened: Descriptor | None = None
-        self.was_used = False  # since `files` looked at it last
-        self._map: mmap.mmap | None = None  # it takes a second descriptor: made when it is needed
-        self._is_random = False  # whether the system reads no more of the map than it is asked for
-        self._taken = 0  # up to where `write_ahead` has taken room
+        self.was_used = False  # since the last pass of `files`
+        self._map: mmap.mmap | None = None  # takes a second descriptor, so it is made on first use
+        self._is_random = False  # whether the system's read-ahead is off
+        self._taken = 0  # end of the zeros that `write_ahead` has written
         self._reserved_size = 0
         self._reserved: mmap.mmap | None = None  # the reserved bytes, writable
-        self._numbers = _NO_NUMBERS  # the same, as numbers of this machine
-        self._touched = 0  # how many numbers were looked at since its pages were let go of
+        self._numbers = _NO_NUMBERS  # the same bytes as native numbers
+        self._touched = 0  # numbers accessed since the mapped pages were released
         descriptor = files.open(self, path, _FLAGS | os.O_CREAT)
         self.size = os.fstat(descriptor.number).st_size
         if self.size == 0:
@@ -93,10 +93,10 @@ class FileDiskFile:
             self.size = size
 
     def _descriptor(self) -> Descriptor:
-        """Return the open file; the caller keeps it as long as it uses its number.
+        """Return the open descriptor. The caller keeps the object while it uses the number.
 
         Raises:
-            StoreError: when it cannot be opened.
+            StoreError: when the file cannot be opened.
         """
         self.was_used = True
         return self.opened or self._open()
@@ -110,12 +110,12 @@ class FileDiskFile:
             raise StoreError(f"{self._path}: {error.strerror}") from error
 
     def let_go(self) -> None:
-        """Refer to nothing that keeps the file open; the next use opens it again."""
+        """Drop all references that keep the file open. The next use opens it again."""
         self.opened = self._map = self._reserved = None
         self._numbers = _NO_NUMBERS
 
     def read(self, at: int, size: int) -> bytes:
-        """Return `size` bytes from `at`; fewer at the end of the file."""
+        """Return `size` bytes from offset `at`; fewer at the end of the file."""
         if self._is_mapped:
             return self._mapped()[at : at + size]
         return self._pread(at, size)
@@ -129,7 +129,7 @@ class FileDiskFile:
         return self._map or self._make_map()
 
     def _make_map(self) -> mmap.mmap:
-        """Map the file. It counts as open from then on, also while it is only read."""
+        """Map the file. From now on it counts as an open file, even if it is only read."""
         made = self._map_of(self.size, mmap.PROT_READ)
         if self._is_random:
             made.madvise(mmap.MADV_RANDOM)
@@ -142,14 +142,14 @@ class FileDiskFile:
         return self._files.attempt(lambda: mmap.mmap(number, size, prot=access))
 
     def copy(self, at: int, size: int) -> bytes:
-        """Return what `read` returns, without a page of it staying in this process's memory."""
+        """Return the same as `read`, but map no page into this process."""
         data = self._pread(at, size)
         return data if len(data) == min(size, self.size - at) else self.read(at, size)
 
     def reserve(self, size: int) -> None:
-        """Take room on the medium for the first `size` bytes, and map them for `put_ints`.
+        """Allocate disk space for the first `size` bytes, and map them for `put_ints`.
 
-        A write through a map that finds no room would end the process (SIGBUS).
+        Without this, a write through the map on a full disk would end the process (SIGBUS).
         """
         descriptor = self._descriptor()
         if hasattr(os, "posix_fallocate"):
@@ -158,7 +158,7 @@ class FileDiskFile:
         self._own_numbers()
 
     def _own_numbers(self) -> memoryview:
-        """Return the reserved bytes as numbers, mapped again if they were let go of."""
+        """Return the reserved bytes as numbers. Map them again if the map was dropped."""
         self.was_used = True
         numbers = self._numbers
         if not numbers and self._reserved_size:
@@ -168,7 +168,7 @@ class FileDiskFile:
         return numbers
 
     def ints(self, places: Sequence[int]) -> list[int]:
-        """Return the signed 4-byte numbers at these places."""
+        """Return the signed 4-byte numbers at these indexes."""
         self._touched += len(places)
         own = self._own_numbers()
         found = array("i", [own[place] for place in places])
@@ -177,18 +177,18 @@ class FileDiskFile:
         return found.tolist()
 
     def put_ints(self, numbers: Mapping[int, int]) -> None:
-        """Write signed 4-byte numbers, by place."""
+        """Write signed 4-byte numbers, given by index."""
         own = self._own_numbers()
         values = array("i", numbers.values())
         if _IS_LITTLE:
             values.byteswap()
         for place, value in zip(numbers, values, strict=True):
             own[place] = value
-        if self._touched > _TOUCHED_MAX:  # each may hold a page
+        if self._touched > _TOUCHED_MAX:  # each access may have mapped a page
             self.release()
 
     def find(self, needle: bytes, at: int) -> int:
-        """Return where `needle` is found at or after `at`, or -1; holes are skipped."""
+        """Return the first offset of `needle` at or after `at`, or -1. Holes are skipped."""
         for begin, extent_end in self._written_extents(at):
             # A needle may begin in one extent and end in the next.
             end = min(extent_end + len(needle) - 1, self.size)
@@ -209,7 +209,7 @@ class FileDiskFile:
         return -1
 
     def write(self, at: int, parts: Sequence[bytes]) -> None:
-        """Write `parts` one after another, from `at`."""
+        """Write `parts` one after another, from offset `at`."""
         descriptor = self._descriptor()
         for begin in range(0, len(parts), _PARTS_MAX):
             group = parts[begin : begin + _PARTS_MAX]
@@ -220,13 +220,13 @@ class FileDiskFile:
             at += expected
 
     def write_ahead(self, at: int) -> None:
-        """Write zeros where the next writes will go, when there are few of them left.
+        """Write zeros ahead of the next writes, when few zeros are left.
 
-        A sync need not find room for what is written over them; the file's metadata stays as it is.
+        Later writes replace the zeros: their sync allocates no space and changes no file metadata.
         """
         if at + _AHEAD_MIN <= self._taken or self._taken >= self.size:
             return
-        if at > self._taken:  # opened anew, or somebody wrote without expecting it
+        if at > self._taken:  # the file was opened again, or written without `write_ahead`
             self._taken = self._end_of_extent(at)
         size = min(_AHEAD, self.size - self._taken)
         descriptor = self._descriptor()
@@ -235,7 +235,7 @@ class FileDiskFile:
         except OSError as error:
             if not is_out_of_room(error):
                 raise
-            return  # the writes themselves will tell
+            return  # the writes themselves will report it
         self._taken += size
 
     def _end_of_extent(self, at: int) -> int:
@@ -244,7 +244,7 @@ class FileDiskFile:
         return at
 
     def clear(self, at: int) -> bool:
-        """Let everything from `at` on be zero; return whether it was."""
+        """Write zeros over everything from `at` on; return whether all was zero before."""
         was_clear = True
         descriptor = self._descriptor()
         for begin, end in self._written_extents(at):
@@ -256,26 +256,26 @@ class FileDiskFile:
         return was_clear
 
     def _written_extents(self, at: int) -> Iterator[tuple[int, int]]:
-        """Yield (begin, end) of what was ever written, from `at` on."""
+        """Yield (begin, end) of each written extent, from `at` on."""
         descriptor = self._descriptor()
         while at < self.size:
             try:
                 begin = os.lseek(descriptor.number, at, os.SEEK_DATA)
             except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                if error.errno == errno.ENXIO:  # only a hole up to the end
                     return
-                begin, end = at, self.size  # this file system does not know its holes
+                begin, end = at, self.size  # this file system does not report holes
             else:
                 end = os.lseek(descriptor.number, begin, os.SEEK_HOLE)
             yield begin, end
             at = end
 
     def sync(self) -> None:
-        """Return when all that was written before, and the file's name, are on the medium.
+        """Sync the data of all earlier writes, and the file's name if it is new.
 
         Raises:
-            StoreError: when the file or a folder cannot be opened. No sync failed then.
-            OSError: when a sync failed.
+            StoreError: when the file or a folder cannot be opened. No sync has failed then.
+            OSError: when a sync fails.
         """
         descriptor = self._descriptor()
         os.fdatasync(descriptor.number)
@@ -294,19 +294,19 @@ class FileDiskFile:
 
     @property
     def descriptor(self) -> Descriptor | None:
-        """What a sync of the data needs; None while the file's name must be synced with it."""
+        """The descriptor for a sync of the data; None when the file's name must be synced too."""
         return None if self._unsynced_folders else self._descriptor()
 
     def read_ahead(self, *, is_wanted: bool) -> None:
-        """Let the system read what lies behind what it is asked for, or not."""
+        """Switch the system's read-ahead on or off."""
         self._is_random = not is_wanted
         if self._is_mapped:
             self._mapped().madvise(mmap.MADV_NORMAL if is_wanted else mmap.MADV_RANDOM)
 
     def release(self) -> None:
-        """Let go of the pages that are mapped: the system counts them as this process's own.
+        """Unmap the pages: the system counts mapped pages as this process's memory.
 
-        They stay in the page cache, written or not, and the next look maps them again.
+        The pages stay in the page cache, and the next read maps them again.
         """
         mapped, reserved = self._map, self._reserved
         if mapped:
@@ -316,13 +316,13 @@ class FileDiskFile:
             reserved.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Let go of the file for good."""
+        """Close the file for good."""
         self._is_closed = True
         self._files.forget(self)
 
 
 def descriptor_of(file: DiskFile) -> Descriptor | None:
-    """Return what the kernel needs to sync a file by itself; None: `sync` must be called."""
+    """Return the descriptor for a sync by the kernel; None: call `sync` instead."""
     return file.descriptor if isinstance(file, FileDiskFile) else None
 
 
@@ -334,10 +334,10 @@ def _write_rest(descriptor: int, data: bytes, at: int) -> None:
 
 
 def sync_folder(files: Descriptors, folder: Path) -> None:
-    """Return when the names in a folder are on the medium.
+    """Sync a folder: on return, the names in it are durable.
 
     Raises:
-        OSError: when it cannot be opened, or the sync failed.
+        OSError: when the folder cannot be opened, or the sync fails.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptor = files.attempt(lambda: os.open(folder, flags))

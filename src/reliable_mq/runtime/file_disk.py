@@ -1,6 +1,6 @@
 """The folder of a store on a real disk.
 
-Invariant: one `FileDisk` at a time holds a folder; see `folder_lock`.
+Invariant: at most one `FileDisk` holds a folder; see `folder_lock`.
 """
 
 import os
@@ -18,12 +18,12 @@ _MEMORY_KINDS = ("tmpfs", "ramfs", "devtmpfs")
 
 
 def used_ratio_of(folder: Path) -> float:
-    """Return how full a folder's medium is for programs, 0 to 1, rounded up to a hundredth.
+    """Return how full the file system of a folder is, 0 to 1, rounded up to a hundredth.
 
-    What only the system may use counts as taken (Apache RocketMQ `UtilAll`).
+    Space reserved for the system is not part of the whole (Apache RocketMQ `UtilAll`).
 
     Raises:
-        OSError: when the folder is not there.
+        OSError: when the folder does not exist.
     """
     room = os.statvfs(folder)
     used = room.f_blocks - room.f_bfree
@@ -32,14 +32,14 @@ def used_ratio_of(folder: Path) -> float:
 
 
 class FileDisk:
-    """The folder of a store, held by this object alone until `close`."""
+    """The folder of a store. This object holds its lock until `close`."""
 
     def __init__(self, root: Path) -> None:
-        """Take hold of `root`; it is made when it is not there.
+        """Lock `root`, and create it if it does not exist.
 
         Raises:
-            StoreInUse: when another process, or another part of this one, holds it.
-            StoreError: when it cannot be made or written.
+            StoreInUse: when this process or another one holds the lock.
+            StoreError: when the folder cannot be created or written.
         """
         self._root = root
         self._files = Descriptors()
@@ -51,34 +51,34 @@ class FileDisk:
             raise StoreError(f"{root}: {error.strerror}; choose a folder you can write") from error
 
     def _at(self, path: str) -> Path:
-        """Return where a file or folder of the store is."""
+        """Return the full path of a file or folder of the store."""
         return self._root / path_inside(path)
 
     @property
     def boot_id(self) -> str:
-        """What names the machine's current run; "" where the system does not tell."""
+        """The id of the machine's current boot; "" where the system has none."""
         return boot_id()
 
     @property
     def used_ratio(self) -> float:
-        """How full the medium is: see `used_ratio_of`."""
+        """How full the file system is, 0 to 1: see `used_ratio_of`."""
         return used_ratio_of(self._root)
 
     @property
     def capacity(self) -> tuple[int, int]:
-        """Return how many bytes the medium holds, and how many of them are free."""
+        """Return the size of the file system and its free space, in bytes."""
         room = os.statvfs(self._root)
         return room.f_blocks * room.f_frsize, room.f_bfree * room.f_frsize
 
     def modified_ms(self, path: str) -> int:
-        """Return when a file was written last, in milliseconds since the epoch; -1 without one."""
+        """Return when a file was last written, in ms since the epoch; -1 if it does not exist."""
         try:
             return self._at(path).stat().st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return -1
 
     def open(self, path: str, size: int) -> FileDiskFile:
-        """Open a file, or create it with `size` zero bytes, folders included."""
+        """Open a file. If it does not exist, create it with its folders and `size` zero bytes."""
         full = self._at(path)
         try:
             new_folders = [] if full.exists() else self._folders_of(full)
@@ -88,29 +88,29 @@ class FileDisk:
             raise StoreError(f"{full}: {error.strerror}") from error
 
     def _folders_of(self, file: Path) -> list[Path]:
-        """Return the folders whose entries lead to `file`, innermost first."""
+        """Return the folders on the path to `file`, innermost first."""
         below_root = file.relative_to(self._root).parents
         return [self._root / folder for folder in below_root]
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names in `folder`; none when it does not exist."""
+        """Return the sorted names in `folder`; empty when it does not exist."""
         full = self._at(folder)
         if not full.is_dir():
             return []
         return self._files.attempt(lambda: sorted(entry.name for entry in full.iterdir()))
 
     def size_of(self, path: str) -> int:
-        """Return the size of a file, or -1 when there is none."""
+        """Return the size of a file, or -1 when it does not exist."""
         full = self._at(path)
         return full.stat().st_size if full.is_file() else -1
 
     def read_text(self, path: str) -> str:
-        """Return the text of a file; empty when there is none."""
+        """Return the text of a file; empty when it does not exist."""
         full = self._at(path)
         return self._files.attempt(lambda: full.read_text("utf-8")) if full.is_file() else ""
 
     def write_text(self, path: str, text: str) -> None:
-        """Replace the text of a file, durably and whole."""
+        """Replace the text of a file atomically and durably."""
         full = self._at(path)
         folders = [full.parent] if full.parent.exists() else self._folders_of(full)
         full.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ class FileDisk:
             sync_folder(self._files, folder)
 
     def remove(self, path: str) -> None:
-        """Remove a file or an empty folder, durably; one that is not there is no error."""
+        """Remove a file or an empty folder durably. A path that does not exist is no error."""
         full = self._at(path)
         if full.is_dir():
             full.rmdir()
@@ -139,12 +139,12 @@ class FileDisk:
             sync_folder(self._files, full.parent)
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the lock of the folder."""
         self._lock.close()
 
 
 def _is_in_memory(folder: Path) -> bool:
-    """Whether files of a folder are kept in memory only, as tmpfs does."""
+    """Whether the files of a folder are in memory only, as on tmpfs."""
     status = folder.stat()
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     try:

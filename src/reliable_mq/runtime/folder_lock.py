@@ -1,6 +1,7 @@
-"""The lock of a store's folder: one holder at a time, in this process and in all others.
+"""The lock of a store's folder: one owner at a time, among all processes.
 
-It is Apache RocketMQ's (the first byte of the file `lock`), so that its broker keeps out too.
+It locks the first byte of the file `lock`, as Apache RocketMQ does. So Apache's broker is excluded
+too.
 """
 
 import errno
@@ -15,23 +16,23 @@ from reliable_mq.errors import StoreInUse
 
 _TEXT = "lock"
 
-_held: set[tuple[int, int]] = set()  # device and inode of the lock files this process holds
+_held: set[tuple[int, int]] = set()  # device and inode of the lock files that this process holds
 _held_guard = threading.Lock()
-_parents: dict[tuple[int, int], int] = {}  # those that a parent held when this process was forked
+_parents: dict[tuple[int, int], int] = {}  # locks that the parent held when this process was forked
 
 
 class FolderLock:
     """A lock file, held until `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Lock the file; it is made when it is not there.
+        """Lock the file, and create it if it does not exist.
 
-        A process does not see its own locks of this kind, and closing any descriptor of the file
-        would give them up: what this process holds is looked up before the file is touched.
+        A process does not see its own POSIX locks, and closing any descriptor of the file releases
+        them. So this process looks in its own records before it opens the file.
 
         Raises:
-            StoreInUse: when another process, or another part of this one, holds it.
-            OSError: when it cannot be made or written.
+            StoreInUse: when this process or another one holds the lock.
+            OSError: when the file cannot be created or written.
         """
         with _held_guard:
             if path.exists() and _key(path.stat()) in _held:
@@ -43,7 +44,7 @@ class FolderLock:
             _held.add(self._key)
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         with _held_guard:
             _held.discard(self._key)
             self._file.close()
@@ -69,13 +70,13 @@ def _in_use(parent: int | None) -> str:
     if parent is None:
         return "another process uses this store; stop it or choose another folder"
     return (
-        f"process {parent}, of which this process {os.getpid()} is a fork, uses this store, and a"
+        f"process {parent}, of which this process {os.getpid()} was forked, uses this store, and a"
         " broker inside a process serves no other one: start one for all (`reliable-mq broker`)"
     )
 
 
 def _write_text(file: IO[str]) -> None:
-    """Write what Apache's broker writes. Nobody reads it: on a full disk the file stays empty."""
+    """Write the same text as Apache's broker. It is informational: on a full disk it is missing."""
     file.truncate(0)
     try:
         os.write(file.fileno(), _TEXT.encode())
@@ -89,7 +90,7 @@ def _key(status: os.stat_result) -> tuple[int, int]:
 
 
 def _in_child() -> None:
-    """Hold nothing in a forked child: locks of this kind are not inherited."""
+    """Forget all locks in a forked child: POSIX locks are not inherited."""
     _parents.update(dict.fromkeys(_held, os.getppid()))
     _held.clear()
     _held_guard.release()

@@ -1,8 +1,8 @@
-"""What a forked child must not share with its parent is made anew in the child.
+"""Renews in a forked child everything that it must not share with its parent.
 
-Servers that fork after they loaded the application (Gunicorn with `--preload`, Celery,
-`multiprocessing`) copy its connections, and the names under which it owns rows, but none of its
-threads. A socket that two processes read is of use to neither.
+Some servers fork after they have loaded the application: Gunicorn with `--preload`, Celery,
+`multiprocessing`. The child gets copies of the connections, and of the names that own rows, but no
+threads. A socket that two processes read works for neither.
 """
 
 import os
@@ -14,18 +14,18 @@ from weakref import WeakMethod
 _lock = threading.Lock()
 _methods: list[WeakMethod[Callable[[], None]]] = []
 _parents: list[Any] = []
-"""Kept for ever and never touched: to close them would disturb the parent, who uses them too."""
+"""Kept for ever and never closed: closing them would disturb the parent, which uses them too."""
 
 
 def call_in_child(method: Callable[[], None]) -> None:
-    """Call a bound method in every child that is forked from now on, while its object lives."""
+    """Call a bound method in every child forked from now on, as long as its object exists."""
     with _lock:
         _methods[:] = [each for each in _methods if each() is not None]
         _methods.append(WeakMethod(method))
 
 
 def leave_to_parent(*things: Any) -> None:
-    """Keep what belongs to the parent from being closed, also when nobody else knows it."""
+    """Keep the parent's objects from being closed in the child when no other reference is left."""
     _parents.extend(things)
 
 
@@ -36,7 +36,7 @@ def _in_child() -> None:
             method()
 
 
-# No fork between the two steps of `call_in_child`, and no lock that nobody in the child releases.
+# The lock keeps a fork from interrupting `call_in_child`, and is free in the child afterwards.
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )

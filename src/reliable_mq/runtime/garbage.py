@@ -1,9 +1,9 @@
-"""Keeps collections of cyclic garbage short in a process that holds many objects for long.
+"""Short garbage collections for a process that keeps many objects for a long time.
 
-A full collection looks at every object there is: with the tables of 10,000 topics it stops the
-event loop for a tenth of a second, to find nothing. What has survived a full collection is a table
-or a cache, so it is not looked at again; full collections come more often instead, and each looks
-only at what was made since the last one.
+A full collection examines every object. With the tables of 10,000 topics, it stops the event loop
+for a tenth of a second and finds nothing. Objects that survive a full collection are mostly tables
+and caches, so later collections skip them. Full collections run more often instead, and each one
+examines only new objects.
 """
 
 import gc
@@ -15,9 +15,9 @@ _OLD_MAX = 1
 
 
 def keep_collections_short() -> None:
-    """Let this process's collector look at each object in one full collection at most.
+    """Make the garbage collector examine each object in one full collection at most.
 
-    For programs of our own; a process that is an application's sets its collector as it likes.
+    It is for this project's programs. An application configures the collector of its own process.
     """
     gc.collect()
     gc.freeze()

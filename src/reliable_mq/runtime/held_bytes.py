@@ -1,6 +1,6 @@
-"""How many bytes connections make a process keep, and which of them have to go when it is too much.
+"""Counts the bytes that connections keep in memory, and chooses which to close above the limit.
 
-Pure: sizes in, connections out.
+Pure: it receives sizes and returns connections.
 """
 
 from collections import deque
@@ -12,9 +12,9 @@ _SHARE_AFTERWARDS = 0.9
 
 
 class UnreadAnswers:
-    """What answers to one peer keep in memory until the peer has read them.
+    """The memory used by unread answers to one peer.
 
-    Answers that are written together stay in memory until their last byte has left, also when the
+    Answers that are written together stay in memory until their last byte is sent, even after the
     system has taken most of them.
     """
 
@@ -23,12 +23,12 @@ class UnreadAnswers:
         self._total = 0
 
     def wrote(self, size: int) -> None:
-        """Note how many bytes were written together."""
+        """Note the number of bytes written together."""
         self._sizes.append(size)
         self._total += size
 
     def held(self, unsent: int) -> int:
-        """Return how many bytes are in memory while the system has not taken `unsent` of them."""
+        """Return the bytes in memory when the system has still to take `unsent` bytes."""
         sizes = self._sizes
         while sizes and self._total - sizes[0] >= unsent:
             self._total -= sizes.popleft()
@@ -36,11 +36,11 @@ class UnreadAnswers:
 
 
 class HeldBytes:
-    """Bytes by connection; who holds some longest stands first among those that hold as many.
+    """Bytes in memory by connection, the longest holder first.
 
     Args:
-        size_max: of all connections together, in bytes.
-        size_now: returns what a connection holds now: sizes may have shrunk since they were noted.
+        size_max: limit for all connections together, in bytes.
+        size_now: returns the current size of a connection: noted sizes may be outdated.
     """
 
     def __init__(self, size_max: int, size_now: Callable[[int], int]) -> None:
@@ -50,10 +50,11 @@ class HeldBytes:
         self._total = 0
 
     def note(self, connection: int, size: int) -> list[int]:
-        """Note what a connection holds; return those that must be closed when all hold too much.
+        """Note the size of a connection. Above the limit, return the connections to close.
 
-        Those are the ones that hold the most: somebody slow holds little. A tenth is free
-        afterwards, because all are counted anew, which takes milliseconds for very many.
+        These are the connections that hold the most: a peer that is just slow holds little. Closing
+        frees a tenth of the limit, because each overflow counts all connections again, which takes
+        milliseconds for very many.
         """
         self._set(connection, size)
         if self._total <= self._size_max:

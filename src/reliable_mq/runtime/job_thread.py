@@ -1,7 +1,7 @@
-"""A thread that does a store's jobs, one after another.
+"""A thread that runs a store's jobs one after another.
 
-Receives jobs; hands back nothing, a job tells its result itself; refuses to go on behind a job that
-raised.
+It receives jobs and returns nothing: a job reports its own result. After a job that raised, no
+further job runs.
 """
 
 import threading
@@ -14,10 +14,10 @@ _Job = Callable[[], object]
 
 
 class JobThread:
-    """A thread that does jobs.
+    """A thread that runs jobs in order.
 
     Args:
-        on_broken: takes what a job raised, in the thread; no job is done after it.
+        on_broken: called in the thread with the exception of a job. No job runs after it.
     """
 
     def __init__(self, on_broken: OnBroken) -> None:
@@ -27,11 +27,11 @@ class JobThread:
         self._thread.start()
 
     def put(self, job: _Job) -> None:
-        """Do a job when those before it are done."""
+        """Queue a job behind the earlier ones."""
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Return when all that was put is done; the thread ends."""
+        """Run all queued jobs, end the thread, and return."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -39,5 +39,5 @@ class JobThread:
         try:
             while (job := self._jobs.get()) is not None:
                 job()
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)

@@ -1,9 +1,9 @@
-"""Syncs of files by the kernel's own threads, told through the event loop (Linux AIO).
+"""Syncs of files by the kernel's own threads (Linux AIO), reported through the event loop.
 
-Receives descriptors; hands back when their data is on the medium. It serves media that are too slow
-to be waited for on the loop (`prompt_sync`), and ASYNC_FLUSH. A thread of ours would do the same,
-but each of its syncs makes two threads wait for Python's global lock: at 10,000 messages a second
-that costs as much as parsing and storing them.
+It receives descriptors, and reports when their data is durable. It serves disks that are too slow
+for a sync on the loop (`prompt_sync`), and ASYNC_FLUSH. A Python thread could do the same. But each
+of its syncs makes two threads wait for Python's global lock. At 10,000 messages a second, that
+costs as much as parsing and storing the messages.
 Source: Linux `io_submit(2)`, `include/uapi/linux/aio_abi.h`; IOCB_CMD_FDSYNC since Linux 4.18.
 """
 
@@ -25,14 +25,14 @@ _EVENT = struct.Struct("=QQqq")  # data, iocb, result, result2
 _DEPTH = 16
 
 Done = Callable[[int], None]
-"""Gets 0, or the error number of the first sync that failed."""
+"""Gets 0, or the error number of the first failed sync."""
 
 
 class KernelSync:
-    """Syncs files without a thread. One sync of some files at a time.
+    """Syncs files without a thread. Only one `start` at a time may be in progress.
 
     Raises:
-        OSError: where the kernel, or what confines this process, offers no such thing.
+        OSError: when the kernel, or the sandbox of this process, does not support it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -57,10 +57,10 @@ class KernelSync:
         loop.add_reader(self._eventfd, self._completed)
 
     def start(self, descriptors: Sequence[int], done: Done) -> None:
-        """Sync the files, 16 at most; `done` is called on the loop when the last one is.
+        """Sync at most 16 files. `done` is called on the loop after the last sync.
 
         Raises:
-            OSError: when the kernel takes none of them. When it takes some, `done` is told.
+            OSError: when the kernel accepts no file. If it accepts only some, `done` gets an error.
         """
         for number, descriptor in enumerate(descriptors):
             _IOCB.pack_into(
@@ -77,7 +77,7 @@ class KernelSync:
     def _completed(self) -> None:
         os.eventfd_read(self._eventfd)
         count = self._syscall(self._getevents, self._context, 0, _DEPTH, self._events, None)
-        if count < 0:  # what became of the syncs cannot be known; an error here, a loop would drop
+        if count < 0:  # the outcome is unknown; an exception here would be dropped by the loop
             self._error, count = ctypes.get_errno(), 0
             self._pending = 0
         for number in range(count):
@@ -89,7 +89,7 @@ class KernelSync:
             done(self._error)
 
     def close(self) -> None:
-        """Let go of the kernel's part; what is on its way is waited for."""
+        """Release the kernel's resources. Wait for syncs in progress."""
         self._loop.remove_reader(self._eventfd)
         self._syscall(self._destroy, self._context)
         os.close(self._eventfd)

@@ -1,8 +1,8 @@
-"""The clock by which locks and leases age: it goes on while the machine sleeps.
+"""Clocks for locks and leases: they advance while the machine is suspended.
 
-Whoever granted a lock counts on while this machine is suspended, and may have given it to somebody
-else when it wakes up. CLOCK_MONOTONIC, the clock of event loops, stands still meanwhile: by it the
-lock would be as good as before.
+The server that granted a lock keeps counting while this machine sleeps. When the machine wakes up,
+another client may own the lock. CLOCK_MONOTONIC, the clock of event loops, does not advance during
+a suspension, so a lock measured by it would seem valid.
 """
 
 import os
@@ -16,7 +16,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """Return what names the machine's current run; "" where the system does not tell."""
+    """Return the id of the machine's current boot; "" where the system has none."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
@@ -24,17 +24,17 @@ def boot_id() -> str:
 
 
 def ticks_clock() -> Callable[[], float]:
-    """Return a clock that nobody sets, in seconds since some moment; see `watched_time`.
+    """Return a clock that cannot be set, in seconds since an arbitrary moment; see `watched_time`.
 
-    It counts a suspension where the kernel has such a clock. Elsewhere the time of one is not
-    counted, so that what is watched by it becomes old later, and never earlier.
+    It includes suspensions where the kernel has such a clock. Elsewhere suspensions are missing,
+    so a watched time may expire late, but never early.
     """
     return _boot_time() or time.monotonic
 
 
 @cache
 def ticks_run() -> str:
-    """Return what names the run that `ticks_clock` counts: of the machine, or of this process."""
+    """Return the id of what `ticks_clock` counts: the machine's boot, or this process."""
     return (boot_id() if _boot_time() is not None else "") or os.urandom(8).hex()
 
 
@@ -44,21 +44,22 @@ def _boot_time() -> Callable[[], float] | None:
 
 
 def lease_clock() -> Callable[[], float]:
-    """Return a clock that never goes back and counts a suspension, in seconds since some moment."""
+    """Return a monotonic clock that includes suspensions, in seconds since an arbitrary moment."""
     return _boot_time() or LongerAdvance(time.monotonic, time.time)
 
 
 class LongerAdvance:
-    """Advances as the one of two clocks that has advanced more since the last look.
+    """A clock that advances with the faster of two clocks since the last call.
 
-    Where no clock counts a suspension the wall clock does, if nobody sets it back meanwhile. One
-    that is set forward ages leases too early: they are asked for again, and nothing runs twice.
+    It is for systems where only the wall clock includes suspensions. If the wall clock is set back
+    during a suspension, that time is lost. If it is set forward, leases expire early: the owner
+    asks for them again, and nothing runs twice.
 
-    Invariant: it never goes back, and no slower than `steady`.
+    Invariant: it never goes back, and is never slower than `steady`.
 
     Args:
-        steady: seconds of a clock that never goes back.
-        wall: seconds of a clock that goes on during a suspension, and may be set.
+        steady: a monotonic clock, in seconds.
+        wall: a clock that advances during a suspension and can be set, in seconds.
     """
 
     def __init__(self, steady: Callable[[], float], wall: Callable[[], float]) -> None:
@@ -68,7 +69,7 @@ class LongerAdvance:
         self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        """Return the time; any thread may ask."""
+        """Return the time in seconds. Safe to call from any thread."""
         with self._lock:
             steady, wall = self._clocks[0](), self._clocks[1]()
             self._now += max(steady - self._last[0], wall - self._last[1], 0.0)

@@ -1,7 +1,7 @@
-"""A connection to one broker or name server, shared by everything that talks to it.
+"""A connection to one broker or name server, shared by all tasks of the client.
 
-Requests of both sides cross on it. A reply finds its waiter by `opaque`, the sender's counter; see
-`waiters`.
+Both sides may send requests on it at any time. A reply is matched to its request by `opaque`, the
+sender's request number; see `waiters`.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from reliable_mq.wire.frame import FrameReader
 log = limited_log(__name__)
 
 _OPAQUE_MASK = 0x7FFFFFFF
-_UNSENT_MAX = 32 * 1024  # the peer begins with the first requests while the next ones are made
+_UNSENT_MAX = 32 * 1024  # the peer can handle the first requests while the next ones are encoded
 
 OnRequest = Callable[[str, Command], Command | None]
-"""Gets the peer's address and its request, returns the reply when one is wanted."""
+"""Gets the peer's address and its request; returns the reply, or None for no reply."""
 
 
 Sign = Callable[[Command], None]
 
 Render = Callable[[int], bytes]
-"""Returns the whole frame of a request, given its opaque."""
+"""Returns the whole frame of a request with the given opaque."""
 
 
 class Link(asyncio.Protocol):
@@ -42,9 +42,9 @@ class Link(asyncio.Protocol):
     Args:
         address: the peer, "host:port".
         on_request: called for each request of the peer.
-        on_lost: called once, when the connection has ended for whatever reason.
-        sign: changes each request before it leaves.
-        busy_wait: whether the loop looks for a reply before it sleeps; by default never.
+        on_lost: called once, when the connection has ended for any reason.
+        sign: signs each request before it is sent.
+        busy_wait: whether the loop polls for a reply before it sleeps; by default never.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Link(asyncio.Protocol):
         self._writable.set()
         self._unsent: list[bytes] = []
         self._unsent_size = 0
-        self._posted = 0  # the opaque of a request that wanted no reply, while it may be under way
+        self._posted = 0  # the opaque of the last one-way request, until a later reply arrives
         self._why_lost = "the connection is not open"
 
     @property
@@ -81,8 +81,8 @@ class Link(asyncio.Protocol):
         """Send a request and return its reply.
 
         Raises:
-            RequestTimeout: when no reply comes within `timeout` seconds; the time counts in which
-                the peer reads nothing.
+            RequestTimeout: when no reply arrives within `timeout` seconds. Time in which the peer
+                reads nothing counts.
             ConnectionLost: when the connection ends first.
         """
         if not self._writable.is_set():
@@ -102,20 +102,20 @@ class Link(asyncio.Protocol):
 
     @property
     def is_clear(self) -> bool:
-        """Whether a request can leave at once, and as it is: the peer reads, and nobody signs."""
+        """Whether a request can be sent at once: it needs no signature, and the peer reads."""
         return self._transport is not None and self._sign is None and self._writable.is_set()
 
     @property
     def is_settled(self) -> bool:
-        """Whether the peer has handled the requests that want no reply, as far as can be known.
+        """Whether the peer has handled all one-way requests, as far as this side can know.
 
-        It has when it has answered something that was sent later.
+        The proof is a reply to a later request.
         """
         return not self._posted
 
     @property
     def peer_name(self) -> tuple[str, int] | tuple[str, int, int, int] | None:
-        """Where the connection leads to, as sockets name it; None when it has ended."""
+        """The peer's socket address; None after the connection has ended."""
         if self._transport is None:
             return None
         name: tuple[str, int] | tuple[str, int, int, int] = self._transport.get_extra_info(
@@ -124,11 +124,11 @@ class Link(asyncio.Protocol):
         return name
 
     def ask(self, render: Render, code: int, timeout: float) -> asyncio.Future[Command]:
-        """Send a request that is rendered already; the link is clear.
+        """Send a rendered request. The link must be clear.
 
         Returns:
-            The future of its reply; it raises what `call` does. Who cancels it is answered to no
-            more.
+            A future of the reply. It fails with the errors of `call`. If you cancel the future, a
+            later reply is dropped.
 
         Raises:
             ConnectionLost: when the connection has ended.
@@ -143,14 +143,14 @@ class Link(asyncio.Protocol):
         return future
 
     def _look(self, future: asyncio.Future[Command]) -> None:
-        """Keep the loop from sleeping until a reply has come, as long as that is worth it."""
+        """Poll for the reply instead of letting the loop sleep, while that pays off."""
         if future.done():
             self._busy_wait.came()
         elif self._busy_wait.goes_on():
             self._loop.call_soon(self._look, future)
 
     async def post(self, command: Command, timeout: float) -> None:
-        """Send a request that wants no reply.
+        """Send a one-way request.
 
         Raises:
             RequestTimeout: when the peer reads nothing for `timeout` seconds; nothing was sent.
@@ -166,19 +166,19 @@ class Link(asyncio.Protocol):
         self._write(encode_command(command))
 
     def answer(self, command: Command) -> None:
-        """Send a reply to what the peer asked; when the connection has ended, nobody waits for it.
+        """Send a reply to a request of the peer. Do nothing when the connection has ended.
 
-        The few replies of a client wait for no peer that reads too slowly. One that fits no frame
-        is our own fault, which the peer is told.
+        Replies of a client are few and do not wait for a slow peer. A reply that is too long for a
+        frame is this side's fault: the peer gets an error reply instead.
         """
         if self._transport is not None:
             self._write(encode_answer(command))
 
     async def _room(self, command: Command, timeout: float) -> float:
-        """Wait until the peer reads again, and return what is left of `timeout`.
+        """Wait until the peer reads again, and return the rest of `timeout`.
 
         Raises:
-            RequestTimeout: when nothing is.
+            RequestTimeout: when the peer reads nothing in that time.
         """
         deadline = self._loop.time() + timeout
         try:
@@ -192,22 +192,22 @@ class Link(asyncio.Protocol):
         return deadline - self._loop.time()
 
     def close(self) -> None:
-        """End the connection once what was written has left; calls that wait are ended at once."""
+        """End the connection after all written data has left. Waiting calls fail at once."""
         self._lose("this client closed it")
 
     def abort(self) -> None:
-        """End the connection now: what was written to a peer that does not read never leaves."""
+        """End the connection now. Written data that the peer has not read is lost."""
         transport = self._transport
         self._lose("this client closed it")
         if transport is not None:
             transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the open connection."""
+        """Keep the transport of the open connection."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses
 
     def data_received(self, data: bytes) -> None:
-        """Hand replies to their waiters and requests to the client."""
+        """Give replies to their waiters, and requests to the client."""
         try:
             for frame in self._reader.feed(data):
                 command = decode_reply(frame)
@@ -216,23 +216,23 @@ class Link(asyncio.Protocol):
                 else:
                     self._asked(command)
         except FrameError as error:
-            log.warning("%s sent what is no command, the connection is closed: %s", self, error)
-            self._lose(f"{self.address} sent what is no command")
+            log.warning("%s sent an invalid command, the connection is closed: %s", self, error)
+            self._lose(f"{self.address} sent an invalid command")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End every call that waits."""
+        """Fail every waiting call."""
         self._lose(f"{self.address} closed the connection" + (f": {exc}" if exc else ""))
 
     def pause_writing(self) -> None:
-        """Let further requests wait: the peer reads too slowly."""
+        """Make further requests wait: the peer reads too slowly."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let requests go on."""
+        """Let requests be sent again."""
         self._writable.set()
 
     def invariants(self) -> None:
-        """Hold C1: nobody waits on a connection that is gone."""
+        """Check C1: no call waits on a lost connection."""
         self._waiters.invariants()
         if not self.is_open and self._waiters.waiting:
             raise InvariantBroken(f"C1: a call waits on the lost connection to {self.address}")
@@ -264,10 +264,10 @@ class Link(asyncio.Protocol):
             raise ConnectionLost(self._why_lost)
 
     def _write(self, frame: bytes) -> None:
-        """Let a frame leave: with the others of this turn of the loop, where several calls wait.
+        """Send a frame. When several calls wait, all frames of a loop turn are sent together.
 
-        A system call for each would cost half as much as all the rest of a request. Who is alone
-        is not kept waiting.
+        One system call per frame would cost half as much as the rest of a request. A single call is
+        sent at once.
         """
         if not self._unsent:
             if self._transport is not None and self._waiters.count <= 1:

@@ -1,6 +1,6 @@
-"""The connections of one client or broker to its peers, one for each address.
+"""The connections of one client or broker to its peers, one per address.
 
-Opened when they are needed, and again after they were lost.
+A connection is opened on first use, and opened again after it was lost.
 """
 
 import asyncio
@@ -17,31 +17,31 @@ from reliable_mq.runtime.link import Link, OnRequest, Sign
 from reliable_mq.wire.command import Command
 
 Greet = Callable[[str, Link], Awaitable[None]]
-"""Introduces this client on a link that has just opened, before anybody else uses it."""
+"""Introduces this client on a new link, before any other request uses it."""
 
 
 class Links:
-    """One link for each address, opened when it is needed and again after it was lost.
+    """One link per address, opened on first use and opened again after it was lost.
 
-    An address that cannot be reached is left alone for a while that doubles with each failure;
-    meanwhile calls to it fail at once, so that the flows can turn to another.
+    After a failed connection, calls to the address fail at once for a backoff, so that callers can
+    try another address. The backoff doubles with each failure.
 
     Args:
         connect_timeout: seconds to wait for a connection, and for the greeting.
         on_request: called for each request of a peer.
         greet: called with each new link.
-        on_lost: called with the address of each link that was lost.
-        sign: changes each request before it leaves.
-        tls: encrypts connections; None: they are plain.
-        tls_hostname: the name that certificates must bear; "" for the host of each address.
-        busy_wait_seconds: how long who asks alone, again and again, looks for a reply before it
-            sleeps; 0: not at all.
+        on_lost: called with the address of each lost link.
+        sign: signs each request before it is sent.
+        tls: encrypts connections; None: plain.
+        tls_hostname: the name in the peers' certificates; "" for the host of each address.
+        busy_wait_seconds: how long a single caller that asks repeatedly polls for a reply before
+            it sleeps; 0: not at all.
     """
 
     BACKOFF_SECONDS = 0.05
     BACKOFF_SECONDS_MAX = 1.0
     FAILURES_KEPT_SECONDS = 60.0
-    """An address that nobody wanted for so long begins anew with the shortest pause."""
+    """An address unused for this long starts again with the shortest backoff."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Links:
 
         Raises:
             RequestTimeout: when no reply comes within `timeout` seconds.
-            ConnectionLost: when the address cannot be reached within these seconds, or the
+            ConnectionLost: when the address cannot be reached within `timeout` seconds, or the
                 connection ends first.
         """
         link = self._links.get(address)
@@ -83,7 +83,7 @@ class Links:
         return await link.call(command, timeout)
 
     async def post(self, address: str, command: Command, timeout: float) -> None:
-        """Send a request that wants no reply.
+        """Send a one-way request.
 
         Raises:
             RequestTimeout: when the peer reads nothing for `timeout` seconds.
@@ -101,33 +101,33 @@ class Links:
 
     @property
     def has_direct(self) -> bool:
-        """Whether a thread may find a direct link here. For any thread."""
+        """Whether there is a direct link. Safe to call from any thread."""
         return self._direct.are_any
 
     def direct(self, address: str) -> DirectLink | None:
-        """Return the direct link to `address`, taken, if it is free. For any thread.
+        """Take the direct link to `address` if it is free, and return it. Safe from any thread.
 
-        None also while the loop's own link is not clear, or might be overtaken.
+        Returns None also while the loop's link is not clear, or has one-way requests in flight.
         """
         link = self.clear(address)
         return self._direct.take(link) if link is not None else None
 
     def alone(self, link: Link) -> None:
-        """Note that a thread sends alone on a link; some times later it gets a direct one."""
+        """Note that one thread sends alone on a link. After some sends, it gets a direct link."""
         if self._tls is None:
             self._direct.alone(link)
 
     def answer(self, address: str, command: Command) -> None:
-        """Send a reply to what the peer at `address` asked, if it is still connected."""
+        """Send a reply to a request of the peer at `address`, if it is still connected."""
         link = self._links.get(address)
         if link is not None:
             link.answer(command)
 
     def drop(self, address: str) -> None:
-        """End the link to `address`, which does not answer: the next call opens a new one.
+        """End the link to `address`, which does not answer. The next call opens a new link.
 
-        A peer that vanished without a goodbye would otherwise be waited for until the operating
-        system gives up, which takes it a quarter of an hour.
+        Otherwise calls to a vanished peer would wait until the operating system gives up, after
+        about 15 minutes.
         """
         link = self._links.get(address)
         if link is not None:
@@ -149,7 +149,7 @@ class Links:
         await asyncio.sleep(0)  # one turn of the loop, so that the transports can close
 
     async def _opened_within(self, address: str, timeout: float) -> tuple[Link, float]:
-        """Return an open link, and what is left of `timeout`."""
+        """Return an open link, and the rest of `timeout`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
@@ -223,12 +223,12 @@ class Links:
     def _opening_ended(self, address: str, task: asyncio.Task[Link]) -> None:
         self._opening.pop(address, None)
         if not task.cancelled():
-            task.exception()  # looked at, so that a failure nobody waited for is not reported
+            task.exception()  # marks the error as retrieved, so that asyncio does not report it
 
     def _failed(self, address: str, why: str) -> ConnectionLost:
         count = self._failures.get(address, (0, 0.0, ""))[0] + 1
         pause = min(self.BACKOFF_SECONDS * 2 ** (count - 1), self.BACKOFF_SECONDS_MAX)
-        # Clients that lost one broker together do not all come back at once.
+        # Random part: clients that lost a broker together must not reconnect at the same moment.
         pause *= random.uniform(0.5, 1.0)  # noqa: S311 - it hides nothing
         text = f"{address} cannot be reached: {why}"
         now = asyncio.get_running_loop().time()

@@ -1,9 +1,9 @@
 """A listening socket and its connections, for brokers and name servers.
 
-A peer that does not read its answers is not read from either, until it does. Bytes that are no
-frame close their connection with one line in the log; nobody else notices. What all peers together
-make this process keep is limited: frames that have not come in whole, requests that wait, answers
-that are not read.
+Backpressure: while a peer does not read its answers, the listener does not read its requests.
+Bytes that are not a frame close only their connection, with one line in the log.
+The memory used for all peers together is limited: incomplete frames, waiting requests, and unread
+answers.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from reliable_mq.runtime.server_connection import ConnectionOwner, ServerConnect
 log = limited_log(__name__)
 
 IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this long
-# What all connections together make this process keep; who holds the most is closed beyond that.
-RECEIVED_SIZE_MAX = 256 * 1024 * 1024  # frames that have not come in whole, requests that wait
-UNSENT_SIZE_MAX = 256 * 1024 * 1024  # answers that are not read
-# A turn of the loop handles only so many requests whose answers may be large. It begins none when
-# the first of them was begun so long ago: a table may take as much work as many pulls.
+# Limits for all connections together. Above a limit, the connections that hold the most are closed.
+RECEIVED_SIZE_MAX = 256 * 1024 * 1024  # incomplete frames and waiting requests
+UNSENT_SIZE_MAX = 256 * 1024 * 1024  # unread answers
+# Limits of a loop turn for requests with large answers: their number, and the seconds after which
+# none is begun. Seconds count too, because one table may take as much work as many pulls.
 _LARGE_IN_TURN = 32
 _LARGE_SECONDS = 0.02
-# So long a turn of the loop goes on with connections that have more to do, and with one of them:
-# alone, and while others wait.
+# Seconds that a loop turn spends on connections with waiting requests, and on one of these: while
+# it is alone, and while others wait.
 _TURN_SECONDS = 0.02
 _SLICE_SECONDS = 0.02
 _SHARED_SLICE_SECONDS = 0.002
@@ -43,13 +43,13 @@ def now_ms() -> int:
 
 
 class Listener:
-    """Accepts connections; `send` answers on them by id.
+    """Accepts connections. `send` answers on a connection by its id.
 
-    Invariant L7: while a connection waits to go on, a turn is due.
+    Invariant L7: while a connection waits for its next slice, a turn is scheduled.
 
     Args:
-        owner: gets the commands.
-        idle_seconds: a connection that is silent this long, both ways, is closed.
+        owner: receives the commands.
+        idle_seconds: a connection that is silent in both directions for this long is closed.
     """
 
     def __init__(self, owner: ConnectionOwner, idle_seconds: float = IDLE_SECONDS) -> None:
@@ -62,18 +62,18 @@ class Listener:
         self._received = HeldBytes(RECEIVED_SIZE_MAX, self._received_by)
         self._unsent = HeldBytes(UNSENT_SIZE_MAX, self._unsent_to)
         self._large_left = _LARGE_IN_TURN
-        self._large_end = 0.0  # when no other is begun in this turn
-        self._waiting: OrderedDict[ServerConnection, None] = OrderedDict()  # have more to do
+        self._large_end = 0.0  # after this time, the turn begins no other large request
+        self._waiting: OrderedDict[ServerConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
         self.port = 0
 
     async def bind(self, host: str, port: int) -> None:
-        """Take the address; nobody is served before `serve`.
+        """Bind the address. Connections are accepted only after `serve`.
 
-        With port 0 the system chooses one; `port` tells which.
+        With port 0 the system chooses a port; the attribute `port` has it.
 
         Raises:
-            AddressRefused: when the address cannot be listened on.
+            AddressRefused: when the address cannot be bound.
         """
         _allow_many_connections()
         loop = asyncio.get_running_loop()
@@ -94,13 +94,13 @@ class Listener:
         self.port = sockets[0].getsockname()[1]
 
     async def serve(self) -> None:
-        """Accept connections; the owner is ready for commands.
+        """Begin to accept connections. The owner must be ready for commands.
 
         Raises:
-            AddressRefused: when another process took the address meanwhile.
+            AddressRefused: when another process has taken the address meanwhile.
         """
         if not self._servers:
-            raise InvariantBroken("a listener serves what it has bound")
+            raise InvariantBroken("serve() was called before bind()")
         try:
             for server in self._servers:
                 await server.start_serving()
@@ -111,7 +111,7 @@ class Listener:
         self._check_idle()
 
     def send(self, connection_id: int, frames: list[bytes]) -> None:
-        """Write frames to a connection; one that is gone gets nothing."""
+        """Write frames to a connection. Do nothing when it is closed."""
         connection = self._open.get(connection_id)
         if connection is not None:
             connection.send(frames)
@@ -132,12 +132,12 @@ class Listener:
         return connection.unsent_size if connection else 0
 
     def note_received(self, connection_id: int, size: int) -> None:
-        """Note how much of a peer waits for the rest of its frame, or to be handled."""
+        """Note how many bytes of a peer's incomplete frames and waiting requests are in memory."""
         for gone in self._received.note(connection_id, size):
             self._cut_off(gone, "closed, frames that have not come in whole take too much memory")
 
     def note_unsent(self, connection_id: int, size: int) -> None:
-        """Note how much a peer has not read."""
+        """Note how many bytes of a peer's unread answers are in memory."""
         for gone in self._unsent.note(connection_id, size):
             self._cut_off(gone, "closed, it does not read its answers")
 
@@ -147,7 +147,7 @@ class Listener:
             connection.cut_off(why)
 
     def take_large(self) -> bool:
-        """Whether one more request with a large answer may be handled in this turn of the loop."""
+        """Whether this loop turn may begin one more request with a large answer. Counts it."""
         if self._large_left == _LARGE_IN_TURN:
             asyncio.get_running_loop().call_soon(self._refill)
             self._large_end = time.monotonic() + _LARGE_SECONDS
@@ -161,13 +161,13 @@ class Listener:
 
     @property
     def slice_seconds(self) -> float:
-        """For how long one connection may go on at once."""
+        """Seconds that one connection may use in one go."""
         return _SHARED_SLICE_SECONDS if self._waiting else _SLICE_SECONDS
 
     def go_on_later(self, connection: ServerConnection) -> None:
-        """Call the connection's `go_on` in a later turn of the loop, behind those that wait.
+        """Call the connection's `go_on` in a later loop turn, after the connections that wait.
 
-        Else a peer that always has more to do would use up every turn before others have theirs.
+        So a peer that always sends more cannot use up every turn.
         """
         self._waiting[connection] = None
         self._schedule_turn()
@@ -193,22 +193,22 @@ class Listener:
             self._schedule_turn()
 
     def invariants(self) -> None:
-        """Check that while a connection waits, a turn is due.
+        """Check L7.
 
         Raises:
-            InvariantBroken: when none is.
+            InvariantBroken: when a connection waits and no turn is scheduled.
         """
         if self._waiting and not self._is_turn_due:
             raise InvariantBroken(f"{len(self._waiting)} connections wait, and no turn is due")
 
     def opened(self, connection: ServerConnection) -> int:
-        """Note a new connection and return its id."""
+        """Record a new connection and return its id."""
         connection_id = next(self._ids)
         self._open[connection_id] = connection
         return connection_id
 
     def closed(self, connection: PeerConnection) -> None:
-        """Note that a connection is gone."""
+        """Forget a closed connection."""
         gone = self._open.pop(connection.id, None)
         if gone is not None:
             self._waiting.pop(gone, None)
@@ -217,20 +217,20 @@ class Listener:
             self._owner.disconnected(connection)
 
     def close_connection(self, connection_id: int) -> None:
-        """Close one connection, when it is still open."""
+        """Close a connection, if it is still open."""
         connection = self._open.get(connection_id)
         if connection is not None:
             connection.close()
 
     def stop_reading(self) -> None:
-        """Take no more commands; answers to those that came can still be sent."""
+        """Accept no more commands. Answers to earlier commands can still be sent."""
         for server in self._servers:
             server.close()
         for connection in self._open.values():
             connection.stop_reading()
 
     async def close(self) -> None:
-        """Stop listening and close the connections; what was written to them still leaves."""
+        """Stop listening and close the connections. Answers already written are still sent."""
         if self._idle_check:
             self._idle_check.cancel()
         for server in self._servers:
@@ -243,12 +243,12 @@ class Listener:
 
 def _reason(error: OSError) -> str:
     text = error.strerror or str(error)
-    text = text.rpartition(": ")[2] or text  # asyncio wraps the system's words in its own
-    return text[:1].lower() + text[1:]  # and writes them small, as here, in a sentence
+    text = text.rpartition(": ")[2] or text  # asyncio puts its own words before the system's
+    return text[:1].lower() + text[1:]  # lower case, as it is used within a sentence
 
 
 def _allow_many_connections() -> None:
-    """Let this process open as many files as the system allows it; many shells begin with 1024."""
+    """Raise this process's limit of open files to the hard limit; shells often start with 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

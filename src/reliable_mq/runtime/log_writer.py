@@ -1,11 +1,11 @@
-"""Writes what a broker's turns want written, and has it synced.
+"""The log writer: writes the batches of a broker's turns, and has them synced.
 
-Receives turns; hands back how far the log was written, and made durable. The loop itself hands a
-batch to the system, which keeps it in memory. Who syncs is given: the loop as well, while the
-medium is quick (`prompt_sync`), the kernel where it offers that, else a thread. Whatever comes
-while a sync runs elsewhere shares the next: the slower the disk, the more messages share a sync.
-Configuration files and jobs go to a thread.
-Invariant L5: batches are written in the order in which they came.
+It receives turns. It reports how far the log is written, and how far it is durable.
+The event loop writes a batch to the page cache. The sync runs on the loop while the disk is fast
+(`prompt_sync`), in the kernel where it offers that (`kernel_sync`), or else in a thread.
+Batches that arrive during a sync share the next one: a slower disk has more messages per sync.
+A thread writes configuration files and does other jobs.
+Invariant L5: batches are written in the order of their arrival.
 """
 
 import asyncio
@@ -35,35 +35,36 @@ log = limited_log(__name__)
 
 _T = TypeVar("_T")
 _Job = Callable[[], object]
-_ROOM_SECONDS = 0.5  # between two tries to write on a disk that is full, or to open a file
-_LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # what may wait for room
+_ROOM_SECONDS = 0.5  # between two attempts to write to a full disk, or to open a file
+_LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # kinds of work that may wait
 _NOTHING = "nothing"
 
 
 class Syncs(Protocol):
-    """What syncs files: at once, or while the loop goes on."""
+    """Syncs files, either at once or in the background."""
 
     def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
-        """Begin to sync `files`; `done` is called on the loop, perhaps before this returns.
+        """Begin to sync `files`. `done` is called on the loop, perhaps before this returns.
 
-        False: it cannot be done here.
+        Returns:
+            False when these files cannot be synced here; then `done` is not called.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what it has taken from the system."""
+        """Release the resources of the system."""
         ...
 
 
 class Jobs(Protocol):
-    """What does jobs, one after another, while the loop goes on."""
+    """Runs jobs one after another in the background."""
 
     def put(self, job: _Job) -> None:
-        """Do a job when those before it are done."""
+        """Queue a job behind the earlier ones."""
         ...
 
     def close(self) -> None:
-        """Return when all that was put is done."""
+        """Return when all queued jobs are done."""
         ...
 
 
@@ -72,14 +73,14 @@ class LogWriter:
 
     Args:
         disk: the store's folder.
-        sync_interval: seconds between syncs of the log; 0 syncs every batch before it is reported.
-        on_stored: called on the loop with the log's end, and whether that is durable.
-        on_saved: called on the loop when all configuration files that were taken are written.
-        on_room: called on the loop with False when the disk is full, for the log or for a
-            configuration file, with True when all that waited for room is written.
-        syncs: syncs without a thread, None: the thread does it.
-        jobs: does what takes long, None: a thread of the writer's own.
-        on_broken: takes an error after which nothing can be promised any more; must not return.
+        sync_interval: seconds between syncs of the log; 0: each batch is synced before its report.
+        on_stored: called on the loop with the end of the log, and whether all of it is durable.
+        on_saved: called on the loop when all pending configuration files are written.
+        on_room: called on the loop. False: the disk is full for the log or a configuration file.
+            True: everything that waited for room is written.
+        syncs: syncs without a thread; None: the thread does it.
+        jobs: runs slow work; None: a thread of the writer's own.
+        on_broken: takes an error after which the broker can guarantee nothing; must not return.
     """
 
     def __init__(
@@ -102,10 +103,10 @@ class LogWriter:
         self._unsynced: dict[DiskFile, None] = {}
         self._on_room = on_room
         self._on_saved = on_saved
-        self._roomless: deque[LogBatch] = deque()  # in order; what comes later goes behind them
-        self._lacking: set[str] = set()  # what found no room
-        self._unsaved: dict[str, str] = {}  # configuration files that found no room
-        self._held: deque[Callable[[], bool]] = deque()  # in the thread; the first may wait
+        self._roomless: deque[LogBatch] = deque()  # in order; later batches queue behind them
+        self._lacking: set[str] = set()  # the kinds of work that wait for room
+        self._unsaved: dict[str, str] = {}  # configuration files that wait for room
+        self._held: deque[Callable[[], bool]] = deque()  # used in the thread only
         self._end = 0  # how far the log was written
         self._is_syncing = False
         self._sync_later: asyncio.TimerHandle | None = None
@@ -118,11 +119,11 @@ class LogWriter:
 
     @property
     def is_waiting_for_room(self) -> bool:
-        """Whether something that was taken is not written yet, for want of room."""
+        """Whether an accepted batch is not written yet because the disk is full."""
         return bool(self._roomless)
 
     def take(self, turn: Turn) -> None:
-        """Write what the turn wants written."""
+        """Write the batch and the configuration files of a turn."""
         if turn.files:
             self._jobs.put(lambda: self._write_files(turn.files))
         batch = turn.batch
@@ -134,10 +135,10 @@ class LogWriter:
             self._write(batch)
 
     def _write(self, batch: LogBatch) -> bool:
-        """Write a batch; when the disk has no room for it, keep it and return False."""
+        """Write a batch. When the disk is full, keep the batch and return False."""
         try:
             CommitLog.write(batch)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             if not is_out_of_room(error):
                 self._on_broken(error)
             self._note_lack(_LOG, error)
@@ -148,18 +149,18 @@ class LogWriter:
         return True
 
     def _write_again(self) -> None:
-        """Write what waits for room, at its own places in the log."""
+        """Write the batches that wait for room, at their own offsets in the log."""
         try:
             while self._roomless:
                 batch = self._roomless.popleft()
                 if not self._write(batch):
                     return
             self._note_room(_LOG)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
 
     def _note_lack(self, of: str, error: Exception | None) -> None:
-        """Note that something waits for room; without `error` the log of the process knows why."""
+        """Note that work of a kind waits for room. Without `error`, the cause is logged already."""
         had_room = not self._lacking
         if of not in self._lacking and error is not None:
             lack = lack_of(error)
@@ -172,7 +173,7 @@ class LogWriter:
         if of in self._lacking:
             self._lacking.discard(of)
             if not self._lacking:
-                log.warning("there is room again")
+                log.warning("the disk has room again")
                 self._on_room(True)
 
     def _written(self, batch: LogBatch) -> None:
@@ -223,16 +224,16 @@ class LogWriter:
 
     def _sync_if_idle(self) -> None:
         self._sync_later = None
-        if self._is_syncing:  # it takes longer than the interval; what came meanwhile is due next
+        if self._is_syncing:  # a sync longer than the interval; newer batches come next
             self._sync_later = self._loop.call_later(self._sync_interval, self._sync_if_idle)
         elif self._unsynced:
             try:
                 self.sync()
-            except Exception as error:  # noqa: BLE001 - told there
+            except Exception as error:  # noqa: BLE001 - on_broken handles it
                 self._on_broken(error)
 
     def sync(self) -> None:
-        """Begin to sync what was written up to now."""
+        """Begin to sync all batches written so far."""
         files, end = list(self._unsynced), self._end
         self._unsynced.clear()
         self._is_syncing = True
@@ -244,7 +245,7 @@ class LogWriter:
                 self._on_stored(end, True)
                 if self._unsynced and not self._sync_interval and not self._is_syncing:
                     self.sync()
-            except Exception as error:  # noqa: BLE001 - told there
+            except Exception as error:  # noqa: BLE001 - on_broken handles it
                 self._on_broken(error)
             if not self._is_syncing:
                 self._settled.set()
@@ -260,11 +261,11 @@ class LogWriter:
         self._do(_SYNC, job, lambda _nothing: synced())
 
     def _do(self, kind: str, job: Callable[[], _T], done: Callable[[_T], None]) -> None:
-        """Do a job in the thread, then call `done` on the loop.
+        """Run a job in the thread, then call `done` on the loop.
 
-        Without a descriptor for one of its files the whole job is done again later. It must bear
-        that. Jobs of `run` keep their order then. A sync that failed is no such case: nothing may
-        be promised after it.
+        If the process has no descriptor left for a file, the whole job is repeated later. So a job
+        must be repeatable. Jobs of `run` keep their order meanwhile. A failed sync is never
+        repeated: after it, the broker can guarantee nothing.
         """
 
         def attempt() -> bool:
@@ -296,7 +297,7 @@ class LogWriter:
 
     def _take_job(self, attempt: Callable[[], bool]) -> None:
         self._held.append(attempt)
-        if len(self._held) == 1:  # nobody waits before it
+        if len(self._held) == 1:  # no job waits before this one
             self._go_on()
 
     def _go_on(self) -> None:
@@ -306,7 +307,7 @@ class LogWriter:
     async def run(self, job: Callable[[], _T]) -> _T:
         """Run a job in the thread and return its result.
 
-        One that cannot open a file is done again until it can; the jobs behind it wait.
+        A job that cannot open a file is repeated until it can. Later jobs wait for it.
         """
         return await self._result_of(_JOB, job)
 
@@ -321,9 +322,9 @@ class LogWriter:
         return await done
 
     async def drain(self) -> None:
-        """Return when everything that was taken is durable and reported.
+        """Return when all accepted batches are durable and reported.
 
-        What waits until a file can be opened is left.
+        Work that waits for a descriptor is left undone.
         """
         while self._is_syncing or self._unsynced:
             if not self._is_syncing:
@@ -334,9 +335,9 @@ class LogWriter:
         await self._result_of(_NOTHING, lambda: None)
 
     def close(self) -> None:
-        """End the thread; `drain` first.
+        """End the thread. Call `drain` before.
 
-        What waits for room is never written: the store may have another owner by then.
+        Batches that wait for room are never written: by then the store may have another owner.
         """
         self._is_closed = True
         for later in (self._sync_later, self._write_later, self._files_later):
@@ -348,10 +349,13 @@ class LogWriter:
 
 
 class KernelSyncs:
-    """Syncs of real files by the kernel; see `kernel_sync`.
+    """Syncs files through the kernel; see `kernel_sync`.
 
     Args:
-        on_broken: takes the error of a sync that failed.
+        kernel: does the syncs.
+        descriptor_of: returns the open descriptor of a file, or None for a file that the kernel
+            cannot sync alone.
+        on_broken: takes the error of a failed sync.
     """
 
     def __init__(
@@ -367,12 +371,13 @@ class KernelSyncs:
     def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
         """Begin to sync `files`.
 
-        False: there are several, one is new and its name must be synced too, or the kernel will
-        not do it (one before Linux 4.18, or a file system without such a sync).
+        Returns:
+            False for several files; for a new file, whose name must be synced too; or if the kernel
+            refuses. It does before Linux 4.18, and on some file systems.
         """
         try:
             descriptor = self._descriptor_of(files[0]) if len(files) == 1 else None
-        except StoreError:  # it cannot be opened, which the thread tells
+        except StoreError:  # the file cannot be opened; the thread's attempt reports it
             return False
         if descriptor is None:
             return False
@@ -390,5 +395,5 @@ class KernelSyncs:
         return True
 
     def close(self) -> None:
-        """Let go of the kernel's part."""
+        """Release the kernel's resources."""
         self._kernel.close()

@@ -21,18 +21,18 @@ T = TypeVar("T")
 log = limited_log(__name__)
 
 END_SECONDS = 5.0
-"""At the end nobody waits longer for a task that was cancelled and goes on."""
+"""At the end, wait this long for cancelled tasks that do not stop."""
 
 
 async def on_loop(function: Callable[[], T]) -> T:
-    """Call a function that must not run beside the loop; for `LoopThread.run`."""
+    """Call a function that must run on the loop; for `LoopThread.run`."""
     return function()
 
 
 class LoopThread:
     """Runs coroutines on a uvloop loop in a background thread.
 
-    The thread is a daemon: it never keeps a program alive that forgot to close it.
+    The thread is a daemon: a program that forgets to close it can still end.
 
     Args:
         name: the thread's name, as debuggers show it.
@@ -43,33 +43,33 @@ class LoopThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._closed = False
         self._has_stopped = False
-        self._ending = threading.RLock()  # what was taken before the end is cancelled at the end
-        self._errands: set[ThreadFuture[Any]] = set()  # threads wait for them
+        self._ending = threading.RLock()  # errands accepted before the end are cancelled at the end
+        self._errands: set[ThreadFuture[Any]] = set()  # errands that a thread waits for
         self._process = os.getpid()
         self._thread.start()
         call_in_child(self._leave_to_parent)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the loop serves; False after `close`, or when something has ended its thread."""
+        """Whether the loop runs; False after `close`, or when an exception has ended its thread."""
         return not self._closed and self._thread.is_alive()
 
     @property
     def is_closed(self) -> bool:
-        """Whether the loop takes nothing more: it was closed, or something has ended it."""
+        """Whether the loop refuses new work: it is closed, or an exception has ended its thread."""
         return self._closed
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this process is a fork of the one that started the thread, which is not here."""
+        """Whether this process is a fork: the thread runs only in the parent."""
         return self._process != os.getpid()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop and return a future of its result.
 
         Raises:
-            ForkedClient: when another process has started the thread, of which this is a fork.
-            UsageError: when the loop is closed, when something has ended its thread, or when the
+            ForkedClient: when this process is a fork of the process that started the thread.
+            UsageError: when the loop is closed, when an exception has ended its thread, or when the
                 interpreter is ending.
         """
         try:
@@ -83,11 +83,11 @@ class LoopThread:
             raise
 
     def call_soon(self, function: Callable[..., object], *words: object) -> None:
-        """Call a function on the loop, behind what was submitted before; nobody hears of its end.
+        """Call a function on the loop, after all earlier calls. Its result is dropped.
 
         Raises:
-            ForkedClient: when another process has started the thread, of which this is a fork.
-            UsageError: when the loop is closed, when something has ended its thread, or when the
+            ForkedClient: when this process is a fork of the process that started the thread.
+            UsageError: when the loop is closed, when an exception has ended its thread, or when the
                 interpreter is ending.
         """
         self._refuse_foreign()
@@ -97,12 +97,12 @@ class LoopThread:
             self._loop.call_soon_threadsafe(function, *words)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and return its result; it is cancelled when the wait is.
+        """Run a coroutine on the loop and return its result. An interrupted wait cancels it.
 
         Raises:
-            ForkedClient: when another process has started the thread, of which this is a fork.
-            UsageError: when the loop is closed, when this is the loop's own thread, which would
-                wait for itself, or when the interpreter is ending.
+            ForkedClient: when this process is a fork of the process that started the thread.
+            UsageError: when the loop is closed, when called on the loop's own thread, or when the
+                interpreter is ending.
             ConnectionLost: when the loop is closed meanwhile.
         """
 
@@ -112,17 +112,17 @@ class LoopThread:
         try:
             return self.ask(begin)
         except UsageError:
-            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # it was refused
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # it was never started
                 coroutine.close()
             raise
 
     def check_caller(self) -> None:
-        """Check that the calling thread may wait for something here.
+        """Check that the calling thread may wait for the loop.
 
         Raises:
-            ForkedClient: when another process has started the thread, of which this is a fork.
-            UsageError: when the loop is closed, when this is the loop's own thread, which would
-                wait for itself, or when the interpreter is ending.
+            ForkedClient: when this process is a fork of the process that started the thread.
+            UsageError: when the loop is closed, when called on the loop's own thread, or when the
+                interpreter is ending.
         """
         if threading.get_ident() == self._thread.ident:
             raise UsageError("a synchronous call on the event loop's own thread waits for ever")
@@ -131,19 +131,19 @@ class LoopThread:
         self._refuse_dead()
 
     def ask(self, begin: Callable[[ThreadFuture[T]], None]) -> T:
-        """Have the loop call `begin` with an errand, and return what that comes to.
+        """Have the loop call `begin` with an errand; return the errand's result.
 
-        When the wait is interrupted, what the errand depends on is cancelled.
+        If the wait is interrupted, the future that the errand depends on is cancelled.
 
         Raises:
-            ForkedClient: when another process has started the thread, of which this is a fork.
-            UsageError: when the loop is closed, when this is the loop's own thread, which would
-                wait for itself, or when the interpreter is ending.
+            ForkedClient: when this process is a fork of the process that started the thread.
+            UsageError: when the loop is closed, when called on the loop's own thread, or when the
+                interpreter is ending.
             ConnectionLost: when the loop is closed meanwhile.
         """
         self.check_caller()
         errand: ThreadFuture[T] = ThreadFuture()
-        try:  # from here on: an interrupt can come between the call and the wait
+        try:  # an interrupt may arrive between the call and the wait
             with self._ending:
                 self._refuse_dead()
                 self._errands.add(errand)
@@ -160,16 +160,15 @@ class LoopThread:
             self._errands.discard(errand)
 
     def _give_up(self, errand: ThreadFuture[Any]) -> None:
-        """Cancel what nobody waits for any more."""
+        """Cancel an errand that no thread waits for any more."""
         with self._ending:
             if not (errand.is_over or self._closed):
                 self._loop.call_soon_threadsafe(errand.cancel)
 
     def close(self) -> None:
-        """Cancel what still runs, stop the loop and end the thread; again: wait for that.
+        """Cancel all tasks, stop the loop and end the thread. A second call waits for that end.
 
-        It does nothing where the thread is not, or does not run any more: in a fork, and when the
-        interpreter ends.
+        It does nothing when the thread does not run: in a fork, and when the interpreter ends.
         """
         if self.is_foreign or sys.is_finalizing():
             return
@@ -188,12 +187,12 @@ class LoopThread:
             )
 
     def _refuse_ending(self) -> None:
-        """Raise when the interpreter is ending.
+        """Raise UsageError when the interpreter is ending.
 
-        On the way here nothing may be imported. A generic type with an argument imports when it is
-        evaluated (CPython 3.13), so annotations of functions inside functions are quoted there.
+        Code on the way here must not import. Evaluating a generic type with an argument imports a
+        module (CPython 3.13), so annotations of nested functions are quoted.
         """
-        if sys.is_finalizing():  # daemons do not run any more: who waits for one waits for ever
+        if sys.is_finalizing():  # daemon threads do not run any more: a wait would last for ever
             raise UsageError(
                 "the interpreter is ending, and the client's thread with it: use and close a client"
                 " before, not in a __del__ that runs then"
@@ -204,11 +203,11 @@ class LoopThread:
             raise closed("client")
 
     def _leave_to_parent(self) -> None:
-        """Keep a forked child from closing descriptors of the loop: the parent waits on them."""
+        """Keep a forked child from closing the loop's descriptors: the parent still uses them."""
         leave_to_parent(self._loop, self._thread)
 
     def _stop(self) -> None:
-        if not self._has_stopped:  # by itself, a moment before it was closed
+        if not self._has_stopped:  # an exception has stopped it a moment before `close`
             self._loop.stop()
 
     def _serve(self) -> None:
@@ -224,7 +223,7 @@ class LoopThread:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
-            for errand in self._errands.copy():  # tasks that were not cancelled
+            for errand in self._errands.copy():  # errands of tasks that ignored their cancellation
                 errand.set_exception(CancelledError())
 
 
@@ -239,7 +238,7 @@ def _run_errand(begin: Callable[[ThreadFuture[T]], None], errand: ThreadFuture[T
 
 
 async def _end_tasks() -> None:
-    """Cancel all tasks, also those that were submitted a moment ago, and wait for their end."""
+    """Cancel all tasks, including those submitted a moment ago, and wait for their end."""
     await asyncio.sleep(0)
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
@@ -249,6 +248,6 @@ async def _end_tasks() -> None:
     ended, stubborn = await asyncio.wait(tasks, timeout=END_SECONDS)
     for task in ended:
         if not task.cancelled():
-            task.exception()  # looked at: it is the cancelled one's own affair
+            task.exception()  # marks the error as retrieved; the task's owner handles it
     if stubborn:
         log.warning("%d tasks will not be cancelled: they stop where they are", len(stubborn))

@@ -1,8 +1,7 @@
 """A name server over sockets.
 
-It may run beside a broker, on one loop. So all registrations together get one slice of time in each
-turn of the loop, and the file of settings is written by a thread, once for all the changes that
-came meanwhile.
+It may share an event loop with a broker. So all registrations together get one time slice in each
+turn of the loop. A thread writes the settings file, once for all changes since the last write.
 """
 
 import asyncio
@@ -32,11 +31,11 @@ _SETTINGS_CHANGES = frozenset({RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_
 
 
 class NameServer:
-    """Answers routes on one port.
+    """A name server that listens on one port.
 
     Args:
-        settings_file: keeps what tools and brokers put into the name server (`kvConfig.json`); None
-            for nowhere.
+        settings_file: the file of settings that tools and brokers put (`kvConfig.json`). None:
+            settings are not saved.
     """
 
     small_answers: frozenset[int] = frozenset()
@@ -50,7 +49,7 @@ class NameServer:
             lambda connection, command: self._core.begin(connection, command, now_ms())
         )
         self._next_slice: asyncio.Handle | None = None
-        self._unsaved: list[tuple[int, Command, Command]] = []  # who changed settings, answers
+        self._unsaved: list[tuple[int, Command, Command]] = []  # connection, command, answer
         self._saving: asyncio.Task[None] | None = None
         self._is_closing = False
 
@@ -63,7 +62,7 @@ class NameServer:
         """Listen; see `Listener.bind`.
 
         Raises:
-            StoreCorrupt: when the file of settings does not read.
+            StoreCorrupt: when the file of settings cannot be decoded.
         """
         self._load()
         await self._listener.bind(host, port)
@@ -77,10 +76,11 @@ class NameServer:
             self._listener.close_connection(connection_id)
 
     def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool:
-        """Answer the commands of one read; those sent one-way are done without an answer.
+        """Answer the commands of one read. A one-way command gets no answer.
 
-        Return whether commands are left where they are: those behind a registration that is under
-        way, and all when the name server closes.
+        Returns:
+            Whether commands are left in the iterator: those behind a registration in progress, or
+            all when the name server is closing.
         """
         number = connection.id
         if self._is_closing or number in self._registrations:
@@ -98,7 +98,7 @@ class NameServer:
         return False
 
     def _register(self, connection: int, command: Command) -> None:
-        """Let a registration wait for its turn, if there is room."""
+        """Queue a registration; refuse it when the queue is full."""
         if not self._registrations.add(connection, command):
             remark = f"registrations of {REGISTRATIONS_SIZE_MAX} bytes wait, try again later"
             self._answer(connection, command, reply(command, ResponseCode.SYSTEM_BUSY, remark))
@@ -106,7 +106,7 @@ class NameServer:
             self._next_slice = asyncio.get_running_loop().call_soon(self._work)
 
     def _work(self) -> None:
-        """Work on registrations for one slice of time."""
+        """Work on queued registrations for one time slice."""
         end = time.monotonic() + _SLICE_SECONDS
         for answered in self._registrations.work(lambda: time.monotonic() > end):
             self._answer(*answered)
@@ -115,7 +115,7 @@ class NameServer:
             self._next_slice = asyncio.get_running_loop().call_soon(self._work)
 
     def _done(self, connection: int, command: Command, answer: Command) -> None:
-        """Answer what was handled; a change of settings when it is saved."""
+        """Answer a handled command. A change of settings is answered after it is saved."""
         if command.code in _SETTINGS_CHANGES and self._core.settings.is_dirty:
             self._unsaved.append((connection, command, answer))
             if self._saving is None:
@@ -137,7 +137,7 @@ class NameServer:
             raise StoreCorrupt(f"{path}: {error}; restore it from a copy") from error
 
     async def _save(self) -> None:
-        """Save the settings, and then answer those who changed them; until nobody waits."""
+        """Save the settings and answer the commands that changed them, until none waits."""
         try:
             while self._unsaved:
                 waiting, self._unsaved = self._unsaved, []
@@ -149,13 +149,13 @@ class NameServer:
             self._saving = None  # else no later change would be saved
 
     async def _fault_of_saving(self) -> str:
-        """Save the settings; return why they could not be saved, or nothing."""
+        """Save the settings; return the reason of a failure, or an empty string."""
         try:
             await asyncio.to_thread(self._write, self._core.settings.dump())
         except OSError as error:
             log.warning("the settings cannot be saved: %s", error)
             return f"the settings cannot be saved: {error.strerror}"
-        except Exception as error:  # whatever it is, those who wait are answered
+        except Exception as error:  # the waiting commands are answered after any failure
             log.exception("the settings cannot be saved")
             return f"the settings cannot be saved: {error}"
         return ""
@@ -178,10 +178,10 @@ class NameServer:
         self._core.routes.disconnected(connection.id)
 
     async def close(self) -> None:
-        """Take no more requests, save what was changed, and stop."""
+        """Accept no more requests, save changed settings, and stop."""
         if self._expiry:
             self._expiry.cancel()
-        self._is_closing = True  # else changes could come for ever, and each is waited for
+        self._is_closing = True  # changes that never stop would otherwise keep it open
         self._listener.stop_reading()
         if self._saving:
             await self._saving

@@ -1,10 +1,10 @@
-"""Syncs on the event loop as long as the medium answers sooner than anybody else could be asked.
+"""Syncs files on the event loop while the disk is fast, and elsewhere while it is slow.
 
-On a drive that syncs in 50 us, handing a sync to another thread, or to the kernel's, costs more
-than the sync, and on busy processors it waits for its turn. What takes longer belongs elsewhere:
-after a few slow syncs in a row the next ones go there, for a second, then for longer if nothing
-has become better. One alone says little, the processors may have been busy, unless it is very slow:
-of those nobody is to wait for two more.
+On a drive that syncs in 50 us, a handover to another thread or to the kernel costs more than the
+sync. On busy processors, that thread must also wait for its turn.
+After a few slow syncs in a row, the next syncs go to `others` for a second. If the disk stays slow,
+the time doubles. One slow sync proves little, because the processors may have been busy. But one
+very slow sync is enough: no client should wait for two more of these.
 """
 
 import time
@@ -14,20 +14,20 @@ from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_descriptors
 from reliable_mq.runtime.broken import OnBroken, die
 from reliable_mq.runtime.log_writer import Syncs
 
-PROMPT_SECONDS = 0.002  # the loop waits no longer than a turn with many messages takes
+PROMPT_SECONDS = 0.002  # as long as a turn with many messages takes
 SLOW_IN_A_ROW = 3
-VERY_SLOW_SECONDS = 0.05  # a disk that turns, or one that is overloaded: one is enough
+VERY_SLOW_SECONDS = 0.05  # a spinning or overloaded disk: one such sync is enough
 PAUSE_SECONDS = 1.0
 PAUSE_SECONDS_MAX = 64.0
 
 
 class PromptSyncs:
-    """Syncs at once, or lets `others` do it.
+    """Syncs on the loop, or passes the sync to `others`.
 
     Args:
-        others: who syncs while the medium is slow; None: the thread of the log writer.
-        clock: seconds, never going back.
-        on_broken: takes the error of a sync that failed.
+        others: does the syncs while the disk is slow; None: the thread of the log writer.
+        clock: a monotonic clock, in seconds.
+        on_broken: takes the error of a failed sync.
     """
 
     def __init__(
@@ -44,9 +44,10 @@ class PromptSyncs:
         self._pause = PAUSE_SECONDS
 
     def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
-        """Sync `files`; `done` is called before this returns, or later by who was asked.
+        """Sync `files`. `done` is called before this returns, or later by `others`.
 
-        False: they must be synced in a thread, which can wait until a file can be opened.
+        Returns:
+            False when a thread must do the sync, which can wait until a file can be opened.
         """
         began = self._clock()
         if began < self._slow_until:
@@ -54,7 +55,7 @@ class PromptSyncs:
         try:
             for file in files:
                 file.sync()
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
             if is_out_of_descriptors(error):  # a file cannot be opened: no sync failed
                 return False
             self._on_broken(error)
@@ -70,11 +71,11 @@ class PromptSyncs:
         is_very_slow = ended - began > VERY_SLOW_SECONDS
         self._slow_in_a_row = SLOW_IN_A_ROW if is_very_slow else self._slow_in_a_row + 1
         if self._slow_in_a_row >= SLOW_IN_A_ROW:
-            self._slow_in_a_row -= 1  # after the pause one more is enough
+            self._slow_in_a_row -= 1  # after the pause, one more slow sync is enough
             self._slow_until = ended + self._pause
             self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
 
     def close(self) -> None:
-        """Let go of what the others have taken."""
+        """Release the resources of `others`."""
         if self._others is not None:
             self._others.close()

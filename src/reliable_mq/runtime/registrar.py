@@ -1,8 +1,8 @@
-"""Keeps name servers informed of a broker's topics.
+"""The registrar: registers a broker's topics with name servers.
 
-Receives which topics changed; hands on registrations, and replies that waited for them. All topics
-are told when a name server is met and every 30 s, between these only what changed: telling ten
-thousand topics because one is new would stop both sides for a moment.
+It receives the changed topics. It sends registrations, and then the replies that waited for them.
+It registers all topics with a new name server and every 30 s. Between these it registers only the
+changes: sending 10,000 topics because of a new one would block both sides for a moment.
 Source: Apache RocketMQ `BrokerController.registerIncrementBrokerData`, `registerSingleTopicAll`.
 """
 
@@ -34,16 +34,16 @@ Replies = list[tuple[int, bytes]]
 
 
 class Registrar:
-    """One broker's registrations.
+    """The registrations of one broker.
 
-    Invariant N2: a name server that is not known to have all topics is told all of them next, and
-    one registration is under way at a time.
+    Invariant N2: a name server that may lack topics gets all topics in the next registration.
+    Only one registration is in progress at a time.
 
     Args:
         state: the broker.
-        addresses: the name servers', "host:port" each.
-        send: takes replies whose topics the name servers know.
-        on_broken: takes an exception that nobody expected.
+        addresses: the name servers, "host:port" each.
+        send: sends replies after the name servers have received their topics.
+        on_broken: takes an unexpected exception.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class Registrar:
         )
 
     def note(self, replies: Replies) -> None:
-        """Tell the topics that changed, if there are any, and let `replies` go after that.
+        """Register the changed topics, if there are any, and then send `replies`.
 
-        What is under way is waited for first; when all is told, they go at once, and so they do
-        when the broker has taken its leave.
+        A registration in progress is finished first. Replies are sent at once when nothing has
+        changed, or when the broker has unregistered.
         """
         if self._is_closed:
             self._send(replies)
@@ -83,7 +83,7 @@ class Registrar:
             self._begin()
 
     async def register(self) -> None:
-        """Tell every name server all topics; return when they know, or cannot be told."""
+        """Register all topics with every name server. Return when each has accepted or failed."""
         self._is_all_due = True
         await self._begin()
 
@@ -104,11 +104,11 @@ class Registrar:
                     await asyncio.gather(
                         *(self._tell(address, names) for address in self._addresses)
                     )
-            finally:  # also when the broker takes its leave meanwhile
+            finally:  # also when the broker unregisters meanwhile
                 self._send(replies)
 
     async def _tell(self, address: str, names: list[str]) -> None:
-        """Tell one name server of the topics `names`, or of all if it may not know the others."""
+        """Register the topics `names` with one name server, or all topics if it may lack some."""
         if address in self._informed:
             if not names:
                 return
@@ -124,14 +124,14 @@ class Registrar:
             self._informed.add(address)
 
     async def _call_all(self, address: str, names: list[str] | None = None) -> bool:
-        """Return whether a name server took all topics, or all of these; one part at a time."""
+        """Register all topics, or `names`, part by part; return whether all were accepted."""
         for command in registrations(self._state, names):
             if not await self._call(address, command):
                 return False
         return True
 
     async def _call(self, address: str, command: Command) -> bool:
-        """Return whether a name server took what it was told."""
+        """Send one registration; return whether the name server accepted it."""
         try:
             answer = await self._links.call(address, command, _TIMEOUT)
         except (Unavailable, FrameError) as error:
@@ -145,9 +145,9 @@ class Registrar:
         return True
 
     async def unregister(self) -> None:
-        """End what is under way, and tell every name server that the broker goes.
+        """Cancel a registration in progress, and unregister at every name server.
 
-        Who waited is answered: the topics are saved, and nobody will be told of them now.
+        Waiting replies are sent: the topics are saved, but no name server gets them now.
         """
         self._is_closed = True
         if self._task is not None:
@@ -162,9 +162,9 @@ class Registrar:
                 log.info("cannot unregister at %s: %s", address, error)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._links.close()
 
 
 async def _no_greeting(_address: str, _link: Link) -> None:
-    """A name server needs no introduction."""
+    """Send nothing: a name server needs no greeting."""

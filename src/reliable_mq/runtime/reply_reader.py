@@ -1,7 +1,7 @@
-"""The one reply that a connection is read for, by who has one request on its way at a time.
+"""Finds the reply on a connection that has one request in flight at a time.
 
-Receives pieces of the stream; hands back the reply. Requests of the peer, and replies to questions
-that nobody waits for any more, are passed over.
+It receives pieces of the stream, and returns the reply. It skips requests of the peer, and replies
+to requests that have timed out.
 """
 
 from reliable_mq.errors import InvariantBroken
@@ -14,7 +14,7 @@ _OPAQUE_MASK = 0x7FFFFFFF
 class ReplyReader:
     """Numbers the requests of a connection, and finds their replies.
 
-    C10: what is handed back answers the newest request, whose number the protocol can say.
+    C10: a returned reply answers the newest request. Its number fits the protocol's 32 bits.
     """
 
     def __init__(self) -> None:
@@ -22,16 +22,16 @@ class ReplyReader:
         self._opaque = 0
 
     def next_opaque(self) -> int:
-        """Return the number of the next request; its reply is what `feed` looks for."""
+        """Return the number of the next request. `feed` then looks for the reply to it."""
         self._opaque = self._opaque + 1 & _OPAQUE_MASK
         return self._opaque
 
     def feed(self, data: bytes) -> Command | None:
-        """Return the reply once it is complete; `data` is what the connection was read to.
+        """Return the reply when it is complete. `data` are the bytes of the last read.
 
         Raises:
-            ConnectionResetError: when that is nothing: the peer has ended it.
-            FrameError: when it is no command.
+            ConnectionResetError: when `data` is empty: the peer has ended the connection.
+            FrameError: when the bytes are not a command.
         """
         if not data:
             raise ConnectionResetError("it closed the connection")
@@ -42,6 +42,6 @@ class ReplyReader:
         return None
 
     def invariants(self) -> None:
-        """Hold that the newest request has a number that the protocol can say."""
+        """Check that the number of the newest request fits the protocol."""
         if not 0 <= self._opaque <= _OPAQUE_MASK:
             raise InvariantBroken(f"C10: a request has the number {self._opaque}")

@@ -1,7 +1,7 @@
-"""One connection of a server: bytes in, commands to their owner, answers out.
+"""One connection of a server: receives bytes, gives commands to the owner, sends answers.
 
-What a peer sends is handed on in slices of time, so that others come between. A peer that does not
-read its answers is not read from.
+Commands of a peer are handled in time slices, so that other peers get their turn. While a peer does
+not read its answers, its requests are not read.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from reliable_mq.wire.record import pack_host
 
 log = limited_log(__name__)
 
-_UNSENT_PAUSE = 1024 * 1024  # a peer with this many unread bytes is not read from
-# Of requests whose answers may be large only so many are handled at once; the others wait, until
-# the peer has read.
+_UNSENT_PAUSE = 1024 * 1024  # a peer with more unread bytes than this is not read
+# At most this many requests with large answers are handled at a time. The others wait until the
+# peer has read the answers.
 _LARGE_AT_ONCE = 4
 _JOINED_MAX = 4096
-_SMALL_MAX = 65_536  # answers of so few bytes count by what is left of them
+_SMALL_MAX = 65_536  # for smaller answers, only the unsent rest counts
 
 
 class ConnectionOwner(Protocol):
-    """Who gets the commands of a listener's connections.
+    """Receives the commands of a listener's connections.
 
     Attributes:
         small_answers: codes of requests whose answers are always small.
@@ -42,44 +42,45 @@ class ConnectionOwner(Protocol):
     small_answers: frozenset[int]
 
     def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool | None:
-        """Take the commands that one read brought.
+        """Handle the commands of one read.
 
-        Return whether it is to be called again, with those that it has left: one of them takes so
-        long that others come first.
+        Returns:
+            Whether to call it again with the commands left in the iterator. It leaves some when one
+            command takes so long that other connections must come first.
         """
 
     def disconnected(self, connection: PeerConnection) -> None:
-        """Note that a connection is gone."""
+        """Forget a closed connection."""
 
 
 class Acceptor(Protocol):
-    """What a connection asks of its listener."""
+    """What a connection needs from its listener."""
 
     def opened(self, connection: "ServerConnection") -> int:
-        """Note a new connection and return its id."""
+        """Record a new connection and return its id."""
 
     def closed(self, connection: PeerConnection) -> None:
-        """Note that a connection is gone."""
+        """Forget a closed connection."""
 
     def note_received(self, connection_id: int, size: int) -> None:
-        """Note how much of a peer waits for the rest of its frame, or to be handled."""
+        """Note how many bytes of a peer's incomplete frames and waiting requests are in memory."""
 
     def note_unsent(self, connection_id: int, size: int) -> None:
-        """Note how much a peer has not read."""
+        """Note how many bytes of a peer's unread answers are in memory."""
 
     def take_large(self) -> bool:
-        """Whether one more request with a large answer may be handled in this turn of the loop."""
+        """Whether this loop turn may begin one more request with a large answer. Counts it."""
 
     @property
     def slice_seconds(self) -> float:
-        """For how long one connection may go on at once. Others wait meanwhile."""
+        """Seconds that one connection may use in one go, while others wait."""
 
     def go_on_later(self, connection: "ServerConnection") -> None:
-        """Call the connection's `go_on` in a later turn of the loop, behind those that wait."""
+        """Call the connection's `go_on` in a later loop turn, after the connections that wait."""
 
 
 class ServerConnection(asyncio.Protocol):
-    """One peer. Invariant L8: while its unread answers are many, its requests are not read."""
+    """One peer. Invariant L8: while many of its answers are unread, its requests are not read."""
 
     __slots__ = (
         "_connection",
@@ -109,23 +110,23 @@ class ServerConnection(asyncio.Protocol):
         self._reader = FrameReader()
         self._loop = asyncio.get_running_loop()
         self._last_used = self._loop.time()
-        self._is_told = False  # whether the log says why the connection ends
+        self._is_told = False  # whether the log has the reason of the end
         self._reads_no_more = False
-        self._is_busy = False  # whether the owner has begun a command that goes on
-        self._is_unread = False  # whether the peer leaves answers unread
-        self._later: deque[Command] = deque()  # came, and wait until the peer has read
-        self._later_size = 0  # bytes of what came, until nothing of it waits
-        self._has_unsent = False  # whether the listener knows of answers that are not read
+        self._is_busy = False  # whether the owner is in the middle of a command
+        self._is_unread = False  # whether the peer has too many unread answers
+        self._later: deque[Command] = deque()  # received commands that wait
+        self._later_size = 0  # bytes received for `_later`, until it is empty
+        self._has_unsent = False  # whether the listener has counted unread answers
         self._unread = UnreadAnswers()
-        self._held = 0  # bytes that the listener knows of
-        self._frame_began = 0.0  # when the first byte came of the frame that is not whole
+        self._held = 0  # received bytes that the listener has counted
+        self._frame_began = 0.0  # when the first byte of the incomplete frame arrived
         self._transport: asyncio.Transport
         self._connection: PeerConnection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses
         peer = transport.get_extra_info("peername")
-        if not peer:  # it is gone already
+        if not peer:  # the peer has left already
             self._transport.abort()
             return
         ip = _plain_ip(peer[0])
@@ -155,7 +156,7 @@ class ServerConnection(asyncio.Protocol):
         if not commands:
             self._note_received()
             return
-        if self._held:  # who sends whole frames holds nothing for long
+        if self._held:  # a peer that sends whole frames holds nothing
             self._note_held(0)
         if not (self._later or self._is_busy) and self._fit(commands):
             if begun:
@@ -173,7 +174,7 @@ class ServerConnection(asyncio.Protocol):
             self.go_on()
 
     def _leave(self, commands: Iterable[Command], size: int) -> None:
-        """Let the commands wait that the owner has left; all that one read brought is counted."""
+        """Queue the commands that the owner has left. The whole read counts as held bytes."""
         self._later.extend(commands)
         if self._later:
             self._later_size = size
@@ -181,19 +182,19 @@ class ServerConnection(asyncio.Protocol):
         self._go_on_later()
 
     def _fit(self, commands: Sequence[Command]) -> bool:
-        """Whether commands may all be handled at once."""
+        """Whether all commands may be handled at once."""
         if len(commands) == 1:
             return commands[0].code in self._small_answers or self._listener.take_large()
         return self._small_answers.issuperset([command.code for command in commands])
 
     @property
     def received_size(self) -> int:
-        """Bytes of the frame that is not whole, and of the requests that wait."""
+        """Bytes in memory of the incomplete frame and the waiting requests."""
         return self._reader.kept_size + self._later_size
 
     @property
     def unsent_size(self) -> int:
-        """Bytes in memory of answers that the peer has not read."""
+        """Bytes in memory of unread answers."""
         return self._unread.held(self._transport.get_write_buffer_size())
 
     def _note_received(self) -> None:
@@ -207,7 +208,7 @@ class ServerConnection(asyncio.Protocol):
             self._listener.note_received(self._connection.id, size)
 
     def go_on(self) -> None:
-        """Hand on what waits, as much as may be handled at once, unless answers are unread."""
+        """Handle waiting commands for one slice, unless the peer has too many unread answers."""
         if self._connection is None or self._is_unread or self._transport.is_closing():
             return
         if self._later or self._is_busy:
@@ -218,17 +219,17 @@ class ServerConnection(asyncio.Protocol):
         if self._later or self._is_busy:
             self._go_on_later()
         elif not (self._reads_no_more or self._is_unread or self._transport.is_closing()):
-            # The peer could send nothing while its requests waited.
+            # The peer was not read while its requests waited: restart its idle time.
             self._last_used = self._frame_began = self._loop.time()
             self._transport.resume_reading()
 
     def _go_on_later(self) -> None:
         self._transport.pause_reading()
-        self._listener.go_on_later(self)  # behind the answers to what was handled
+        self._listener.go_on_later(self)  # after the answers to the handled commands are sent
 
     def _slice(self) -> Iterator[Command]:
-        """Yield what waits, as much as may be handled at once."""
-        end = time.monotonic() + self._listener.slice_seconds  # the loop counts milliseconds
+        """Yield waiting commands for one slice."""
+        end = time.monotonic() + self._listener.slice_seconds  # the loop's clock is in whole ms
         large = 0
         while self._later and not self._is_unread:
             if self._later[0].code not in self._small_answers:
@@ -281,7 +282,7 @@ class ServerConnection(asyncio.Protocol):
             self._listener.note_unsent(self._connection.id, unsent)
 
     def _note_read(self) -> None:
-        """Note that the peer reads: it holds nothing for long."""
+        """Note that the peer has read its answers."""
         if self._has_unsent and self._connection is not None:
             self._has_unsent = False
             self._listener.note_unsent(self._connection.id, 0)
@@ -306,16 +307,16 @@ class ServerConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        self._is_told = True  # a peer may be within a frame; it was this side that ended
+        self._is_told = True  # this side ends it, perhaps in the middle of a frame
         self._transport.close()
 
     def _tell(self, what: str, level: int = logging.WARNING) -> None:
-        """Say in the log why the connection ends, once."""
+        """Log once why the connection ends."""
         if not self._is_told and self._connection is not None:
             self._is_told = True
             log.log(level, "%s: %s", self._connection.address, what)
 
 
 def _plain_ip(address: str) -> str:
-    """Return a peer's address without its zone, an IPv4 address that came over IPv6 as IPv4."""
+    """Return a peer's address without its zone; an IPv4 address mapped into IPv6 as IPv4."""
     return str(unmapped(ipaddress.ip_address(address.partition("%")[0])))

@@ -1,15 +1,15 @@
-"""What ends a loop that runs for as long as its process; a `threading.Event` is one."""
+"""The signal that ends an endless loop of a process; a `threading.Event` is one."""
 
 from typing import Protocol
 
 
 class StopSignal(Protocol):
-    """Says that a loop is to end."""
+    """Tells a loop to end."""
 
     def is_set(self) -> bool:
-        """Say whether the loop is to end."""
+        """Return whether the loop must end."""
         ...
 
     def wait(self, timeout: float) -> bool:
-        """Wait until the loop is to end, `timeout` seconds at most; return whether it is to end."""
+        """Wait at most `timeout` seconds for the signal; return whether the loop must end."""
         ...

@@ -1,7 +1,7 @@
-"""Errands: what a thread has an event loop do for it, and waits for.
+"""The result of an errand: work that a thread gives to an event loop, and waits for.
 
-Receives the outcome on the loop; hands it to the thread. A `concurrent.futures.Future` does that
-for any number who wait, with a condition and its locks; here one waits, on one lock.
+The loop sets the result, and the thread receives it. A `concurrent.futures.Future` supports any
+number of waiters, with a condition and several locks. Here one thread waits, on one lock.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class ThreadFuture(Generic[T]):
-    """One thread waits, one loop answers.
+    """A future with one waiting thread and one event loop that completes it.
 
-    C8: it ends once; whatever comes later is dropped. `wait` returns only when it has
-    ended, or raises what interrupts the thread.
+    C8: it completes once; later results are dropped. `wait` returns only after completion, or
+    raises the exception that interrupts the thread.
     """
 
     __slots__ = ("_error", "_future", "_gate", "_result", "is_given_up", "is_over")
@@ -27,54 +27,54 @@ class ThreadFuture(Generic[T]):
         self._result: T
         self._error: BaseException | None = None
         self._future: asyncio.Future[Any] | None = None
-        #: whether it has ended
+        #: whether it is complete
         self.is_over = False
-        #: whether the thread waits no more
+        #: whether the thread has stopped waiting
         self.is_given_up = False
 
     def set_result(self, result: T) -> None:
-        """End well."""
+        """Complete with a result."""
         if not self.is_over:
             self._result = result
             self._end()
 
     def set_exception(self, error: BaseException) -> None:
-        """End with an error, which the thread raises."""
+        """Complete with an error; `wait` raises it."""
         if not self.is_over:
             self._error = error
             self._end()
 
     def depend_on(self, future: "asyncio.Future[Any]") -> None:
-        """Have a future or task of the loop cancelled when the thread gives up."""
+        """Cancel this future or task of the loop if the thread stops waiting."""
         self._future = future
         if self.is_given_up:
             future.cancel()
 
     def follow(self, future: "asyncio.Future[T]") -> None:
-        """End as a future or task of the loop does."""
+        """Complete with the outcome of a future or task of the loop."""
         self._future = future
         future.add_done_callback(self._followed)
         if self.is_given_up:
             future.cancel()
 
     def cancel(self) -> None:
-        """Cancel what it depends on; the thread has given up. To be called on the loop."""
+        """Cancel the future it depends on: the thread has stopped waiting. Call it on the loop."""
         self.is_given_up = True
         if self._future is not None:
             self._future.cancel()
 
     def wait(self) -> T:
-        """Return what the loop has to say, or raise it. To be called by one thread, once.
+        """Return the result, or raise the error. Only one thread may call it, once.
 
         Raises:
-            concurrent.futures.CancelledError: when what it depended on was cancelled.
+            concurrent.futures.CancelledError: when the future it follows was cancelled.
         """
         self._gate.acquire()
         if self._error is None:
             return self._result
         try:
             raise self._error
-        finally:  # else the error, its traceback and this frame keep one another
+        finally:  # breaks the reference cycle of the error, its traceback and this frame
             del self._error
 
     def _followed(self, future: "asyncio.Future[T]") -> None:

@@ -1,8 +1,8 @@
-"""The calls of one connection that wait for their replies, under one timer.
+"""Calls of one connection that wait for their replies; one timer serves all of them.
 
-A timer for each call would be made and cancelled with every request, and nearly none ever rings.
-Here the timer stands at the earliest deadline there was when it was set. When it rings, whoever is
-late is told, and it is set for the next; a call with an earlier deadline sets it back.
+A timer per call would be created and cancelled with every request, and almost none would fire.
+This timer is set to the earliest deadline. When it fires, late calls fail with a timeout, and the
+timer is set to the next deadline. A call with an earlier deadline sets the timer earlier.
 """
 
 import asyncio
@@ -13,21 +13,21 @@ from reliable_mq.errors import InvariantBroken, ReliableMQError, RequestTimeout
 from reliable_mq.wire.command import Command
 
 GRAIN_SECONDS = 0.01
-"""Not more often is looked at all who wait: a time-out may come so late."""
+"""Minimum seconds between two runs of the timer: a timeout may be this much late."""
 
 
-_Waiter = tuple[asyncio.Future[Command], float, int, float]  # its deadline, code and time-out
+_Waiter = tuple[asyncio.Future[Command], float, int, float]  # deadline, request code, timeout
 
 
 class Waiters:
-    """Who waits for which opaque.
+    """The waiting calls of one connection, by opaque.
 
-    C1: one opaque, one waiter; a waiter ends with its reply, its time-out, or the connection. While
-    anybody waits, the timer is set, and not later than the earliest deadline, or than a grain
-    after it last rang.
+    C1: each opaque has one waiter. A waiter ends with its reply, its timeout, or the end of the
+    connection. While a call waits, the timer is set: to the earliest deadline, or to one grain
+    after its last run when that is later.
 
     Args:
-        address: the peer, for the words of a time-out.
+        address: the peer, for error texts.
         loop: the event loop of the connection.
     """
 
@@ -40,12 +40,12 @@ class Waiters:
 
     @property
     def count(self) -> int:
-        """How many calls are looked after; some may have given up."""
+        """Number of calls recorded, including calls whose caller has given up."""
         return len(self._waiters)
 
     @property
     def waiting(self) -> int:
-        """How many calls have no answer yet."""
+        """Number of calls without an answer."""
         return sum(not future.done() for future, *_ in self._waiters.values())
 
     def add(self, opaque: int, code: int, timeout: float) -> asyncio.Future[Command]:
@@ -62,13 +62,13 @@ class Waiters:
         self._waiters.pop(opaque, None)
 
     def answer(self, command: Command) -> None:
-        """Hand a reply to its waiter; one that nobody waits for any more is dropped."""
+        """Give a reply to its waiter. A reply without a waiter is dropped."""
         waiter = self._waiters.pop(command.opaque, None)
         if waiter is not None and not waiter[0].done():
             waiter[0].set_result(command)
 
     def fail(self, make: Callable[[], ReliableMQError]) -> None:
-        """End every call with an error of its own, and the timer."""
+        """Fail each waiting call with an error from `make`, and stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._rings_at = None, math.inf
@@ -77,11 +77,15 @@ class Waiters:
                 future.set_exception(make())
 
     def invariants(self) -> None:
-        """Hold that the timer is set in time for whoever waits."""
+        """Check C1.
+
+        Raises:
+            InvariantBroken: when the timer would fire too late for a waiting call.
+        """
         waiting = [when for future, when, *_ in self._waiters.values() if not future.done()]
         latest = max(min(waiting, default=math.inf), self._loop.time()) + 2 * GRAIN_SECONDS
         if waiting and self._rings_at > latest:
-            raise InvariantBroken(f"C1: the timer of {self._address} rings too late")
+            raise InvariantBroken(f"C1: the timer of {self._address} fires too late")
 
     def _set(self, when: float) -> None:
         if self._timer is not None:

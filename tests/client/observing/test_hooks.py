@@ -329,7 +329,7 @@ def test_one_middleware_that_fails_to_start_or_close_keeps_no_other_from_it(
 
 
 def test_the_class_instead_of_an_object_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no object of class Middleware"):
+    with pytest.raises(ConfigurationError, match="not an object of Middleware"):
         hooks(Noted)  # type: ignore[arg-type]
 
 

@@ -1,1 +1,1 @@
-"""Topics, messages and the facts of a cluster, for those who look after it."""
+"""Administering: topics, groups, offsets, messages and facts of a cluster, for administrators."""

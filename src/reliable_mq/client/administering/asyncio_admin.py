@@ -1,8 +1,7 @@
-"""Administration on an event loop: `client.admin`, told apart by what is looked after.
+"""Administration on an event loop: `client.admin`, with one attribute per kind of object.
 
-Everything that decides lives in the flows of this folder. What several brokers tell is a
-`ClusterReply`: its `value`, and `failures` by broker name; a verb raises when nobody has told
-anything.
+Flows in this folder hold all logic. Answers of several brokers are a `ClusterReply`: its `value`,
+and `failures` by broker name. A verb raises when no broker has answered.
 """
 
 from collections.abc import Collection
@@ -29,30 +28,30 @@ T = TypeVar("T")
 
 
 class AsyncAdmin:
-    """What one can ask of a cluster, and change in it. Made by `AsyncClient`.
+    """The administration of a cluster. Made by `AsyncClient`.
 
     Every verb raises `UsageError` before the client's `start`, `Unavailable` when no name server
-    answers, and `ProtocolError` when the only answers do not read.
+    answers, and `ProtocolError` when no answer can be decoded.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
-        #: whom it asks
+        #: the cluster and its name servers
         self.cluster = cluster = AdminTarget(engine.name_servers, engine.routes, engine.settings)
-        #: which there are, how full; made, changed, deleted
+        #: lists, inspects, creates, changes and deletes topics
         self.topics = AsyncTopics(engine, cluster)
         #: consumer groups and their members; producers
         self.groups = AsyncGroups(engine, cluster)
-        #: how far groups have come, and how that is set
+        #: progress and resets of groups' offsets
         self.offsets = AsyncOffsets(engine, cluster)
-        #: messages found
+        #: finds messages
         self.messages = AsyncMessages(engine, cluster)
-        #: messages that consumer groups gave up
+        #: dead letters of consumer groups
         self.dead_letters = AsyncDeadLetters(engine, cluster)
 
 
 @checked_verbs
 class AsyncGroups:
-    """Consumer groups: their settings and members; producers."""
+    """Consumer groups and their settings and members; producers."""
 
     def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
         self._engine = engine
@@ -69,18 +68,18 @@ class AsyncGroups:
 
         Raises:
             NoRoute: when the name servers know no broker.
-            RemoteError, Unavailable, ProtocolError: when nobody tells.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         told = await self._run(groups.groups(self._cluster, everything=everything))
         names = own_of(self._names, told.value)
         return ClusterReply({own: told.value[names[own]] for own in sorted(names)}, told.failures)
 
     async def settings(self, group: str) -> ClusterReply[dict[str, GroupSettings]]:
-        """Return what each broker keeps of a group, by broker name.
+        """Return the settings of a group at each broker, by broker name.
 
         Raises:
             NotFound: when no broker has it.
-            RemoteError, Unavailable, ProtocolError: when nobody tells.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         return await self._run(groups.settings(self._cluster, self._names.whole(group)))
 
@@ -92,21 +91,21 @@ class AsyncGroups:
         brokers: Collection[str] = (),
         dry_run: bool = False,
     ) -> ClusterReply[list[str]]:
-        """Make a group at all masters, and return where, by broker name.
+        """Create a group at all masters; return where, by broker name.
 
-        Where it is as it is wanted, nothing is done.
+        Brokers that have it with the wanted settings are left alone.
 
         Args:
             group: its name.
             wanted: its settings; by default those of a new `GroupSettings`.
-            brokers: their names, when not all are meant.
-            dry_run: say where it would be made, and make nothing.
+            brokers: names of brokers; empty: all.
+            dry_run: return where it would be created, but create nothing.
 
         Raises:
             ConfigurationError: when the name is illegal.
-            UsageError: when a broker has it with other settings; nothing was done.
+            UsageError: when a broker has it with other settings; then nothing is done.
             NoRoute: when the name servers know no broker.
-            RemoteError, Unavailable, ProtocolError: when nobody makes it.
+            RemoteError, Unavailable, ProtocolError: when no broker creates it.
         """
         wanted, name = wanted or GroupChange(), self._names.whole(group)
         flow = groups.create(self._cluster, name, wanted, only=brokers, dry_run=dry_run)
@@ -120,11 +119,11 @@ class AsyncGroups:
         brokers: Collection[str] = (),
         dry_run: bool = False,
     ) -> ClusterReply[list[str]]:
-        """Change a group at every broker that has it, and return where, by broker name.
+        """Change a group at every broker that has it; return where, by broker name.
 
         Raises:
             NotFound: when no broker has it.
-            RemoteError, Unavailable, ProtocolError: when nobody changes it.
+            RemoteError, Unavailable, ProtocolError: when no broker changes it.
         """
         name = self._names.whole(group)
         flow = groups.update(self._cluster, name, change, only=brokers, dry_run=dry_run)
@@ -133,28 +132,28 @@ class AsyncGroups:
     async def delete(
         self, group: str, *, offsets: bool = False, dry_run: bool = False
     ) -> ClusterReply[list[str]]:
-        """Delete a group at all brokers, its retry topic and its dead letters; return where it was.
+        """Delete a group, its retry topic and dead letters at all brokers; return where it existed.
 
         Args:
             group: its name.
-            offsets: forget how far it has come, too.
-            dry_run: say where it would be deleted, and delete nothing.
+            offsets: delete its offsets too.
+            dry_run: return where it would be deleted, but delete nothing.
 
         Raises:
-            UsageError: when members of it are connected: they would make it again.
+            UsageError: when its members are connected: they would create it again.
             NotFound: when no broker has it.
-            RemoteError, Unavailable, ProtocolError: when nobody does it.
+            RemoteError, Unavailable, ProtocolError: when no broker does it.
         """
         name = self._names.whole(group)
         flow = groups.delete(self._cluster, name, offsets=offsets, dry_run=dry_run)
         return await self._run(flow)
 
     async def connections(self, group: str) -> ClusterReply[GroupConnections]:
-        """Return who of a group is connected, and how it consumes; nobody: it is offline.
+        """Return the connected members of a group and how it consumes; no members: it is offline.
 
         Raises:
             NoRoute: when the name servers know no broker.
-            RemoteError, Unavailable, ProtocolError: when nobody tells.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         told = await self._run(members.connections(self._cluster, self._names.whole(group)))
         wanted = told.value.subscriptions.items()
@@ -163,27 +162,27 @@ class AsyncGroups:
         return ClusterReply(value, told.failures)
 
     async def members(self, group: str, *, stack: bool = False) -> ClusterReply[list[MemberState]]:
-        """Return what each connected member of a group says of itself: its queues, how far it is.
+        """Return the state of each connected member: its queues, and how far they are consumed.
 
-        Failures are by client id of members that did not answer, and by name of brokers.
+        Failures of members are by client id, those of brokers by broker name.
 
         Args:
             group: the consumer group.
-            stack: ask what its threads are doing, too.
+            stack: request stacks of threads too.
 
         Raises:
             NoRoute: when the name servers know no broker.
-            RemoteError, Unavailable, ProtocolError: when no broker tells.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         name = self._names.whole(group)
         return await self._run(members.members(self._cluster, name, stack=stack))
 
     async def producers(self, group: str = "") -> ClusterReply[dict[str, tuple[Connection, ...]]]:
-        """Return the producers that are connected, by producer group; "": of all groups.
+        """Return the connected producers by producer group; "": of all groups.
 
         Raises:
-            NotFound: when nobody of the group is connected.
-            RemoteError, Unavailable, ProtocolError: when nobody tells.
+            NotFound: when no producer of the group is connected.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         told = await self._run(members.producers(self._cluster, self._names.whole(group)))
         names = own_of(self._names, told.value)
@@ -195,7 +194,7 @@ class AsyncGroups:
 
 @checked_verbs
 class AsyncOffsets:
-    """How far consumer groups have come, and how that is set."""
+    """The offsets of consumer groups: progress and resets."""
 
     def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
         self._engine = engine
@@ -203,15 +202,15 @@ class AsyncOffsets:
         self._names = engine.namespace
 
     async def progress(self, group: str, topic: str = "") -> ClusterReply[GroupProgress]:
-        """Return how far a group has come in its topics, its retry topic among them, by queue.
+        """Return a group's progress by queue, in its topics and its retry topic.
 
         Args:
             group: the consumer group.
-            topic: of this topic alone.
+            topic: only this topic; "": all.
 
         Raises:
-            NotFound: when no broker has offsets of the group, nor settings.
-            RemoteError, Unavailable, ProtocolError: when nobody tells.
+            NotFound: when no broker has offsets or settings of the group.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         whole = self._names.whole
         return await self._run(progress.progress(self._cluster, whole(group), whole(topic)))
@@ -219,49 +218,49 @@ class AsyncOffsets:
     async def reset_to_time(
         self, group: str, topic: str, moment: datetime, *, dry_run: bool = False
     ) -> ClusterReply[list[QueueReset]]:
-        """Let a group read a topic again, or on, from what was stored at a moment or later.
+        """Set a group's offsets in a topic to the first messages stored at a time or later.
 
         Args:
             group: the consumer group; its members may be connected.
             topic: the topic.
-            moment: aware of its time zone.
-            dry_run: say what would be, and change nothing.
+            moment: a time with a time zone.
+            dry_run: return what would change, but change nothing.
 
         Raises:
-            UsageError: when the moment is in no time zone, or before 1970.
+            UsageError: when the time has no time zone, or is before 1970.
             NoRoute: when the name servers do not know the topic.
-            NotFound: when the brokers know no such group.
-            RemoteError, Unavailable, ProtocolError: when nobody does it.
+            NotFound: when the brokers do not know the group.
+            RemoteError, Unavailable, ProtocolError: when no broker does it.
         """
         return await self._to_time(group, topic, epoch_ms(moment), dry_run=dry_run)
 
     async def reset_to_start(
         self, group: str, topic: str, *, dry_run: bool = False
     ) -> ClusterReply[list[QueueReset]]:
-        """Let a group read all that a topic holds again; see `reset_to_time`."""
+        """Set a group's offsets to the beginning of a topic; see `reset_to_time`."""
         return await self._to_time(group, topic, 0, dry_run=dry_run)
 
     async def reset_to_end(
         self, group: str, topic: str, *, dry_run: bool = False
     ) -> ClusterReply[list[QueueReset]]:
-        """Let a group pass over all that a topic holds; see `reset_to_time`."""
+        """Set a group's offsets to the end of a topic; see `reset_to_time`."""
         return await self._to_time(group, topic, END, dry_run=dry_run)
 
     async def reset_to_offset(
         self, group: str, queue: MessageQueue, offset: int, *, dry_run: bool = False
     ) -> QueueReset:
-        """Let a group read one queue again, or on, from an offset.
+        """Set a group's offset in one queue.
 
         Args:
             group: the consumer group; its members may be connected.
             queue: the queue.
-            offset: of the next message that the group gets.
-            dry_run: say what would be, and change nothing.
+            offset: offset of the next message for the group.
+            dry_run: return what would change, but change nothing.
 
         Raises:
-            UsageError: when there is no such broker or queue, the queue does not reach from or to
-                there, or the group is online at a broker that cannot set one queue of it.
-            NotFound: when the broker knows no such group.
+            UsageError: when the broker or the queue does not exist, or the offset is outside of the
+                queue. Also when the group is online at a broker that cannot set a single queue.
+            NotFound: when the broker does not know the group.
             RemoteError, Unavailable, ProtocolError: when the broker does not do it.
         """
         name, place = self._names.whole(group), whole_queue(self._names, queue)
@@ -271,18 +270,18 @@ class AsyncOffsets:
     async def clone(
         self, source: str, target: str, topic: str = "", *, dry_run: bool = False
     ) -> ClusterReply[list[QueueReset]]:
-        """Let a group stand where another one stands.
+        """Copy one group's offsets to another group.
 
         Args:
-            source: the consumer group that is copied.
-            target: the one that gets its offsets; nobody of it may be connected.
-            topic: in this topic; "": in all that `source` reads, but its retry topic.
-            dry_run: say what would be, and change nothing.
+            source: the consumer group to copy from.
+            target: the group to copy to; no member of it may be connected.
+            topic: only this topic; "": all topics of `source`, except its retry topic.
+            dry_run: return what would change, but change nothing.
 
         Raises:
             UsageError: when members of `target` are connected: their commits would undo it.
             NotFound: when `source` has committed nothing there.
-            RemoteError, Unavailable, ProtocolError: when nobody does it.
+            RemoteError, Unavailable, ProtocolError: when no broker does it.
         """
         whole = self._names.whole
         flow = offset_resets.clone(

@@ -1,4 +1,4 @@
-"""`client.admin.messages` and `.dead_letters` on an event loop; nothing here consumes."""
+"""`client.admin.messages` and `.dead_letters` on an event loop. They consume nothing."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @checked_verbs
 class AsyncMessages:
-    """Messages found by their names, keys, places and times."""
+    """Finds messages by id, key, place and time."""
 
     def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
         self._engine = engine
@@ -33,23 +33,23 @@ class AsyncMessages:
         self._names = engine.namespace
 
     async def by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
-        """Return the message that a broker calls so: `SendResult.offset_message_id`.
+        """Return the message with this offset message id (`SendResult.offset_message_id`).
 
         Raises:
-            UsageError: when the id is none.
+            UsageError: when the id is invalid.
             NotFound: when no broker has it.
-            RemoteError, Unavailable, ProtocolError: when a broker that may have it does not tell.
+            RemoteError, Unavailable, ProtocolError: when a broker that may have it fails to answer.
         """
         return await self._run(messages.by_offset_id(self._cluster, offset_message_id))
 
     async def by_message_id(
         self, topic: str, message_id: str
     ) -> ClusterReply[list[ReceivedMessage]]:
-        """Return what a topic holds under a message id (the unique key), the oldest first.
+        """Return the messages of a topic with a message id (the unique key), oldest first.
 
         Raises:
             NoRoute: when the name servers do not know the topic.
-            RemoteError, Unavailable, ProtocolError: when nobody tells.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         name = self._names.whole(topic)
         return await self._run(messages.by_message_id(self._cluster, name, message_id))
@@ -62,18 +62,18 @@ class AsyncMessages:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> ClusterReply[list[ReceivedMessage]]:
-        """Return the messages of a topic that bear a key, oldest first; 64 of each broker at most.
+        """Return the messages of a topic with a key, oldest first; at most 64 per broker.
 
         Args:
             topic: the topic.
-            key: one of the keys that the sender gave them.
-            since: stored at this moment or later; aware of its time zone.
-            until: stored at this moment or earlier.
+            key: one of the keys that the sender set.
+            since: stored at this time or later; with a time zone.
+            until: stored at this time or earlier.
 
         Raises:
-            UsageError: when a moment is in no time zone, or before 1970.
+            UsageError: when a time has no time zone, or is before 1970.
             NoRoute: when the name servers do not know the topic.
-            RemoteError, Unavailable, ProtocolError: when nobody tells.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         begin_ms = epoch_ms(since) if since is not None else 0
         end_ms = epoch_ms(until) if until is not None else browsing.TIME_MAX
@@ -81,29 +81,29 @@ class AsyncMessages:
         return await self._run(messages.by_key(self._cluster, name, key, begin_ms, end_ms))
 
     async def at(self, queue: MessageQueue, offset: int, count: int = 1) -> list[ReceivedMessage]:
-        """Return the messages of a queue from an offset on; fewer than `count` when it ends.
+        """Return messages of a queue, beginning at an offset; fewer than `count` at its end.
 
         Raises:
             UsageError: when a number is negative.
-            NoRoute: when the name servers do not know the topic, or no such broker of it.
-            RemoteError, Unavailable, ProtocolError: when the broker does not tell.
+            NoRoute: when the name servers do not know the topic, or the broker for it.
+            RemoteError, Unavailable, ProtocolError: when the broker fails to answer.
         """
         place = whole_queue(self._names, queue)
         return await self._run(messages.at(self._cluster, place, offset, count))
 
     async def tracks(self, message: ReceivedMessage) -> ClusterReply[list[Track]]:
-        """Return what each consumer group of a message's topic has made of it, by its name.
+        """Return the state of a message in each consumer group of its topic.
 
         Raises:
-            UsageError: when the name servers know no such broker.
-            RemoteError, Unavailable, ProtocolError: when nobody tells which groups there are.
+            UsageError: when the name servers do not know its broker.
+            RemoteError, Unavailable, ProtocolError: when no broker returns the list of groups.
         """
         told = await self._run(tracking.tracks(self._cluster, whole_message(self._names, message)))
         tracks = [Track(self._names.own(each.group), each.state) for each in told.value]
         return ClusterReply(tracks, told.failures)
 
     def scan(self, topic: str, since: datetime | None, until: datetime | None) -> TopicScan:
-        """Return the reading of a topic that `between` does, for `next_page`."""
+        """Return the scan of a topic that `between` uses, for `next_page`."""
         since_ms = epoch_ms(since) if since is not None else 0
         name = self._names.whole(topic)
         return TopicScan(
@@ -111,24 +111,24 @@ class AsyncMessages:
         )
 
     async def next_page(self, scan: TopicScan) -> list[ReceivedMessage] | None:
-        """Return the next messages of a reading, perhaps none; None: there are no more."""
+        """Return the next messages of a scan, perhaps an empty list; None at the end."""
         return await self._run(scan.next_page())
 
     async def between(
         self, topic: str, since: datetime | None = None, until: datetime | None = None
     ) -> AsyncIterator[ReceivedMessage]:
-        """Yield what a topic holds, queue after queue, up to what it held when a queue was begun.
+        """Yield the messages of a topic, queue by queue, up to each queue's end at its start.
 
         Args:
             topic: the topic.
-            since: only what was stored at this moment or later; aware of its time zone.
-            until: only what was stored before.
+            since: only messages stored at this time or later; with a time zone.
+            until: only messages stored before this time.
 
         Raises:
-            UsageError: when a moment is in no time zone, or before 1970.
+            UsageError: when a time has no time zone, or is before 1970.
             NoRoute: when the topic is not known, or none of its queues may be read.
-            RemoteError, Unavailable, ProtocolError: at the end, when a broker did not tell, or not
-                all; what others told has come.
+            RemoteError, Unavailable, ProtocolError: at the end, if a broker failed; messages of the
+                others have been yielded.
         """
         scan = self.scan(topic, since, until)
         while (page := await self.next_page(scan)) is not None:
@@ -143,7 +143,7 @@ class AsyncMessages:
 
 @checked_verbs
 class AsyncDeadLetters:
-    """Messages that consumer groups gave up: listed, and sent again."""
+    """Dead letters of consumer groups: lists them, and sends them again."""
 
     def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
         self._engine = engine
@@ -155,7 +155,7 @@ class AsyncDeadLetters:
         """Return the consumer groups that have a dead-letter topic, sorted.
 
         Raises:
-            RemoteError, Unavailable, ProtocolError: when no name server tells.
+            RemoteError, Unavailable, ProtocolError: when no name server answers.
         """
         names = await self._engine.run(browsing.topic_names(self._cluster.name_servers))
         prefix = DEAD_LETTER_PREFIX
@@ -167,16 +167,16 @@ class AsyncDeadLetters:
     ) -> AsyncIterator[ReceivedMessage]:
         """Yield the dead letters of a consumer group, as `AsyncMessages.between` does.
 
-        A letter that was sent again, or consumed since, is still there: no broker knows of that.
+        They include letters that were sent again or consumed later: brokers do not record that.
         """
         return self._messages.between(DEAD_LETTER_PREFIX + group, since, until)
 
     async def send_again(self, group: str, letter: ReceivedMessage) -> None:
-        """Let a dead letter come to its consumer group again, and to no other, in about a second.
+        """Deliver a dead letter again to its consumer group only, after about a second.
 
         Raises:
             NoRoute: when the dead-letter topic or its broker is not known.
-            RemoteError, Unavailable: when the broker does not.
+            RemoteError, Unavailable: when the broker fails to do it.
         """
         name, stored = self._names.whole(group), whole_message(self._names, letter)
         flow = browsing.hand_back(self._cluster.routes, self._cluster.settings, name, stored)

@@ -1,4 +1,4 @@
-"""`client.admin.topics` on an event loop: verbs over the flows of `topics` and `topic_changes`."""
+"""`client.admin.topics` on an event loop: runs the flows of `topics` and `topic_changes`."""
 
 from collections.abc import Collection, Mapping
 from typing import TypeVar
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @checked_verbs
 class AsyncTopics:
-    """Topics: which there are, where they are, how full; made, changed, deleted."""
+    """Lists, inspects, creates, changes and deletes topics."""
 
     def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
         self._engine = engine
@@ -28,39 +28,39 @@ class AsyncTopics:
         """Return the topics that the name servers know, sorted.
 
         Args:
-            everything: also those of brokers and of consumer groups (retries, dead letters).
+            everything: include topics of brokers and of consumer groups (retries, dead letters).
 
         Raises:
-            RemoteError, Unavailable, ProtocolError: when no name server tells.
+            RemoteError, Unavailable, ProtocolError: when no name server answers.
         """
         told = await self._run(topics.names(self._cluster, everything=everything))
         return ClusterReply(sorted(own_of(self._names, told.value)), told.failures)
 
     async def route(self, topic: str) -> list[TopicPlace]:
-        """Return at which brokers a topic is, and with how many queues, by their names.
+        """Return the brokers of a topic with their numbers of queues, sorted by name.
 
         Raises:
             NoRoute: when the name servers do not know it.
-            RemoteError, Unavailable, ProtocolError: when none of them tells.
+            RemoteError, Unavailable, ProtocolError: when none of them answers.
         """
         return await self._run(topics.route(self._cluster, self._names.whole(topic)))
 
     async def settings(self, topic: str) -> ClusterReply[dict[str, TopicSettings]]:
-        """Return what each broker keeps of a topic, by broker name.
+        """Return the settings of a topic at each broker, by broker name.
 
         Raises:
             NotFound: when no broker has it.
-            RemoteError, Unavailable, ProtocolError: when nobody tells.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         return await self._run(topics.settings(self._cluster, self._names.whole(topic)))
 
     async def status(self, topic: str) -> ClusterReply[TopicStatus]:
-        """Return what the queues of a topic hold, and when each last grew.
+        """Return the offsets of a topic's queues, and when each last got a message.
 
         Raises:
             NoRoute: when the name servers do not know the topic.
             NotFound: when no broker does.
-            RemoteError, Unavailable, ProtocolError: when nobody tells.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         return await self._run(topics.status(self._cluster, self._names.whole(topic)))
 
@@ -69,7 +69,7 @@ class AsyncTopics:
 
         Raises:
             NoRoute: when the name servers do not know the topic.
-            RemoteError, Unavailable, ProtocolError: when nobody tells.
+            RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
         told = await self._run(topics.consumers(self._cluster, self._names.whole(topic)))
         return ClusterReply(sorted(map(self._names.own, told.value)), told.failures)
@@ -85,25 +85,25 @@ class AsyncTopics:
         brokers: Collection[str] = (),
         dry_run: bool = False,
     ) -> ClusterReply[list[str]]:
-        """Make a topic at all masters, and return where, by broker name.
+        """Create a topic at all masters; return where, by broker name.
 
-        Where it is as it is wanted, nothing is done. Returns when the name servers tell of it, so
-        that the next send uses it.
+        Brokers that have it with the wanted settings are left alone. Returns when the name servers
+        know the topic, so that the next send uses it.
 
         Args:
             topic: its name.
-            queues: how many at each broker, to write and to read.
+            queues: number of queues at each broker, for writing and reading.
             permission: "rw", "r", "w" or "none".
-            is_ordered: a mark for Apache's tools; ordering keys are kept in order without it.
+            is_ordered: a flag for Apache's tools; ordering keys stay in order without it.
             attributes: Apache's, such as `{"message.type": "FIFO"}`.
-            brokers: their names, when not all are meant.
-            dry_run: say where it would be made, and make nothing.
+            brokers: names of brokers; empty: all.
+            dry_run: return where it would be created, but create nothing.
 
         Raises:
-            ConfigurationError: when the name is illegal, or a setting.
-            UsageError: when a broker has it with other settings; nothing was done.
-            NoRoute: when no broker is known, or the name servers do not hear of the topic in time.
-            RemoteError, Unavailable, ProtocolError: when nobody makes it.
+            ConfigurationError: when the name or a setting is invalid.
+            UsageError: when a broker has it with other settings; then nothing is done.
+            NoRoute: when no broker is known, or the name servers do not learn the topic in time.
+            RemoteError, Unavailable, ProtocolError: when no broker creates it.
         """
         wanted = TopicSettings(
             read_queues=queues,
@@ -124,40 +124,40 @@ class AsyncTopics:
         brokers: Collection[str] = (),
         dry_run: bool = False,
     ) -> ClusterReply[list[str]]:
-        """Change a topic at every broker that has it, and return where, by broker name.
+        """Change a topic at every broker that has it; return where, by broker name.
 
-        Each keeps of its own settings what the change does not name.
+        Each broker keeps its own settings that `change` does not contain.
 
         Args:
             topic: its name.
-            change: what shall be otherwise.
-            brokers: their names, when not all are meant.
-            dry_run: say where it would be changed, and change nothing.
+            change: the new settings.
+            brokers: names of brokers; empty: all.
+            dry_run: return where it would be changed, but change nothing.
 
         Raises:
-            ConfigurationError: when a setting is none.
+            ConfigurationError: when a setting is invalid.
             NotFound: when no broker has it.
-            NoRoute: when the name servers do not hear of it in time.
-            RemoteError, Unavailable, ProtocolError: when nobody changes it.
+            NoRoute: when the name servers do not learn it in time.
+            RemoteError, Unavailable, ProtocolError: when no broker changes it.
         """
         name = self._names.whole(topic)
         flow = topic_changes.update(self._cluster, name, change, only=brokers, dry_run=dry_run)
         return await self._run(flow)
 
     async def delete(self, topic: str, *, dry_run: bool = False) -> ClusterReply[list[str]]:
-        """Delete a topic at all brokers and name servers, and return where it was.
+        """Delete a topic at all brokers and name servers; return where it existed.
 
-        Its messages are not readable any more. With failures name servers still know it: call it
-        again when the brokers are back.
+        Its messages cannot be read any more. After failures, name servers still know the topic:
+        call it again when the brokers are back.
 
         Args:
             topic: its name.
-            dry_run: say where it would be deleted, and delete nothing.
+            dry_run: return where it would be deleted, but delete nothing.
 
         Raises:
             NotFound: when no broker has it.
-            RemoteError, Unavailable, ProtocolError: when nobody does it; a topic of the brokers
-                themselves is refused.
+            RemoteError, Unavailable, ProtocolError: when no broker does it; topics of the brokers
+                are refused.
         """
         name = self._names.whole(topic)
         return await self._run(topic_changes.delete(self._cluster, name, dry_run=dry_run))

@@ -1,7 +1,7 @@
-"""Looking at stored messages without consuming them, and handing one back to its group.
+"""Reads stored messages without consuming them, and sends a message back to its group.
 
-Reads as Apache's tools do, for the group that every broker has for them; nothing is committed, so
-that it disturbs nobody. Source: Apache RocketMQ `DefaultMQAdminExtImpl`, `MQAdminImpl`.
+It reads like Apache's tools, with the group that every broker has for them. It commits nothing, so
+it disturbs no consumer. Source: Apache RocketMQ `DefaultMQAdminExtImpl`, `MQAdminImpl`.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ from reliable_mq.wire.record import Record, iter_records
 from reliable_mq.wire.remote_faults import remote_error
 
 READER = "TOOLS_CONSUMER"
-"""A consumer group that every broker knows without being told."""
+"""A consumer group that every broker has by default."""
 SUBSCRIPTION = 0x4
 FOUND_MAX = 64
 TIME_MAX = 2**63 - 1
 AT_ONCE = 1
-"""The shortest delay level, 1 s: a message that is sent back always waits."""
+"""The shortest delay level, 1 s: a message that is sent back always has a delay."""
 NEVER_DEAD = 2**31 - 1
 
 _NOTHING_THERE = frozenset(
@@ -52,7 +52,7 @@ _NOTHING_THERE = frozenset(
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages of one queue, in its order, and the offset behind the last that was looked at."""
+    """Messages of one queue in offset order, and the offset after the last examined one."""
 
     messages: list[ReceivedMessage]
     next_offset: int
@@ -62,23 +62,23 @@ def topic_names(name_servers: NameServers) -> Flow[list[str]]:
     """Return the names of all topics that the name servers know, sorted.
 
     Raises:
-        RemoteError, Unavailable: when none tells.
-        ProtocolError: when the answer does not read.
+        RemoteError, Unavailable: when none answers.
+        ProtocolError: when the answer cannot be decoded.
     """
     reply = yield from name_servers.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
     try:
         return sorted(fastjson.loads(succeeded(reply).body).get("topicList") or ())
     except (ValueError, AttributeError, TypeError) as error:
-        raise ProtocolError(f"the list of topics does not read: {error!r}") from error
+        raise ProtocolError(f"the list of topics cannot be decoded: {error!r}") from error
 
 
 def queue_range(
     routes: RouteCache, settings: ClientSettings, queue: MessageQueue, since_ms: int
 ) -> Flow[tuple[int, int]]:
-    """Return the first and the end offset of what a queue holds that was stored since a time.
+    """Return the range of offsets in a queue for messages stored since a time: (first, end).
 
     Raises:
-        RemoteError, Unavailable: when the broker does not tell.
+        RemoteError, Unavailable: when the broker fails to answer.
     """
     address = _address(routes, queue)
     if since_ms > 0:
@@ -105,10 +105,10 @@ def queue_range(
 def read_page(
     routes: RouteCache, settings: ClientSettings, queue: MessageQueue, offset: int
 ) -> Flow[Page]:
-    """Return some messages of a queue from an offset on; none when there are none now.
+    """Return some messages of a queue, beginning at an offset; empty when there are none now.
 
     Raises:
-        RemoteError, Unavailable: when the broker does not tell.
+        RemoteError, Unavailable: when the broker fails to answer.
     """
     header = PullMessageHeader(
         consumer_group=READER,
@@ -137,10 +137,10 @@ def read_page(
 def find_by_id(
     routes: RouteCache, settings: ClientSettings, topic: str, message_id: str
 ) -> Flow[list[ReceivedMessage]]:
-    """Return what a topic holds under a message id, the oldest first; empty: nothing, no topic.
+    """Return a topic's messages with a message id, oldest first; empty without messages or topic.
 
     Raises:
-        RemoteError, Unavailable: when a broker does not tell.
+        RemoteError, Unavailable: when a broker fails to answer.
     """
     try:
         answers = yield from query(routes, settings, topic, message_id, is_unique=True)
@@ -164,23 +164,23 @@ def query(
     begin_ms: int = 0,
     end_ms: int = TIME_MAX,
 ) -> Flow[dict[str, list[ReceivedMessage] | ReliableMQError]]:
-    """Ask the index of each broker for the messages of a topic that bear a key.
+    """Query the index of each broker for messages of a topic with a key.
 
     Args:
-        routes: where brokers are.
-        settings: whose time-out counts.
+        routes: know the brokers.
+        settings: have the timeout.
         topic: the topic.
         key: a message id, or one of its sender's keys.
-        is_unique: it is a message id.
+        is_unique: whether the key is a message id.
         begin_ms: stored at this time or later, milliseconds since the epoch.
         end_ms: stored at this time or earlier.
 
     Returns:
-        By broker name, the messages, at most `FOUND_MAX`, or why it did not tell.
+        By broker name: the messages, at most `FOUND_MAX`, or the error.
 
     Raises:
         NoRoute: when the name servers do not know the topic.
-        RemoteError, Unavailable: when none of them tells.
+        RemoteError, Unavailable: when no name server answers.
     """
     route = yield from routes.of(topic)
     header = QueryMessageHeader(
@@ -204,7 +204,7 @@ def query(
         messages = [
             received(record, MessageQueue(topic, name, record.queue_id)) for record in records
         ]
-        found[name] = [  # the index knows hashes only
+        found[name] = [  # the index has only hashes
             message
             for message in messages
             if key in (_ids_of(message) if is_unique else message.keys)
@@ -219,26 +219,26 @@ def _records(reply: Command) -> list[Record]:
 
 
 def _unpacked(records: list[Record]) -> Flow[None]:
-    """Unpack bodies where that keeps nobody waiting; what cannot be unpacked stays as it is."""
+    """Decompress bodies without blocking other work. A body that cannot be stays as stored."""
     yield from unpack(records, MESSAGE_BODY_SIZE_MAX, sys.maxsize)
 
 
 def _ids_of(message: ReceivedMessage) -> tuple[str, ...]:
-    """Return what a message is called here, and by a producer whose id no ledger can hold."""
+    """Return the id of a message, and its producer's id if no ledger can store that one."""
     return (message.message_id, message.properties.get(UNIQ_KEY, ""))
 
 
 def hand_back(
     routes: RouteCache, settings: ClientSettings, group: str, message: ReceivedMessage
 ) -> Flow[None]:
-    """Let a stored message come to a consumer group again, and to no other, about a second later.
+    """Deliver a stored message again to one consumer group only, after about a second.
 
-    The broker copies it from its log to the group's retry topic. Sending it there would not do:
-    what comes from outside for a group that holds queue locks, a broker takes for given up.
+    The broker copies it from its log to the group's retry topic. A send to that topic would not
+    work: for a group with queue locks, a broker treats such messages as given up.
 
     Raises:
         NoRoute: when the dead-letter topic or its broker is not known.
-        RemoteError, Unavailable: when the broker does not.
+        RemoteError, Unavailable: when the broker fails to do it.
     """
     header = SendBackHeader(
         offset=message.commit_log_offset,
@@ -250,7 +250,7 @@ def hand_back(
         max_reconsume_times=NEVER_DEAD,
     )
     command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
-    yield from routes.of(message.queue.topic)  # it names the broker
+    yield from routes.of(message.queue.topic)  # it has the broker's address
     address = _address(routes, message.queue)
     succeeded((yield from call(address, command, settings.request_timeout)))
 
@@ -264,7 +264,7 @@ def _address(routes: RouteCache, queue: MessageQueue) -> str:
 
 
 def shown(record: Record, queue: MessageQueue) -> ReceivedMessage:
-    """Return a stored message with its body unpacked, or as it is stored when that fails."""
+    """Return a stored message with its body decompressed; as stored when that fails."""
     with contextlib.suppress(RecordError):
         record.body = unpacked(record)
     return received(record, queue)

@@ -1,6 +1,6 @@
-"""What a cluster says of itself: its brokers' settings, state and clocks, its topics and consumers.
+"""Facts of a cluster: settings, state and clocks of its brokers, its topics and consumers.
 
-For those who look after it; nothing that sends or consumes asks for this.
+For administrators; sending and consuming do not use it.
 """
 
 import re
@@ -24,11 +24,11 @@ _SECONDS_OF = (86_400, 3_600, 60, 1)
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One master, as it answered.
+    """One master's answers.
 
-    `config`: its properties by Apache's names. `runtime`: its state, by Apache's names.
-    `clock_ahead`: seconds by which its clock is ahead of this machine's, None: it does not say;
-    `clock_error`: how wrong that may be. `failure`: why it did not answer, empty: it did.
+    `config`: its properties, by Apache's names. `runtime`: its state, by Apache's names.
+    `clock_ahead`: seconds by which its clock is ahead of this machine's; None if unknown.
+    `clock_error`: maximum error of that number. `failure`: why it did not answer; "" if it did.
     """
 
     name: str
@@ -41,16 +41,16 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterFacts(msgspec.Struct, frozen=True):
-    """What a whole cluster says.
+    """The facts of a whole cluster.
 
     Attributes:
         brokers: every master.
-        topics: those that the name servers know.
-        consumed: which of the groups that were asked about have a consumer that is connected.
-        subscriptions: for each of these the topics that it subscribes to, and their tags ("*", or
-            tags joined by "||"); None for what is filtered by another language than tags.
-        readers: for each topic that was asked about the groups that subscribe to it or have ever
-            committed an offset in it. A topic that a broker did not tell of is left out.
+        topics: the topics that the name servers know.
+        consumed: the requested groups that have a connected consumer.
+        subscriptions: for each of these, its topics and their tags ("*", or tags joined by "||");
+            None for a filter that is not by tags.
+        readers: for each requested topic, the groups that subscribe to it or have ever committed
+            an offset in it. Topics for which a broker did not answer are left out.
     """
 
     brokers: tuple[BrokerFacts, ...]
@@ -69,8 +69,8 @@ def cluster_facts(
     """Ask the name servers and every master, also about these consumer groups and topics.
 
     Raises:
-        Unavailable: when no name server answers. A broker that does not is told of in its facts.
-        RemoteError, ProtocolError: when a name server refuses or answers nonsense.
+        Unavailable: when no name server answers. The facts have the failures of brokers.
+        RemoteError, ProtocolError: when a name server refuses, or its answer is invalid.
     """
     reply = yield from name_servers.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO))
     masters = [broker for broker in decode_cluster(succeeded(reply).body) if broker.master]
@@ -119,7 +119,7 @@ def _is_told(answer: Command | Exception) -> TypeGuard[Command]:
 
 
 def _tags_by_topic(table: Any) -> dict[str, str | None]:
-    """Return the tags that a group wants of each topic; None: it filters otherwise."""
+    """Return a group's tags for each topic; None for another kind of filter."""
     try:
         return {
             str(topic): str(each.get("subString") or "*")
@@ -128,7 +128,7 @@ def _tags_by_topic(table: Any) -> dict[str, str | None]:
             for topic, each in table.items()
         }
     except AttributeError as error:
-        raise ProtocolError(f"an answer does not read: {error!r}") from error
+        raise ProtocolError(f"an answer cannot be decoded: {error!r}") from error
 
 
 def _ask(
@@ -164,9 +164,9 @@ def _broker_facts(broker: Broker, timeout: float) -> Flow[BrokerFacts]:
 
 
 def _clock(runtime: dict[str, str], before: Instant, after: Instant) -> tuple[float | None, float]:
-    """Return how far a broker's clock is ahead, and how wrong that may be, in seconds.
+    """Return how far a broker's clock is ahead, and the maximum error, in seconds.
 
-    A broker tells when it was started and how long ago that was, in whole seconds.
+    A broker reports its start time and its uptime, in whole seconds.
     """
     found = _UPTIME.search(runtime.get("runtime", ""))
     started = runtime.get("bootTimestamp", "")
@@ -182,4 +182,4 @@ def _field(body: bytes, name: str) -> Any:
     try:
         return fastjson.loads(body).get(name)
     except (ValueError, AttributeError) as error:
-        raise ProtocolError(f"an answer does not read: {error!r}") from error
+        raise ProtocolError(f"an answer cannot be decoded: {error!r}") from error

@@ -1,8 +1,8 @@
-"""Asking the brokers of a cluster: all of them at once, and telling apart who did not answer.
+"""Asks all brokers of a cluster at the same time, and separates answers from failures.
 
-Receives what to ask and how to read an answer; hands on what was told, and why the rest was not. A
-broker that says that it has no such thing has answered; one that answers what does not read has
-not. Source: Apache RocketMQ `DefaultMQAdminExtImpl`, which ends at the first broker that fails.
+It receives requests and a function that decodes answers. It returns the decoded answers, and the
+errors of the other brokers. "There is no such thing" is an answer; an answer that cannot be decoded
+is an error. Source: Apache RocketMQ `DefaultMQAdminExtImpl`, which ends at the first failed broker.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,7 +35,7 @@ U = TypeVar("U")
 
 
 class AdminTarget(NamedTuple):
-    """Whom administration asks, and how long it waits."""
+    """The cluster that administration asks, and its timeout."""
 
     name_servers: NameServers
     routes: RouteCache
@@ -43,9 +43,9 @@ class AdminTarget(NamedTuple):
 
 
 class ClusterReply(msgspec.Struct, Generic[T], frozen=True):
-    """What brokers told together.
+    """The combined answers of brokers.
 
-    `failures`: why others told nothing, by broker name; empty: all that were asked have told.
+    `failures`: the errors of brokers without an answer, by broker name; empty: all have answered.
     """
 
     value: T
@@ -60,13 +60,13 @@ def all_brokers(cluster: AdminTarget, only: Collection[str] = ()) -> Flow[dict[s
     """Return the brokers that the name servers know, by name, sorted.
 
     Args:
-        cluster: whose.
-        only: their names, when not all are meant.
+        cluster: the cluster to ask.
+        only: names of brokers; empty: all.
 
     Raises:
         NoRoute: when the name servers know none.
         UsageError: when they do not know one of `only`.
-        RemoteError, Unavailable, ProtocolError: when none of them tells.
+        RemoteError, Unavailable, ProtocolError: when none of them answers.
     """
     reply = yield from cluster.name_servers.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO))
     brokers = {broker.name: broker for broker in decode_cluster(succeeded(reply).body)}
@@ -90,15 +90,16 @@ def ask_each(
     lacking: Collection[int] = (),
     masters_only: bool = False,
 ) -> Flow[ClusterReply[dict[str, T]]]:
-    """Ask brokers, each its own command, and return what each has told, by broker name.
+    """Send each broker its own command; return the decoded answers by broker name.
 
     Args:
-        cluster: whose time-out counts.
-        brokers: where they are.
-        commands: what each is asked, by broker name.
-        read: makes a value of a reply whose code is 0, or raises.
-        lacking: codes by which a broker says that it has no such thing; it is left out then.
-        masters_only: a slave will not do for a master that is away, because this changes things.
+        cluster: has the timeout.
+        brokers: the brokers and their addresses.
+        commands: the command for each broker, by broker name.
+        read: decodes a reply with code 0, or raises.
+        lacking: codes for "there is no such thing"; such brokers are left out.
+        masters_only: do not use a slave when its master is away, because the command changes
+            things.
     """
     calls: dict[str, Call] = {}
     failures: dict[str, ReliableMQError] = {}
@@ -130,7 +131,7 @@ def ask_all(
     lacking: Collection[int] = (),
     masters_only: bool = False,
 ) -> Flow[ClusterReply[dict[str, T]]]:
-    """Ask all `brokers` the same; see `ask_each`."""
+    """Send the same command to all `brokers`; see `ask_each`."""
     commands = dict.fromkeys(brokers, command)
     asked = ask_each(cluster, brokers, commands, read, lacking=lacking, masters_only=masters_only)
     return (yield from asked)
@@ -144,17 +145,17 @@ def put_each(
     *,
     dry_run: bool,
 ) -> Flow[ClusterReply[list[str]]]:
-    """Have masters carry out changes, each its own, and return where it was done, by broker name.
+    """Have masters make changes, each its own; return where they were made, by broker name.
 
     Args:
-        cluster: whose time-out counts.
-        brokers: where they are.
-        commands: what each is to do, by broker name; who is not in it is as it is wanted.
-        known: what all have told before.
-        dry_run: say where it would be done, and do nothing.
+        cluster: has the timeout.
+        brokers: the brokers and their addresses.
+        commands: the command for each broker, by name; brokers without one need no change.
+        known: the brokers' earlier answers.
+        dry_run: return where it would be done, but do nothing.
 
     Raises:
-        ReliableMQError: what went wrong, when nobody has it and nobody does it.
+        ReliableMQError: the error, when no broker has it already and no broker does it.
     """
     names, failures = sorted(commands), known.failures
     if commands and not dry_run:
@@ -166,10 +167,10 @@ def put_each(
 
 
 def merged(told: ClusterReply[dict[str, T]], merge: Callable[[Sequence[T]], U]) -> ClusterReply[U]:
-    """Return what brokers told as one value.
+    """Return the answers of brokers merged into one value.
 
     Raises:
-        ReliableMQError: what went wrong, when none has told anything.
+        ReliableMQError: the error, when no broker has answered.
     """
     if not told.value and told.failures:
         raise first_failure(told.failures)
@@ -177,15 +178,15 @@ def merged(told: ClusterReply[dict[str, T]], merge: Callable[[Sequence[T]], U]) 
 
 
 def found(told: ClusterReply[dict[str, T]], missing: str) -> ClusterReply[dict[str, T]]:
-    """Return what was told when any broker has it.
+    """Return the answers if at least one broker has the thing.
 
     Args:
-        told: by broker name.
-        missing: what to say when no broker has it.
+        told: answers by broker name.
+        missing: the error text when no broker has it.
 
     Raises:
-        NotFound: when all have answered, and none has it.
-        ReliableMQError: what went wrong, when some have not answered and the others have it not.
+        NotFound: when all brokers have answered, and none has it.
+        ReliableMQError: the error, when some brokers failed and no other one has it.
     """
     if told.value:
         return told
@@ -195,7 +196,7 @@ def found(told: ClusterReply[dict[str, T]], missing: str) -> ClusterReply[dict[s
 
 
 def first_failure(failures: Mapping[str, ReliableMQError]) -> ReliableMQError:
-    """Return one error for several: of the kind of the first, with the words of all."""
+    """Return one error for several: the kind of the first, with all texts."""
     first = next(iter(failures.values()))
     if len(failures) == 1:
         return first
@@ -206,26 +207,26 @@ def first_failure(failures: Mapping[str, ReliableMQError]) -> ReliableMQError:
 
 
 def nothing(_: Command) -> None:
-    """Read a reply that says no more than that it was done."""
+    """Decode a reply without content."""
 
 
 def decoded(reply: Command, kind: type[T], what: str) -> T:
     """Return the body of a reply as a `kind`.
 
     Raises:
-        ProtocolError: when it does not read; the text names `what`.
+        ProtocolError: when it cannot be decoded; the text names `what`.
     """
     try:
         return fastjson.decode(reply.body, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
-        raise ProtocolError(f"{what} does not read: {error}") from error
+        raise ProtocolError(f"{what} cannot be decoded: {error}") from error
 
 
 def epoch_ms(moment: datetime) -> int:
-    """Return a moment in milliseconds since the epoch.
+    """Return a time in milliseconds since the epoch.
 
     Raises:
-        UsageError: when it does not say in which time zone it is, or is before the epoch.
+        UsageError: when it has no time zone, or is before the epoch.
     """
     if moment.tzinfo is None:
         raise UsageError(f"{moment} is in no time zone: make it aware, as datetime.now(UTC) is")
@@ -243,13 +244,13 @@ class _QueueKey(msgspec.Struct, rename="camel"):
 
 
 def queue_of(key: Any, what: str) -> MessageQueue:
-    """Return the queue that is the key of a table, as Java writes it.
+    """Return the queue in the key of a table, as Java writes it.
 
     Raises:
-        ProtocolError: when it is none; the text names `what`.
+        ProtocolError: when it is not a queue; the text names `what`.
     """
     try:
         queue = msgspec.convert(dict(key), _QueueKey)
     except (ValueError, TypeError) as error:  # a ValidationError is a ValueError
-        raise ProtocolError(f"{what} does not read: {key!r} is no queue") from error
+        raise ProtocolError(f"{what} cannot be decoded: {key!r} is not a queue") from error
     return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)

@@ -1,7 +1,7 @@
-"""Consumer groups: which there are, with which settings; made, changed, deleted, at all brokers.
+"""Consumer groups: lists, creates, changes and deletes them at all brokers.
 
-What a broker keeps of a group is read from its whole table: Apache's broker makes a group that it
-is asked for by name. Source: Apache RocketMQ `SubscriptionGroupConfig`, `MixAll`,
+A group's settings are read from a broker's whole table: Apache's broker creates a group when it is
+asked for it by name. Source: Apache RocketMQ `SubscriptionGroupConfig`, `MixAll`,
 `DeleteSubscriptionGroupCommand`.
 """
 
@@ -42,19 +42,17 @@ _SYSTEM_GROUPS = frozenset(
 )
 _SYSTEM_PREFIX = "CID_RMQ_SYS_"
 
-_Row = dict[
-    str, Any
-]  # a group's settings as a broker writes them, with all that we know nothing of
+_Row = dict[str, Any]  # a group's settings as a broker writes them, including those unknown here
 
 
 @decodable
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's settings at one broker, with the values of a new one.
+    """A group's settings at one broker. Defaults are those of a new group.
 
     `may_consume`: it gets messages. `may_broadcast`: every member may read every queue.
-    `is_ordered`: for the proxy of Apache's only. `retries_max`: so often a message comes again
-    before it is a dead letter, if the consumer does not say. `retry_queues`: 0 ends retries.
-    `handling_minutes_max`: for pop consumers. `tells_members`: of each other's coming and going.
+    `is_ordered`: only for Apache's proxy. `retries_max`: number of redeliveries before a message
+    becomes a dead letter, unless the consumer sets it. `retry_queues`: 0 ends retries.
+    `handling_minutes_max`: for pop consumers. `tells_members`: notifies members of changes.
     """
 
     may_consume: bool = msgspec.field(name="consumeEnable", default=True)
@@ -67,10 +65,10 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall be otherwise; None leaves a setting as it is. See `GroupSettings`.
+    """New settings; None keeps a setting. See `GroupSettings`.
 
     Raises:
-        ConfigurationError: when a number is negative, or a value is of a wrong type.
+        ConfigurationError: when a number is negative, or a value has a wrong type.
     """
 
     may_consume: bool | None = None
@@ -87,7 +85,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"{name} is {number}: it must not be negative")
 
     def row(self) -> _Row:
-        """Return what is given, by the names that brokers use."""
+        """Return the given settings, under the brokers' names."""
         wire = dict(
             zip(
                 GroupSettings.__struct_fields__, GroupSettings.__struct_encode_fields__, strict=True
@@ -105,13 +103,13 @@ class _Table(msgspec.Struct):
 def groups(
     cluster: AdminTarget, *, everything: bool
 ) -> Flow[ClusterReply[dict[str, dict[str, GroupSettings]]]]:
-    """Return the settings of all groups, by their names, sorted, and by broker.
+    """Return the settings of all groups, by group name (sorted) and broker.
 
-    Without `everything` those are left out that belong to the brokers.
+    Without `everything`, groups of the brokers are left out.
 
     Raises:
         NoRoute: when the name servers know no broker.
-        RemoteError, Unavailable, ProtocolError: when nobody tells.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from all_brokers(cluster)
     told = yield from _tables(cluster, brokers)
@@ -126,16 +124,16 @@ def groups(
 
 
 def is_system(group: str) -> bool:
-    """Say whether brokers have this group for themselves."""
+    """Return whether brokers use this group themselves."""
     return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
 
 
 def settings(cluster: AdminTarget, group: str) -> Flow[ClusterReply[dict[str, GroupSettings]]]:
-    """Return what every broker keeps of a group, by broker name; those without it are left out.
+    """Return a group's settings at every broker that has it, by broker name.
 
     Raises:
         NotFound: when no broker has it.
-        RemoteError, Unavailable, ProtocolError: when nobody tells.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from all_brokers(cluster)
     rows = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
@@ -168,7 +166,7 @@ def _settings(row: _Row) -> GroupSettings:
     try:
         return msgspec.convert(row, GroupSettings, strict=False)
     except msgspec.ValidationError as error:
-        raise ProtocolError(f"the settings of a group do not read: {error}") from error
+        raise ProtocolError(f"the settings of a group cannot be decoded: {error}") from error
 
 
 def create(
@@ -179,20 +177,20 @@ def create(
     only: Collection[str] = (),
     dry_run: bool = False,
 ) -> Flow[ClusterReply[list[str]]]:
-    """Make a group at the masters of all brokers, and return where, by broker name.
+    """Create a group at the masters of all brokers; return where, by broker name.
 
     Args:
-        cluster: whose.
+        cluster: the cluster to ask.
         group: its name.
-        wanted: its settings; what is None is as in a new `GroupSettings`.
-        only: names of brokers, when not all are meant.
-        dry_run: say where it would be made, and make nothing.
+        wanted: its settings; None in it means as in a new `GroupSettings`.
+        only: names of brokers; empty: all.
+        dry_run: return where it would be created, but create nothing.
 
     Raises:
-        ConfigurationError: when the name is illegal, or a setting.
-        UsageError: when a broker has it with other settings; nothing was done.
+        ConfigurationError: when the name or a setting is invalid.
+        UsageError: when a broker has it with other settings; then nothing is done.
         NoRoute: when the name servers know no broker.
-        RemoteError, Unavailable, ProtocolError: when nobody makes it.
+        RemoteError, Unavailable, ProtocolError: when no broker creates it.
     """
     check_name("group", group, GROUP_LENGTH_MAX)
     brokers = yield from all_brokers(cluster, only)
@@ -218,9 +216,9 @@ def update(
     only: Collection[str] = (),
     dry_run: bool = False,
 ) -> Flow[ClusterReply[list[str]]]:
-    """Change a group at every broker that has it, and return where, by broker name.
+    """Change a group at every broker that has it; return where, by broker name.
 
-    Each keeps of its own settings what the change does not name. Otherwise as `create`.
+    Each broker keeps its own settings that `change` does not contain. Otherwise as `create`.
 
     Raises:
         NotFound: when no broker has it.
@@ -230,7 +228,7 @@ def update(
     brokers = yield from all_brokers(cluster, only)
     known = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
     row = change.row()
-    # Attributes that are sent are changes of attributes; none is meant here.
+    # Brokers read sent attributes as changes of attributes; no change is wanted here.
     commands = {
         name: _put_command({**has, **row, "attributes": {}})
         for name, has in known.value.items()
@@ -249,18 +247,18 @@ def delete(
     """Delete a group at all brokers, with its retry topic and its dead letters.
 
     Args:
-        cluster: whose.
+        cluster: the cluster to ask.
         group: its name.
-        offsets: forget how far it has come, too; a group that is made again begins anew then.
-        dry_run: say where it would be deleted, and delete nothing.
+        offsets: delete its offsets too; then a new group with this name starts without offsets.
+        dry_run: return where it would be deleted, but delete nothing.
 
     Returns:
-        Where it was, by broker name.
+        Where it existed, by broker name.
 
     Raises:
-        UsageError: when members of it are connected: they would make it again.
+        UsageError: when its members are connected: they would create it again.
         NotFound: when no broker has it.
-        RemoteError, Unavailable, ProtocolError: when nobody does it.
+        RemoteError, Unavailable, ProtocolError: when no broker does it.
     """
     brokers = yield from all_brokers(cluster)
     known = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")

@@ -1,8 +1,8 @@
-"""Who is connected: the members of consumer groups and what they say of themselves, producers.
+"""Connected clients: members of consumer groups with their own reports, and producers.
 
-A member is connected to every broker of its topics, so that each of them tells of it; here it is
-named once, with the brokers that see it. Source: Apache RocketMQ `ConsumerConnection`,
-`ConsumerRunningInfo`, `ProducerConnection`, `MQVersion`.
+A member is connected to every broker of its topics, so several brokers report it. Here it appears
+once, with those brokers. Source: Apache RocketMQ `ConsumerConnection`, `ConsumerRunningInfo`,
+`ProducerConnection`, `MQVersion`.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 
 MEMBER_SECONDS = 10.0
-"""A broker waits so long for a member that it asks, and a little is on the way."""
+"""Timeout of questions to members: a broker waits this long for a member's answer."""
 _OFFLINE = frozenset({ResponseCode.CONSUMER_NOT_ONLINE})
-_FIRST_REGULAR, _MINORS, _STEPS = 212, 10, 20  # MQVersion: V4_0_0_SNAPSHOT; two a patch
+_FIRST_REGULAR, _MINORS, _STEPS = 212, 10, 20  # MQVersion: V4_0_0_SNAPSHOT; two per patch
 _HIGHER = 612
 _KINDS = {
     "CONSUME_ACTIVELY": "pull",
@@ -40,7 +40,7 @@ _KINDS = {
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """A client, as brokers see it. `address`: where one of them sees it. `brokers`: their names."""
+    """A client, as brokers see it. `address`: as one of them sees it. `brokers`: their names."""
 
     client_id: str
     address: str
@@ -50,11 +50,10 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupConnections(msgspec.Struct, frozen=True, kw_only=True):
-    """The members of a consumer group that are connected; none: it is offline.
+    """The connected members of a consumer group; no members: it is offline.
 
-    `kind`: "push", "pull" or "pop". `model`: "clustering" or "broadcasting". `from_where`: where it
-    begins in a queue that is new to it, in Apache's words. `subscriptions`: by topic, what is read
-    of it.
+    `kind`: "push", "pull" or "pop". `model`: "clustering" or "broadcasting". `from_where`: the
+    start in a new queue, in Apache's words. `subscriptions`: the filter of each topic.
     """
 
     members: tuple[Connection, ...] = ()
@@ -65,9 +64,9 @@ class GroupConnections(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueHeld(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue that a member has. `committed`: it is done before this offset.
+    """A queue of a member. `committed`: all messages before this offset are consumed.
 
-    `held`: messages that it has read and not finished. Times are ms since the epoch.
+    `held`: messages that it has pulled and not finished. Times are ms since the epoch.
     """
 
     queue: MessageQueue
@@ -79,7 +78,7 @@ class QueueHeld(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member says of itself. `properties`: by Apache's names. `stack`: of its threads."""
+    """A member's report. `properties`: by Apache's names. `stack`: stacks of its threads."""
 
     client_id: str
     properties: dict[str, str]
@@ -101,7 +100,7 @@ class _Subscription(msgspec.Struct, rename="camel"):
 
 @decodable
 class Consumers(msgspec.Struct, rename="camel"):
-    """The members of a group as one broker tells of them (`ConsumerConnection`)."""
+    """The members of a group at one broker (`ConsumerConnection`)."""
 
     connection_set: list[_Connection]
     consume_type: str | None = None
@@ -128,11 +127,11 @@ class _AllProducers(msgspec.Struct):
 
 
 def connections(cluster: AdminTarget, group: str) -> Flow[ClusterReply[GroupConnections]]:
-    """Return who of a consumer group is connected, and how it consumes; nobody: it is offline.
+    """Return the connected members of a group and how it consumes; no members: it is offline.
 
     Raises:
         NoRoute: when the name servers know no broker.
-        RemoteError, Unavailable, ProtocolError: when nobody tells.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from all_brokers(cluster)
     asked = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
@@ -163,7 +162,7 @@ def _read_consumers(reply: Command) -> Consumers:
 
 
 def _once(by_broker: Mapping[str, list[_Connection]]) -> tuple[Connection, ...]:
-    """Return each client once, with all brokers that see it."""
+    """Return each client once, with all brokers that report it."""
     seen: dict[str, Connection] = {}
     for name, clients in by_broker.items():
         for client in clients:
@@ -196,18 +195,18 @@ class _RunningInfo(msgspec.Struct, rename="camel"):
 def members(
     cluster: AdminTarget, group: str, *, stack: bool = False
 ) -> Flow[ClusterReply[list[MemberState]]]:
-    """Return what each connected member of a consumer group says of itself, by client id.
+    """Return the report of each connected member of a consumer group, by client id.
 
-    Failures are by client id of members that did not answer, and by name of brokers.
+    Failures of members are by client id, those of brokers by broker name.
 
     Args:
-        cluster: whose.
+        cluster: the cluster to ask.
         group: the consumer group.
-        stack: ask what its threads are doing, too.
+        stack: request stacks of threads too.
 
     Raises:
         NoRoute: when the name servers know no broker.
-        RemoteError, Unavailable, ProtocolError: when no broker tells.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     online = yield from connections(cluster, group)
     failures = dict(online.failures)
@@ -231,7 +230,7 @@ def members(
 
 
 def _read_state(client_id: str, reply: Command) -> MemberState:
-    what = f"what {client_id} says of itself"
+    what = f"the report of {client_id}"
     info = decoded(reply, _RunningInfo, what)
     queues = [
         QueueHeld(
@@ -255,12 +254,12 @@ def _read_state(client_id: str, reply: Command) -> MemberState:
 def producers(
     cluster: AdminTarget, group: str = ""
 ) -> Flow[ClusterReply[dict[str, tuple[Connection, ...]]]]:
-    """Return the producers that are connected, by producer group; of one group, or of all.
+    """Return the connected producers by producer group; of one group, or of all.
 
     Raises:
         NotFound: when no broker knows a producer of the group.
         NoRoute: when the name servers know no broker.
-        RemoteError, Unavailable, ProtocolError: when nobody tells.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from all_brokers(cluster)
     told = yield from (_of_group(cluster, brokers, group) if group else _of_all(cluster, brokers))
@@ -292,7 +291,7 @@ def _of_group(
 
 
 def _knows_none(error: ReliableMQError) -> bool:
-    """Say whether a broker knows no such producer group: it has no code of its own for that."""
+    """Return whether a broker does not know the producer group. There is no error code for it."""
     return isinstance(error, RemoteError) and error.remark.endswith("] not exist")
 
 
@@ -304,7 +303,7 @@ def _of_all(cluster: AdminTarget, brokers: Brokers) -> Flow[ClusterReply[dict[st
 def _read_all_producers(reply: Command) -> _Table:
     return {
         group: [
-            # Java writes a socket's address with a slash before it.
+            # Java writes a slash before a socket's address.
             _Connection(each.client_id, each.address.lstrip("/"), each.language, each.version)
             for each in producers_of_group
         ]
@@ -315,9 +314,9 @@ def _read_all_producers(reply: Command) -> _Table:
 
 
 def version_text(number: int) -> str:
-    """Return the release that a client says it is of: 493 is "5.4.0".
+    """Return a client's release from its version number: 493 is "5.4.0".
 
-    Before 4.0 releases have no regular numbers; then it is "before 4.0".
+    Numbers of releases before 4.0 have no regular pattern: then it is "before 4.0".
     """
     if number < _FIRST_REGULAR:
         return "before 4.0"

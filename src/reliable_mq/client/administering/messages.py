@@ -1,4 +1,4 @@
-"""Single messages found by their names: offset message id, message id, key, place in a queue.
+"""Finds single messages by offset message id, message id, key, or place in a queue.
 
 Source: Apache RocketMQ `MQAdminImpl.viewMessage`, `MQAdminImpl.queryMessage`,
 `DefaultMQAdminExtImpl.messageTrackDetail`.
@@ -33,15 +33,16 @@ from reliable_mq.wire.record import iter_records
 
 
 def by_offset_id(cluster: AdminTarget, offset_message_id: str) -> Flow[ReceivedMessage]:
-    """Return the message that is stored where its broker's name for it says.
+    """Return the message with an offset message id.
 
-    The broker at the address in it is asked; when the name servers know none there, as behind
-    another address, all are, and what they answer must be that very message.
+    The id has a broker's address, and that broker is asked. If the name servers do not know the
+    address (for example behind NAT), all brokers are asked. Then only an answer with this id
+    counts.
 
     Raises:
-        UsageError: when the id is none.
+        UsageError: when the id is invalid.
         NotFound: when no broker has it.
-        RemoteError, Unavailable, ProtocolError: when a broker that may have it does not tell.
+        RemoteError, Unavailable, ProtocolError: when a broker that may have it fails to answer.
     """
     try:
         place = decode_offset_message_id(offset_message_id)
@@ -70,11 +71,11 @@ def by_offset_id(cluster: AdminTarget, offset_message_id: str) -> Flow[ReceivedM
 def _read_record(reply: Command) -> ReceivedMessage:
     for record in iter_records(reply.body):
         return shown(record, MessageQueue(record.topic, "", record.queue_id))
-    raise ProtocolError("the answer to a question for a message holds none")
+    raise ProtocolError("the answer to a query for a message contains none")
 
 
 def _is_absent(error: ReliableMQError) -> bool:
-    """Say whether a broker has nothing there: no code says so, and Apache's may send any bytes."""
+    """Return whether a broker has no message there. No code says so. Apache's sends any bytes."""
     return isinstance(error, RecordError) or (
         isinstance(error, RemoteError) and error.code == ResponseCode.SYSTEM_ERROR
     )
@@ -83,13 +84,13 @@ def _is_absent(error: ReliableMQError) -> bool:
 def by_message_id(
     cluster: AdminTarget, topic: str, message_id: str
 ) -> Flow[ClusterReply[list[ReceivedMessage]]]:
-    """Return what a topic holds under a message id (UNIQ_KEY), the oldest first.
+    """Return the messages of a topic with a message id (UNIQ_KEY), oldest first.
 
-    Several: its producer sent it more than once.
+    There are several if the producer has sent it more than once.
 
     Raises:
         NoRoute: when the name servers do not know the topic.
-        RemoteError, Unavailable, ProtocolError: when nobody tells.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     return (yield from _queried(cluster, topic, message_id, is_unique=True))
 
@@ -97,18 +98,18 @@ def by_message_id(
 def by_key(
     cluster: AdminTarget, topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX
 ) -> Flow[ClusterReply[list[ReceivedMessage]]]:
-    """Return the messages of a topic that bear a key, the oldest first; 64 of each broker at most.
+    """Return the messages of a topic with a key, oldest first; at most 64 per broker.
 
     Args:
-        cluster: whose.
+        cluster: the cluster to ask.
         topic: the topic.
-        key: one of the keys that the sender gave them.
+        key: one of the keys that the sender set.
         begin_ms: stored at this time or later, milliseconds since the epoch.
         end_ms: stored at this time or earlier.
 
     Raises:
         NoRoute: when the name servers do not know the topic.
-        RemoteError, Unavailable, ProtocolError: when nobody tells.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     told = yield from _queried(
         cluster, topic, key, is_unique=False, begin_ms=begin_ms, end_ms=end_ms
@@ -153,22 +154,22 @@ def _queried(
 def at(
     cluster: AdminTarget, queue: MessageQueue, offset: int, count: int = 1
 ) -> Flow[list[ReceivedMessage]]:
-    """Return the messages of a queue from an offset on; fewer when it ends.
+    """Return messages of a queue, beginning at an offset; fewer at its end.
 
     Args:
-        cluster: whose.
+        cluster: the cluster to ask.
         queue: the queue.
-        offset: of the first one.
-        count: so many at most.
+        offset: offset of the first message.
+        count: maximum number of messages.
 
     Raises:
         UsageError: when a number is negative.
-        NoRoute: when the name servers do not know the topic, or no such broker of it.
-        RemoteError, Unavailable, ProtocolError: when the broker does not tell.
+        NoRoute: when the name servers do not know the topic, or the broker for it.
+        RemoteError, Unavailable, ProtocolError: when the broker fails to answer.
     """
     if offset < 0 or count < 0 or queue.queue_id < 0:
-        raise UsageError("a queue, an offset and a count are not negative")
-    yield from cluster.routes.of(queue.topic)  # it names the broker
+        raise UsageError("a queue, an offset or a count is negative")
+    yield from cluster.routes.of(queue.topic)  # it has the broker's address
     found: list[ReceivedMessage] = []
     while len(found) < count:
         page = yield from read_page(cluster.routes, cluster.settings, queue, offset)

@@ -1,8 +1,8 @@
-"""Offsets of a consumer group set by hand: by time, to the end, to an offset, as another group's.
+"""Resets of a group's offsets: to a time, to the end, to an offset, or to another group's.
 
-Brokers since 5.0 keep a new offset and tell members of it; older ones, and those that are told to
-(`useServerSideResetOffset=false`), let members do it, or have it written for a group that is
-offline. Both are asked as they can. Source: Apache RocketMQ `DefaultMQAdminExtImpl`,
+Brokers since 5.0 store a new offset and inform the members. Older brokers, and those with
+`useServerSideResetOffset=false`, leave the reset to members. For an offline group there, the offset
+is committed. Both kinds of brokers are supported. Source: Apache RocketMQ `DefaultMQAdminExtImpl`,
 `AdminBrokerProcessor.resetOffset`, `Broker2Client.resetOffset`.
 """
 
@@ -43,11 +43,11 @@ from reliable_mq.wire.headers import (
 from reliable_mq.wire.java_properties import parse_properties
 
 END = -1
-"""As a time: behind the newest message."""
+"""As a time: after the newest message."""
 
 
 class QueueReset(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a group stood in a queue, and stands now: everything before the offset is done."""
+    """A group's offset in a queue before and after: messages before the offset are consumed."""
 
     queue: MessageQueue
     before: int
@@ -57,20 +57,20 @@ class QueueReset(msgspec.Struct, frozen=True, kw_only=True):
 def to_time(
     cluster: AdminTarget, group: str, topic: str, time_ms: int, *, dry_run: bool = False
 ) -> Flow[ClusterReply[list[QueueReset]]]:
-    """Let a group read a topic again, or on, from what was stored at a time or later.
+    """Set a group's offsets in a topic to the first messages stored at a time or later.
 
     Args:
-        cluster: whose.
+        cluster: the cluster to ask.
         group: the consumer group, online or not.
         topic: the topic.
-        time_ms: milliseconds since the epoch; `END`: nothing of what is there.
-        dry_run: say what would be, and change nothing.
+        time_ms: milliseconds since the epoch; `END`: after the newest message.
+        dry_run: return what would change, but change nothing.
 
     Raises:
         UsageError: when the time is before the epoch.
         NoRoute: when the name servers do not know the topic.
-        NotFound: when the brokers know no such group.
-        RemoteError, Unavailable, ProtocolError: when nobody does it.
+        NotFound: when the brokers do not know the group.
+        RemoteError, Unavailable, ProtocolError: when no broker does it.
     """
     if time_ms < END:
         raise UsageError(f"{time_ms} ms is before the epoch")
@@ -141,7 +141,7 @@ def _planned(
 def _targets(
     cluster: AdminTarget, broker: Broker, rows: Iterable[QueueProgress], time_ms: int
 ) -> Flow[_Offsets]:
-    """Return where each queue begins at a time."""
+    """Return the offset of a time in each queue."""
     queues = [row.queue for row in rows]
     commands = [_search(queue, time_ms) for queue in queues]
     answers = yield from _answers(cluster, broker, commands)
@@ -159,7 +159,7 @@ def _search(queue: MessageQueue, time_ms: int) -> Command:
 def _written(
     cluster: AdminTarget, broker: Broker, rows: Sequence[QueueProgress], group: str, time_ms: int
 ) -> Flow[_Offsets]:
-    """Write the offsets of a group that is offline, at a broker that leaves a reset to members."""
+    """Commit offsets of an offline group, at a broker that leaves resets to members."""
     targets = yield from _targets(cluster, broker, rows, time_ms)
     address, tables = _master(broker), OffsetTables(group, cluster.settings.request_timeout)
     commits = [OffsetCommit(address, queue, offset) for queue, offset in targets.items()]
@@ -185,19 +185,19 @@ def _master(broker: Broker) -> str:
 def to_offset(
     cluster: AdminTarget, group: str, queue: MessageQueue, offset: int, *, dry_run: bool = False
 ) -> Flow[QueueReset]:
-    """Let a group read one queue again, or on, from an offset.
+    """Set a group's offset in one queue.
 
     Args:
-        cluster: whose.
+        cluster: the cluster to ask.
         group: the consumer group, online or not.
         queue: the queue.
-        offset: of the next message that it gets.
-        dry_run: say what would be, and change nothing.
+        offset: offset of the next message for the group.
+        dry_run: return what would change, but change nothing.
 
     Raises:
-        UsageError: when there is no such broker or queue, the queue does not reach from or to
-            there, or the group is online at a broker that cannot set one queue of it.
-        NotFound: when the broker knows no such group.
+        UsageError: when the broker or the queue does not exist, or the offset is outside of the
+            queue. Also when the group is online at a broker that cannot set a single queue.
+        NotFound: when the broker does not know the group.
         RemoteError, Unavailable, ProtocolError: when the broker does not do it.
     """
     broker = (yield from all_brokers(cluster, [queue.broker_name]))[queue.broker_name]
@@ -231,7 +231,7 @@ def _set(
             topic=queue.topic, group=group, queue_id=queue.queue_id, offset=offset, is_force=True
         )
         command = request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext())
-    else:  # it would let members reset all queues
+    else:  # otherwise the members would reset all queues
         online = yield from connections(cluster, group)
         if online.value.members:
             raise UsageError(
@@ -245,19 +245,19 @@ def _set(
 def clone(
     cluster: AdminTarget, source: str, target: str, topic: str = "", *, dry_run: bool = False
 ) -> Flow[ClusterReply[list[QueueReset]]]:
-    """Let a group stand where another one stands, in one topic or in all that the other reads.
+    """Copy one group's offsets to another group, in one topic or in all topics of the first.
 
     Args:
-        cluster: whose.
-        source: the consumer group that is copied.
-        target: the one that gets its offsets; nobody of it may be online.
-        topic: the topic; "": all but the retry topic.
-        dry_run: say what would be, and change nothing.
+        cluster: the cluster to ask.
+        source: the consumer group to copy from.
+        target: the group to copy to; no member of it may be online.
+        topic: only this topic; "": all except the retry topic.
+        dry_run: return what would change, but change nothing.
 
     Raises:
         UsageError: when members of `target` are connected: their commits would undo it.
         NotFound: when `source` has committed nothing there.
-        RemoteError, Unavailable, ProtocolError: when nobody does it.
+        RemoteError, Unavailable, ProtocolError: when no broker does it.
     """
     online = yield from connections(cluster, target)
     if online.value.members:

@@ -1,7 +1,7 @@
-"""What a cluster told, with the names in it as an application knows them that has a namespace.
+"""Translates names in a cluster's answers into those of an application with a namespace.
 
-Flows know whole names only; the faces let what goes in be made whole and what comes out be named as
-the application's own. Without a namespace nothing is touched.
+Flows use whole names only. The clients add the namespace to input and remove it from output.
+Without a namespace nothing changes.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def owned(names: Namespace, told: T) -> T:
-    """Return what was told, every queue and message in it named as the application's own."""
+    """Return an answer with all its queues and messages under the application's names."""
     return cast("T", _owned(names, told)) if names.name else told
 
 
@@ -37,16 +37,16 @@ def _owned(names: Namespace, told: Any) -> Any:
 
 
 def own_of(names: Namespace, known: Iterable[str]) -> dict[str, str]:
-    """Return the topics or groups that are the application's or the brokers', by their own names.
+    """Return the topics or groups of the application and the brokers, by the application's names.
 
-    The values are the whole names; those of other namespaces are left out.
+    Values are the whole names. Names of other namespaces are left out.
     """
     found = {names.own(whole): whole for whole in known}
     return {own: whole for own, whole in found.items() if names.whole(own) == whole}
 
 
 def own_facts(names: Namespace, facts: ClusterFacts) -> ClusterFacts:
-    """Return what a cluster said; its topics are the application's own ones and the brokers'."""
+    """Return a cluster's facts; only topics of the application's namespace and of the brokers."""
     return msgspec.structs.replace(
         facts,
         topics=frozenset(own_of(names, facts.topics)),
@@ -63,7 +63,7 @@ def own_facts(names: Namespace, facts: ClusterFacts) -> ClusterFacts:
 
 
 def whole_message(names: Namespace, message: ReceivedMessage) -> ReceivedMessage:
-    """Return a message that `owned` gave, as it lies at its broker."""
+    """Return a message from `owned` with the names of its broker."""
     if not names.name:
         return message
     return msgspec.structs.replace(

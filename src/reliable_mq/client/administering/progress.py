@@ -1,4 +1,4 @@
-"""How far consumer groups have come, by queue, over all brokers; retries are a topic of their own.
+"""Progress of consumer groups by queue, over all brokers. Retries are a separate topic.
 
 Source: Apache RocketMQ `ConsumeStats`, `ConsumerProgressSubCommand`.
 """
@@ -32,12 +32,12 @@ NO_COMMITTED_OFFSET = -1
 
 
 class QueueProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a group has come in a queue.
+    """A group's progress in a queue.
 
-    `end`: the offset behind the newest message. `committed`: everything before this offset is done;
-    0 also when the group has committed nothing. `pulled`: everything before it was handed out.
-    `last_consumed_ms`: when the newest message that is done was stored, ms since the epoch; None:
-    it is not there any more, or there is none.
+    `end`: the offset after the newest message. `committed`: messages before this offset are
+    consumed; 0 also when the group has committed nothing. `pulled`: messages before it were
+    delivered. `last_consumed_ms`: when the newest consumed message was stored, ms since the epoch;
+    None if there is none, or it is deleted.
     """
 
     queue: MessageQueue
@@ -48,29 +48,29 @@ class QueueProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int:
-        """Messages that are not done."""
+        """Number of messages that are not consumed."""
         return self.end - self.committed
 
     @property
     def in_flight(self) -> int:
-        """Messages that were handed out and are not done."""
+        """Number of messages that were delivered and are not consumed."""
         return self.pulled - self.committed
 
 
 class GroupProgress(msgspec.Struct, frozen=True):
-    """The queues in order, and the messages a second that the group got in the last minute."""
+    """The queues in order, and the messages per second that the group got in the last minute."""
 
     queues: list[QueueProgress]
     per_second: float
 
     @property
     def lag(self) -> int:
-        """Messages that are not done, in all queues."""
+        """Number of messages that are not consumed, in all queues."""
         return sum(row.lag for row in self.queues)
 
     @property
     def in_flight(self) -> int:
-        """Messages that were handed out and are not done, in all queues."""
+        """Number of messages that were delivered and are not consumed, in all queues."""
         return sum(row.in_flight for row in self.queues)
 
 
@@ -90,20 +90,20 @@ class _ConsumeStats(msgspec.Struct, rename="camel"):
 def progress(
     cluster: AdminTarget, group: str, topic: str = ""
 ) -> Flow[ClusterReply[GroupProgress]]:
-    """Return how far a consumer group has come in its topics, its retry topic among them.
+    """Return a consumer group's progress in its topics, including its retry topic.
 
-    While it is online, topics that it does not subscribe to any more are left out, as brokers do.
-    No queue at all: it is there, and has committed nothing.
+    While it is online, brokers leave out topics to which it does not subscribe any more. An empty
+    result means: the group exists, and has committed nothing.
 
     Args:
-        cluster: whose.
+        cluster: the cluster to ask.
         group: the consumer group.
-        topic: of this topic alone.
+        topic: only this topic; "": all.
 
     Raises:
-        NotFound: when no broker has offsets of the group, nor settings.
+        NotFound: when no broker has offsets or settings of the group.
         NoRoute: when the name servers know no broker.
-        RemoteError, Unavailable, ProtocolError: when nobody tells.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from all_brokers(cluster)
     ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
@@ -117,7 +117,7 @@ def progress(
 def offsets_in(
     cluster: AdminTarget, brokers: Brokers, group: str, topic: str
 ) -> Flow[ClusterReply[dict[str, list[QueueProgress]]]]:
-    """Return how far a group has come in one topic, subscribed to or not, by broker name."""
+    """Return a group's progress in one topic, subscribed or not, by broker name."""
     ext = {"consumerGroup": group, "topic": topic, "topicList": topic}
     asked = request(RequestCode.GET_CONSUME_STATS, ext)
     told = yield from ask_all(cluster, brokers, asked, read_progress)
@@ -133,11 +133,11 @@ def come_in(
 ) -> Flow[dict[MessageQueue, tuple[int, int]]]:
     """Return (committed offset, maximum offset) of a group in each readable queue of a topic.
 
-    A group that has committed nothing in a queue has the committed offset -1.
+    The committed offset is -1 in a queue where the group has committed nothing.
 
     Raises:
         NoRoute: when the name servers do not know the topic.
-        RemoteError, Unavailable: when a broker does not tell.
+        RemoteError, Unavailable: when a broker fails to answer.
     """
     route = yield from cluster.routes.of(topic)
     calls: list[Call] = []
@@ -169,10 +169,10 @@ def _committed(reply: Command) -> int:
 
 
 def read_progress(reply: Command) -> GroupProgress:
-    """Return what one broker tells of a group in a reply to GET_CONSUME_STATS.
+    """Return a group's progress in one broker's reply to GET_CONSUME_STATS.
 
     Raises:
-        ProtocolError: when it does not read.
+        ProtocolError: when it cannot be decoded.
     """
     what = "the progress of a group"
     stats = decoded(reply, _ConsumeStats, what)

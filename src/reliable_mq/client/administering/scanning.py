@@ -1,7 +1,7 @@
-"""Reading a topic from a time on to another one, page by page, queue after queue.
+"""Scans a topic between two times, page by page and queue by queue.
 
-Receives the topic and two times; hands on pages. It ends where each queue ended when it was begun,
-so that a topic that others write to is read to an end, too.
+It receives the topic and two times, and returns pages. In each queue it ends at the queue's end at
+its start. So it ends even if producers keep writing to the topic.
 """
 
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 
 
 class TopicScan:
-    """One reading of a topic. Call `next_page` until it returns None.
+    """One scan of a topic. Call `next_page` until it returns None.
 
-    Invariant: no message comes twice, and those of one queue come in its order.
+    Invariant: no message is returned twice, and messages of one queue are in offset order.
 
     Args:
-        cluster: where the topic is.
+        cluster: the cluster to ask.
         topic: its name.
-        since_ms: only what was stored at this time or later, milliseconds since the epoch.
-        until_ms: only what was stored before; None: all.
+        since_ms: only messages stored at this time or later, milliseconds since the epoch.
+        until_ms: only messages stored before this time; None: all.
     """
 
     def __init__(
@@ -35,17 +35,17 @@ class TopicScan:
         self._queues: Iterator[MessageQueue] | None = None
         self._queue: MessageQueue | None = None
         self._offset, self._end = 0, 0
-        #: why brokers told nothing, or not all, by their names
+        #: errors of brokers that answered not at all or only in part, by broker name
         self.failures: dict[str, ReliableMQError] = {}
 
     def next_page(self) -> Flow[list[ReceivedMessage] | None]:
-        """Return some of the messages that are left, perhaps none; None: there are no more.
+        """Return some of the remaining messages, perhaps an empty list; None at the end.
 
-        A broker that fails is noted in `failures` and left out from there on.
+        A failed broker is recorded in `failures` and left out from then on.
 
         Raises:
             NoRoute: when the topic is not known, or none of its queues may be read.
-            RemoteError, Unavailable: when no name server tells of it.
+            RemoteError, Unavailable: when no name server returns its route.
         """
         if self._queues is None:
             self._queues = iter((yield from self._readable()))
@@ -84,7 +84,7 @@ class TopicScan:
         return max(first, 0), end
 
     def _page(self, queue: MessageQueue) -> Flow[Page | None]:
-        """Return what of the next page was stored in time; None: nothing of the queue is left."""
+        """Return the messages of the next page within the times; None at the end of the queue."""
         if self._offset >= self._end:
             return None
         routes, settings = self._cluster.routes, self._cluster.settings
@@ -92,7 +92,7 @@ class TopicScan:
         messages = [each for each in page.messages if each.queue_offset < self._end]
         if self._until_ms is not None:
             late = next((each for each in messages if each.store_time_ms >= self._until_ms), None)
-            if late is not None:  # a queue is in the order of its store times
+            if late is not None:  # within a queue, store times ascend
                 messages = messages[: messages.index(late)]
                 return Page(messages, self._end)
         return Page(messages, page.next_offset)

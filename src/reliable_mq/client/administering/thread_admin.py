@@ -1,7 +1,7 @@
-"""Administration without an event loop of the caller's own: `Client.admin`.
+"""Administration for programs without an event loop: `Client.admin`.
 
-The same verbs as `asyncio_admin`, over a loop in a background thread; what they take, raise and
-wait for is said there.
+It has the same verbs as `asyncio_admin`, run on a loop in a background thread. Arguments, errors
+and results are described there.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -25,28 +25,28 @@ from reliable_mq.names import DEAD_LETTER_PREFIX
 from reliable_mq.runtime.loop_thread import LoopThread
 
 Started = Callable[[], LoopThread]
-"""Gives the thread of a client, or raises because it is not started."""
+"""Returns the thread of a client, or raises if the client is not started."""
 
 
 class Admin:
-    """What one can ask of a cluster, and change in it. Made by `Client`. See `AsyncAdmin`."""
+    """The administration of a cluster. Made by `Client`. See `AsyncAdmin`."""
 
     def __init__(self, started: Started, admin: AsyncAdmin) -> None:
-        #: which there are, how full; made, changed, deleted
+        #: lists, inspects, creates, changes and deletes topics
         self.topics = Topics(started, admin.topics)
         #: consumer groups and their members; producers
         self.groups = Groups(started, admin.groups)
-        #: how far groups have come, and how that is set
+        #: progress and resets of groups' offsets
         self.offsets = Offsets(started, admin.offsets)
-        #: messages found
+        #: finds messages
         self.messages = Messages(started, admin.messages)
-        #: messages that consumer groups gave up
+        #: dead letters of consumer groups
         self.dead_letters = DeadLetters(started, admin.dead_letters, self.messages)
 
 
 @documented_by(AsyncTopics)
 class Topics:
-    """Topics: which there are, where they are, how full; made, changed, deleted."""
+    """Lists, inspects, creates, changes and deletes topics."""
 
     def __init__(self, started: Started, topics: AsyncTopics) -> None:
         self._started = started
@@ -57,15 +57,15 @@ class Topics:
         return self._started().run(self._topics.names(everything=everything))
 
     def route(self, topic: str) -> list[TopicPlace]:
-        """Return at which brokers a topic is; see `AsyncTopics.route`."""
+        """Return the brokers of a topic; see `AsyncTopics.route`."""
         return self._started().run(self._topics.route(topic))
 
     def settings(self, topic: str) -> ClusterReply[dict[str, TopicSettings]]:
-        """Return what each broker keeps of a topic; see `AsyncTopics.settings`."""
+        """Return the settings of a topic at each broker; see `AsyncTopics.settings`."""
         return self._started().run(self._topics.settings(topic))
 
     def status(self, topic: str) -> ClusterReply[TopicStatus]:
-        """Return what the queues of a topic hold; see `AsyncTopics.status`."""
+        """Return the offsets of a topic's queues; see `AsyncTopics.status`."""
         return self._started().run(self._topics.status(topic))
 
     def consumers(self, topic: str) -> ClusterReply[list[str]]:
@@ -83,7 +83,7 @@ class Topics:
         brokers: Collection[str] = (),
         dry_run: bool = False,
     ) -> ClusterReply[list[str]]:
-        """Make a topic at all masters; see `AsyncTopics.create`."""
+        """Create a topic at all masters; see `AsyncTopics.create`."""
         thread = self._started()
         creating = self._topics.create(
             topic,
@@ -115,7 +115,7 @@ class Topics:
 
 @documented_by(AsyncGroups)
 class Groups:
-    """Consumer groups: their settings and members; producers."""
+    """Consumer groups and their settings and members; producers."""
 
     def __init__(self, started: Started, groups: AsyncGroups) -> None:
         self._started = started
@@ -128,7 +128,7 @@ class Groups:
         return self._started().run(self._groups.all_settings(everything=everything))
 
     def settings(self, group: str) -> ClusterReply[dict[str, GroupSettings]]:
-        """Return what each broker keeps of a group; see `AsyncGroups.settings`."""
+        """Return the settings of a group at each broker; see `AsyncGroups.settings`."""
         return self._started().run(self._groups.settings(group))
 
     def create(
@@ -139,7 +139,7 @@ class Groups:
         brokers: Collection[str] = (),
         dry_run: bool = False,
     ) -> ClusterReply[list[str]]:
-        """Make a group at all masters; see `AsyncGroups.create`."""
+        """Create a group at all masters; see `AsyncGroups.create`."""
         thread = self._started()
         return thread.run(self._groups.create(group, wanted, brokers=brokers, dry_run=dry_run))
 
@@ -163,77 +163,77 @@ class Groups:
         return thread.run(self._groups.delete(group, offsets=offsets, dry_run=dry_run))
 
     def connections(self, group: str) -> ClusterReply[GroupConnections]:
-        """Return who of a group is connected; see `AsyncGroups.connections`."""
+        """Return the connected members of a group; see `AsyncGroups.connections`."""
         return self._started().run(self._groups.connections(group))
 
     def members(self, group: str, *, stack: bool = False) -> ClusterReply[list[MemberState]]:
-        """Return what the members of a group say of themselves; see `AsyncGroups.members`."""
+        """Return the state of each connected member; see `AsyncGroups.members`."""
         return self._started().run(self._groups.members(group, stack=stack))
 
     def producers(self, group: str = "") -> ClusterReply[dict[str, tuple[Connection, ...]]]:
-        """Return the producers that are connected; see `AsyncGroups.producers`."""
+        """Return the connected producers; see `AsyncGroups.producers`."""
         return self._started().run(self._groups.producers(group))
 
 
 @documented_by(AsyncOffsets)
 class Offsets:
-    """How far consumer groups have come, and how that is set."""
+    """The offsets of consumer groups: progress and resets."""
 
     def __init__(self, started: Started, offsets: AsyncOffsets) -> None:
         self._started = started
         self._offsets = offsets
 
     def progress(self, group: str, topic: str = "") -> ClusterReply[GroupProgress]:
-        """Return how far a group has come, by queue; see `AsyncOffsets.progress`."""
+        """Return a group's progress by queue; see `AsyncOffsets.progress`."""
         return self._started().run(self._offsets.progress(group, topic))
 
     def reset_to_time(
         self, group: str, topic: str, moment: datetime, *, dry_run: bool = False
     ) -> ClusterReply[list[QueueReset]]:
-        """Let a group read from a moment on; see `AsyncOffsets.reset_to_time`."""
+        """Set a group's offsets to those of a time; see `AsyncOffsets.reset_to_time`."""
         thread = self._started()
         return thread.run(self._offsets.reset_to_time(group, topic, moment, dry_run=dry_run))
 
     def reset_to_start(
         self, group: str, topic: str, *, dry_run: bool = False
     ) -> ClusterReply[list[QueueReset]]:
-        """Let a group read all again; see `AsyncOffsets.reset_to_start`."""
+        """Set a group's offsets to a topic's beginning; see `AsyncOffsets.reset_to_start`."""
         return self._started().run(self._offsets.reset_to_start(group, topic, dry_run=dry_run))
 
     def reset_to_end(
         self, group: str, topic: str, *, dry_run: bool = False
     ) -> ClusterReply[list[QueueReset]]:
-        """Let a group pass over all that is there; see `AsyncOffsets.reset_to_end`."""
+        """Set a group's offsets to a topic's end; see `AsyncOffsets.reset_to_end`."""
         return self._started().run(self._offsets.reset_to_end(group, topic, dry_run=dry_run))
 
     def reset_to_offset(
         self, group: str, queue: MessageQueue, offset: int, *, dry_run: bool = False
     ) -> QueueReset:
-        """Let a group read one queue from an offset on; see `AsyncOffsets.reset_to_offset`."""
+        """Set a group's offset in one queue; see `AsyncOffsets.reset_to_offset`."""
         thread = self._started()
         return thread.run(self._offsets.reset_to_offset(group, queue, offset, dry_run=dry_run))
 
     def clone(
         self, source: str, target: str, topic: str = "", *, dry_run: bool = False
     ) -> ClusterReply[list[QueueReset]]:
-        """Let a group stand where another one stands; see `AsyncOffsets.clone`."""
+        """Copy one group's offsets to another group; see `AsyncOffsets.clone`."""
         return self._started().run(self._offsets.clone(source, target, topic, dry_run=dry_run))
 
 
 @documented_by(AsyncMessages)
 class Messages:
-    """Messages found by their names, keys, places and times."""
+    """Finds messages by id, key, place and time."""
 
     def __init__(self, started: Started, messages: AsyncMessages) -> None:
         self._started = started
         self._messages = messages
 
     def by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
-        """Return the message that a broker calls so; see `AsyncMessages.by_offset_id`."""
+        """Return the message with this offset id; see `AsyncMessages.by_offset_id`."""
         return self._started().run(self._messages.by_offset_id(offset_message_id))
 
     def by_message_id(self, topic: str, message_id: str) -> ClusterReply[list[ReceivedMessage]]:
-        """Return what a topic holds under a message id; see `AsyncMessages.by_message_id`."""
+        """Return a topic's messages with a message id; see `AsyncMessages.by_message_id`."""
         return self._started().run(self._messages.by_message_id(topic, message_id))
 
     def by_key(
@@ -244,22 +244,22 @@ class Messages:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> ClusterReply[list[ReceivedMessage]]:
-        """Return the messages of a topic that bear a key; see `AsyncMessages.by_key`."""
+        """Return the messages of a topic with a key; see `AsyncMessages.by_key`."""
         thread = self._started()
         return thread.run(self._messages.by_key(topic, key, since=since, until=until))
 
     def at(self, queue: MessageQueue, offset: int, count: int = 1) -> list[ReceivedMessage]:
-        """Return the messages of a queue from an offset on; see `AsyncMessages.at`."""
+        """Return messages of a queue, beginning at an offset; see `AsyncMessages.at`."""
         return self._started().run(self._messages.at(queue, offset, count))
 
     def tracks(self, message: ReceivedMessage) -> ClusterReply[list[Track]]:
-        """Return what consumer groups have made of a message; see `AsyncMessages.tracks`."""
+        """Return a message's state in each consumer group; see `AsyncMessages.tracks`."""
         return self._started().run(self._messages.tracks(message))
 
     def between(
         self, topic: str, since: datetime | None = None, until: datetime | None = None
     ) -> Iterator[ReceivedMessage]:
-        """Yield what a topic holds between two moments; see `AsyncMessages.between`."""
+        """Yield the messages of a topic between two times; see `AsyncMessages.between`."""
         scan = self._messages.scan(topic, since, until)
         while (page := self._started().run(self._messages.next_page(scan))) is not None:
             yield from page
@@ -269,7 +269,7 @@ class Messages:
 
 @documented_by(AsyncDeadLetters)
 class DeadLetters:
-    """Messages that consumer groups gave up: listed, and sent again."""
+    """Dead letters of consumer groups: lists them, and sends them again."""
 
     def __init__(self, started: Started, letters: AsyncDeadLetters, messages: Messages) -> None:
         self._started = started
@@ -288,5 +288,5 @@ class DeadLetters:
         return self._messages.between(DEAD_LETTER_PREFIX + group, since, until)
 
     def send_again(self, group: str, letter: ReceivedMessage) -> None:
-        """Let a dead letter come to its group again; see `AsyncDeadLetters.send_again`."""
+        """Deliver a dead letter again to its group only; see `AsyncDeadLetters.send_again`."""
         self._started().run(self._letters.send_again(group, letter))

@@ -1,4 +1,4 @@
-"""Looks at stored messages for a person, over a loop in a background thread; consumes nothing."""
+"""Reads stored messages for a person, on a loop in a background thread. It consumes nothing."""
 
 from collections.abc import Iterator
 from typing import Self
@@ -19,14 +19,14 @@ from reliable_mq.wire.properties import RETRY_TOPIC
 
 
 class Browser:
-    """Reads topics and finds messages, as `with Browser("host:port") as browser`.
+    """Reads topics and finds messages. Use it as `with Browser("host:port") as browser`.
 
     Args:
         name_servers: "host:port", several joined by ";".
-        settings: time-outs, and who we are to a cluster that is closed.
+        settings: timeouts, and the account for a cluster with access control.
 
     Raises:
-        ConfigurationError: when `name_servers` does not read.
+        ConfigurationError: when `name_servers` cannot be parsed.
     """
 
     def __init__(self, name_servers: str, settings: ClientSettings = DEFAULT_SETTINGS) -> None:
@@ -53,7 +53,7 @@ class Browser:
         """Return the consumer groups of the namespace that have a dead-letter topic, sorted.
 
         Raises:
-            RemoteError, Unavailable: when no name server tells.
+            RemoteError, Unavailable: when no name server answers.
         """
         names = self._thread.run(self._engine.run(browsing.topic_names(self._engine.name_servers)))
         groups = (
@@ -64,21 +64,21 @@ class Browser:
         return sorted(own_of(self._names, groups))
 
     def find(self, topic: str, message_id: str) -> list[ReceivedMessage]:
-        """Return what a topic holds under a message id; see `browsing.find_by_id`."""
+        """Return a topic's messages with a message id; see `browsing.find_by_id`."""
         whole = self._names.whole(topic)
         flow = browsing.find_by_id(self._routes, self._settings, whole, message_id)
         return list(map(self._own, self._thread.run(self._engine.run(flow))))
 
     def messages(self, topic: str, since_ms: int = 0) -> Iterator[ReceivedMessage]:
-        """Yield what a topic holds, queue after queue, up to what it held when a queue was begun.
+        """Yield the messages of a topic, queue by queue, up to each queue's end at its start.
 
         Args:
             topic: the topic.
-            since_ms: only what was stored at this time or later, milliseconds since the epoch.
+            since_ms: only messages stored at this time or later, milliseconds since the epoch.
 
         Raises:
             NoRoute: when the topic is not known, or none of its queues may be read.
-            RemoteError, Unavailable: at the end, when a broker did not tell, or not all.
+            RemoteError, Unavailable: at the end, if a broker failed to return all messages.
         """
         cluster = AdminTarget(self._engine.name_servers, self._routes, self._settings)
         scan = TopicScan(cluster, self._names.whole(topic), since_ms)
@@ -88,14 +88,14 @@ class Browser:
             raise first_failure(scan.failures)
 
     def hand_back(self, group: str, message: ReceivedMessage) -> None:
-        """Let a stored message come to one consumer group again; see `browsing.hand_back`."""
+        """Deliver a stored message again to one consumer group; see `browsing.hand_back`."""
         names = self._names
         whole = whole_message(names, message)
         flow = browsing.hand_back(self._routes, self._settings, names.whole(group), whole)
         self._thread.run(self._engine.run(flow))
 
     def _own(self, message: ReceivedMessage) -> ReceivedMessage:
-        """Return a message as the application knows it, also the topic that it was sent to."""
+        """Return a message with the application's names, also for its original topic."""
         own = self._names.own_message(message)
         origin = message.properties.get(RETRY_TOPIC)
         if origin is None:

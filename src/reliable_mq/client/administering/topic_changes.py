@@ -1,7 +1,7 @@
-"""Topics made, changed and deleted, at all brokers of a cluster.
+"""Creates, changes and deletes topics at all brokers of a cluster.
 
-What is done is done again without harm: what is as it is wanted is left alone, so that whoever was
-told of a broker that did not answer says the same once more.
+All operations are idempotent: a broker that has the wanted state is left alone. So after the
+failure of a broker, you can repeat the same call.
 Source: Apache RocketMQ `UpdateTopicSubCommand`, `DeleteTopicSubCommand`, `DefaultMQAdminExtImpl`.
 """
 
@@ -45,23 +45,23 @@ def create(
     only: Collection[str] = (),
     dry_run: bool = False,
 ) -> Flow[ClusterReply[list[str]]]:
-    """Make a topic at the masters of all brokers, and return where, by broker name.
+    """Create a topic at the masters of all brokers; return where, by broker name.
 
-    Where it is as it is wanted, nothing is done. Returns when the name servers tell of it, so that
-    the next send uses it.
+    Brokers that have it with the wanted settings are left alone. Returns when the name servers know
+    the topic, so that the next send uses it.
 
     Args:
-        cluster: whose.
+        cluster: the cluster to ask.
         topic: its name.
         wanted: its settings.
-        only: names of brokers, when not all are meant.
-        dry_run: say where it would be made, and make nothing.
+        only: names of brokers; empty: all.
+        dry_run: return where it would be created, but create nothing.
 
     Raises:
-        ConfigurationError: when the name is illegal, or a setting.
-        UsageError: when a broker has it with other settings; nothing was done.
-        NoRoute: when the name servers know no broker, or do not hear of the topic in time.
-        RemoteError, Unavailable, ProtocolError: when nobody makes it.
+        ConfigurationError: when the name or a setting is invalid.
+        UsageError: when a broker has it with other settings; then nothing is done.
+        NoRoute: when the name servers know no broker, or do not learn the topic in time.
+        RemoteError, Unavailable, ProtocolError: when no broker creates it.
     """
     check_name("topic", topic, TOPIC_LENGTH_MAX)
     put = to_put(topic, wanted, {})
@@ -87,9 +87,9 @@ def update(
     only: Collection[str] = (),
     dry_run: bool = False,
 ) -> Flow[ClusterReply[list[str]]]:
-    """Change a topic at every broker that has it, and return where, by broker name.
+    """Change a topic at every broker that has it; return where, by broker name.
 
-    Each keeps of its own settings what the change does not name. Otherwise as `create`.
+    Each broker keeps its own settings that `change` does not contain. Otherwise as `create`.
 
     Raises:
         NotFound: when no broker has it.
@@ -107,18 +107,18 @@ def update(
 
 
 def give_queues(cluster: AdminTarget, topic: str, queues: int) -> Flow[None]:
-    """Make a topic at the master of every broker, or give it so many queues there.
+    """Create a topic at the master of every broker, or change its number of queues.
 
-    Returns when the name servers tell of all of them, so that the next send uses them.
+    Returns when the name servers know all the queues, so that the next send uses them.
 
     Raises:
-        ConfigurationError: when the name is illegal, or the number of queues.
-        NoRoute: when the name servers know no broker, or do not hear of the topic in time.
+        ConfigurationError: when the name or the number of queues is invalid.
+        NoRoute: when the name servers know no broker, or do not learn the topic in time.
         RemoteError, Unavailable: when a broker refuses or cannot be reached; others may have it.
     """
     check_name("topic", topic, TOPIC_LENGTH_MAX)
     if not is_integer(queues) or queues < 1:
-        raise ConfigurationError(f"{queues!r} is no number of queues: give 1 or more")
+        raise ConfigurationError(f"{queues!r} is not a number of queues: give 1 or more")
     put = to_put(topic, TopicSettings(read_queues=queues, write_queues=queues), {})
     brokers = yield from all_brokers(cluster)
     brokers = {name: broker for name, broker in brokers.items() if broker.master}
@@ -144,7 +144,7 @@ def _put(
 
 
 def _await_route(cluster: AdminTarget, topic: str, commands: dict[str, Command]) -> Flow[None]:
-    """Return when a name server tells of the topic what its brokers were told."""
+    """Wait until a name server's route has the brokers' new settings."""
     wanted = {
         (name, ext["readQueueNums"], ext["writeQueueNums"], permission_text(int(ext["perm"])))
         for name, ext in ((name, command.ext_fields) for name, command in commands.items())
@@ -167,12 +167,12 @@ def _await_route(cluster: AdminTarget, topic: str, commands: dict[str, Command])
             return
         instant = yield from now()
         if instant.seconds >= deadline:
-            raise NoRoute(f"topic {topic} is made, but its brokers do not tell the name server")
+            raise NoRoute(f"topic {topic} is created, but its brokers did not register it")
         yield Wait(LOOK_AGAIN_SECONDS)
 
 
 def differences(has: TopicSettings, wanted: TopicSettings) -> str:
-    """Return what is otherwise, as a person reads it: "write_queues 4, not 8"."""
+    """Return the differences as text: "write_queues 4, not 8"."""
     return ", ".join(
         f"{name} {getattr(has, name)}, not {getattr(wanted, name)}"
         for name in TopicSettings.__struct_fields__
@@ -183,20 +183,21 @@ def differences(has: TopicSettings, wanted: TopicSettings) -> str:
 def delete(
     cluster: AdminTarget, topic: str, *, dry_run: bool = False
 ) -> Flow[ClusterReply[list[str]]]:
-    """Delete a topic at all brokers, then at all name servers, and return where it was.
+    """Delete a topic at all brokers, then at all name servers; return where it existed.
 
-    Its messages are not readable any more. A name server is told only when every broker has done
-    it: one that was away would be a topic that nobody finds. Then the same again deletes the rest.
+    Its messages cannot be read any more. Name servers delete it only after every broker has:
+    otherwise the topic would stay, unfindable, at a broker that was away. The same call deletes
+    the rest later.
 
     Args:
-        cluster: whose.
+        cluster: the cluster to ask.
         topic: its name.
-        dry_run: say where it would be deleted, and delete nothing.
+        dry_run: return where it would be deleted, but delete nothing.
 
     Raises:
         NotFound: when no broker has it.
-        RemoteError, Unavailable, ProtocolError: when nobody does it; a topic of the brokers
-            themselves is refused.
+        RemoteError, Unavailable, ProtocolError: when no broker does it; topics of the brokers are
+            refused.
     """
     check_name("topic", topic, RETRY_TOPIC_LENGTH_MAX)
     brokers = yield from all_brokers(cluster)
@@ -237,7 +238,7 @@ def _delete_at_slaves(
 
 
 def _forget(cluster: AdminTarget, topic: str) -> Flow[dict[str, ReliableMQError]]:
-    """Delete a topic, and its order, at every name server."""
+    """Delete a topic and its order configuration at every name server."""
     order = {"namespace": _ORDER_NAMESPACE, "key": topic}
     commands = [
         request(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}),

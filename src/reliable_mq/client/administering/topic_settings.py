@@ -1,4 +1,4 @@
-"""What a broker keeps of a topic: how many queues, who may do what; and how that is changed. Pure.
+"""A topic's settings at a broker: queues and permissions, and their changes. Pure.
 
 Source: Apache RocketMQ `TopicConfig`, `PermName`, `AttributeParser`.
 """
@@ -16,7 +16,7 @@ from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import TopicConfigHeader
 
 PERMISSIONS = {"rw": 6, "r": 4, "w": 2, "none": 0}
-"""What clients may do with a topic: read, write, both, neither."""
+"""Permissions of clients on a topic: read, write, both, neither."""
 QUEUES = 8
 _LETTERS = (("r", 4), ("w", 2), ("x", 1))
 
@@ -24,8 +24,8 @@ _LETTERS = (("r", 4), ("w", 2), ("x", 1))
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A topic's settings at one broker.
 
-    `permission`: of `PERMISSIONS`; a template for new topics has an "x" behind it. `attributes`:
-    Apache's, such as `message.type`.
+    `permission`: one of `PERMISSIONS`; a template for new topics has an additional "x".
+    `attributes`: Apache's, such as `message.type`.
     """
 
     read_queues: int = QUEUES
@@ -38,10 +38,10 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall be otherwise; None leaves a setting as it is. An attribute that is None goes.
+    """New settings; None keeps a setting. An attribute with the value None is removed.
 
     Raises:
-        ConfigurationError: when a value is of a wrong type.
+        ConfigurationError: when a value has a wrong type.
     """
 
     read_queues: int | None = None
@@ -80,7 +80,7 @@ def read_settings(reply: Command) -> TopicSettings:
     """Return the settings in a reply to GET_TOPIC_CONFIG.
 
     Raises:
-        ProtocolError: when it does not read.
+        ProtocolError: when it cannot be decoded.
     """
     config = decoded(reply, _TopicConfig, "the settings of a topic")
     return TopicSettings(
@@ -95,20 +95,20 @@ def read_settings(reply: Command) -> TopicSettings:
 
 
 def to_put(topic: str, after: TopicSettings, before: Mapping[str, str]) -> Command:
-    """Return the request that makes a topic, or changes it.
+    """Return the request that creates or changes a topic.
 
-    Only attributes that change are named: some may not be set a second time.
+    It has only changed attributes: some may not be set a second time.
 
     Args:
         topic: its name.
-        after: its settings then.
-        before: its attributes now.
+        after: its new settings.
+        before: its current attributes.
 
     Raises:
-        ConfigurationError: when a setting cannot be.
+        ConfigurationError: when a setting is invalid.
     """
     if min(after.read_queues, after.write_queues) < 0:
-        raise ConfigurationError("a topic has no negative number of queues")
+        raise ConfigurationError("the number of queues is negative")
     changed = {name: value for name, value in after.attributes.items() if before.get(name) != value}
     added = [f"+{name}={value}" for name, value in changed.items()]
     gone = [f"-{name}" for name in before if name not in after.attributes]
@@ -126,15 +126,15 @@ def to_put(topic: str, after: TopicSettings, before: Mapping[str, str]) -> Comma
 
 
 def permission_text(number: int) -> str:
-    """Return a permission as one types it: 6 is "rw"."""
+    """Return a permission as users write it: 6 is "rw"."""
     return "".join(letter for letter, bit in _LETTERS if number & bit) or "none"
 
 
 def permission_number(text: str) -> int:
-    """Return a permission as brokers write it.
+    """Return the brokers' number of a permission.
 
     Raises:
-        ConfigurationError: when it is none.
+        ConfigurationError: when the text is not a permission.
     """
     if text in PERMISSIONS:
         return PERMISSIONS[text]

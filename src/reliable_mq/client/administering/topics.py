@@ -1,4 +1,4 @@
-"""Topics: which there are, where they are, with which settings, how full, and who consumes them.
+"""Topics: lists them, and returns their routes, settings, offsets and consumers.
 
 Source: Apache RocketMQ `DefaultMQAdminExtImpl`, `TopicRouteData`, `TopicStatsTable`.
 """
@@ -39,7 +39,7 @@ _NO_TOPIC = frozenset({ResponseCode.TOPIC_NOT_EXIST})
 
 
 class TopicPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic at one broker, as name servers tell it. `addresses`: by broker id, 0 the master."""
+    """A topic at one broker, from its route. `addresses`: by broker id, 0 is the master."""
 
     broker: str
     cluster: str
@@ -50,9 +50,9 @@ class TopicPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue holds: the offsets from `first` to before `end`.
+    """The messages in a queue: offsets from `first` to before `end`.
 
-    `last_stored_ms`: when its newest message was stored, ms since the epoch; None: it has none.
+    `last_stored_ms`: when its newest message was stored, ms since the epoch; None if it is empty.
     """
 
     queue: MessageQueue
@@ -62,7 +62,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicStatus(msgspec.Struct, frozen=True):
-    """The queues of a topic in order, and the messages a second of the last minute."""
+    """The queues of a topic in order, and its messages per second in the last minute."""
 
     queues: list[QueueStatus]
     per_second: float
@@ -76,11 +76,11 @@ class _Names(msgspec.Struct):
 def names(cluster: AdminTarget, *, everything: bool) -> Flow[ClusterReply[list[str]]]:
     """Return the topics that the name servers know, sorted.
 
-    Without `everything` those are left out that belong to brokers and consumer groups. Failures are
-    of brokers that did not say which topics are theirs.
+    Without `everything`, topics of brokers and consumer groups are left out. Failures are of
+    brokers that did not return the list of their own topics.
 
     Raises:
-        RemoteError, Unavailable, ProtocolError: when no name server tells.
+        RemoteError, Unavailable, ProtocolError: when no name server answers.
     """
     known = yield from topic_names(cluster.name_servers)
     if everything or not known:
@@ -119,11 +119,11 @@ class _RouteData(msgspec.Struct, rename="camel"):
 
 
 def route(cluster: AdminTarget, topic: str) -> Flow[list[TopicPlace]]:
-    """Return at which brokers a topic is, by their names.
+    """Return the brokers of a topic, sorted by name.
 
     Raises:
         NoRoute: when the name servers do not know it.
-        RemoteError, Unavailable, ProtocolError: when none of them tells.
+        RemoteError, Unavailable, ProtocolError: when none of them answers.
     """
     ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
     asked = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
@@ -136,7 +136,7 @@ def route(cluster: AdminTarget, topic: str) -> Flow[list[TopicPlace]]:
     for queues in told.queue_datas or ():
         if queues.broker_name not in brokers:
             raise ProtocolError(
-                f"the route of topic {topic} names no address of {queues.broker_name}"
+                f"the route of topic {topic} has no address of {queues.broker_name}"
             )
         broker = brokers[queues.broker_name]
         places.append(
@@ -157,7 +157,7 @@ def brokers_of(cluster: AdminTarget, topic: str) -> Flow[dict[str, Broker]]:
 
     Raises:
         NoRoute: when the name servers do not know it.
-        RemoteError, Unavailable, ProtocolError: when none of them tells.
+        RemoteError, Unavailable, ProtocolError: when none of them answers.
     """
     known = yield from cluster.routes.look_up(topic)
     return dict(sorted(known.brokers.items()))
@@ -166,12 +166,12 @@ def brokers_of(cluster: AdminTarget, topic: str) -> Flow[dict[str, Broker]]:
 def settings(
     cluster: AdminTarget, topic: str, only: Collection[str] = ()
 ) -> Flow[ClusterReply[dict[str, TopicSettings]]]:
-    """Return what every broker keeps of a topic, by broker name; those without it are left out.
+    """Return a topic's settings at every broker that has it, by broker name.
 
     Raises:
         NotFound: when no broker has it.
-        UsageError: when there is no broker that `only` names.
-        RemoteError, Unavailable, ProtocolError: when nobody tells.
+        UsageError: when a broker in `only` does not exist.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from all_brokers(cluster, only)
     told = yield from settings_at(cluster, brokers, topic)
@@ -181,7 +181,7 @@ def settings(
 def settings_at(
     cluster: AdminTarget, brokers: Brokers, topic: str
 ) -> Flow[ClusterReply[dict[str, TopicSettings]]]:
-    """Return what these brokers keep of a topic; those without it are left out."""
+    """Return a topic's settings at those of the brokers that have it."""
     asked = request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
     return (yield from ask_all(cluster, brokers, asked, read_settings, lacking=_NO_TOPIC))
 
@@ -199,12 +199,12 @@ class _TopicStats(msgspec.Struct, rename="camel"):
 
 
 def status(cluster: AdminTarget, topic: str) -> Flow[ClusterReply[TopicStatus]]:
-    """Return what the queues of a topic hold.
+    """Return the offsets of a topic's queues.
 
     Raises:
         NoRoute: when the name servers do not know the topic.
-        NotFound: when no broker does.
-        RemoteError, Unavailable, ProtocolError: when nobody tells.
+        NotFound: when no broker knows it.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from brokers_of(cluster, topic)
     asked = request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
@@ -243,7 +243,7 @@ def consumers(cluster: AdminTarget, topic: str) -> Flow[ClusterReply[list[str]]]
 
     Raises:
         NoRoute: when the name servers do not know the topic.
-        RemoteError, Unavailable, ProtocolError: when nobody tells.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from brokers_of(cluster, topic)
     asked = request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})

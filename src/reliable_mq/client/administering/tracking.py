@@ -1,7 +1,7 @@
-"""Which consumer groups are done with a stored message, by what they have committed.
+"""Tracks which consumer groups have consumed a stored message, by their committed offsets.
 
-Source: Apache RocketMQ `DefaultMQAdminExtImpl.messageTrackDetail`, which knows only groups that are
-online.
+Source: Apache RocketMQ `DefaultMQAdminExtImpl.messageTrackDetail`, which includes only online
+groups.
 """
 
 import msgspec
@@ -26,10 +26,11 @@ DONE, WAITS, FILTERED, UNKNOWN = "done", "waits", "filtered", "unknown"
 
 
 class Track(msgspec.Struct, frozen=True):
-    """What a consumer group has made of a message.
+    """The state of a message in a consumer group.
 
-    `state`: "done": it has committed an offset behind it; "waits": it has not; "filtered": its
-    members do not want the message's tag; "unknown": it broadcasts, which no broker counts.
+    `state`: "done": the group has committed an offset after it; "waits": it has not; "filtered":
+    the members do not want the message's tag; "unknown": it broadcasts, and brokers have no
+    offsets.
     """
 
     group: str
@@ -37,22 +38,22 @@ class Track(msgspec.Struct, frozen=True):
 
 
 def tracks(cluster: AdminTarget, message: ReceivedMessage) -> Flow[ClusterReply[list[Track]]]:
-    """Return what each group of a message's topic has made of it, by the group's name.
+    """Return the state of a message in each group of its topic, sorted by group.
 
-    A message that failed is done, too: it waits in the retry topic, or is a dead letter.
+    A failed message counts as done: it is in the retry topic, or is a dead letter.
 
     Args:
-        cluster: whose.
-        message: as it was read from its queue.
+        cluster: the cluster to ask.
+        message: the message as it was read from its queue.
 
     Raises:
-        UsageError: when the name servers know no such broker.
-        RemoteError, Unavailable, ProtocolError: when nobody tells which groups there are.
+        UsageError: when the name servers do not know its broker.
+        RemoteError, Unavailable, ProtocolError: when no broker returns the list of groups.
     """
     name, topic = message.queue.broker_name, message.queue.topic
     try:
         groups = yield from consumers(cluster, topic)
-    except NoRoute:  # where brokers keep what waits, no group reads
+    except NoRoute:  # no group reads topics in which brokers keep delayed messages
         return ClusterReply([])
     address = (yield from all_brokers(cluster, [name]))[name].to_read_from(0)
     if address is None:

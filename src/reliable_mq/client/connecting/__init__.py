@@ -1,1 +1,1 @@
-"""To whom a client speaks and as whom: name servers, routes, security, heartbeats of its groups."""
+"""The client's connections and identity: name servers, routes, security, heartbeats of groups."""

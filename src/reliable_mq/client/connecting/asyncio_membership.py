@@ -1,7 +1,7 @@
-"""The groups of one client on an event loop: brokers are told of them, and may speak to them.
+"""The groups of one client on an event loop: sends heartbeats, and handles brokers' requests.
 
-Receives members; hands on heartbeats, and what brokers say to a group. Refuses to know what a
-member does with that.
+It receives members of groups. It sends their heartbeats to brokers, and passes brokers' requests to
+the members. It must not know what a member does with these.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ _NO_QUEUES = fastjson.dumps({"messageQueueTable": {}})
 
 
 class MembershipEngine(Protocol):
-    """What membership needs of the engine that drives the client's flows."""
+    """What membership needs from the client's engine."""
 
     settings: ClientSettings
     client_id: str
 
     @property
     def routes(self) -> RouteCache:
-        """The routes that name the brokers."""
+        """The routes, which name the brokers."""
 
     @property
     def name_servers(self) -> NameServers:
         """The name servers, which know all brokers."""
 
     async def run(self, flow: Flow[T]) -> T:
-        """Drive a flow to its end."""
+        """Run a flow to its end."""
 
     def open_addresses(self) -> set[str]:
         """Return the addresses with a connection."""
@@ -55,19 +55,19 @@ class MembershipEngine(Protocol):
 
 
 class AsyncMembership:
-    """Which groups a client is in.
+    """The groups of one client.
 
-    Invariant: of one consumer group at most one member is here.
+    Invariant: each consumer group has at most one member here.
 
     Args:
-        engine: drives the calls.
+        engine: runs the flows.
     """
 
     def __init__(self, engine: MembershipEngine) -> None:
         self._engine = engine
         self.heartbeats = Heartbeats(engine.client_id, in_short=engine.settings.heartbeat_v2)
         self._members: dict[str, Member] = {}
-        self._left: set[str] = set()  # consumer groups, until brokers have answered to it
+        self._left: set[str] = set()  # left consumer groups, until brokers have answered
         self._producers: dict[str, None] = {}  # an ordered set
         self._is_everywhere = False
         self._all_masters: set[str] = set()
@@ -75,7 +75,7 @@ class AsyncMembership:
         self._beats = ShieldedTask()
         self._introducing = asyncio.Lock()
         self._introductions_begun = 0
-        self._introduction_ended = 0  # the number of the last one that told all brokers
+        self._introduction_ended = 0  # number of the last introduction that all brokers got
 
     @property
     def members(self) -> Collection[Member]:
@@ -88,7 +88,7 @@ class AsyncMembership:
         return list(self._producers)
 
     def requests(self) -> dict[int, OnRequest]:
-        """Return what answers the requests of brokers to groups, by request code."""
+        """Return the handlers of brokers' requests to groups, by request code."""
         return {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._offsets_reset,
@@ -96,11 +96,11 @@ class AsyncMembership:
         }
 
     def check_free(self, group: str) -> None:
-        """Check that nothing here is a member of a consumer group yet.
+        """Check that this client has no member of a consumer group.
 
         Raises:
-            UsageError: when something is: a broker knows one member for each connection. Also
-                while brokers are told that it left: they would strike off who joins meanwhile.
+            UsageError: when it has one: a broker knows one member per connection. Also while that
+                member unregisters: the brokers would remove the new member too.
         """
         if group in self._left:
             raise UsageError(f"this client is leaving group {group}: wait for the end of its close")
@@ -108,16 +108,16 @@ class AsyncMembership:
             raise UsageError(f"this client consumes for group {group} already")
 
     def join(self, member: Member) -> None:
-        """Take a member in; brokers hear of it with the next heartbeat, which its start sends.
+        """Add a member. Brokers learn of it with the next heartbeat, which its start sends.
 
         Raises:
-            UsageError: when the client is in its group already, or yet.
+            UsageError: when the group still has a member here.
         """
         self.check_free(member.group_name)
         self._members[member.group_name] = member
 
     async def leave(self, group: str) -> None:
-        """Take the member out of a group at every broker that is connected."""
+        """Remove the member of a group, and unregister it at every connected broker."""
         self._members.pop(group, None)
         self._left.add(group)
         try:
@@ -126,20 +126,20 @@ class AsyncMembership:
             self._left.discard(group)
 
     def produce(self, group: str) -> None:
-        """Be in a producer group from now on, at the brokers that are sent to."""
+        """Join a producer group at the brokers that receive its messages."""
         self._producers.setdefault(group)
 
     async def produce_everywhere(self, group: str) -> None:
-        """Be in a producer group at every master that the name servers know, and tell them now.
+        """Join a producer group at all masters that the name servers know, and send heartbeats now.
 
-        Any of them may ask a member of the group: for a half message, say.
+        Any master may send a check-back to a member of the group.
         """
         self._producers.setdefault(group)
         self._is_everywhere = True
         await self.heartbeat()
 
     async def heartbeat(self) -> None:
-        """Tell every broker that any route names which groups this client belongs to."""
+        """Send heartbeats with this client's groups to all brokers in known routes."""
         if not self._members and not self._producers:
             return
         if self._is_everywhere:
@@ -149,7 +149,7 @@ class AsyncMembership:
         self._refusing &= known
         addresses = known if self._members else self._master_addresses()
         calls = [self._call(address) for address in addresses]
-        await self._beats.see(self._beat(calls))  # to its end: see `_unregister`
+        await self._beats.see(self._beat(calls))  # must not be cancelled: see `_unregister`
 
     async def _beat(self, calls: list[Call]) -> None:
         answers = await self._engine.run(call_all(calls))
@@ -161,9 +161,9 @@ class AsyncMembership:
                 self._note(call.address, answer)
 
     async def introduce(self) -> None:
-        """Tell every broker in full, whatever it seems to know: one has shown that it does not.
+        """Send a full heartbeat to every broker: one has shown that it does not know this client.
 
-        Who asks while that is done waits for its end; then one more time serves all who waited.
+        Calls that arrive meanwhile wait for the end. Then one more introduction serves all of them.
         """
         begun = self._introductions_begun
         async with self._introducing:
@@ -177,14 +177,14 @@ class AsyncMembership:
             self._introduction_ended = number
 
     async def greet(self, address: str, link: Link) -> None:
-        """Register with a broker on a new connection, before anything else goes over it."""
+        """Send a heartbeat on a new connection, before anything else."""
         self.heartbeats.forget(address)
         if (self._members or self._producers) and address in self._broker_addresses():
             call = self._call(address)
             self._note(address, await link.call(call.command, call.timeout))
 
     def lost(self, address: str) -> None:
-        """Tell the members that a connection has ended."""
+        """Inform the members that a connection has ended."""
         self.heartbeats.forget(address)
         brokers = self._engine.routes.brokers()
         names = {broker.name for broker in brokers if address in broker.addresses.values()}
@@ -199,14 +199,14 @@ class AsyncMembership:
     async def _unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
-        """Take a group back behind the heartbeats under way.
+        """Unregister a group after all heartbeats in flight have been answered.
 
-        Brokers answer those by other threads: one that is taken in later would put this client back
-        into the group.
+        A broker handles heartbeats in other threads. A heartbeat that it handles later would add
+        this client to the group again.
         """
         await self._beats.ended()
         addresses = self._engine.open_addresses() & self._broker_addresses()
-        for address in addresses:  # what the group wants is told anew when it is joined again
+        for address in addresses:  # a later join sends full subscriptions again
             self.heartbeats.forget(address)
         calls = unregister_calls(
             self._engine.client_id,
@@ -226,16 +226,16 @@ class AsyncMembership:
         self.heartbeats.answered(address, answer)
         if answer.code == ResponseCode.SUCCESS:
             self._refusing.discard(address)
-        elif address not in self._refusing:  # told once: it will go on like that
+        elif address not in self._refusing:  # once only: it will refuse all heartbeats
             self._refusing.add(address)
             log.warning("%s refused a heartbeat: %d %s", address, answer.code, answer.remark)
 
     async def _look_for_masters(self) -> None:
-        """Learn of every broker: those that may ask us need not be in any route of ours."""
+        """Find all brokers: one that sends check-backs may be in none of the known routes."""
         try:
             self._all_masters = set(await self._engine.run(masters(self._engine.name_servers)))
         except ReliableMQError as error:
-            log.info("the name servers do not tell of all brokers: %s", error)
+            log.info("the name servers did not return the list of brokers: %s", error)
 
     def _broker_addresses(self) -> set[str]:
         brokers = self._engine.routes.brokers()

@@ -1,4 +1,4 @@
-"""Makes the context of encrypted connections from PEM files."""
+"""Creates the TLS context of encrypted connections from PEM files."""
 
 import ssl
 
@@ -7,10 +7,10 @@ from reliable_mq.errors import ConfigurationError
 
 
 def ssl_context(tls: TLS) -> ssl.SSLContext:
-    """Return the context for connections as `tls` wants them.
+    """Return the TLS context for the settings in `tls`.
 
     Raises:
-        ConfigurationError: when a file cannot be read or is no PEM; the text names it.
+        ConfigurationError: when a file cannot be read or is not PEM; the text names the file.
     """
     try:
         context = ssl.create_default_context(cafile=tls.ca or None)
@@ -29,5 +29,5 @@ def ssl_context(tls: TLS) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Stand in for the question on the terminal, which nobody would answer."""
+    """Replace OpenSSL's password prompt on the terminal by an error."""
     raise ValueError("the key is encrypted: give one that is not")

@@ -1,9 +1,9 @@
-"""Heartbeats: which groups this client belongs to, said in full or, when nothing is new, in short.
+"""Heartbeats: they inform a broker of this client's groups, in full or in short form.
 
-A full heartbeat names every subscription of every group. One of the second kind bears a fingerprint
-of them; a broker that answers that it knows just these is told without them from then on, until
-something changes or the connection is another. A broker keeps one fingerprint for each group, so
-in a group with members that are not alike everybody goes on in full.
+A full heartbeat has every subscription of every group, and a fingerprint of them. If the broker
+answers that it knows this fingerprint, the next heartbeats are short: they omit the subscriptions.
+A change of the groups, or a new connection, needs a full heartbeat again. A broker keeps one
+fingerprint per group. So all members with different subscriptions keep sending full heartbeats.
 Source: Apache RocketMQ `MQClientInstance.sendHeartbeatToAllBrokerV2`, `ClientManageProcessor`.
 """
 
@@ -17,34 +17,34 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 
 NO_FINGERPRINT = 0
-"""Marks a heartbeat of the first kind."""
+"""The fingerprint in a heartbeat of version 1, which has no short form."""
 
 _JAVA_INT_MAX = 0x7FFFFFFF
-_NOT_IN_FINGERPRINT = frozenset({"subVersion"})  # each member has its own
+_NOT_IN_FINGERPRINT = frozenset({"subVersion"})  # each member has its own value
 
 
 class Heartbeats:
-    """What each broker has heard and understood of one client.
+    """What each broker knows about one client.
 
-    Invariant: a broker is told in short only on the connection on which it answered a full
-    heartbeat with the same fingerprint.
+    Invariant: a short heartbeat is sent only on a connection on which the broker has accepted a
+    full heartbeat with the same fingerprint.
 
     Args:
         client_id: the client's name.
-        in_short: whether the second kind is used where a broker understands it.
+        in_short: whether to send short heartbeats (version 2) to brokers that support them.
     """
 
     def __init__(self, client_id: str, *, in_short: bool) -> None:
         self._client_id = client_id
         self._in_short = in_short
-        self._sent: dict[str, tuple[Command, int]] = {}  # the last one, and its fingerprint
+        self._sent: dict[str, tuple[Command, int]] = {}  # the last heartbeat, and its fingerprint
         self._understood: dict[str, int] = {}
         self._versions: dict[str, int] = {}
 
     def command(
         self, address: str, producer_groups: Iterable[str], consumers: Sequence[ConsumerData]
     ) -> Command:
-        """Return the heartbeat that the broker at `address` needs now."""
+        """Return the heartbeat that the broker at `address` needs now, in full or in short form."""
         producers = [{"groupName": name} for name in producer_groups]
         fingerprint = fingerprint_of(producers, consumers) if self._in_short else NO_FINGERPRINT
         short = self._in_short and self._understood.get(address) == fingerprint
@@ -62,9 +62,9 @@ class Heartbeats:
         return command
 
     def answered(self, address: str, reply: Command) -> None:
-        """Take in what a broker answered to a heartbeat.
+        """Record a broker's answer to a heartbeat.
 
-        The answer to one before the last says nothing of the last, in which groups may be new.
+        Only the answer to the last heartbeat counts: that one may have new groups.
         """
         self._versions[address] = reply.version
         knows = (
@@ -79,23 +79,23 @@ class Heartbeats:
             self._understood.pop(address, None)
 
     def forget(self, address: str) -> None:
-        """Tell the broker everything again: its connection has ended."""
+        """Use a full heartbeat for this broker again: its connection has ended."""
         self._understood.pop(address, None)
         self._sent.pop(address, None)
 
     def keep(self, addresses: Collection[str]) -> None:
-        """Forget brokers at all other addresses: no route names them any more."""
+        """Forget brokers at all other addresses: no route has them any more."""
         for table in (self._sent, self._understood, self._versions):
             for address in table.keys() - set(addresses):
                 del table[address]
 
     def version_of(self, address: str) -> int | None:
-        """Return the version that a broker answered with, None before its first answer."""
+        """Return the version in a broker's answers; None before its first answer."""
         return self._versions.get(address)
 
 
 def fingerprint_of(producers: Sequence[object], consumers: Sequence[ConsumerData]) -> int:
-    """Return a number that is the same for members that are alike; never 0."""
+    """Return a number that is equal for members with equal subscriptions; never 0."""
     plain = [
         {
             **each,

@@ -1,7 +1,7 @@
-"""Membership: what belongs to a group, and how brokers hear and forget it.
+"""Membership: members of groups, and the requests that register and unregister them at brokers.
 
-A broker that has not heard a client for 120 s, or whose connection ends, strikes it off and tells
-the rest of its groups. Source: Apache RocketMQ `HeartbeatData`, `MQClientInstance`.
+A broker removes a client that has sent no heartbeat for 120 s, or whose connection ends. It then
+notifies the other members. Source: Apache RocketMQ `HeartbeatData`, `MQClientInstance`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from reliable_mq.wire.command import request
 from reliable_mq.wire.headers import UnregisterClientHeader
 
 ConsumerData = dict[str, Any]
-"""One consumer group in a heartbeat: plain values, as they go into its JSON."""
+"""One consumer group in a heartbeat, as plain values for JSON."""
 
 _FROM_WHERE = {
     "first": "CONSUME_FROM_FIRST_OFFSET",
@@ -26,30 +26,30 @@ _FROM_WHERE = {
 
 
 class Member(Protocol):
-    """What makes a client a member of a consumer group, and hears what brokers say to the group."""
+    """A member of a consumer group. It receives brokers' notifications for the group."""
 
     @property
     def group_name(self) -> str:
         """The consumer group."""
 
     def consumer_data(self) -> ConsumerData:
-        """Return what brokers are told of it; only `subscriptionDataSet` may be left out."""
+        """Return its part of a heartbeat; only `subscriptionDataSet` may be omitted."""
 
     def rebalance_soon(self) -> None:
-        """Compute the share of queues anew: a member came or went."""
+        """Rebalance soon: a member has joined or left."""
 
     def broker_lost(self, broker_names: Iterable[str]) -> None:
-        """Mistrust what these brokers keep for a member: the connection to them has ended."""
+        """Distrust the state that these brokers have for this member: the connection has ended."""
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Read queues again from other offsets, as an administrator wants it."""
+        """Continue to read these queues at other offsets, on an administrator's request."""
 
     def status(self, topic: str) -> bytes:
-        """Return the body that tells an administrator how far each queue of `topic` is done."""
+        """Return the body of a reply with the consumed offset of each queue of `topic`."""
 
 
 def consumer_data(group: ConsumerGroup) -> ConsumerData:
-    """Return what a heartbeat says of a member."""
+    """Return a member's part of a heartbeat."""
     return {
         "consumeFromWhere": _FROM_WHERE[group.subscription.from_where],
         "consumeType": "CONSUME_ACTIVELY" if group.polled else "CONSUME_PASSIVELY",
@@ -68,7 +68,7 @@ def unregister_calls(
     producer_group: str | None = None,
     consumer_group: str | None = None,
 ) -> list[Call]:
-    """Return the calls that take a client out of a group at once, so that others take over."""
+    """Return the calls that unregister a client at once, so that other members take its queues."""
     header = UnregisterClientHeader(
         client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
     )

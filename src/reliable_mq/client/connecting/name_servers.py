@@ -1,4 +1,4 @@
-"""Which name server is asked: one as long as it answers, then the next."""
+"""Selects a name server: the same one while it answers, then the next."""
 
 from reliable_mq.client.flow import Flow, call
 from reliable_mq.errors import ConfigurationError, ConnectionLost, Unavailable
@@ -10,7 +10,7 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     """Return the addresses in "host:port;host:port".
 
     Raises:
-        ConfigurationError: when there is none, or one is no host:port.
+        ConfigurationError: when there is no address, or one is not host:port.
     """
     if not isinstance(text, str):
         raise ConfigurationError(
@@ -20,7 +20,7 @@ def parse_addresses(text: str) -> tuple[str, ...]:
 
 
 class NameServers:
-    """Asks the name servers, clinging to the one that answered last."""
+    """Sends questions to the name server that answered last; if it fails, to the next."""
 
     def __init__(self, addresses: tuple[str, ...], timeout: float) -> None:
         self._addresses = addresses
@@ -29,7 +29,7 @@ class NameServers:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All name servers, in the order they were given."""
+        """All name servers, in the given order."""
         return self._addresses
 
     def ask(self, command: Command) -> Flow[Command]:

@@ -1,8 +1,8 @@
-"""Namespaces: the names of one tenant of a cluster that several share.
+"""Namespaces: prefixes for the topics and groups of one tenant in a shared cluster.
 
-An application says `orders`; brokers hear `shop%orders`, and `%RETRY%shop%payments` for the retries
-of its group `payments`. Faces make whole names of what goes in and own names of what comes out.
-Flows, logs, errors and brokers know whole names only.
+Example: the application uses `orders` and brokers see `shop%orders`. The retry topic of its group
+`payments` is `%RETRY%shop%payments`. The clients add the prefix to all input and remove it from all
+output. Flows, logs, errors and brokers use whole names only.
 Source: Apache RocketMQ `NamespaceUtil`, `TopicValidator`, `MixAll.isSysConsumerGroup`.
 """
 
@@ -32,9 +32,9 @@ _SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
 
 
 class Namespace:
-    """Names with and without the namespace; without one, all names stay as they are.
+    """Adds the namespace to names, and removes it. Without a namespace, names do not change.
 
-    A whole name stays whole, and names of the brokers' own belong to nobody.
+    A name that is whole already does not change. Names of the brokers belong to no namespace.
 
     Args:
         name: the namespace, "" for none.
@@ -46,7 +46,7 @@ class Namespace:
 
     def whole(self, name: str) -> str:
         """Return the name of a topic or group as brokers know it."""
-        # What is no name is refused later, with a reason.
+        # An invalid name is refused later, with a reason.
         if not self.name or not isinstance(name, str) or not name or is_of_system(name):
             return name
         prefix, bare = _apart(name)
@@ -60,13 +60,13 @@ class Namespace:
         return prefix + bare.removeprefix(self._lead)
 
     def whole_message(self, message: Message) -> Message:
-        """Return what is sent instead of `message`; what is none stays, and is refused there."""
+        """Return the message to send for `message`. An object of another type is refused later."""
         if not self.name or not isinstance(message, Message):
             return message
         return msgspec.structs.replace(message, topic=self.whole(message.topic))
 
     def whole_messages(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return what is sent instead of `messages`."""
+        """Return the messages to send for `messages`."""
         return [self.whole_message(each) for each in messages] if self.name else messages
 
     @overload
@@ -79,7 +79,7 @@ class Namespace:
         """Return a queue as brokers know it.
 
         Raises:
-            UsageError: when it is none.
+            UsageError: when it is not a MessageQueue.
         """
         if queue is None:
             return None
@@ -90,7 +90,7 @@ class Namespace:
         return msgspec.structs.replace(queue, topic=self.whole(queue.topic))
 
     def whole_subscription(self, subscription: Subscription) -> Subscription:
-        """Return a subscription as brokers know it; other allocations see whole names, too."""
+        """Return a subscription as brokers know it. Its allocation sees whole names too."""
         if not self.name:
             return subscription
         allocation = subscription.allocation
@@ -118,19 +118,19 @@ class Namespace:
         return {self.own_queue(queue): value for queue, value in table.items()}
 
     def own_result(self, result: SendResult) -> SendResult:
-        """Return where a message was stored, as the application knows it."""
+        """Return the result of a send with the application's names."""
         if not self.name:
             return result
         return msgspec.structs.replace(result, queue=self.own_queue(result.queue))
 
     def own_results(self, results: list[SendResult | Exception]) -> list[SendResult | Exception]:
-        """Return where messages were stored, as the application knows it; errors as they are."""
+        """Return results of sends with the application's names; errors do not change."""
         if not self.name:
             return results
         return [r if isinstance(r, Exception) else self.own_result(r) for r in results]
 
     def own_message(self, message: ReceivedMessage) -> ReceivedMessage:
-        """Return a delivery as the application knows it."""
+        """Return a delivery with the application's names."""
         if not self.name:
             return message
         return msgspec.structs.replace(
@@ -138,11 +138,11 @@ class Namespace:
         )
 
     def own_messages(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Return deliveries as the application knows them."""
+        """Return deliveries with the application's names."""
         return [self.own_message(each) for each in messages] if self.name else messages
 
     def own_route(self, route: Route) -> Route:
-        """Return a route as the application knows it."""
+        """Return a route with the application's names."""
         if not self.name:
             return route
         return msgspec.structs.replace(
@@ -153,7 +153,7 @@ class Namespace:
         )
 
     def own_handler(self, handler: AnyHandler) -> AnyHandler:
-        """Return a handler that lets `handler` see deliveries as the application knows them."""
+        """Return a handler that calls `handler` with the application's names."""
         if not self.name:
             return handler
         if is_asynchronous(handler):
@@ -171,12 +171,12 @@ NO_NAMESPACE = Namespace("")
 
 
 def is_of_system(name: str) -> bool:
-    """Say whether a topic or group is the brokers' own, which no namespace has."""
+    """Return whether a topic or group belongs to the brokers, and to no namespace."""
     return name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES)
 
 
 def _apart(name: str) -> tuple[str, str]:
-    """Return the prefix of a topic of retries or dead letters, and the rest."""
+    """Return the prefix of a retry or dead-letter topic, and the rest of the name."""
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
         if name.startswith(prefix):
             return prefix, name[len(prefix) :]

@@ -1,7 +1,7 @@
-"""Routes: which brokers hold which queues of a topic.
+"""Routes: which brokers have which queues of a topic.
 
-A route that was once known stays in use while the name servers are silent. A topic nobody knows is
-sent to the brokers that offer to create topics: those of the template topic TBW102.
+While the name servers do not answer, a known route stays in use. A message to an unknown topic goes
+to the brokers that create topics: those with the template topic TBW102.
 Source: Apache RocketMQ `TopicRouteData`, `MQClientInstance`.
 """
 
@@ -21,12 +21,12 @@ from reliable_mq.wire.remote_faults import remote_error
 
 TEMPLATE_TOPIC = "TBW102"
 NO_TEMPLATE_SECONDS = 1.0
-"""So long it is not asked again for a template topic that no broker has."""
+"""Seconds before the next question for a template topic that no broker has."""
 
 ROUTES_KEPT = 1_000
-"""Of more topics than these, those are forgotten that nobody has used for a while."""
+"""Above this number of routes, idle ones are forgotten."""
 IDLE_ROUNDS = 20
-"""So many rounds of refreshing make a while: ten minutes, if nobody says otherwise."""
+"""A route is idle after this many refreshes without use: ten minutes by default."""
 
 MASTER_ID = 0
 
@@ -43,11 +43,11 @@ class Broker(msgspec.Struct, frozen=True):
 
     @property
     def master(self) -> str | None:
-        """The master's address, when the name servers know one."""
+        """The master's address; None when the name servers know no master."""
         return self.addresses.get(MASTER_ID)
 
     def to_read_from(self, broker_id: int) -> str | None:
-        """Return the address of `broker_id`, or else of the master, or else of any slave."""
+        """Return the address of `broker_id`, else of the master, else of any slave."""
         return (
             self.addresses.get(broker_id)
             or self.master
@@ -56,7 +56,7 @@ class Broker(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where a topic is. Queues are sorted, so that every client sees them in one order."""
+    """The queues and brokers of a topic. Queues are sorted: every client has the same order."""
 
     topic: str
     writable: tuple[MessageQueue, ...]
@@ -68,7 +68,7 @@ def decode_route(topic: str, body: bytes) -> Route:
     """Return the route in the body of a reply to GET_ROUTEINFO_BY_TOPIC.
 
     Raises:
-        ProtocolError: when the body is no route.
+        ProtocolError: when the body is not a valid route.
     """
     try:
         fields = fastjson.loads(body)
@@ -93,7 +93,7 @@ def decode_route(topic: str, body: bytes) -> Route:
         if fields.get("orderTopicConf"):
             writable = _ordered_queues(topic, fields["orderTopicConf"], brokers)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"the route of topic {topic} does not read: {error!r}") from error
+        raise ProtocolError(f"the route of topic {topic} cannot be decoded: {error!r}") from error
     return Route(topic, tuple(sorted(writable)), tuple(sorted(readable)), brokers)
 
 
@@ -113,10 +113,10 @@ def _ordered_queues(topic: str, text: str, brokers: dict[str, Broker]) -> list[M
 
 
 class RouteCache:
-    """The routes of all topics that this client has met.
+    """The routes of all topics that this client has used.
 
-    Invariant: a topic has a route here if and only if a name server once told one and none has
-    denied it since; but of more than `ROUTES_KEPT` only those that are in use.
+    Invariant: a topic has a route here if and only if a name server has sent one, and none
+    has denied it since. Above `ROUTES_KEPT`, only routes in use are kept.
     """
 
     def __init__(self, name_servers: NameServers, new_topic_queues: int, fresh: float) -> None:
@@ -126,14 +126,14 @@ class RouteCache:
         self._routes: dict[str, Route] = {}
         self._asked_at: dict[str, float] = {}
         self._brokers: dict[str, Broker] = {}
-        self._named_by: Counter[str] = Counter()  # how many routes name each
-        self._denied: list[Route] = []  # routes that ended, and still count there
+        self._named_by: Counter[str] = Counter()  # number of routes with each broker
+        self._denied: list[Route] = []  # denied routes that `_named_by` still counts
         self._no_template_until = 0.0
-        self._used: set[str] = set()  # since the last round
-        self._idle_rounds: dict[str, int] = {}  # by topics that were not
+        self._used: set[str] = set()  # since the last refresh
+        self._idle_rounds: dict[str, int] = {}  # refreshes without use, by topic
 
     def find(self, topic: str) -> Route | None:
-        """Return the known route of `topic`, without asking."""
+        """Return the known route of `topic` without a request."""
         self._used.add(topic)
         return self._routes.get(topic)
 
@@ -142,7 +142,7 @@ class RouteCache:
         return list(self._routes)
 
     def forget_idle(self) -> None:
-        """Forget topics that nobody has used for a while, when there are many; for every round."""
+        """Forget idle topics if there are many. Called with every refresh."""
         rounds = self._idle_rounds
         self._idle_rounds = {
             topic: rounds.get(topic, 0) + 1 for topic in self._routes if topic not in self._used
@@ -155,29 +155,29 @@ class RouteCache:
             self._leave(self._routes.pop(topic))
 
     def brokers(self) -> list[Broker]:
-        """Return every broker that any route names."""
+        """Return every broker in any route."""
         return list(self._brokers.values())
 
     def broker(self, name: str) -> Broker | None:
-        """Return the broker called `name`, when a route names it."""
+        """Return the broker with this name; None when no route has it."""
         return self._brokers.get(name)
 
     def master_of(self, name: str) -> str:
-        """Return the address of the master of the broker called `name`, "" when none is known."""
+        """Return the address of this broker's master; "" when none is known."""
         broker = self._brokers.get(name)
         return (broker.master or "") if broker is not None else ""
 
     def doubt(self, topic: str) -> None:
-        """Ask for the route of `topic` again before its next use: a broker in it failed."""
+        """Look up the route of `topic` again before its next use: one of its brokers has failed."""
         self._asked_at.pop(topic, None)
 
     def of(self, topic: str) -> Flow[Route]:
-        """Return the route of `topic`: the known one while it is fresh, else what is told now.
+        """Return the route of `topic`: the known one while it is fresh, else from a name server.
 
         Raises:
-            NoRoute: when the name servers know none.
-            Unavailable: when none is known and no name server answers.
-            ProtocolError: when none is known and what a name server answers does not read.
+            NoRoute: when the name servers know no route.
+            Unavailable: when no route is known and no name server answers.
+            ProtocolError: when no route is known and a name server's answer cannot be decoded.
         """
         known = self.find(topic)
         if known is not None:
@@ -196,19 +196,19 @@ class RouteCache:
             return known
 
     def fresh(self, topic: str, seconds: float) -> Route | None:
-        """Return the route that `to_send` would return without asking anybody; None for none."""
+        """Return the route that `to_send` would return without a request; None if it needs one."""
         route, asked_at = self.find(topic), self._asked_at.get(topic)
         if route is None or asked_at is None or seconds - asked_at >= self._fresh_seconds:
             return None
         return route if route.writable else None
 
     def look_up(self, topic: str) -> Flow[Route]:
-        """Ask the name servers for the route of `topic` and keep it. Many who ask share one answer.
+        """Ask the name servers for the route of `topic` and keep it. Callers share one request.
 
         Raises:
-            NoRoute: when they know none; a kept route is forgotten.
-            RemoteError: when a name server refuses the question.
-            Unavailable: when none answers.
+            NoRoute: when the name servers know no route. A kept route is then forgotten.
+            RemoteError: when a name server refuses the request.
+            Unavailable: when no name server answers.
         """
         return (yield from once(("route", topic), lambda: self._ask(topic)))
 
@@ -232,14 +232,14 @@ class RouteCache:
         replaced = self._routes.get(route.topic)
         self._routes[route.topic] = route
         self._asked_at[route.topic] = seconds
-        self._brokers |= route.brokers  # the newest route is right about its brokers
+        self._brokers |= route.brokers  # the newest route has its brokers' current addresses
         self._named_by.update(route.brokers.keys())
         for gone in (*self._denied, *([replaced] if replaced else [])):
             self._leave(gone)
         self._denied.clear()
 
     def _leave(self, gone: Route) -> None:
-        """Count out a route that is none any more, and brokers that no other one names."""
+        """Stop counting an ended route, and forget brokers that are in no other route."""
         self._named_by.subtract(gone.brokers.keys())
         for name in gone.brokers:
             if not self._named_by[name]:
@@ -248,11 +248,11 @@ class RouteCache:
     def to_send(self, topic: str) -> Flow[Route]:
         """Return a route with at least one writable queue.
 
-        An unknown topic gets the queues in which a first send creates it; that route is not kept.
+        An unknown topic gets the queues that its first send will create. This route is not kept.
 
         Raises:
-            NoRoute: when the topic is unknown and no broker creates topics, or has no queue that
-                may be written.
+            NoRoute: when the topic has no writable queue, or is unknown and no broker creates
+                topics.
             Unavailable: when no name server answers.
         """
         try:
@@ -288,7 +288,7 @@ def masters(name_servers: NameServers) -> Flow[list[str]]:
     """Return the addresses of all masters that the name servers know.
 
     Raises:
-        RemoteError, Unavailable: when none tells.
+        RemoteError, Unavailable: when no name server returns them.
     """
     reply = yield from name_servers.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO))
     return [broker.master for broker in decode_cluster(succeeded(reply).body) if broker.master]
@@ -298,7 +298,7 @@ def decode_cluster(body: bytes) -> list[Broker]:
     """Return every broker in the body of a reply to GET_BROKER_CLUSTER_INFO.
 
     Raises:
-        ProtocolError: when the body does not read.
+        ProtocolError: when the body cannot be decoded.
     """
     try:
         table: dict[str, Any] = fastjson.loads(body).get("brokerAddrTable") or {}
@@ -311,4 +311,4 @@ def decode_cluster(body: bytes) -> list[Broker]:
             for name, data in table.items()
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"the list of brokers does not read: {error!r}") from error
+        raise ProtocolError(f"the list of brokers cannot be decoded: {error!r}") from error

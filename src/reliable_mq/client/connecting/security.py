@@ -1,6 +1,6 @@
-"""Who we are to a cluster, and how we know that it is the one: credentials and TLS, as values.
+"""Settings for security: credentials and TLS, as values.
 
-Receives what an application configures; `signature` and `file_tls` make use of it.
+`signature` uses the credentials, and `file_tls` uses the TLS settings.
 """
 
 import msgspec
@@ -11,15 +11,15 @@ from reliable_mq.errors import ConfigurationError
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """An account of a cluster with access control; every request is signed with the secret.
+    """An account of a cluster with access control; every request is signed with the secret key.
 
     Attributes:
         access_key: the account's name (Apache RocketMQ: the user's).
         secret_key: its secret; never sent, never shown.
-        security_token: of a temporary account; "" for none.
+        security_token: token of a temporary account; "" for none.
 
     Raises:
-        ConfigurationError: when one of the keys is empty, or anything is no text.
+        ConfigurationError: when one of the keys is empty, or a value is not a string.
     """
 
     access_key: str
@@ -37,18 +37,17 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
 @decodable
 class TLS(msgspec.Struct, frozen=True, kw_only=True):
-    """How connections are encrypted, to name servers and to brokers.
+    """Encryption of connections to name servers and brokers.
 
     Attributes:
-        ca: a PEM file of the authorities to trust; "" for the system's.
+        ca: a PEM file of the trusted authorities; "" for the system's.
         cert: a PEM file of this client's certificate and its chain; "" for none.
-        key: a PEM file of the certificate's key, unencrypted; "" when `cert` holds it.
-        hostname: the name that certificates must bear; "" for the host of each address.
-        verify: False trusts anybody who answers, for tests.
+        key: a PEM file of the certificate's key, unencrypted; "" when `cert` has it.
+        hostname: the name in the peers' certificates; "" for the host of each address.
+        verify: False accepts any peer; for tests only.
 
     Raises:
-        ConfigurationError: when there is a key without a certificate, or a value is of a wrong
-            type.
+        ConfigurationError: when there is a key without a certificate, or a value has a wrong type.
     """
 
     ca: str = ""

@@ -1,7 +1,7 @@
 """Signs requests for clusters with access control.
 
-The signature is an HMAC-SHA1 over the values of all fields, in the order of their names, and the
-body; so it is made last. Source: Apache RocketMQ `AclClientRPCHook`, `AclUtils`, `AclSigner`.
+The signature is an HMAC-SHA1 over the values of all fields, sorted by name, and the body. So it is
+computed last. Source: Apache RocketMQ `AclClientRPCHook`, `AclUtils`, `AclSigner`.
 """
 
 import hmac
@@ -16,7 +16,7 @@ SIGNATURE = "Signature"
 
 
 def sign(command: Command, credentials: Credentials) -> None:
-    """Put the account and the signature into a request; one of an earlier try is replaced."""
+    """Add the account and the signature to a request; replace those of an earlier attempt."""
     fields = command.ext_fields
     fields.pop(SIGNATURE, None)
     fields[ACCESS_KEY] = credentials.access_key

@@ -1,1 +1,1 @@
-"""Queues become deliveries: who reads which, from where, how far, and what an outcome means."""
+"""Consuming: assigns queues, pulls messages, calls handlers, and applies their outcomes."""

@@ -1,9 +1,10 @@
-"""Who reads which queue: every member of a group computes it alone and gets the same answer.
+"""Allocations: they share a topic's queues among a group's members.
 
-An allocation takes this member's id, all queues of a topic and all member ids, both sorted, and
-returns this member's queues. All members of a group must use the same one: those of Apache's Java
-client agree with these queue by queue. Source: Apache RocketMQ `AllocateMessageQueueAveragely`,
-`…AveragelyByCircle`, `…ByMachineRoom`, `AllocateMachineRoomNearby`, `…ConsistentHash`, `…ByConfig`.
+Every member computes the allocation alone, and all get the same result. An allocation receives this
+member's id, all queues of a topic and all member ids, both sorted. It returns this member's queues.
+All members of a group must use the same one. Apache's Java clients compute the same shares.
+Source: Apache RocketMQ `AllocateMessageQueueAveragely`, `…AveragelyByCircle`, `…ByMachineRoom`,
+`AllocateMachineRoomNearby`, `…ConsistentHash`, `…ByConfig`.
 """
 
 from bisect import bisect_left
@@ -16,7 +17,7 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import MessageQueue
 
 Allocation = Callable[[str, Sequence[MessageQueue], Sequence[str]], Sequence[MessageQueue]]
-"""Gets this member, the queues and the members; pure, and the same function in every member."""
+"""Gets this member, the queues and the members. Pure, and the same function in every member."""
 
 
 def allocate(
@@ -28,10 +29,10 @@ def allocate(
     """Return the queues that `client_id` reads.
 
     Queues are sorted by topic, broker and queue id, clients by id. A client that is not in the list
-    gets none; a queue that is not in the list is given to nobody.
+    gets no queue. A returned queue that is not in the list is ignored.
 
     Raises:
-        ConfigurationError: when the allocation raises, so that no share is known.
+        ConfigurationError: when the allocation raises, so that the share is unknown.
     """
     members = sorted(set(client_ids))
     ordered = sorted(queues)
@@ -50,7 +51,7 @@ def allocate(
 def average(
     client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> Sequence[MessageQueue]:
-    """Give each member a run of neighbouring queues; the first ones get one more."""
+    """Give each member a range of neighbouring queues. The first members may get one more."""
     share, extra = divmod(len(queues), len(members))
     index = members.index(client_id)
     start = index * share + min(index, extra)
@@ -60,14 +61,14 @@ def average(
 def circle(
     client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> Sequence[MessageQueue]:
-    """Deal the queues to the members in turn."""
+    """Give the queues to the members round-robin."""
     return queues[members.index(client_id) :: len(members)]
 
 
 class MachineRoom(msgspec.Struct, frozen=True):
-    """Shares the queues of brokers called `ROOM@NAME` whose room is one of `rooms`, and no others.
+    """Shares only queues of brokers named `ROOM@NAME` with a room in `rooms`.
 
-    `rooms` must be those of all members together, or the queues of some are read by nobody.
+    `rooms` must have the rooms of all members. Otherwise some queues have no reader.
     """
 
     rooms: frozenset[str]
@@ -75,7 +76,7 @@ class MachineRoom(msgspec.Struct, frozen=True):
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> Sequence[MessageQueue]:
-        """Give each member a run; what is left over goes to the first ones, one each."""
+        """Give each member a range of queues. The first members get one of the rest each."""
         inside = [queue for queue in queues if _room_of(queue.broker_name) in self.rooms]
         share, extra = divmod(len(inside), len(members))
         index = members.index(client_id)
@@ -84,15 +85,15 @@ class MachineRoom(msgspec.Struct, frozen=True):
 
 
 class MachineRoomNearby(msgspec.Struct, frozen=True):
-    """Keeps queues in the room of their broker; those of a room without members all share.
+    """Gives queues to members in their broker's room. All members share the queues of empty rooms.
 
     Attributes:
-        room_of_broker: returns the room of a broker, by its name; never empty.
-        room_of_member: returns the room of a member, by its client id; never empty.
-        inside: how those share who share.
+        room_of_broker: returns the room of a broker name; never empty.
+        room_of_member: returns the room of a client id; never empty.
+        inside: the allocation among the members that share.
 
     Raises:
-        ConfigurationError: when called, for a broker or a member whose room is not told.
+        ConfigurationError: when called, for a broker or a member without a room.
     """
 
     room_of_broker: Callable[[str], str]
@@ -102,7 +103,7 @@ class MachineRoomNearby(msgspec.Struct, frozen=True):
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> Sequence[MessageQueue]:
-        """Share the own room's queues, then those of each room that nobody is in."""
+        """Share the queues of this member's room, and then those of each room without members."""
         rooms: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             room = _told(self.room_of_broker(queue.broker_name), "broker", queue.broker_name)
@@ -121,9 +122,9 @@ class MachineRoomNearby(msgspec.Struct, frozen=True):
 
 
 class ConsistentHash(msgspec.Struct, frozen=True):
-    """Moves few queues when members come and go, and shares less evenly for it.
+    """Moves few queues when members join or leave, but shares them less evenly.
 
-    `virtual_nodes` is how many places each member has on the ring.
+    `virtual_nodes` is the number of points that each member has on the hash ring.
     """
 
     virtual_nodes: int = 10
@@ -131,7 +132,7 @@ class ConsistentHash(msgspec.Struct, frozen=True):
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> Sequence[MessageQueue]:
-        """Give a queue to the member whose place is at its hash, or the next behind it."""
+        """Give a queue to the member whose point is the first one at or after the queue's hash."""
         ring = {
             _hash_on_ring(f"{member}-{replica}"): member
             for member in members
@@ -146,7 +147,7 @@ class ConsistentHash(msgspec.Struct, frozen=True):
 
 
 class Configured(msgspec.Struct, frozen=True):
-    """Reads just these queues, whoever else is there: somebody has shared them out by hand."""
+    """Reads exactly these queues, whatever members exist: an operator has shared them manually."""
 
     queues: tuple[MessageQueue, ...]
 
@@ -156,19 +157,19 @@ class Configured(msgspec.Struct, frozen=True):
         queues: Sequence[MessageQueue],
         members: Sequence[str],  # noqa: ARG002
     ) -> Sequence[MessageQueue]:
-        """Return those of the given queues that the topic has."""
+        """Return the configured queues that the topic has."""
         return [queue for queue in self.queues if queue in queues]
 
 
 def _room_of(broker_name: str) -> str | None:
-    """Return ROOM of `ROOM@NAME`, as Java splits it: empty parts at the end are none."""
+    """Return ROOM of `ROOM@NAME`, as Java splits it: empty parts at the end do not count."""
     parts = broker_name.rstrip("@").split("@")
     return parts[0] if len(parts) == 2 else None
 
 
 def _told(room: str, what: str, name: str) -> str:
     if not room:
-        raise ConfigurationError(f"the machine room of {what} {name} is not told")
+        raise ConfigurationError(f"the machine room of {what} {name} is unknown")
     return room
 
 

@@ -1,13 +1,13 @@
-"""One queue that this client reads: what was pulled from it and is not finished.
+"""One queue that this client reads, with its pulled and unfinished messages.
 
     pulled --> WAITING --+--> READY --take--> RUNNING --finish--> gone
-               (behind   |      ^                |
-               its key)  |      +--due-- HELD <--hold
-                         +-- when it is the first of its key, or has none
+               (behind   |     ^                 |
+               its key)  |     +--due-- HELD <--hold
+                         +-- when it is the first of its key, or has no key
 
-K1: the commit offset is never beyond an unfinished message. K2: of one ordering key at most one
-message is ready, running or held, and it is the oldest. K3: without a lock that it needs, a queue
-starts nothing.
+K1: the commit offset is never beyond an unfinished message. K2: at most one message of an ordering
+key is ready, running or held, and it is the oldest. K3: a queue that needs a lock starts nothing
+without it.
 """
 
 import heapq
@@ -25,11 +25,11 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 NEVER = float("-inf")
 OFFSET_UNKNOWN = -1
 MESSAGE_OVERHEAD = 1024
-"""Bytes that Python keeps of a message beside its body and the text of its properties."""
+"""Memory of a message besides its body and the text of its properties, in bytes."""
 
 
 class MessageStage(Enum):
-    """Where an unfinished message is."""
+    """The states of an unfinished message."""
 
     WAITING = 0
     READY = 1
@@ -45,14 +45,14 @@ class _Entry(msgspec.Struct):
 
 
 class AssignedQueue:
-    """The unfinished messages of one queue, in the order of their offsets.
+    """The unfinished messages of one queue, ordered by offset.
 
     Args:
-        queue: which queue.
-        ordered: whether ordering keys count; without, every message is ready at once.
+        queue: the queue.
+        ordered: whether ordering keys count; otherwise every message is ready at once.
         needs_lock: whether messages may start only under a queue lock.
-        settings: the flow limits.
-        budget: what it shares with the other queues of its client; None: it has all for itself.
+        settings: the flow control limits.
+        budget: shared by all queues of the client; None: this queue has the whole budget.
     """
 
     def __init__(
@@ -66,26 +66,26 @@ class AssignedQueue:
     ) -> None:
         self.queue = queue
         self.needs_lock = needs_lock
-        self.leaving = False  # taken away by a rebalance, or closing: starts nothing more
-        self.paused = False  # starts nothing more for now, and keeps what it has
-        self.is_given_back = False  # somebody else may read it: what still runs here is nobody's
-        self.wake_reader: Callable[[], None] | None = None  # a pull waits, for room say
+        self.leaving = False  # revoked by a rebalance, or closing: starts no more messages
+        self.paused = False  # starts no more messages for now, and keeps those it has
+        self.is_given_back = False  # another member may read it: running results do not count
+        self.wake_reader: Callable[[], None] | None = None  # set while a pull waits
         self.budget = budget or FlowBudget(settings.held_total_size_max)
         self.budget.join()
-        self.end_offset = OFFSET_UNKNOWN  # the offset of the next message, as a broker told last
-        self.told_at = NEVER  # when it told that
-        self.taken_at = NEVER  # when a message was started last, by the clock of leases
+        self.end_offset = OFFSET_UNKNOWN  # the end of the queue, from the broker's last answer
+        self.told_at = NEVER  # time of that answer
+        self.taken_at = NEVER  # when a message was last started, on the lease clock
         self.next_offset = OFFSET_UNKNOWN
         self.committed_offset = OFFSET_UNKNOWN
-        self.read_from = 0  # the broker id that the broker suggests
-        self.failures = 0  # pulls that failed in a row
+        self.read_from = 0  # the broker id suggested by the broker
+        self.failures = 0  # failed pulls in a row
         self._ordered = ordered
         self._settings = settings
         self._lock_expires = NEVER
         self._frozen_offset: int | None = None
         self._entries: dict[int, _Entry] = {}
-        self._offsets: deque[int] = deque()  # ascending; finished ones leave when they are first
-        self._lanes: dict[str, deque[int]] = {}  # unfinished offsets of each key, oldest first
+        self._offsets: deque[int] = deque()  # ascending; the first one is always unfinished
+        self._lanes: dict[str, deque[int]] = {}  # unfinished offsets by ordering key, oldest first
         self._ready: deque[int] = deque()
         self._held: list[tuple[float, int]] = []
         self._running = 0
@@ -94,47 +94,47 @@ class AssignedQueue:
 
     @property
     def is_started(self) -> bool:
-        """Whether it is known where to read."""
+        """Whether the offset to read from is known."""
         return self.next_offset != OFFSET_UNKNOWN
 
     @property
     def running(self) -> int:
-        """How many messages are in the hands of the handler."""
+        """Number of messages in handlers."""
         return self._running
 
     @property
     def has_ready(self) -> bool:
-        """Whether a message could be taken, the lock aside."""
+        """Whether a message is ready, ignoring the lock."""
         return bool(self._ready) and not self.paused
 
     @property
     def ready(self) -> int:
-        """How many messages could be taken, the lock aside."""
+        """Number of ready messages, ignoring the lock."""
         return 0 if self.paused else len(self._ready)
 
     @property
     def unfinished(self) -> int:
-        """How many messages are pulled and not finished."""
+        """Number of pulled and unfinished messages."""
         return len(self._entries)
 
     @property
     def size(self) -> int:
-        """How many bytes the bodies of the unfinished messages have."""
+        """Bytes of the bodies of the unfinished messages."""
         return self._size
 
     @property
     def cost(self) -> int:
-        """How many bytes of the client's budget the unfinished messages take."""
+        """Bytes of the client's budget that the unfinished messages use."""
         return self._cost
 
     @property
     def lag(self) -> int:
-        """How many offsets the group is behind the end of the queue that a broker told last."""
+        """Number of offsets between the commit offset and the last known end of the queue."""
         return max(self.end_offset - self.commit_offset, 0) if self.is_started else 0
 
     @property
     def has_room(self) -> bool:
-        """Whether the queue's own flow limits allow another pull."""
+        """Whether the queue's own flow control limits allow another pull."""
         span = self.next_offset - self.commit_offset
         return (
             len(self._entries) < self._settings.held_count_max
@@ -144,7 +144,7 @@ class AssignedQueue:
 
     @property
     def commit_offset(self) -> int:
-        """The offset up to which everything is finished (K1), or that a broker demanded."""
+        """The offset up to which all messages are finished (K1), or the offset set by a reset."""
         if self._frozen_offset is not None:
             return self._frozen_offset
         while self._offsets and self._offsets[0] not in self._entries:
@@ -152,38 +152,38 @@ class AssignedQueue:
         return self._offsets[0] if self._offsets else self.next_offset
 
     def holds_lock(self, now: float) -> bool:
-        """Whether messages may start, as far as locks go (K3); `now` by the clock of leases."""
+        """Whether the lock allows to start messages (K3); `now` on the lease clock."""
         return not self.needs_lock or now < self._lock_expires
 
     @property
     def lock_expires(self) -> float:
-        """Until when the queue lock is trusted, by the clock of leases; NEVER without one."""
+        """Until when the queue lock counts, on the lease clock; NEVER without a lock."""
         return self._lock_expires
 
     def lock_until(self, expires: float) -> None:
-        """Trust the queue lock until `expires`."""
+        """Use the queue lock until `expires`."""
         self._lock_expires = expires
 
     def lose_lock(self) -> None:
-        """Start nothing more until the queue is locked again."""
+        """Start no more messages until the queue is locked again."""
         self._lock_expires = NEVER
 
     def note_end(self, offset: int, now: float) -> None:
-        """Note where the queue ends, as a broker says."""
+        """Note the end of the queue, from a broker's answer."""
         self.end_offset = offset
         self.told_at = now
 
     def start_at(self, offset: int) -> None:
-        """Read from `offset` on; a queue that has started is left as it is."""
+        """Read from `offset` on. Ignored if the queue has started already."""
         if not self.is_started:
             self.next_offset = offset
 
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
-        """Take what a pull brought, in the order of offsets, and read on at `next_offset`."""
+        """Add pulled messages, in offset order, and continue to read at `next_offset`."""
         size = cost = 0
         for message in messages:
             offset = message.queue_offset
-            if offset < self.next_offset:  # asked for before `forget_below`
+            if offset < self.next_offset:  # pulled before `forget_below`
                 continue
             key = message.ordering_key if self._ordered else ""
             entry = _Entry(message, key, MessageStage.READY, _cost_of(message))
@@ -204,10 +204,10 @@ class AssignedQueue:
         self.next_offset = max(next_offset, self.next_offset)
 
     def take(self, count: int, now: float, topic: str | None = None) -> list[ReceivedMessage]:
-        """Return up to `count` messages to be handled now, each of another key.
+        """Return up to `count` ready messages for a handler call, each with another key.
 
-        All are of one topic: `topic`, or else that of the first one that is ready. `now` is by the
-        clock of leases.
+        All have one topic: `topic`, or that of the first ready message. `now` is on the lease
+            clock.
         """
         taken: list[ReceivedMessage] = []
         if self.leaving or self.paused or not self.holds_lock(now):
@@ -225,19 +225,19 @@ class AssignedQueue:
         return taken
 
     def is_running(self, offset: int) -> bool:
-        """Whether the message at `offset` is in the hands of the handler."""
+        """Whether the message at `offset` is in a handler."""
         entry = self._entries.get(offset)
         return entry is not None and entry.stage is MessageStage.RUNNING
 
     def may_run_twice(self, offset: int) -> bool:
-        """Whether a running message may be handed out again although its handler has not ended.
+        """Whether a running message may be delivered again before its handler has ended.
 
-        One with an ordering key that counts may not: the handler would run beside itself (K2).
+        Not if its ordering key counts: two handlers would work on the key at the same time (K2).
         """
         return not self._running_entry(offset).key
 
     def finish(self, offset: int) -> None:
-        """Let a running message go: it is handled, sent back or a dead letter."""
+        """Remove a running message: it is handled, sent back or a dead letter."""
         entry = self._running_entry(offset)
         del self._entries[offset]
         self._running -= 1
@@ -251,7 +251,7 @@ class AssignedQueue:
                 del self._lanes[entry.key]
 
     def hold(self, offset: int, until: float, *, counts: bool) -> None:
-        """Hand a running message out again at `until`, as the next attempt when it `counts`."""
+        """Make a running message ready again at `until`; as the next attempt when it `counts`."""
         entry = self._running_entry(offset)
         entry.stage = MessageStage.HELD
         self._running -= 1
@@ -272,7 +272,7 @@ class AssignedQueue:
         return self._held[0][0] if self._held else None
 
     def forget_below(self, offset: int) -> None:
-        """Drop what another owner has finished meanwhile; running messages stay."""
+        """Drop messages that another owner has finished meanwhile; running messages stay."""
         gone = [
             at
             for at, entry in self._entries.items()
@@ -293,9 +293,9 @@ class AssignedQueue:
         self.next_offset = max(self.next_offset, offset)
 
     def jump_to(self, offset: int) -> bool:
-        """Read on at `offset`, which the broker demands, and return whether that was possible.
+        """Continue to read at `offset`, set by the broker; return whether that was possible.
 
-        With unfinished messages it is not; see `freeze`.
+        It is impossible with unfinished messages; see `freeze`.
         """
         if self._entries:
             self.freeze(offset)
@@ -305,24 +305,24 @@ class AssignedQueue:
         return True
 
     def pass_over(self, offset: int) -> None:
-        """Read on at `offset`: what lies before it is deleted. What was pulled is handled yet."""
+        """Skip to `offset`: earlier messages are deleted. Pulled messages are still handled."""
         self.next_offset = max(self.next_offset, offset)
 
     def freeze(self, offset: int) -> None:
-        """Commit `offset`, whatever is unfinished, and start nothing more.
+        """Commit `offset`, whatever is unfinished, and start no more messages.
 
-        The queue must be given back, so that it is assigned anew and read from there.
+        The caller must give the queue back. Then it is assigned again and read from `offset`.
         """
         self._frozen_offset = offset
         self.leaving = True
 
     def release(self) -> None:
-        """Leave what is unfinished to the queue's next reader, and its room to other queues."""
+        """Leave unfinished messages to the queue's next reader, and their room to other queues."""
         self.is_given_back = True
         self.budget.leave(self._cost)
 
     def invariants(self) -> None:
-        """Hold K1, K2 and the sums.
+        """Check K1, K2 and the sums.
 
         Raises:
             InvariantBroken: when one does not hold; a bug.
@@ -355,7 +355,7 @@ class AssignedQueue:
     def _shrink(self, entry: _Entry) -> None:
         self._size -= len(entry.message.body)
         self._cost -= entry.cost
-        if not self.is_given_back:  # else all of it was given at once
+        if not self.is_given_back:  # otherwise all of it was released at once
             self.budget.give(entry.cost)
         if self.wake_reader is not None:
             self.wake_reader()

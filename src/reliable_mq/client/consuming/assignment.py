@@ -1,4 +1,4 @@
-"""Which queues this member reads: who else is there, what is taken, what is given back.
+"""The rebalance: takes and gives back queues when the members of a group change.
 
 Source: Apache RocketMQ `RebalanceImpl.rebalanceByTopic`.
 """
@@ -19,10 +19,10 @@ from reliable_mq.wire.command import request
 
 
 class AssignmentChanges(NamedTuple):
-    """What a rebalance came to.
+    """The result of a rebalance.
 
-    `settled` is False when it should be repeated soon; `obstacles` says why, where something is
-    in the way; `missing` are topics that no name server knows (yet).
+    `settled` is False when it should be repeated soon. `obstacles` are the reasons, if there are
+    any. `missing` are topics that no name server knows (yet).
     """
 
     added: list[AssignedQueue]
@@ -33,9 +33,9 @@ class AssignmentChanges(NamedTuple):
 
 
 def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
-    """Compute this member's share of every topic anew and take or leave queues accordingly.
+    """Compute this member's share of every topic; take and leave queues accordingly.
 
-    A topic whose route or members cannot be had keeps its queues.
+    If the route or the members of a topic cannot be read, the topic keeps its queues.
     """
     added: list[AssignedQueue] = []
     left: list[AssignedQueue] = []
@@ -49,7 +49,7 @@ def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
             share = set(
                 allocate(group.allocation_of(topic), group.client_id, route.readable, members)
             )
-        except NoRoute:  # before its first message a topic is nowhere, and that is no fault
+        except NoRoute:  # a topic without messages does not exist yet: this is no fault
             settled = False
             missing.add(topic)
             continue
@@ -64,16 +64,16 @@ def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
         left += [group.leave(queue) for queue in group.assigned_of(topic) - share]
         for queue in sorted(share - group.assigned_of(topic)):
             if group.is_leaving(queue):
-                settled = False  # not given back yet; it starts afresh after that
+                settled = False  # not given back yet; after that it is assigned again
             else:
                 added.append(group.assign(queue))
     return AssignmentChanges(added, left, settled, frozenset(obstacles), frozenset(missing))
 
 
 def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:
-    """Return the client ids of the group, as the first broker tells that answers.
+    """Return the client ids of the group, from the first broker that answers.
 
-    Who broadcasts reads everything, as if it were alone.
+    A broadcasting member reads all queues, as if it were alone.
     """
     if group.subscription.broadcasting:
         return [group.client_id]
@@ -89,21 +89,21 @@ def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:
         except (Unavailable, RemoteError) as error:
             failure = error
         except (ValueError, KeyError, TypeError) as error:
-            failure = ProtocolError(f"a list of consumers does not read: {error!r}")
+            failure = ProtocolError(f"a list of consumers cannot be decoded: {error!r}")
     group.routes.doubt(route.topic)
     raise failure
 
 
 def keep_ready(group: ConsumerGroup) -> Flow[bool]:
-    """Renew locks, lock what is not locked, and find out where to read; return whether all is well.
+    """Renew and request locks, and find out where to read; return whether all queues are ready.
 
-    A queue that was without a lock may have had another owner meanwhile: what that one committed
-    is dropped here, before anything starts.
+    A queue without a lock may have had another owner meanwhile. Before anything starts, messages
+    that this owner has committed are dropped.
     """
     well = True
     locked = [assigned for assigned in group.all_queues if _wants_lock(assigned)]
     for broker_name, of_broker in group.by_broker(locked):
-        queues = list(filter(_wants_lock, of_broker))  # another broker may have kept us waiting
+        queues = list(filter(_wants_lock, of_broker))  # again: other requests took time
         if not queues:
             continue
         try:
@@ -120,7 +120,7 @@ def keep_ready(group: ConsumerGroup) -> Flow[bool]:
 
 
 def _wants_lock(assigned: AssignedQueue) -> bool:
-    """Whether a lock is of use; asked for behind the unlock it would keep the next owner out."""
+    """Whether a lock is useful. A lock that arrives after the unlock would block the next owner."""
     if assigned.is_given_back or not assigned.needs_lock:
         return False
     return assigned.running > 0 or not assigned.leaving
@@ -160,14 +160,14 @@ def _find_start(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[bool]:
 
 
 def give_back(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[None]:
-    """Commit and unlock a queue of which nothing runs any more, in this order."""
+    """Commit and then unlock a queue without running messages."""
     yield from commit_at_last(group, [assigned])
     yield from unlock(group, [assigned])
     group.forget(assigned)
 
 
 def give_all_back(group: ConsumerGroup) -> Flow[None]:
-    """Leave every queue: commit, then unlock. What fails runs out by itself."""
+    """Leave every queue: commit, then unlock. Locks that cannot be released expire."""
     for assigned in group.assigned:
         group.leave(assigned.queue)
     queues = group.all_queues

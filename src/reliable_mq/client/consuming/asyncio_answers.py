@@ -1,6 +1,6 @@
-"""What administrators ask a running consumer, through its broker, and the answers.
+"""Answers administrators' requests to a running consumer, which arrive through its broker.
 
-Receives requests of brokers; hands on what `running_info` says, or has a message handled at once.
+It receives brokers' requests. It replies with `running_info`, or has a message handled at once.
 Source: Apache RocketMQ `ClientRemotingProcessor`.
 """
 
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 
 
 class AnswersEngine(Protocol):
-    """What answers need of the client."""
+    """What the answers need from the client."""
 
     @property
     def name_servers(self) -> NameServers:
-        """The name servers, to be told."""
+        """The name servers, for the answer."""
 
     def now(self) -> Instant:
         """Return the time."""
@@ -59,7 +59,7 @@ class ConsumerAnswers:
         self._find = find
 
     def requests(self) -> dict[int, OnRequest]:
-        """Return what answers, by request code."""
+        """Return the handlers of requests, by request code."""
         return {
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
@@ -87,14 +87,16 @@ class ConsumerAnswers:
         try:
             message = _message_in(command)
         except RecordError as error:
-            return reply(command, ResponseCode.SYSTEM_ERROR, f"the message does not read: {error}")
+            return reply(
+                command, ResponseCode.SYSTEM_ERROR, f"the message cannot be decoded: {error}"
+            )
         consumer.hands.begin_apart(self._handle(address, command, consumer, message))
         return None
 
     async def _handle(
         self, address: str, command: Command, consumer: AsyncPushConsumer, message: ReceivedMessage
     ) -> None:
-        """Have a message handled, apart from its queue, and tell what came of it."""
+        """Handle a message outside of its queue, and reply with the outcome."""
         begun = time.monotonic()
         outcome: Outcome | BaseException
         try:
@@ -108,7 +110,7 @@ class ConsumerAnswers:
                 else ""
             )
             outcome = asyncio.CancelledError(why + goes_on)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is told to who asked
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the reply has the error
             outcome = error
         seconds = time.monotonic() - begun
         log.info(
@@ -143,7 +145,7 @@ def _version() -> str:
 
 
 def stacks(tasks: list[asyncio.Task[Any]]) -> str:
-    """Return what all threads and these tasks are doing, innermost last."""
+    """Return the stacks of all threads and of these tasks, innermost frame last."""
     frames = sys._current_frames()
     lines: list[str] = []
     for thread in threading.enumerate():
@@ -153,7 +155,7 @@ def stacks(tasks: list[asyncio.Task[Any]]) -> str:
     for task in tasks:
         lines.append(f"task {task.get_name()}\n")
         waiting: Any = task.get_coro()
-        while waiting is not None:  # what awaits whom; no frame is kept where nothing is running
+        while waiting is not None:  # follows the awaits; an idle task has no frame
             frame = _part(waiting, "frame")
             if frame is not None:
                 lines += traceback.format_stack(frame, limit=1)
@@ -163,7 +165,7 @@ def stacks(tasks: list[asyncio.Task[Any]]) -> str:
 
 
 def _part(waiting: object, name: str) -> Any:
-    """Return an attribute of a coroutine or a generator, whichever it is."""
+    """Return an attribute of a coroutine or a generator."""
     for kind in ("cr", "gi", "ag"):
         value = getattr(waiting, f"{kind}_{name}", None)
         if value is not None:

@@ -1,8 +1,8 @@
-"""The hands of one consumer on an event loop: they take messages, call the handler and settle.
+"""The worker tasks of one consumer on an event loop: they take messages, call the handler, settle.
 
-A hand is a task that goes on as long as it finds messages. How many there are is said by
-`HandlerPool`, which messages may run by the group, what becomes of them by flows. A handler call
-that takes too long is ended, or bypassed where that cannot be: see `HandlerCall`.
+Worker tasks loop until no messages are left. `HandlerPool` decides how many run, the group which
+messages may run, and flows what follows from an outcome. A hung handler call is cancelled; where
+that is impossible, another worker task replaces it: see `HandlerCall`.
 """
 
 import asyncio
@@ -40,35 +40,35 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TURN_SECONDS = 0.001
-"""A hand lets others have the loop after so long; handlers that never wait would keep it."""
+"""A worker task yields the loop after this many seconds, for handlers that never await."""
 CHECK_SECONDS_MAX = 60.0
-"""Handler calls that take too long are looked for at least so often."""
+"""Longest interval between two checks for overdue handler calls."""
 CANCELLED_SECONDS = 5.0
-"""At the end nobody waits longer for a call that was cancelled and goes on."""
+"""At the end, wait this long for cancelled calls that do not stop."""
 HANDED_ON_SECONDS = 10.0
-"""So late comes again what was handed on (Apache's client: delay level 3)."""
+"""Delay before messages of a bypassed call are delivered again (Apache's client: delay level 3)."""
 
 
 class RunsFlows(Protocol):
-    """What the hands need of the client."""
+    """What the worker tasks need from the client."""
 
     @property
     def lease_clock(self) -> Callable[[], float]:
-        """Tells the time by which locks and leases age; it goes on while the machine sleeps."""
+        """The clock of locks and leases; it advances while the machine sleeps."""
 
     async def run(self, flow: Flow[T]) -> T:
-        """Drive a flow to its end."""
+        """Run a flow to its end."""
 
 
 class AsyncHandlerPool:
     """Handles the messages of one consumer group.
 
-    Invariant: of a message that runs exactly one call has the say, or its settling.
+    Invariant: exactly one call, or its settling, decides about a running message.
 
     Args:
         client: runs the flows.
-        group: where messages are taken.
-        handler: gets the messages; a coroutine function runs on the loop, another one in threads.
+        group: provides the messages.
+        handler: gets the messages. A coroutine function runs on the loop, another one in threads.
     """
 
     def __init__(self, client: RunsFlows, group: ConsumerGroup, handler: AnyHandler) -> None:
@@ -80,12 +80,12 @@ class AsyncHandlerPool:
         self._limit = group.subscription.handling_seconds
         if is_asynchronous(handler):
             self._handler = cast("Handler", handler)
-        else:  # twice as many: each call that hangs may be bypassed once
+        else:  # twice as many: each hung call may be bypassed once
             self._threads = Threads(2 * self._concurrency, f"rmq-{group.name}")
             self._handler = self._threads.wrapped(handler)
         self.choice = HandlerPool(group.subscription)
         self._is_choosy = group.subscription.series > 1
-        #: set whenever a call has ended
+        #: set after each call
         self.handled = asyncio.Event()
         self._calls: dict[asyncio.Task[None], HandlerCall] = {}
         self._bypassed = 0
@@ -97,30 +97,30 @@ class AsyncHandlerPool:
 
     @property
     def accepts(self) -> bool:
-        """Whether handler calls may begin; when the consumer closes, none may any more."""
+        """Whether handler calls may begin; False after the consumer begins to close."""
         return not self._closed
 
     @property
     def calls(self) -> list[HandlerCall]:
-        """The calls that run now."""
+        """The running calls."""
         return list(self._calls.values())
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The hands that are at work now."""
+        """The running worker tasks."""
         return list(self._calls)
 
     @property
     def check_seconds(self) -> float:
-        """How often `check` should be called."""
+        """Seconds between two calls of `check`."""
         return min(CHECK_SECONDS_MAX, self._limit / 10)
 
     def pump(self, running: int | None = None, *, is_late: bool = False) -> None:
-        """Start handler calls while there are messages and hands for them.
+        """Start worker tasks while there are messages and free slots.
 
         Args:
-            running: how many calls ran a moment ago; None: as many as now.
-            is_late: messages waited for a hand long enough.
+            running: number of running calls a moment ago; None: as many as now.
+            is_late: whether messages have waited for a slot long enough.
         """
         if self._closed:
             return
@@ -130,7 +130,7 @@ class AsyncHandlerPool:
             messages = self._group.take(self._lease_clock(), self._share(free))
             if not messages:
                 return
-            # Not by the loop's factory: an eager task would look for its call before it is there.
+            # Not by the loop's factory: an eager task would run before its call is recorded.
             hand = asyncio.Task(self._work(messages), loop=loop)
             self._calls[hand] = HandlerCall(self._group, messages, loop.time())
             hand.add_done_callback(self._hand_ended)
@@ -138,7 +138,7 @@ class AsyncHandlerPool:
             self._be_patient()
 
     def wake(self) -> None:
-        """Make held messages ready that are due, and come back when the next one is."""
+        """Make due messages ready, and set a timer for the next held one."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
@@ -149,7 +149,7 @@ class AsyncHandlerPool:
         self.pump()
 
     async def check(self) -> None:
-        """Look for handler calls that take too long: end them, or go on without them."""
+        """Find overdue handler calls, and cancel or bypass them."""
         now = asyncio.get_running_loop().time()
         for hand, call in list(self._calls.items()):
             if not call.is_over(self._limit, now):
@@ -164,22 +164,22 @@ class AsyncHandlerPool:
                 )
 
     def begin_apart(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin what calls `handle_apart`; the end waits for it as for other handler calls."""
+        """Start a task that calls `handle_apart`; closing waits for it as for handler calls."""
         task = asyncio.create_task(work)
         self._apart.add(task)
         task.add_done_callback(self._apart.discard)
 
     async def handle_apart(self, message: ReceivedMessage) -> Outcome:
-        """Have one message handled now, apart from all queues, and return what comes of it.
+        """Handle one message now, outside of all queues, and return the outcome.
 
         Raises:
-            Exception: what the handler raises.
+            Exception: the handler's exception.
         """
         (outcome,) = checked_outcomes(await self._handler((message,)), 1)
         return outcome
 
     async def finish(self) -> None:
-        """Start nothing more, and wait for what runs, at most for the setting `close_timeout`."""
+        """Start no more calls. Wait for running ones, at most for `close_timeout` (settings)."""
         self._closed = True
         for timer in (self._timer, self._patience):
             if timer is not None:
@@ -198,7 +198,7 @@ class AsyncHandlerPool:
             )
 
     async def close(self) -> None:
-        """Cancel what still runs; a handler that will not be cancelled is left alone."""
+        """Cancel running calls; leave handlers that ignore the cancellation."""
         self._closed = True
         tasks = [*self._calls, *self._settling, *self._apart]
         for task in tasks:
@@ -208,15 +208,15 @@ class AsyncHandlerPool:
             _, stubborn = await asyncio.wait(tasks, timeout=patience)
             if stubborn:
                 log.warning(
-                    "group %s: %d handler calls were cancelled and go on all the same; what they"
-                    " come to counts for nothing",
+                    "group %s: %d handler calls ignored their cancellation and still run; their"
+                    " outcomes do not count",
                     *(self._group.name, len(stubborn)),
                 )
         if self._threads is not None:
             self._threads.close()
 
     def _wanted(self, running: int, *, is_late: bool) -> int:
-        """Return how many calls may run, with one more for each that is bypassed, up to twice."""
+        """Return how many calls may run: one more per bypassed call, up to double concurrency."""
         wanted = self._concurrency
         if self._is_choosy:
             wanted = self.choice.wanted(max(running - self._bypassed, 0), is_late=is_late)
@@ -228,10 +228,10 @@ class AsyncHandlerPool:
         return self.choice.share(self._group.ready, free)
 
     async def _work(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Be a hand: handle `messages`, then more, as long as there are any."""
+        """Run a worker task: handle `messages`, then more, until no messages are left."""
         loop = asyncio.get_running_loop()
         hand = cast("asyncio.Task[None]", asyncio.current_task())
-        turn = time.monotonic()  # the loop's own clock may stand still until its next turn
+        turn = time.monotonic()  # the loop's own clock may not advance within one of its turns
         while messages:
             call = self._calls[hand]
             await self._handle(hand, call)
@@ -243,7 +243,7 @@ class AsyncHandlerPool:
             if self._closed or free < 1:
                 return
             if len(messages) > 1:
-                self.pump()  # behind several there may be more than one that is ready now
+                self.pump()  # after several messages, more than one may be ready now
             messages = self._group.take(self._lease_clock(), self._share(free))
             if messages:
                 self._calls[hand] = HandlerCall(self._group, messages, loop.time())
@@ -255,11 +255,11 @@ class AsyncHandlerPool:
             self._take_back(call)
         self.handled.set()
         if not hand.cancelled() and (bug := hand.exception()) is not None:
-            log.error("group %s: a delivery ended badly", self._group.name, exc_info=bug)
+            log.error("group %s: a delivery failed with a bug", self._group.name, exc_info=bug)
         self.pump(running)
 
     def _take_back(self, call: HandlerCall) -> None:
-        """Hold again what a call that was cancelled has not settled: nobody handles it now."""
+        """Hold the unsettled messages of a cancelled call: no handler has them any more."""
         now = asyncio.get_running_loop().time()
         for message in call.messages:
             assigned = call.home(message)
@@ -280,7 +280,7 @@ class AsyncHandlerPool:
         if call.handed_on:
             log.warning(
                 "group %s: a handler call ended after %.0f s; %d of its messages had been handed"
-                " out again, its word counts for nothing there",
+                " out again, and its outcomes do not count for these",
                 *(self._group.name, seconds, call.handed_on),
             )
         rest: list[tuple[ReceivedMessage, Outcome]] = []
@@ -295,7 +295,7 @@ class AsyncHandlerPool:
         failed = sum(is_failure(outcome) for _, outcome in rest)
         rates = self._group.rates.of(messages[0].queue.topic, call.begun)
         rates.handled(len(messages) - len(rest), failed, seconds, now)
-        for message, outcome in rest:  # last, because a broker may keep us waiting
+        for message, outcome in rest:  # last, because it may wait for a broker
             assigned = call.home(message)
             if assigned is not None:
                 await self._settle(assigned, message, outcome)
@@ -315,12 +315,12 @@ class AsyncHandlerPool:
             if call.is_overdue:
                 reason = f"the handler took longer than {self._limit:g} s"
             log.warning("group %s: %s", self._group.name, reason)
-        except (Exception, SystemExit) as error:  # `sys.exit` of a handler is no end of the loop
+        except (Exception, SystemExit) as error:  # `sys.exit` in a handler must not end the loop
             reason = f"{type(error).__name__}: {error}"
             log.exception("group %s: the handler failed", self._group.name)
         finally:
             while hand.cancelling() and not self._closed:
-                hand.uncancel()  # the call was, not the hand
+                hand.uncancel()  # the call was cancelled, not the worker task
         return [Later(reason=reason)] * len(call.messages)
 
     async def _settle(
@@ -338,7 +338,7 @@ class AsyncHandlerPool:
         self.wake()
 
     def _bypass(self, hand: asyncio.Task[None], call: HandlerCall, *, is_new: bool) -> str:
-        """Cancel a call; when that does not help, go on without it. Return what is to be told."""
+        """Cancel a call; if that is impossible, bypass it. Return a text for the log."""
         if self._threads is None and is_new:
             hand.cancel()
             return "; it is cancelled"
@@ -350,10 +350,10 @@ class AsyncHandlerPool:
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         if self._bypassed >= 2 * self._concurrency:
-            log.error("group %s: all its handlers hang, it starts nothing more", self._group.name)
+            log.error("group %s: all its handlers hang, no call can start", self._group.name)
         self.pump()
         kept = len(call.messages) - len(handed_on)
-        return f"; {len(handed_on)} are handed out again" + (
+        return f"; {len(handed_on)} are delivered again" + (
             f", {kept} with ordering keys wait for it" if kept else ""
         )
 
@@ -366,7 +366,7 @@ class AsyncHandlerPool:
                 await self._settle(assigned, message, outcome)
 
     def _be_patient(self) -> None:
-        """Use the other hands, too, when none of these is free in a moment."""
+        """Use more worker tasks if none of the running ones becomes free soon."""
         if self._patience is None:
             loop = asyncio.get_running_loop()
             self._patience = loop.call_later(PATIENCE_SECONDS, self._lose_patience)
@@ -378,9 +378,9 @@ class AsyncHandlerPool:
 
 @types.coroutine
 def _in_its_own_context(handling: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Run a handler's coroutine so that the context variables it sets are gone with it.
+    """Run a handler's coroutine in its own context: its changes of context variables are dropped.
 
-    A task of its own would do the same and cost more than all else that is done for a message.
+    A separate task would do the same, but it costs more than the rest of a message's handling.
     """
     run = contextvars.copy_context().run
     try:
@@ -388,7 +388,7 @@ def _in_its_own_context(handling: Coroutine[Any, Any, T]) -> Generator[Any, Any,
         while True:
             try:
                 answer = yield waited
-            except BaseException as error:  # noqa: BLE001 - it is the handler's to catch
+            except BaseException as error:  # noqa: BLE001 - the handler may catch it
                 waited = run(handling.throw, error)
             else:
                 waited = run(handling.send, answer)

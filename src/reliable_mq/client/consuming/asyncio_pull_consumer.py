@@ -1,4 +1,4 @@
-"""The pull consumer's verbs on asyncio: the application asks for messages, and says what counts."""
+"""The pull consumer's verbs on asyncio: the application polls messages and commits offsets."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -25,18 +25,18 @@ POLL_SECONDS = 5.0
 POLL_COUNT = 32
 
 OnQueues = Callable[[list[MessageQueue]], Any]
-"""Told of queues that come or go; a coroutine function on the client's loop, else in a thread."""
+"""Called with assigned or revoked queues; async on the client's loop, otherwise in a thread."""
 
 
 class PullOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a pull consumer reads.
+    """Options of a pull consumer.
 
     Attributes:
-        group: the consumer group, whose committed offsets say where reading begins.
-        from_where: where it begins in a queue in which the group has committed nothing.
+        group: the consumer group. Reading begins at its committed offsets.
+        from_where: the start in a queue without a committed offset.
         from_time_ms: with "timestamp", milliseconds since the epoch.
-        auto_commit: whether what is handled is committed every `offset_commit_seconds` of the
-            settings and on closing; None: with `subscribe`, and not with `assign`.
+        auto_commit: whether to commit handled messages every `offset_commit_seconds` of the
+            settings and on closing. None: True with `subscribe`, False with `assign`.
         allocation: how the members share the queues; all must use the same.
     """
 
@@ -48,32 +48,31 @@ class PullOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullingClient(PolledClient, Protocol):
-    """What a pull consumer needs of its client."""
+    """What a pull consumer needs from its client."""
 
     @property
     def namespace(self) -> Namespace:
-        """How topics are called outside; all names in here are whole."""
+        """Translates topic names. All names in here are whole."""
 
     def polled_group(self, subscription: Subscription, *, is_member: bool) -> ConsumerGroup:
-        """Return the state of a group whose messages the application asks for."""
+        """Return the state of a group whose consumer the application polls."""
 
     def join(self, member: Member) -> None:
-        """Make a consumer a member of its group; brokers hear of it with the next heartbeat."""
+        """Add a consumer to its group. Brokers learn of it with the next heartbeat."""
 
     def reader_closed(self, reader: "AsyncPullConsumer") -> None:
-        """Close it no more with the client."""
+        """Forget a consumer that is closed already."""
 
 
 @checked_verbs
 class AsyncPullConsumer:
-    """Gives messages to whoever asks for them. Made by `AsyncClient.pull_consumer`.
+    """Returns messages when the application polls. Made by `AsyncClient.pull_consumer`.
 
-    First `subscribe`, to share topics with the other members of the group, or `assign`, to read
-    queues of one's own choice. Then `poll`, again and again, by one task at a time: a poll says
-    that what the polls before returned is handled. Use it as `async with`, or `close` it.
+    First call `subscribe`, to share topics with the other members of the group, or `assign`, to
+    read chosen queues. Then call `poll` repeatedly, from one task at a time. Each poll confirms
+    that the messages of earlier polls are handled. Use `async with`, or `close` it.
 
-    Every verb raises `UsageError` when the consumer is closed, and all but the first two when it
-    reads nothing yet.
+    Every verb raises `UsageError` after `close`, and most also before `subscribe` or `assign`.
 
     Args:
         client: runs the flows.
@@ -103,18 +102,18 @@ class AsyncPullConsumer:
         on_assigned: OnQueues | None = None,
         on_revoked: OnQueues | None = None,
     ) -> None:
-        """Share topics with the other members of the group, from now on.
+        """Begin to share topics with the other members of the group.
 
         Args:
             topics: topic -> tag expression, "*" or "paid || refunded", or `Sql`.
-            on_assigned: told of queues that are read from now on, before anything of them is
-                returned; it may `seek`.
-            on_revoked: told of queues that another member reads now, or that `close` gives up; it
-                may `commit` them for the last time.
+            on_assigned: called with newly assigned queues, before their messages are returned. It
+                may `seek`.
+            on_revoked: called with queues that another member reads now, or that `close` gives up.
+                It may `commit` them for the last time.
 
         Raises:
-            UsageError: when something is read already, or this client consumes for the group.
-            ConfigurationError: when a name is illegal, or a broker cannot filter by an expression.
+            UsageError: when it reads already, or this client already consumes for the group.
+            ConfigurationError: when a name is illegal, or a broker rejects an expression.
         """
         self._check_still(None)
         group = self._group(topics, is_member=True)
@@ -134,19 +133,19 @@ class AsyncPullConsumer:
     async def assign(
         self, queues: Iterable[MessageQueue], *, wanted: str | Sql = EVERY_TAG
     ) -> None:
-        """Read just these queues, whoever else does; the group only says whose offsets count.
+        """Read exactly these queues, independent of members; the group only stores the offsets.
 
-        Again: queues that stay go on where they are, others are given up or begun.
+        A second call replaces the queues: common ones continue, others are given up or begun.
 
         Args:
-            queues: which.
+            queues: the queues.
             wanted: a tag expression or `Sql`, for all of them.
 
         Raises:
-            UsageError: when topics are subscribed to, or it is closed meanwhile.
+            UsageError: when topics are subscribed, or the consumer is closed meanwhile.
             NoRoute: when a topic or a queue is not known.
-            RemoteError, Unavailable: when no name server tells.
-            ConfigurationError: when no queue is given at first, or a broker cannot filter by the
+            RemoteError, Unavailable: when no name server answers the question.
+            ConfigurationError: when the first call has no queue, or a broker rejects the
                 expression.
         """
         self._check_open()
@@ -167,7 +166,7 @@ class AsyncPullConsumer:
             commits = self._options.auto_commit is True
             known = self._pulled = PulledQueues(self._client, group, auto_commit=commits)
             known.start()
-        for topic in topics:  # not before: one that is refused changes nothing
+        for topic in topics:  # only now: a refused call must change nothing
             known.group.also_read(topic, wanted)
         known.reader.choose(chosen)
 
@@ -185,127 +184,127 @@ class AsyncPullConsumer:
     async def poll(
         self, timeout: float = POLL_SECONDS, max_messages: int = POLL_COUNT
     ) -> list[ReceivedMessage]:
-        """Return messages, those of a queue in its order, as soon as there are some.
+        """Wait for messages and return them, in offset order within each queue.
 
         Args:
-            timeout: seconds to wait for the first one; then the list is empty.
-            max_messages: not more than so many.
+            timeout: seconds to wait for the first message; then the list is empty.
+            max_messages: maximum number of messages.
 
         Raises:
-            UsageError: when another poll is under way.
+            UsageError: when another poll is in progress.
         """
         return await self._open().poll(timeout, max_messages)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit how far the group has come, and wait until the brokers have it.
+        """Commit offsets, and wait until the brokers have stored them.
 
         Args:
-            offsets: of each queue the next one to be read, None: behind all that polls have
-                returned.
+            offsets: the next offset to read for each queue; None: after all messages that polls
+                have returned.
 
         Raises:
-            UsageError: when a queue is not this consumer's: nobody else's offsets are set back.
-            NoRoute, RemoteError, Unavailable: when a broker does not take it; others have theirs.
+            UsageError: when a queue is not assigned to this consumer: another member commits it.
+            NoRoute, RemoteError, Unavailable: when a broker does not store it; others have theirs.
         """
         if offsets is not None:
             offsets = {self._names.whole_queue(queue): at for queue, at in offsets.items()}
         await self._open().commit(offsets)
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Return nothing of these queues until `resume`, and fetch no more; none given: of all.
+        """Return and fetch no messages of these queues until `resume`; without queues: of all.
 
-        They stay this member's; a poll goes on with the others.
+        The queues stay assigned, and polls continue with the others.
 
         Raises:
-            UsageError: when one is not assigned.
+            UsageError: when a queue is not assigned.
         """
         self._open().positions.pause(self._whole(queues or self.queues))
 
     async def resume(self, *queues: MessageQueue) -> None:
-        """Go on with queues that were paused; none given: with all."""
+        """Continue with paused queues; without queues: with all."""
         self._open().resume(self._whole(queues or self.paused))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Let the next poll return `offset` of a queue; nothing that was fetched before is.
+        """Set the position of a queue to `offset`. Messages fetched before are dropped.
 
-        An offset that the queue does not have becomes the nearest one that it has.
+        An offset that the queue does not have becomes the nearest existing one.
 
         Raises:
-            UsageError: when the queue is not assigned, or the offset negative.
+            UsageError: when the queue is not assigned, or the offset is negative.
         """
         self._open().seek(self._names.whole_queue(queue), offset)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
-        """Seek the first message that each queue still has; none given: of all.
+        """Seek the first message that each queue still has; without queues: of all.
 
         Raises:
             UsageError: when a queue is not assigned.
-            RemoteError, Unavailable: when a broker does not tell; no queue has moved then.
+            RemoteError, Unavailable: when a broker fails to answer; then no position has changed.
         """
         await self._seek(queues, "begin")
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Seek behind the last message of each queue; none given: of all. Raises as the other."""
+        """Seek the end of each queue; without queues: of all. Errors: see `seek_to_begin`."""
         await self._seek(queues, "end")
 
     async def seek_to_time(self, when: datetime, *queues: MessageQueue) -> None:
-        """Seek the first message of each queue that was stored then or later, or else its end.
+        """Seek the first message of each queue that was stored at this time or later, else its end.
 
         Args:
-            when: a time with its zone.
-            queues: which; none: all.
+            when: a time with a time zone.
+            queues: the queues; without queues: all.
 
         Raises:
             UsageError: when the time has no zone, or a queue is not assigned.
-            RemoteError, Unavailable: when a broker does not tell; no queue has moved then.
+            RemoteError, Unavailable: when a broker fails to answer; then no position has changed.
         """
         await self._seek(queues, _milliseconds(when))
 
     async def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message of a queue that a poll returns.
+        """Return the position of a queue: the offset of the next message that a poll returns.
 
         Raises:
             UsageError: when the queue is not assigned.
-            RemoteError, Unavailable: when the broker does not tell what the group has committed.
+            RemoteError, Unavailable: when the broker does not return the committed offset.
         """
         return await self._open().position(self._names.whole_queue(queue))
 
     async def committed(self, *queues: MessageQueue) -> dict[MessageQueue, int | None]:
-        """Return what the group has committed in each queue, None: nothing; none given: in all.
+        """Return the group's committed offset per queue, None if there is none; no queues: for all.
 
         Raises:
             NoRoute: when a queue is not known.
-            RemoteError, Unavailable: when a broker does not tell.
+            RemoteError, Unavailable: when a broker fails to answer.
         """
         flow = committed_offsets(self._open().group, self._whole(queues or self.queues))
         return self._names.by_own_queue(await self._client.run(flow))
 
     async def begin_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
-        """Return the first offset that each queue still has. Raises as `committed`."""
+        """Return the first offset that each queue still has. Errors: see `committed`."""
         return await self._offsets_at(queues, "begin")
 
     async def end_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
-        """Return the offset behind the last message of each queue. Raises as `committed`."""
+        """Return the offset after the last message of each queue. Errors: see `committed`."""
         return await self._offsets_at(queues, "end")
 
     async def lag(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
-        """Return how many messages of each queue no poll has returned yet; none given: of all.
+        """Return the number of messages per queue that no poll has returned; no queues: for all.
 
         Raises:
             UsageError: when a queue is not assigned.
-            RemoteError, Unavailable: when a broker does not tell.
+            RemoteError, Unavailable: when a broker fails to answer.
         """
         lag: dict[MessageQueue, int] = {}
         for queue, end in (await self.end_offsets(*queues)).items():
-            if queues or queue in self.queues:  # else it has left meanwhile
+            if queues or queue in self.queues:  # otherwise it was revoked meanwhile
                 lag[queue] = max(0, end - await self.position(queue))
         return lag
 
     async def close(self) -> None:
         """Give the queues up and leave the group.
 
-        With `auto_commit` what is handled is committed: not what the last poll returned, because
-        nobody has said that it is handled. `commit` before says so.
+        With `auto_commit`, handled messages are committed. Messages of the last poll do not count
+        as handled; call `commit` before if they are.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
@@ -318,16 +317,16 @@ class AsyncPullConsumer:
         finally:
             self._closed = True
             if self._threads is not None:
-                self._threads.close(drops=False)  # it hears of the end, however late
+                self._threads.close(drops=False)  # callbacks run to their end
             self._client.reader_closed(self)
 
     async def _seek(self, queues: Iterable[MessageQueue], place: Place) -> None:
         pulled = self._open()
         wanted = self._whole(queues) or self._our_queues
         for queue in wanted:
-            pulled.positions.position(queue)  # it is ours
+            pulled.positions.position(queue)  # raises if the queue is not assigned
         offsets = await self._client.run(offsets_at(pulled.group, wanted, place))
-        for queue in wanted & self._our_queues:  # one that was taken away has another reader
+        for queue in wanted & self._our_queues:  # a revoked queue has another reader
             pulled.seek(queue, offsets[queue])
 
     async def _offsets_at(
@@ -364,7 +363,8 @@ class AsyncPullConsumer:
         if not is_asynchronous(told):
             self._threads = self._threads or Threads(1, f"rmq-{self._options.group}-queues")
             wrapped = self._threads.wrapped(told)
-            # Not cancelled, also when nobody waits: what hangs in the thread, others wait behind.
+            # Not cancelled, even if the caller is: later calls must wait for one that hangs in the
+            # thread.
             called = lambda queues: asyncio.shield(wrapped(queues))  # noqa: E731
 
         async def tell(queues: list[MessageQueue]) -> None:
@@ -373,7 +373,7 @@ class AsyncPullConsumer:
         return tell
 
     def _open(self) -> PulledQueues:
-        if self._closed:  # while it closes, the application may commit what it gives up
+        if self._closed:  # during `close`, the application may still commit revoked queues
             raise closed("consumer")
         if self._pulled is None:
             raise UsageError("this consumer reads nothing yet: subscribe or assign first")
@@ -393,8 +393,8 @@ def _milliseconds(when: datetime) -> int:
     """Return milliseconds since the epoch.
 
     Raises:
-        UsageError: when `when` is no time, or does not say its zone.
+        UsageError: when `when` is not a time, or has no time zone.
     """
     if not isinstance(when, datetime) or when.tzinfo is None:
-        raise UsageError(f"{when!r} has no time zone: which moment is it?")
+        raise UsageError(f"{when!r} has no time zone: add one")
     return int(when.timestamp() * 1000)

@@ -1,7 +1,7 @@
-"""The queues of one pull consumer: a member of its group, fed by a reader, emptied by polls.
+"""The queues of one pull consumer: a reader fetches their messages, and polls take them.
 
-Receives what the application wants (`asyncio_pull_consumer` has the verbs); hands on messages and
-commits. What a poll returns and what counts as handled is decided by `Positions`.
+It receives the calls of `asyncio_pull_consumer`'s verbs, and returns messages and commits offsets.
+`Positions` decides which messages a poll returns, and which count as handled.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 log = logging.getLogger(__name__)
 
 Told = Callable[[list[MessageQueue]], Awaitable[Any]]
-"""Called with queues that come or go."""
+"""Called with queues that were assigned or revoked."""
 
 
 class PolledClient(FlowRunner, Protocol):
-    """What reading for a caller needs of its client."""
+    """What reading for a caller needs from its client."""
 
     @property
     def hooks(self) -> Hooks:
-        """What sees the messages that the caller gets."""
+        """The hooks, which see the messages that the caller gets."""
 
 
 class PulledQueues(GroupMember):
-    """What one pull consumer reads.
+    """The queues that one pull consumer reads.
 
     Args:
         client: runs the flows.
-        group: what is read; it is polled.
-        auto_commit: whether what is handled is committed from time to time, and at the end.
+        group: the group's state; it is polled.
+        auto_commit: whether to commit handled messages at intervals and at the end.
         on_assigned: called with queues before they are read; cancelled after `close_timeout`.
-        on_revoked: called with queues before they are given up; the same. Of both one call ends
-            before the next one begins.
+        on_revoked: called with queues before they are given up; cancelled after `close_timeout`.
+            Calls of both never overlap.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PulledQueues(GroupMember):
         self._is_polled = False
         self._closed = False
         self._committing: asyncio.Task[None] | None = None
-        self._announced: set[MessageQueue] = set()  # the application has heard that they are ours
+        self._announced: set[MessageQueue] = set()  # queues for which `on_assigned` was called
         self._telling = ShieldedTask()
         self._calls: set[asyncio.Task[None]] = set()
         self._one_call = asyncio.Lock()
@@ -81,21 +81,21 @@ class PulledQueues(GroupMember):
             self._committing = asyncio.create_task(repeat(seconds, self._commit_handled, what))
 
     async def close(self) -> None:
-        """Fetch nothing more, give all queues up, leave the group."""
+        """Stop fetching, give all queues up, and leave the group."""
         self._closed = True
-        self._fetched.set()  # whoever polls
-        # the application may be hearing of queues that leave
+        self._fetched.set()  # wakes a waiting poll
+        # the application's callback for revoked queues may be running
         await self.reader.stop(patience=self.group.settings.close_timeout)
         if self._committing is not None:
             self._committing.cancel()
             await asyncio.gather(self._committing, return_exceptions=True)
-        await self._telling.ended()  # who told the application may be cancelled
+        await self._telling.ended()  # the callback may still run although its caller was cancelled
         try:
             await self.on_revoked(self.group.all_queues)
         finally:
             for assigned in self.group.assigned:
                 self.group.leave(assigned.queue)
-            for assigned in self.group.all_queues:  # else the client's room stays taken
+            for assigned in self.group.all_queues:  # otherwise the client's flow budget stays used
                 self.group.forget(assigned)
             if self.group.is_member:
                 await self._client.leave_group(self.group)
@@ -107,7 +107,7 @@ class PulledQueues(GroupMember):
         if self._closed:
             raise closed("consumer")
         if self._is_polled:
-            raise UsageError("another poll is under way: poll from one task or thread")
+            raise UsageError("another poll is in progress: poll from one task or thread")
         self._is_polled = True
         begun = asyncio.get_running_loop().time()
         try:
@@ -135,11 +135,11 @@ class PulledQueues(GroupMember):
         return messages
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Let the next poll return `offset` of a queue; a pull under way is given up."""
+        """Set the position of a queue to `offset`; the result of a pull in progress is dropped."""
         self.reader.begin_anew(self.positions.seek(queue, offset))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with queues that were paused."""
+        """Continue with paused queues."""
         again = list(queues)
         self.positions.resume(again)
         for queue in again:
@@ -172,13 +172,13 @@ class PulledQueues(GroupMember):
     # The reader's owner ---------------------------------------------------------------------
 
     async def on_assigned(self, queues: Sequence[AssignedQueue]) -> None:
-        """Tell the application of queues that are read from now on."""
+        """Call the application's `on_assigned`."""
         coming = {assigned.queue for assigned in queues}
         self._announced |= coming
         await self._tell(self._on_assigned, coming)
 
     async def on_revoked(self, queues: Sequence[AssignedQueue]) -> None:
-        """Commit what is handled of queues that leave, after the application has heard of them."""
+        """Call the application's `on_revoked`, and then commit handled messages of these queues."""
         gone = {assigned.queue for assigned in queues}
         announced = gone & self._announced
         self._announced -= gone
@@ -191,30 +191,30 @@ class PulledQueues(GroupMember):
             self.positions.forget(queue)
 
     def on_reset(self, assigned: AssignedQueue) -> None:
-        """Read on where the broker has messages; what was fetched before that is none any more."""
+        """Continue at the offset from the broker. Drop messages that were fetched before."""
         self.reader.begin_anew(self.positions.move(assigned.queue, assigned.commit_offset))
 
     def may_pull(self, assigned: AssignedQueue) -> bool:
-        """Whether more of a queue should be fetched now."""
+        """Whether to fetch more messages of a queue now."""
         return self.positions.may_pull(assigned)
 
     def fetched(self) -> None:
-        """Wake the poll that waits."""
+        """Wake a waiting poll."""
         self._fetched.set()
 
     async def _tell(self, told: Told | None, queues: set[MessageQueue]) -> None:
-        """Tell the application, behind what it is being told, and return when it has heard.
+        """Call the application after earlier calls have ended, and wait for the end.
 
-        Who is cancelled here leaves the call to its end: `close` cancels who tells of new queues,
-        and the application has to hear of them in full before it hears that they go.
+        A cancelled caller does not cancel the call. `close` cancels the caller for assigned queues,
+        but the application must finish that call before it hears that the queues are revoked.
         """
         if told is not None and queues:
             await self._telling.see(self._tell_in_turn(told, sorted(queues)))
 
     async def _tell_in_turn(self, told: Told, queues: list[MessageQueue]) -> None:
-        """Go on when the application has heard, at the latest after `close_timeout`.
+        """Call the application, and wait at most for `close_timeout`.
 
-        Who hangs keeps no queue from its next reader, and the member's others from being read.
+        So a call that hangs blocks neither the queues' next reader nor the member's other queues.
         """
         timeout = self.group.settings.close_timeout
         async with self._one_call:
@@ -225,25 +225,25 @@ class PulledQueues(GroupMember):
         if late:
             call.cancel()
             log.warning(
-                "group %s: the application takes longer than %g s to hear of queues; nobody waits"
-                " for it any more",
+                "group %s: the application's callback for queues takes longer than %g s; the"
+                " consumer continues without it",
                 *(self.group.name, timeout),
             )
 
     async def _call(self, told: Told, queues: list[MessageQueue]) -> None:
         try:
             await told(queues)
-        except (Exception, SystemExit):  # what the application does is no end of the loop
-            log.exception("group %s: what is told of queues failed", self.group.name)
+        except (Exception, SystemExit):  # an error of the application must not end the loop
+            log.exception("group %s: the application's callback for queues failed", self.group.name)
 
     # The member of a group ------------------------------------------------------------------
 
     def rebalance_soon(self) -> None:
-        """Compute the share of queues anew, now."""
+        """Rebalance now."""
         self.reader.look_soon()
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Read queues again from other offsets, as an administrator wants it."""
+        """Continue to read these queues at other offsets, on an administrator's request."""
         for queue, offset in offsets.items():
             if queue in self.positions.queues:
                 self.seek(queue, offset)

@@ -1,6 +1,7 @@
-"""The push consumer on asyncio: queues are `asyncio_queue_reader`'s, messages are the hands'.
+"""The push consumer on asyncio: reads queues (`asyncio_queue_reader`) and calls a handler.
 
-What is committed is decided by the flows; here is when. `asyncio_handler_pool` calls the handler.
+Flows decide what is committed; this module decides when. `asyncio_handler_pool` has the worker
+tasks that call the handler.
 """
 
 import asyncio
@@ -22,13 +23,13 @@ from reliable_mq.message import MessageQueue
 
 
 class AsyncPushConsumer(GroupMember):
-    """Hands the messages of a consumer group to a handler. Made by `AsyncClient.consume`.
+    """Passes the messages of a consumer group to a handler. Made by `AsyncClient.consume`.
 
     Args:
         client: runs the flows.
-        group: what is consumed, and its state.
-        handler: gets the messages; a coroutine function runs on the loop, another one in as many
-            threads as the subscription has hands.
+        group: the group's state.
+        handler: gets the messages. A coroutine function runs on the loop, another one in threads,
+            as many as the subscription's concurrency.
     """
 
     def __init__(self, client: FlowRunner, group: ConsumerGroup, handler: AnyHandler) -> None:
@@ -40,7 +41,7 @@ class AsyncPushConsumer(GroupMember):
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to read, as soon as a broker assigns queues."""
+        """Begin to read as soon as a broker assigns queues."""
         settings = self.group.settings
         name = f"group {self.group.name}"
         self._daemons = [
@@ -49,20 +50,20 @@ class AsyncPushConsumer(GroupMember):
             ),
         ]
         if self.group.subscription.handling_seconds < math.inf:
-            looking = repeat(self.hands.check_seconds, self.hands.check, f"{name}: a look at calls")
+            looking = repeat(self.hands.check_seconds, self.hands.check, f"{name}: checking calls")
             self._daemons.append(asyncio.create_task(looking))
         self.reader.start()
 
     @checked()
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Start nothing more and pull nothing more, until `resume`.
+        """Start no handler and pull no messages until `resume`.
 
-        What runs finishes; what was pulled is kept. Membership, queues and locks stay, so nobody
-        else reads them meanwhile.
+        Running handlers finish, and pulled messages are kept. Membership, queues and locks stay, so
+        no other member reads the queues meanwhile.
 
         Args:
-            queues: these only; they stay paused also when they move to another member and come
-                back, but are not for that other one. None: all there are and all that come.
+            queues: only these. A queue stays paused if it moves to another member and comes back,
+                but the other member reads it. None: all present and future queues.
 
         Raises:
             UsageError: when this consumer is closed.
@@ -72,11 +73,11 @@ class AsyncPushConsumer(GroupMember):
 
     @checked()
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on where `pause` stopped.
+        """Continue after `pause`.
 
         Args:
-            queues: these only; a consumer that was paused as a whole stays so. None: all, in
-                whatever way they were paused.
+            queues: only these; this does not end a pause of the whole consumer. None: all, however
+                they were paused.
 
         Raises:
             UsageError: when this consumer is closed.
@@ -90,8 +91,9 @@ class AsyncPushConsumer(GroupMember):
     def lag(self) -> dict[MessageQueue, QueueLag]:
         """Return how far the group is behind in each queue that this member reads.
 
-        Nobody is asked: it is what brokers told with the last pull of each queue. A queue that was
-        not pulled yet is left out.
+        No broker is asked: the values are from the last pull of each queue. Queues without a pull
+            are
+        omitted.
 
         Raises:
             UsageError: when this consumer is closed.
@@ -101,10 +103,10 @@ class AsyncPushConsumer(GroupMember):
         return self.group.namespace.by_own_queue(lag)
 
     async def close(self) -> None:
-        """Start nothing more, let what runs finish, commit, unlock and leave the group.
+        """Start no more handlers, wait for the running ones, commit, unlock and leave the group.
 
-        Handlers that run longer than the setting `close_timeout` are cancelled; their messages
-        are delivered again, to another member or later. Who calls it again waits for the same end.
+        Handlers that run longer than the setting `close_timeout` are cancelled. Their messages are
+        delivered again, to another member or later. A second call waits for the same end.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
@@ -126,7 +128,7 @@ class AsyncPushConsumer(GroupMember):
             await self._client.leave_group(self.group)
 
     def rebalance_soon(self) -> None:
-        """Compute the share of queues anew, now."""
+        """Rebalance now."""
         self.reader.look_soon()
 
     def _check_open(self) -> None:
@@ -142,22 +144,22 @@ class AsyncPushConsumer(GroupMember):
     # The reader's owner ---------------------------------------------------------------------
 
     async def on_assigned(self, queues: Sequence[AssignedQueue]) -> None:
-        """Nobody has to be told."""
+        """Do nothing: the handler is not informed."""
 
     async def on_revoked(self, queues: Sequence[AssignedQueue]) -> None:
-        """Give queues back when nothing of them runs any more."""
+        """Give queues back when none of their messages runs."""
         handled = self.hands.handled
         await asyncio.gather(*(self.reader.give_back_idle(each, handled) for each in queues))
 
     def on_reset(self, assigned: AssignedQueue) -> None:
-        """Give a queue back, to read it from where the broker demands it."""
+        """Give a queue back, to read it from the broker's offset later."""
         self.group.leave(assigned.queue)
         self.reader.let_go([assigned])
 
     def may_pull(self, assigned: AssignedQueue) -> bool:
-        """Whether more of a queue should be fetched now."""
+        """Whether to fetch more messages of a queue now."""
         return assigned.has_room and not assigned.paused
 
     def fetched(self) -> None:
-        """Start handler calls for what is there."""
+        """Start handler calls for fetched messages."""
         self.hands.pump()

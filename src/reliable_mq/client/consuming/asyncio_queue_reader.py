@@ -1,8 +1,8 @@
-"""Which queues a member reads, and one task for each that pulls.
+"""The queue reader of a member: takes and gives back queues, and runs one pull task per queue.
 
-What happens with the messages is the owner's: `asyncio_push_consumer` hands them to a handler,
-`asyncio_pulled_queues` and `asyncio_simple_consumer` to whoever asks for them. Which queues there
-are, and what is asked of brokers, is decided by the flows and by `ConsumerGroup`; here is when.
+It gives fetched messages to its owner. `asyncio_push_consumer` passes them to a handler;
+`asyncio_pulled_queues` and `asyncio_simple_consumer` return them to callers. Flows and
+`ConsumerGroup` decide about queues and requests to brokers; this module decides when.
 """
 
 import asyncio
@@ -29,46 +29,46 @@ T = TypeVar("T")
 
 
 class FlowRunner(RunsFlows, Protocol):
-    """What a member needs of its client."""
+    """What a member needs from its client."""
 
     async def heartbeat(self) -> None:
-        """Tell the brokers which groups this client belongs to."""
+        """Send heartbeats with this client's groups to the brokers."""
 
     async def introduce(self) -> None:
-        """Tell the brokers the same, and every subscription in full, whatever they know."""
+        """Send full heartbeats to the brokers, whatever they know already."""
 
     async def leave_group(self, group: ConsumerGroup) -> None:
-        """Take a consumer that has ended out of its group."""
+        """Remove an ended consumer from its group."""
 
 
 class QueueOwner(Protocol):
-    """Whose queues they are, and what it does with them."""
+    """The owner of the queues: receives assigned and revoked queues, and fetched messages."""
 
     async def on_assigned(self, queues: Sequence[AssignedQueue]) -> None:
-        """Take in that queues are this member's now; they are read when it returns."""
+        """Accept newly assigned queues. They are read after this returns."""
 
     async def on_revoked(self, queues: Sequence[AssignedQueue]) -> None:
-        """Let go of queues that are another member's now. Nothing of them is pulled any more."""
+        """Give up revoked queues. They are not pulled any more."""
 
     def on_reset(self, assigned: AssignedQueue) -> None:
-        """Read a queue from where the broker demands it: at `assigned.commit_offset`."""
+        """Continue to read a queue at the broker's offset, `assigned.commit_offset`."""
 
     def may_pull(self, assigned: AssignedQueue) -> bool:
-        """Whether more of a queue should be fetched now."""
+        """Whether to fetch more messages of a queue now."""
 
     def fetched(self) -> None:
-        """Look whether there is something to hand out."""
+        """Check for fetched messages."""
 
 
 class QueueFetcher:
-    """Keeps the queues of one member fetched.
+    """Fetches messages of one member's queues.
 
-    A group whose client is no member has been given its queues, and shares them with nobody.
+    If the client is not a member of the group, it reads given queues and shares them with no one.
 
     Args:
         client: runs the flows.
-        group: what is read.
-        owner: takes what comes.
+        group: the group's state.
+        owner: receives queues and messages.
     """
 
     def __init__(self, client: FlowRunner, group: ConsumerGroup, owner: QueueOwner) -> None:
@@ -85,12 +85,12 @@ class QueueFetcher:
         self._look = asyncio.Event()
         self._has_stopped = False
         self._is_settled = False
-        self._introductions = 0  # that a pull has asked for and that have ended
+        self._introductions = 0  # finished introductions that a pull had requested
         self._chosen: set[MessageQueue] = set()
         self._obstacles = Obstacles(group.name)
 
     def start(self) -> None:
-        """Begin to read, as soon as there are queues."""
+        """Begin to read as soon as there are queues."""
         self._coordinator = asyncio.create_task(self._coordinate())
         if self.group.subscription.ordered:
             what = f"group {self.group.name}: renewing locks"
@@ -99,20 +99,20 @@ class QueueFetcher:
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Everything that runs."""
+        """All running tasks."""
         daemons = (self._coordinator, self._renewing)
         running = [daemon for daemon in daemons if daemon is not None]
         return [*running, *self._pullers.values(), *self._givers]
 
     def stop_fetching(self) -> None:
-        """Take no queue and pull nothing any more; locks are still renewed."""
+        """Take no more queues and stop pulling; locks are still renewed."""
         self._has_stopped = True
         for task in (self._coordinator, *self._pullers.values()):
             if task is not None:
                 task.cancel()
 
     async def stop(self, patience: float = 0.0) -> None:
-        """Do nothing more; queues that are leaving have so many seconds to leave."""
+        """Stop everything. Wait up to `patience` seconds for revoked queues to be given back."""
         self.stop_fetching()
         if self._givers and patience:
             await asyncio.wait(self._givers, timeout=patience)
@@ -125,31 +125,31 @@ class QueueFetcher:
         await self._commits.ended()
 
     def look_soon(self) -> None:
-        """See anew, now, which queues are this member's and where they are read."""
+        """Rebalance now, and look up where new queues are read."""
         self._look.set()
 
     def pull_again(self, queue: MessageQueue) -> None:
-        """Ask `QueueOwner.may_pull` anew, which said no; room that comes is seen without that."""
+        """Call `QueueOwner.may_pull` again after it returned False. Not needed for new room."""
         assigned = self.group.find(queue)
         if assigned is not None and assigned.wake_reader is not None:
             assigned.wake_reader()
 
     def begin_anew(self, assigned: AssignedQueue) -> None:
-        """Fetch into `assigned` from now on; a pull under way for its queue is given up."""
+        """Fetch into `assigned` from now on; drop a pull in progress for its queue."""
         self._stop_pulling(assigned.queue)
         self._start_pulling(assigned)
 
     async def commit(self, flow: Flow[T]) -> T:
-        """Run a flow that commits, behind what is being committed; raises what it raises.
+        """Run a flow that commits, after the commit in progress. Raises the flow's errors.
 
-        A broker takes requests by many threads: of two commits under way the older one may come
-        last, and set the group back. So who is cancelled here leaves the flow to its end, and a
-        queue is given back when that has come.
+        A broker handles requests in many threads. Of two commits in flight, the older one might be
+        handled last and set the group back. So a cancelled caller does not cancel the flow, and a
+        queue is given back only after it.
         """
         return await self._commits.see(self._commit_in_turn(flow))
 
     def choose(self, queues: Iterable[MessageQueue]) -> None:
-        """Read just these queues, in a group that shares them with nobody."""
+        """Read exactly these queues, in a group that shares them with no one."""
         self._chosen = set(queues)
         left = [
             self.group.leave(assigned.queue)
@@ -162,7 +162,7 @@ class QueueFetcher:
         self.look_soon()
 
     def let_go(self, queues: Sequence[AssignedQueue]) -> None:
-        """Give up queues that leave the group, once their owner is done with them."""
+        """Give up revoked queues after their owner has finished with them."""
         for assigned in queues:
             self._stop_pulling(assigned.queue)
         giver = asyncio.create_task(self._give_up(queues))
@@ -185,15 +185,15 @@ class QueueFetcher:
                     await self._look.wait()
 
     async def _introduce(self) -> None:
-        """Register with the brokers, so that the first rebalance counts this member.
+        """Send heartbeats to the brokers, so that the first rebalance counts this member.
 
-        With a subscription that none of them takes for older than what it knows of the group.
+        The subscription gets a version that no broker rejects as older than its own.
         """
         for topic in self.group.subscription.topics:
             try:
                 await self._client.run(self.group.routes.of(topic))
             except ReliableMQError as error:
-                log.info("group %s: topic %s is not there yet: %s", self.group.name, topic, error)
+                log.info("group %s: topic %s does not exist yet: %s", self.group.name, topic, error)
         if await self._client.run(be_newest(self.group)):
             await self._client.introduce()
         else:
@@ -209,7 +209,7 @@ class QueueFetcher:
             settled = changes.settled
             if changes.left:
                 self.let_go(changes.left)
-                await asyncio.sleep(0)  # the application hears what goes before what comes
+                await asyncio.sleep(0)  # callbacks for revoked queues come first
             if changes.added:
                 what = f"group {self.group.name}: taking queues"
                 await attempt(lambda: self._owner.on_assigned(changes.added), what)
@@ -217,21 +217,21 @@ class QueueFetcher:
 
     def _take_chosen(self) -> None:
         for queue in sorted(self._chosen):
-            self.group.routes.find(queue.topic)  # it is in use, though nobody shares it out
-            if self.group.find(queue) is None:  # else it is read, or not given up yet
+            self.group.routes.find(queue.topic)  # marks the route as used, as no rebalance does it
+            if self.group.find(queue) is None:  # otherwise it is read already, or not given up yet
                 self.group.assign(queue)
 
     async def _keep_ready(self) -> bool:
-        # Who is cancelled here leaves a request for locks under way: see `_locks_answered`.
+        # If the caller is cancelled, the request for locks continues: see `_locks_answered`.
         well = await self._keeping.see(self._client.run(keep_ready(self.group)))
         for assigned in self.group.assigned:
             if assigned.is_started and not self._is_pulled(assigned.queue):
                 self._start_pulling(assigned)
-        self._owner.fetched()  # a lock may have come back
+        self._owner.fetched()  # a lock may have been granted again
         return well
 
     def _start_pulling(self, assigned: AssignedQueue) -> None:
-        if self._has_stopped:  # the application may seek while it is told that queues go
+        if self._has_stopped:  # the application may seek in its callback for revoked queues
             return
         puller = asyncio.create_task(self._pull(assigned))
         puller.add_done_callback(self._puller_ended)
@@ -243,7 +243,7 @@ class QueueFetcher:
 
     def _puller_ended(self, puller: asyncio.Task[None]) -> None:
         if not puller.cancelled() and (bug := puller.exception()) is not None:
-            log.error("group %s: a queue's reading ended badly", self.group.name, exc_info=bug)
+            log.error("group %s: reading a queue failed with a bug", self.group.name, exc_info=bug)
 
     def _stop_pulling(self, queue: MessageQueue) -> None:
         puller = self._pullers.pop(queue, None)
@@ -259,7 +259,7 @@ class QueueFetcher:
         if self.group.find(assigned.queue) is assigned and not self.group.is_leaving(
             assigned.queue
         ):
-            self._owner.on_reset(assigned)  # the broker wants it read from elsewhere
+            self._owner.on_reset(assigned)  # the broker has set another offset
 
     async def _pull_with(self, assigned: AssignedQueue, room: asyncio.Event) -> None:
         wanted = self.group.settings.pull_size
@@ -282,7 +282,7 @@ class QueueFetcher:
         self._owner.fetched()
         if self.group.is_unheard:
             self.group.is_unheard = False
-            if introductions == self._introductions:  # else brokers have heard since it was asked
+            if introductions == self._introductions:  # otherwise one has ended since the pull
                 await self._client.introduce()
                 self._introductions += 1
         if pause:
@@ -291,20 +291,20 @@ class QueueFetcher:
     async def _give_up(self, queues: Sequence[AssignedQueue]) -> None:
         await attempt(lambda: self._owner.on_revoked(queues), f"group {self.group.name}: giving up")
         for assigned in queues:
-            if self.group.find(assigned.queue) is assigned:  # its owner has failed to do so
+            if self.group.find(assigned.queue) is assigned:  # the owner has failed to give it back
                 self.group.forget(assigned)
         self.look_soon()
 
     async def give_back_idle(self, assigned: AssignedQueue, ended: asyncio.Event) -> None:
-        """Give a queue back when nothing of it is in anybody's hands any more.
+        """Give a queue back when none of its messages is in use.
 
-        In order that is waited for as long as it takes, because nobody else may begin with an
-        ordering key before; else for `close_timeout`, then the queue's next reader gets what runs
-        once more.
+        With ordering, this waits without limit: no other member may start an ordering key before.
+        Without ordering, it waits for `close_timeout`. Then the queue's next reader gets the
+        running messages a second time.
 
         Args:
-            assigned: a queue that leaves.
-            ended: is set when something has ended.
+            assigned: a revoked queue.
+            ended: set after each message that ends.
         """
         timeout = self.group.settings.close_timeout
         deadline = asyncio.get_running_loop().time() + timeout
@@ -334,6 +334,6 @@ class QueueFetcher:
             return await self._client.run(flow)
 
     async def _locks_answered(self) -> None:
-        """Wait until no request for locks is under way: none may come behind an unlock."""
+        """Wait until no request for locks is in flight: none may be handled after an unlock."""
         if self.group.subscription.ordered:
             await self._keeping.ended()

@@ -1,7 +1,7 @@
-"""The simple consumer on asyncio: messages are received, and each is acknowledged by itself.
+"""The simple consumer on asyncio: messages are received and acknowledged one by one.
 
-The queues are shared and pulled as a push consumer's (`QueueFetcher`), and what fails goes the same
-way (`settle`); between stand leases (`Leases`), kept here and unknown to the broker.
+Queues are shared and pulled as by a push consumer (`QueueFetcher`), and failures are settled in the
+same way (`settle`). In between, this client keeps leases (`Leases`) that the broker does not know.
 """
 
 import asyncio
@@ -32,26 +32,26 @@ HANDLING_SECONDS = 60.0
 
 
 class SharingClient(FlowRunner, Protocol):
-    """What a simple consumer needs of its client."""
+    """What a simple consumer needs from its client."""
 
     @property
     def hooks(self) -> Hooks:
-        """What sees the messages that a caller gets."""
+        """The hooks, which see the messages that a caller gets."""
 
     def reader_closed(self, reader: "AsyncSimpleConsumer") -> None:
-        """Close it no more with the client."""
+        """Forget a consumer that is closed already."""
 
 
 class AsyncSimpleConsumer(GroupMember):
-    """Hands out messages and takes an acknowledgement for each. Made by
+    """Returns messages, and accepts an acknowledgement for each. Made by
     `AsyncClient.simple_consumer`.
 
-    What is not acknowledged in its handling time is delivered again, as after a handler that
-    failed. Any number of tasks may receive and acknowledge. Use it as `async with`, or `close` it.
+    A message that is not acknowledged in its handling time is delivered again, as after a failed
+    handler. Any number of tasks may receive and acknowledge. Use it as `async with`, or `close` it.
 
     Args:
         client: runs the flows.
-        group: what is received.
+        group: the group's state.
     """
 
     def __init__(self, client: SharingClient, group: ConsumerGroup) -> None:
@@ -73,7 +73,7 @@ class AsyncSimpleConsumer(GroupMember):
         await self.close()
 
     def start(self) -> None:
-        """Begin to read, as soon as a broker assigns queues."""
+        """Begin to read as soon as a broker assigns queues."""
         self._reader.start()
         what = f"group {self.group.name}: a commit"
         committing = repeat(self.group.settings.offset_commit_seconds, self._commit, what)
@@ -87,15 +87,15 @@ class AsyncSimpleConsumer(GroupMember):
         timeout: float = RECEIVE_SECONDS,
         handling: float = HANDLING_SECONDS,
     ) -> list[ReceivedMessage]:
-        """Return messages to be handled and acknowledged, as soon as there are some.
+        """Wait for messages to handle and acknowledge, and return them.
 
-        With `ordered` in the subscription, of one ordering key there is at most one: the next one
-        comes when it is acknowledged.
+        With `ordered` in the subscription, each ordering key has at most one message at a time. The
+        next one follows after its acknowledgement.
 
         Args:
-            max_messages: not more than so many.
-            timeout: seconds to wait for the first one; then the list is empty.
-            handling: seconds until one that is not acknowledged is delivered again.
+            max_messages: maximum number of messages.
+            timeout: seconds to wait for the first message; then the list is empty.
+            handling: seconds for the handling. Then an unacknowledged message is delivered again.
 
         Raises:
             UsageError: when the number or the handling time is not positive, or the consumer is
@@ -129,18 +129,18 @@ class AsyncSimpleConsumer(GroupMember):
         return messages
 
     async def ack(self, *messages: ReceivedMessage) -> None:
-        """Say that messages are handled: they are not delivered again.
+        """Acknowledge messages: they are handled and will not be delivered again.
 
-        The acknowledgement is kept here, and told to brokers with the committed offset: a message
-        comes again when this process is killed within about `offset_commit_seconds`.
+        Brokers get the acknowledgement with the next committed offset. If this process is killed
+        within about `offset_commit_seconds`, the message is delivered again.
 
         Args:
-            messages: as `receive` returned them.
+            messages: messages that `receive` has returned.
 
         Raises:
-            LeaseLost: when one was not in your hands any more. All others are acknowledged.
-            UsageError: when the consumer is closed, or one is no message; those before it are
-                acknowledged.
+            LeaseLost: when the lease of one has ended. All others are acknowledged.
+            UsageError: when the consumer is closed, or an argument is no message; earlier arguments
+                are acknowledged.
         """
         self._check_open()
         lost: LeaseLost | None = None
@@ -152,24 +152,24 @@ class AsyncSimpleConsumer(GroupMember):
                     lost = lost or error
                     continue
                 lease.assigned.finish(message.queue_offset)
-        finally:  # also when one is no message: those before it have ended
+        finally:  # also after an argument that is no message: earlier ones have ended
             self._something_ended()
         if lost is not None:
             raise lost
 
     @checked(but=("message",))
     async def retry(self, message: ReceivedMessage, after: float | None = None) -> None:
-        """Say that handling has failed: the message is delivered again, as one attempt more.
+        """Report that handling has failed: the message is delivered again, as one more attempt.
 
-        Who is cancelled while he waits for the broker has said so all the same.
+        If this call is cancelled while it waits for the broker, the retry still happens.
 
         Args:
-            message: as `receive` returned it.
-            after: seconds until then, None: the usual ones. Without an ordering key the broker
-                waits, for the next longer of its delay levels.
+            message: a message that `receive` has returned.
+            after: seconds until then; None: the usual delay. Without an ordering key, the broker
+                delays the message, by its next longer delay level.
 
         Raises:
-            LeaseLost: when it was not in your hands any more.
+            LeaseLost: when the lease of the message has ended.
             UsageError: when the time is negative, or the consumer is closed.
             ConnectionLost: when the consumer is closed meanwhile: it is delivered again.
         """
@@ -194,10 +194,10 @@ class AsyncSimpleConsumer(GroupMember):
 
     @checked(but=("message",))
     async def extend(self, message: ReceivedMessage, seconds: float) -> None:
-        """Give the handling of a message `seconds` from now on.
+        """Set the handling time of a message to `seconds` from now.
 
         Raises:
-            LeaseLost: when it was not in your hands any more.
+            LeaseLost: when the lease of the message has ended.
             UsageError: when the time is not positive, or the consumer is closed.
         """
         self._check_open()
@@ -207,16 +207,16 @@ class AsyncSimpleConsumer(GroupMember):
         self._watch()
 
     async def close(self) -> None:
-        """Hand out nothing more, commit, unlock and leave the group.
+        """Return no more messages, commit, unlock and leave the group.
 
-        What is received and not acknowledged is delivered again, to another member or later.
+        Messages without an acknowledgement are delivered again, to another member or later.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        self._fetched.set()  # whoever receives
+        self._fetched.set()  # wakes waiting receivers
         for assigned in self.group.assigned:
             self._leases.forget(assigned)
         self._something_ended()
@@ -237,7 +237,7 @@ class AsyncSimpleConsumer(GroupMember):
 
     def _take(self, count: int) -> list[tuple[AssignedQueue, ReceivedMessage]]:
         now, due = self._client.lease_clock(), self._leases.next_due()
-        if due is not None and due <= now:  # its timer stood still while the machine slept
+        if due is not None and due <= now:  # the timer did not advance while the machine slept
             self._expire()
         self.group.wake(asyncio.get_running_loop().time())
         taken: list[tuple[AssignedQueue, ReceivedMessage]] = []
@@ -249,12 +249,12 @@ class AsyncSimpleConsumer(GroupMember):
         return taken
 
     def _next_held(self, late: float) -> float:
-        """Return when the next message that is held here is due, or `late`."""
+        """Return when the next held message is due, or `late`."""
         dues = [due for each in self.group.assigned if (due := each.next_due()) is not None]
         return min(dues, default=late)
 
     def _watch(self) -> None:
-        """Come back when the next lease runs out."""
+        """Set a timer for the next lease that expires."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -277,8 +277,8 @@ class AsyncSimpleConsumer(GroupMember):
     async def _settled(self, message: ReceivedMessage, outcome: Outcome) -> None:
         """End a lease and wait until its message is settled.
 
-        By a task, which goes on when who waits is cancelled: without its lease the message would
-        run in nobody's hands.
+        A separate task does this, so that it continues if the caller is cancelled. Otherwise the
+        message would run for ever without a lease.
         """
         settling = self._begin_to_settle(self._leases.end(message), outcome)
         await asyncio.wait([settling])
@@ -297,7 +297,7 @@ class AsyncSimpleConsumer(GroupMember):
         self._something_ended()
 
     def _something_ended(self) -> None:
-        self._fetched.set()  # its ordering key goes on
+        self._fetched.set()  # its ordering key continues
         self._ended.set()
 
     async def _commit(self) -> None:
@@ -310,10 +310,10 @@ class AsyncSimpleConsumer(GroupMember):
     # The reader's owner ---------------------------------------------------------------------
 
     async def on_assigned(self, queues: Sequence[AssignedQueue]) -> None:
-        """Nobody has to be told."""
+        """Do nothing: the application is not informed."""
 
     async def on_revoked(self, queues: Sequence[AssignedQueue]) -> None:
-        """Give queues back when nothing of them is in anybody's hands any more."""
+        """Give queues back when none of their messages has a lease."""
         await asyncio.gather(*map(self._give_back, queues))
 
     async def _give_back(self, assigned: AssignedQueue) -> None:
@@ -321,20 +321,20 @@ class AsyncSimpleConsumer(GroupMember):
         self._leases.forget(assigned)
 
     def on_reset(self, assigned: AssignedQueue) -> None:
-        """Read a queue from where the broker demands it, when its messages are settled."""
+        """Continue to read a queue at the broker's offset after its messages are settled."""
         self.group.leave(assigned.queue)
         self._reader.let_go([assigned])
 
     def may_pull(self, assigned: AssignedQueue) -> bool:
-        """Whether more of a queue should be fetched now."""
+        """Whether to fetch more messages of a queue now."""
         return assigned.has_room
 
     def fetched(self) -> None:
-        """Wake whoever receives."""
+        """Wake waiting receivers."""
         self._fetched.set()
 
     # The member of a group ------------------------------------------------------------------
 
     def rebalance_soon(self) -> None:
-        """Compute the share of queues anew, now."""
+        """Rebalance now."""
         self._reader.look_soon()

@@ -1,7 +1,7 @@
-"""A consumer group as one member sees it: the queues it was assigned and what they hold.
+"""The state of a consumer group in one member: its assigned queues and their messages.
 
-The flows that read, lock, commit and settle (`pulling`, `queue_locks`, `offsets`, `settling`,
-`assignment`) all work on one of these.
+All consuming flows work on one of these: `pulling`, `queue_locks`, `offsets`, `settling`,
+`assignment`.
 """
 
 from collections import deque
@@ -25,14 +25,14 @@ from reliable_mq.names import tags_of
 
 
 class QueueLag(NamedTuple):
-    """How far a group is behind in one queue, as the member knows that reads it.
+    """How far a group is behind in one queue, as the reading member knows it.
 
     Attributes:
-        behind: messages between the offset up to which everything is finished and the end; those
-            count, too, that tags or an expression pass over.
-        end_offset: the end of the queue, as a broker told with the last pull.
-        age: seconds since it told that. A pull that finds nothing takes up to 15 s; while a queue
-            is paused, or full, nobody asks.
+        behind: messages between the commit offset and the end, including messages that tags or an
+            expression filter out.
+        end_offset: the end of the queue, from the broker's answer to the last pull.
+        age: seconds since that answer. A pull that finds nothing takes up to 15 s. While a queue
+            is paused or full, it is not pulled.
     """
 
     behind: int
@@ -51,13 +51,13 @@ class ConsumerGroup:
             newest.
         client_id: this member's name in the group.
         settings: limits and intervals.
-        routes: where the topics are.
-        producer: sends back, and dead letters.
+        routes: routes of the topics.
+        producer: sends retries and dead letters.
         budget: the memory that all queues of the client share; None: the group has its own.
-        polled: whether the application takes messages itself and says what is committed: nothing
-            is, by the way, and there are no retries.
-        is_member: whether brokers know this client as a member, and what its group wants.
-        namespace: how topics and groups are called outside; all names in here are whole.
+        polled: whether the application polls messages and decides what is committed. Then there
+            are no retries.
+        is_member: whether brokers know this client as a member, and its subscription.
+        namespace: translates topics and groups; all names in here are whole.
     """
 
     def __init__(
@@ -85,19 +85,19 @@ class ConsumerGroup:
         self.name = subscription.group
         self.polled = polled
         self.is_member = is_member
-        #: takes what is committed to brokers
+        #: sends commits to brokers
         self.offset_tables = OffsetTables(self.name, settings.request_timeout)
-        #: of a group that broadcasts: where it has come to in each queue
+        #: for a broadcasting group: its offset in each queue
         self.local_offsets: LocalOffsets | None = None
         self.filters = subscription.all_topics() if self.has_retries else dict(subscription.topics)
         self.tags = {topic: tags_of(wanted) for topic, wanted in self.filters.items()}
-        #: how fast messages are pulled and handled, for administrators
+        #: rates of pulling and handling, for administrators
         self.rates = Rates()
-        self.is_unheard = False  # a broker does not know the subscription, or an older one
+        self.is_unheard = False  # a broker does not know the subscription, or knows an older one
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
-        self._busy: deque[AssignedQueue] = deque()  # those with ready messages, at the last look
-        self._takes = 0  # since that
+        self._busy: deque[AssignedQueue] = deque()  # queues with ready messages, when last checked
+        self._takes = 0  # since that check
         self._budget = budget or FlowBudget(settings.held_total_size_max)
         self._all_paused = False
         self._paused: set[MessageQueue] = set()
@@ -109,24 +109,25 @@ class ConsumerGroup:
 
     @property
     def all_queues(self) -> list[AssignedQueue]:
-        """The queues that this member reads, and those it has not given back yet."""
+        """The queues that this member reads, and those not given back yet."""
         return [*self._assigned.values(), *self._leaving.values()]
 
     @property
     def has_retries(self) -> bool:
-        """Whether messages are sent back to the broker, which keeps the group's offsets."""
+        """Whether failed messages are sent back to the broker, which keeps the group's offsets."""
         return not (self.polled or self.subscription.broadcasting)
 
     def also_read(self, topic: str, wanted: str | Sql) -> None:
-        """Read another topic, too."""
+        """Read another topic too."""
         self.filters[topic] = wanted
         self.tags[topic] = tags_of(wanted)
 
     def allocation_of(self, topic: str) -> Allocation:
-        """Return how the members share `topic`.
+        """Return the allocation for `topic`.
 
-        The retry topic is the group's own and is at every broker: its queues are shared evenly
-        where the topics' are given by hand or belong to rooms, or nobody would read some of them.
+        The group's own retry topic exists at every broker. If the topics' queues are shared
+        manually or by rooms, the retry topic's are shared evenly. Otherwise some would have no
+        reader.
         """
         if self.subscription.broadcasting:
             return average
@@ -139,15 +140,15 @@ class ConsumerGroup:
         return {queue for queue in self._assigned if queue.topic == topic}
 
     def is_leaving(self, queue: MessageQueue) -> bool:
-        """Whether `queue` was taken away and is not given back yet."""
+        """Whether `queue` is revoked and not given back yet."""
         return queue in self._leaving
 
     def find(self, queue: MessageQueue) -> AssignedQueue | None:
-        """Return what is known of `queue`, assigned or leaving."""
+        """Return the state of `queue`, assigned or leaving; None when it is neither."""
         return self._assigned.get(queue) or self._leaving.get(queue)
 
     def assign(self, queue: MessageQueue) -> AssignedQueue:
-        """Begin to read `queue`; it starts once it is locked, if need be, and has an offset."""
+        """Begin to read `queue`. It starts when it has an offset, and a lock if it needs one."""
         if self.find(queue) is not None:
             raise InvariantBroken(f"{queue} is assigned twice")
         ordered = self.subscription.ordered
@@ -164,7 +165,7 @@ class ConsumerGroup:
         return assigned
 
     def leave(self, queue: MessageQueue) -> AssignedQueue:
-        """Start nothing more of `queue`; it is given back when nothing of it runs."""
+        """Start no more messages of `queue`; it is given back when none of its messages runs."""
         assigned = self._assigned.pop(queue)
         assigned.leaving = True
         self._leaving[queue] = assigned
@@ -176,7 +177,7 @@ class ConsumerGroup:
         assigned.release()
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Start nothing more of `queues`, or of any, until `resume`; also when they come later."""
+        """Start no more messages of `queues`, present or future, until `resume`; None: of all."""
         if queues is None:
             self._all_paused = True
         else:
@@ -184,7 +185,7 @@ class ConsumerGroup:
         self._tell_paused()
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on with `queues`, or with all that were paused in whatever way."""
+        """Continue with `queues`; None: with all, however they were paused."""
         if queues is None:
             self._all_paused = False
             self._paused.clear()
@@ -193,7 +194,7 @@ class ConsumerGroup:
         self._tell_paused()
 
     def lag(self, now: float) -> dict[MessageQueue, QueueLag]:
-        """Return how far each assigned queue is behind whose end a broker has told."""
+        """Return the lag of each assigned queue whose end is known from a pull."""
         return {
             assigned.queue: QueueLag(assigned.lag, assigned.end_offset, now - assigned.told_at)
             for assigned in self._assigned.values()
@@ -201,11 +202,11 @@ class ConsumerGroup:
         }
 
     def take(self, now: float, count: int | None = None) -> list[ReceivedMessage]:
-        """Return the messages of the next handler call, none when nothing is ready.
+        """Return the messages of the next handler call; empty when none is ready.
 
-        At most `count`, None: a batch.
+        At most `count`; None: a batch.
 
-        `now` is by the clock of leases. They are of one topic, and each of another ordering key.
+        `now` is on the lease clock. The messages have one topic, and each another ordering key.
         Queues take turns, so that a busy one does not starve the others.
         """
         wanted = count or self.subscription.batch
@@ -219,7 +220,7 @@ class ConsumerGroup:
 
     @property
     def ready(self) -> int:
-        """How many messages could be taken, locks aside."""
+        """Number of ready messages, ignoring locks."""
         return sum(assigned.ready for assigned in self._assigned.values())
 
     def wake(self, now: float) -> float | None:
@@ -230,9 +231,9 @@ class ConsumerGroup:
         return min(dues, default=None)
 
     def broker_lost(self, broker_names: Iterable[str]) -> None:
-        """Mistrust the locks and commits of brokers whose connection was lost.
+        """Distrust locks and commits of brokers whose connection was lost.
 
-        A broker that restarts has forgotten who locked what, and maybe the newest offsets.
+        A broker that restarts has lost its locks, and maybe the newest offsets.
         """
         names = set(broker_names)
         self.offset_tables.forget(names)
@@ -251,7 +252,7 @@ class ConsumerGroup:
         yield from table.items()
 
     def master_of(self, broker_name: str) -> str | None:
-        """Return the address of the broker's master, when a route names one."""
+        """Return the address of the broker's master; None when no route has one."""
         broker = self.routes.broker(broker_name)
         return broker.master if broker is not None else None
 
@@ -260,7 +261,7 @@ class ConsumerGroup:
         for _ in range(len(self._busy)):
             assigned = self._busy.popleft()
             if not assigned.has_ready or assigned.leaving:
-                continue  # until it is found to be busy again
+                continue  # until a check finds messages in it again
             taken += assigned.take(wanted - len(taken), now, taken[0].topic if taken else None)
             self._busy.append(assigned)
             if len(taken) == wanted:
@@ -268,9 +269,9 @@ class ConsumerGroup:
         return taken
 
     def _look_for_busy(self) -> bool:
-        """Let queues take turns that have something; most of many have nothing most of the time.
+        """Find the queues with ready messages; of many queues, most are usually empty.
 
-        Returns whether there are more than before.
+        Returns whether more queues than before have messages.
         """
         self._takes = 0
         known = set(map(id, self._busy))
@@ -283,7 +284,7 @@ class ConsumerGroup:
             assigned.paused = self._all_paused or assigned.queue in self._paused
 
     def invariants(self) -> None:
-        """Hold the class's invariant, and those of each queue."""
+        """Check the class's invariant, and those of each queue."""
         if self._assigned.keys() & self._leaving.keys():
             raise InvariantBroken("a queue is assigned and leaving")
         if len(set(map(id, self._busy))) != len(self._busy):

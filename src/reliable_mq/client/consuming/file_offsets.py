@@ -1,10 +1,10 @@
-"""The file in which a member of a group that broadcasts keeps its offsets.
+"""The offset file of a member of a broadcasting group.
 
-    <folder>/<host>@<instance>/<group>/offsets.json       what it has come to
-                                       offsets.json.bak   what it had come to the time before
-                                       offsets.lock       held while a process uses them
+    <folder>/<host>@<instance>/<group>/offsets.json       its offsets
+                                       offsets.json.bak   its offsets before the last save
+                                       offsets.lock       locked while a process uses them
 
-Receives and hands on offsets; their text is made by `local_offsets`.
+It receives and returns offsets; `local_offsets` makes the text of the file.
 Source: Apache RocketMQ `LocalFileOffsetStore`, `MixAll.string2File`.
 """
 
@@ -25,20 +25,20 @@ from reliable_mq.message import MessageQueue
 from reliable_mq.runtime.folder_lock import FolderLock
 
 UNNAMED_INSTANCE = "DEFAULT"
-"""The instance of clients that were given no name, as Apache's broadcasting clients call it."""
+"""The instance of clients without a name, as in Apache's broadcasting clients."""
 _FOLDER = ".rocketmq_offsets"
 
 
 class FileOffsets:
-    """The offsets of one group in a file. Any thread may save; one process has it at a time.
+    """The offsets of one group in a file. Any thread may save. One process uses the file at a time.
 
     Args:
-        path: of the file; its folder is made when it is not there.
+        path: the file; its folder is created if it does not exist.
 
     Raises:
-        StoreInUse: when another process, or another client of this one, has it.
-        StoreCorrupt: when neither the file nor its copy reads.
-        StoreError: when it cannot be read at all.
+        StoreInUse: when another process, or another client of this one, uses the file.
+        StoreCorrupt: when neither the file nor its backup can be decoded.
+        StoreError: when the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,11 +57,11 @@ class FileOffsets:
 
     @classmethod
     def of_group(cls, group: str, host: str, settings: ClientSettings) -> Self:
-        """Open the offsets of a group at this machine.
+        """Open the offsets of a group on this machine.
 
         Raises:
-            ConfigurationError: when another client has them: two of one name would write over each
-                other's.
+            ConfigurationError: when another client uses them: two with one name would overwrite
+                each other's offsets.
             StoreError: when they cannot be read.
         """
         folder = Path(settings.offset_folder) if settings.offset_folder else Path.home() / _FOLDER
@@ -79,14 +79,14 @@ class FileOffsets:
         return self._known.get(queue, OFFSET_NOT_KNOWN)
 
     def note(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Remember `offsets`; other queues stay known."""
+        """Remember `offsets`; those of other queues stay."""
         self._known = {**self._known, **offsets}
 
     def save(self) -> None:
-        """Replace the file, whole and durably; what it held becomes its copy.
+        """Replace the file atomically and durably. The old file becomes the backup.
 
         Raises:
-            StoreError: when that does not succeed; the file or its copy is as it was.
+            StoreError: when that fails; then the file or its backup is unchanged.
         """
         with self._saving:
             new = self._path.with_name(f"{self._path.name}.tmp")
@@ -103,12 +103,12 @@ class FileOffsets:
                 raise StoreError(f"{self._path} cannot be written: {error}") from error
 
     def close(self) -> None:
-        """Let another process keep them."""
+        """Release the file for another process."""
         self._lock.close()
 
 
 def _sync_folder(path: Path) -> None:
-    """Keep the names in a folder, too, across a loss of power."""
+    """Sync a folder, so that its names survive a power failure."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -121,20 +121,20 @@ def _copy_of(path: Path) -> Path:
 
 
 def _read(path: Path) -> dict[MessageQueue, int]:
-    """Return what the file says, or its copy when it is missing or broken; nothing without both."""
+    """Return the offsets in the file, or in its backup if it is missing or corrupt; or none."""
     failure: ValueError | None = None
     for each in (path, _copy_of(path)):
         try:
             return decode_offsets(each.read_bytes())
         except FileNotFoundError:
             continue
-        except ValueError as error:  # a bad character is one, too
+        except ValueError as error:  # includes bytes that are not UTF-8
             failure = failure or error
         except OSError as error:
             raise StoreError(f"{each} cannot be read: {error}") from error
     if failure is not None:
         raise StoreCorrupt(
-            f"{path} does not read, nor does a copy beside it: {failure}; remove both, and the"
+            f"{path} and its backup cannot be decoded: {failure}; remove both, and the"
             " group begins where its subscription says"
         )
     return {}

@@ -1,7 +1,7 @@
-"""What of a topic a group wants: by tags, or by an SQL92 expression that brokers evaluate.
+"""Filters of a subscription: by tags, or by an SQL92 expression that brokers evaluate.
 
-Receives what the subscription says; hands on what heartbeats and pulls say of it, and asks brokers
-whether they can. Source: Apache RocketMQ `FilterAPI`, `MQClientInstance.checkClientInBroker`.
+It receives a subscription, returns its filters for heartbeats and pulls, and asks brokers whether
+they support them. Source: Apache RocketMQ `FilterAPI`, `MQClientInstance.checkClientInBroker`.
 """
 
 import msgspec
@@ -27,12 +27,12 @@ BY_SQL = "SQL92"
 
 
 def expression_type(group: ConsumerGroup, topic: str) -> str:
-    """Return how the group filters `topic`, as a pull says it."""
+    """Return the type of the group's filter for `topic`, for a pull request."""
     return BY_SQL if isinstance(group.filters[topic], Sql) else BY_TAGS
 
 
 def expression_of(group: ConsumerGroup, topic: str) -> str:
-    """Return what the group wants of `topic`, as brokers read it."""
+    """Return the group's filter for `topic`, for brokers."""
     wanted = group.filters[topic]
     if isinstance(wanted, Sql):
         return wanted.expression
@@ -40,7 +40,7 @@ def expression_of(group: ConsumerGroup, topic: str) -> str:
 
 
 def subscription_data(group: ConsumerGroup, topic: str) -> dict[str, object]:
-    """Return what a heartbeat says of one topic of the group."""
+    """Return the part of a heartbeat for one topic of the group."""
     tags = sorted(group.tags[topic])
     return {
         "classFilterMode": False,
@@ -54,14 +54,14 @@ def subscription_data(group: ConsumerGroup, topic: str) -> dict[str, object]:
 
 
 def check_filters(group: ConsumerGroup) -> Flow[None]:
-    """Ask every broker of a topic that is filtered by SQL92 whether it can do that.
+    """Ask every broker of a topic with an SQL92 filter whether it supports the expression.
 
-    A topic that is nowhere yet, and a broker that does not answer, keep nobody from starting: a
-    pull that is refused later is told in the log.
+    A topic that does not exist yet, or a silent broker, does not prevent the start. If a pull is
+    refused later, the log has the error.
 
     Raises:
-        ConfigurationError: when a broker cannot, with its own words: the expression does not read,
-            or `enablePropertyFilter` is off.
+        ConfigurationError: when a broker refuses, with its text: the expression is invalid, or
+            `enablePropertyFilter` is off.
     """
     for topic, wanted in group.subscription.topics.items():
         if not isinstance(wanted, Sql):

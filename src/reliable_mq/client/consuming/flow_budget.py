@@ -1,8 +1,8 @@
-"""How much all queues of a client may hold together, so that its memory does not grow with them.
+"""Flow control of a client: limits the bytes that all its queues hold, and so its memory.
 
-Receives what queues hold and how much they want to pull; hands on how much they may. Half of the
-room is shared out evenly, so that a queue whose messages nobody finishes starves no other one; of
-the other half whoever comes first takes what is there. Refuses to know a clock or a connection.
+It receives the size of queues and of the pulls that they want, and returns how much they may pull.
+Half of the budget is shared evenly, so that a queue with unfinished messages does not starve the
+others. The other half is first come, first served. It must not know a clock or a connection.
 """
 
 from collections.abc import Callable
@@ -11,16 +11,16 @@ from reliable_mq.errors import InvariantBroken
 
 
 class FlowBudget:
-    """The account of the bytes that queues of one client hold, and have asked for.
+    """Counts the bytes that the queues of one client hold and have requested.
 
-    F3: what is held is the sum of what each queue has put in and not given back; nothing is asked
-    for while as much as `size_max` is held or on its way.
+    F3: the held bytes are the sum of those that queues have taken and not given back. No pull is
+    requested while `size_max` bytes are held or in flight.
 
-    A message larger than a pull, and pulls that wait at the end of their queues when many messages
-    come at once, go beyond: by one pull for each queue at most.
+    The limit may be exceeded by at most one pull per queue. One cause is a message larger than a
+    pull. The other is many messages for pulls that wait at the end of their queues.
 
     Args:
-        size_max: bytes.
+        size_max: the limit in bytes.
     """
 
     def __init__(self, size_max: int) -> None:
@@ -28,28 +28,28 @@ class FlowBudget:
         self._held = 0
         self._asked = 0
         self._queues = 0
-        # Ordered sets: who has used up his share, and who found even that taken by others.
+        # Ordered sets: queues above their share, and queues below it that found no room.
         self._waiting: dict[Callable[[], None], None] = {}
         self._crowded_out: dict[Callable[[], None], None] = {}
 
     @property
     def held(self) -> int:
-        """How many bytes all queues hold."""
+        """Bytes that all queues hold."""
         return self._held
 
     def join(self) -> None:
-        """Count one more queue."""
+        """Add one more queue."""
         self._queues += 1
 
     def leave(self, held: int) -> None:
-        """Count a queue no more, which held so many bytes."""
+        """Remove a queue that held this many bytes."""
         self._queues -= 1
         self.give(held)
 
     def has_room(self, held: int, wanted: int, wake: Callable[[], None]) -> bool:
-        """Say whether a queue that holds `held` bytes may pull about `wanted` bytes now.
+        """Return whether a queue that holds `held` bytes may pull about `wanted` bytes now.
 
-        If not, `wake` is called when it is worth asking again; who has waited longest first.
+        If not, `wake` is called when it is worth asking again, in the order of waiting.
         """
         least = self._least(wanted)
         if self._room(held) >= least:
@@ -63,36 +63,36 @@ class FlowBudget:
         return False
 
     def withdraw(self, wake: Callable[[], None]) -> None:
-        """Wake him no more: another one shall have what he would be told of."""
+        """Forget `wake`: another waiting queue shall be woken instead."""
         self._waiting.pop(wake, None)
         self._crowded_out.pop(wake, None)
 
     def ask(self, held: int, wanted: int) -> int:
-        """Note that a pull is under way and return how many bytes it may bring; never 0.
+        """Note a pull in progress, and return how many bytes it may return; never 0.
 
-        What was returned has to be given to `answered` when the pull has ended.
+        Pass the returned number to `answered` after the pull has ended.
         """
         granted = max(min(wanted, self._room(held)), 1)
         self._asked += granted
         return granted
 
     def answered(self, granted: int) -> None:
-        """Note that a pull has ended; what it brought is taken apart from that."""
+        """Note that a pull has ended. `take` counts its messages separately."""
         self._asked -= granted
         self._wake()
 
     def take(self, size: int) -> None:
-        """Note that a queue holds so many bytes more."""
+        """Note that a queue holds this many more bytes."""
         self._held += size
 
     def give(self, size: int) -> None:
-        """Note that a queue holds so many bytes less."""
+        """Note that a queue holds this many fewer bytes."""
         self._held -= size
         if self._waiting or self._crowded_out:
             self._wake()
 
     def invariants(self) -> None:
-        """Hold F3.
+        """Check F3.
 
         Raises:
             InvariantBroken: when it does not hold; a bug.
@@ -108,11 +108,11 @@ class FlowBudget:
         return self._size_max // 2 // max(self._queues, 1)
 
     def _least(self, wanted: int) -> int:
-        """Return what a pull is worth its while for: half of what is wanted, or of a share."""
+        """Return the smallest pull worth its cost: half of the wanted size, or of a share."""
         return max(min(wanted, self._share()) // 2, 1)
 
     def _wake(self) -> None:
-        """Wake as many as there is room for; who then finds none waits again."""
+        """Wake as many waiting queues as have room. A queue that finds none then waits again."""
         taken = self._held + self._asked
         least = self._least(self._size_max)
         half = self._size_max // 2

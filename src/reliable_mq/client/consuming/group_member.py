@@ -1,7 +1,6 @@
-"""What each member of a consumer group tells brokers, and does about what they tell it.
+"""The common part of all consumers: answers brokers about the member, and obeys their requests.
 
-The kinds of consumers differ in what they do with messages, not in this; how they read their
-queues anew is theirs.
+The kinds of consumers differ in how they use messages and in how they continue to read queues.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +17,7 @@ class GroupMember(ABC):
     """A `Member` of a consumer group.
 
     Args:
-        group: which, and its state.
+        group: the group's state.
     """
 
     def __init__(self, group: ConsumerGroup) -> None:
@@ -26,11 +25,11 @@ class GroupMember(ABC):
 
     @abstractmethod
     def rebalance_soon(self) -> None:
-        """Compute the share of queues anew, now."""
+        """Rebalance now."""
 
     @abstractmethod
     def on_reset(self, assigned: AssignedQueue) -> None:
-        """Read a queue from its `commit_offset`, which was set from outside."""
+        """Continue to read a queue at its `commit_offset`, which a broker has set."""
 
     @property
     def group_name(self) -> str:
@@ -39,23 +38,24 @@ class GroupMember(ABC):
 
     @property
     def queues(self) -> set[MessageQueue]:
-        """The queues that this consumer reads now, its retry topic's included."""
+        """The queues that this consumer reads now, including its retry topic's."""
         started = (assigned.queue for assigned in self.group.assigned if assigned.is_started)
         return self.group.namespace.own_queues(started)
 
     def consumer_data(self) -> ConsumerData:
-        """Return what brokers are told of this member."""
+        """Return this member's part of a heartbeat."""
         return consumer_data(self.group)
 
     def broker_lost(self, broker_names: Iterable[str]) -> None:
-        """Trust no lock and no commit at brokers any more whose connection was lost."""
+        """Distrust locks and commits at brokers whose connection was lost."""
         self.group.broker_lost(broker_names)
         self.rebalance_soon()
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Read queues again from other offsets, as an administrator wants it.
+        """Continue to read these queues at other offsets, on an administrator's request.
 
-        What runs finishes first; then the queue is given back with the new offset and taken anew.
+        Running messages finish first. Then the queue is given back with the new offset, and
+        assigned again.
         """
         for queue, offset in offsets.items():
             assigned = self.group.find(queue)
@@ -64,7 +64,7 @@ class GroupMember(ABC):
                 self.on_reset(assigned)
 
     def status(self, topic: str) -> bytes:
-        """Return the body that tells an administrator how far each queue of `topic` is done."""
+        """Return the body of a reply with the consumed offset of each queue of `topic`."""
         table = {
             (
                 ("brokerName", assigned.queue.broker_name),

@@ -1,12 +1,12 @@
-"""One call of a handler: which messages it has the say of, and what happens when it hangs.
+"""One call of a handler: decides whether its outcomes count, also after the call has hung.
 
     RUNNING --limit--> OVERDUE --cannot be stopped--> BYPASSED
        |                  |                              |
-       +------ends--------+----ends: its word counts-----+----ends: of what was handed on meanwhile
-                                                              its word counts for nothing
+       +------ends--------+----ends: its outcomes count--+----ends: its outcomes do not count for
+                                                              messages that were handed on meanwhile
 
-Receives messages and times; hands on what is to be settled without the handler. Refuses to know
-tasks and threads.
+It receives messages and times, and returns the messages to settle without the handler. It must not
+know tasks and threads.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 class HandlerCall:
     """The messages of one handler call.
 
-    K6: a message is settled by the call that took it, or handed on without it, not both.
+    K6: a message is settled by the call that took it, or handed on to another call, but not both.
 
     Args:
-        group: where the messages were taken.
-        messages: what the handler got.
-        begun: when they were taken, in seconds of a clock that never jumps.
+        group: the group of the messages.
+        messages: the messages that the handler gets.
+        begun: when they were taken, in seconds of a monotonic clock.
     """
 
     __slots__ = (
@@ -35,20 +35,20 @@ class HandlerCall:
     def __init__(
         self, group: ConsumerGroup, messages: Sequence[ReceivedMessage], begun: float
     ) -> None:
-        self.messages = tuple(messages)  # what a handler does to it is nothing to us
+        self.messages = tuple(messages)  # a tuple: the handler may change its own list
         self.begun = begun
-        self.is_overdue = False  # it took longer than it may
-        self.is_bypassed = False  # nobody waits for it any more: another hand takes its place
-        self.is_called = False  # the handler is; before, its hand waits for a turn of the loop
-        self.has_ended = False  # the handler has; the messages may be about to be settled
-        self.goes_on = False  # it was cancelled, but a thread is in the handler
+        self.is_overdue = False  # it takes longer than its limit
+        self.is_bypassed = False  # no task waits for it any more: another worker task replaces it
+        self.is_called = False  # the handler is called, after a wait for a loop turn
+        self.has_ended = False  # the handler has ended; its messages may still be unsettled
+        self.goes_on = False  # it was cancelled, but a thread is still in the handler
         self._homes = {message.queue: group.find(message.queue) for message in messages}
         self._handed_on: set[tuple[MessageQueue, int]] | None = None
         self._properties = [message.properties.copy() for message in self.messages]
 
     @property
     def handed_on(self) -> int:
-        """How many messages the call has no say of any more, because it took too long."""
+        """Number of messages that were handed on because the call took too long."""
         return len(self._handed_on or ())
 
     @property
@@ -58,11 +58,10 @@ class HandlerCall:
         return ", ".join(ids) + (" …" if len(self.messages) > len(ids) else "")
 
     def home(self, message: ReceivedMessage) -> AssignedQueue | None:
-        """Return the queue that a message was taken from; None when the call has no say of it.
+        """Return the queue of a message; None when the call's outcome does not count for it.
 
-        So it is when the message was handed on, or its queue given back. That one may have come
-        again since: then it holds the message once more, and the old call's word counts for
-        nothing.
+        It does not count after the message was handed on, or its queue given back. That queue may
+        have been assigned again since, with the same message. Also then the outcome does not count.
         """
         if self._handed_on and (message.queue, message.queue_offset) in self._handed_on:
             return None
@@ -70,9 +69,9 @@ class HandlerCall:
         return None if assigned is None or assigned.is_given_back else assigned
 
     def restore(self) -> None:
-        """Give the messages the properties that they came with.
+        """Restore the messages' original properties.
 
-        What a handler made of them is for no other attempt, and no dead letter, to see.
+        Changes by the handler must not appear in another attempt or in a dead letter.
         """
         for message, properties in zip(self.messages, self._properties, strict=True):
             if message.properties != properties:
@@ -80,13 +79,13 @@ class HandlerCall:
                 message.properties.update(properties)
 
     def is_over(self, limit: float, now: float) -> bool:
-        """Say whether the handler runs longer than `limit` seconds."""
+        """Return whether the handler has run for `limit` seconds or longer."""
         return self.is_called and not self.has_ended and now - self.begun >= limit
 
     def hand_on(self) -> list[tuple[AssignedQueue, ReceivedMessage]]:
-        """Take from the call the say of what may run twice, and return that, to be settled.
+        """Remove the messages that may run twice from the call, and return them, to be settled.
 
-        What has an ordering key stays: nobody may begin with the key while the handler runs.
+        Messages with an ordering key stay: no other handler may start their key meanwhile.
         """
         taken = []
         for message in self.messages:

@@ -1,54 +1,54 @@
-"""How many handler calls run, and how many messages each gets. Pure: it hands on numbers.
+"""Decides how many handler calls run, and how many messages each gets. Pure: it returns numbers.
 
-What is handed over one by one costs a hand-over each: the round trip of a claim, a wake-up of the
-handler's thread and one of the loop, together more than a small effect. So while calls are short,
-messages that come while two calls run wait a moment for one of these hands to be free, which takes
-several, to be handled one after another; when none is free by then, all hands are used. A call that
-takes long would keep the others of its series waiting: then every message has a hand of its own.
+Handing over a message has a fixed cost: the round trip of a claim, a wake-up of the handler's
+thread and one of the loop. Together that costs more than a short handler. So while calls are short,
+only two run, and new messages wait a moment until one of these is free. That one takes several of
+them (a series) and handles them one after another. If none becomes free, all worker tasks are used.
+A long call would delay the rest of its series: then each message gets a worker task of its own.
 """
 
 from reliable_mq.client.consuming.subscription import Subscription
 
 SHORT_SECONDS = 0.05
-"""A message that takes longer, as calls went lately, is not handed over with others."""
+"""If recent calls took longer per message, there is no series."""
 PATIENCE_SECONDS = 0.01
-"""How long messages wait for a hand that is at work."""
+"""How long messages wait for a busy worker task."""
 EAGER = 2
-"""So many hands are used at once."""
+"""Number of worker tasks that are used without waiting."""
 _WEIGHT = 0.1
-"""Of the last call, in what is known of all."""
+"""Weight of the last call in the mean."""
 
 
 class HandlerPool:
-    """The hands of one consumer.
+    """The size of one consumer's handler pool.
 
     Args:
-        subscription: says concurrency, batch and series.
+        subscription: has the concurrency, batch and series.
     """
 
     def __init__(self, subscription: Subscription) -> None:
         self._concurrency = subscription.concurrency
         self._batch = subscription.batch
         self._series = subscription.series
-        self._seconds = 1.0  # of a message: the mean, the last calls first; nothing is known yet
+        self._seconds = 1.0  # mean time of a message, recent calls first; long at the start
 
     def note(self, seconds: float, messages: int) -> None:
-        """Take in that a call with so many messages took so long."""
+        """Note the time of a call and its number of messages."""
         self._seconds += (seconds / messages - self._seconds) * _WEIGHT
 
     @property
     def gives_series(self) -> bool:
-        """Whether a call may get several messages now."""
+        """Whether a call may get a series of messages now."""
         return self._series > 1 and self._seconds <= SHORT_SECONDS
 
     def wanted(self, running: int, *, is_late: bool) -> int:
-        """Return how many calls may run: at least `running`, all when messages waited long."""
+        """Return how many calls may run: at least `running`; all if messages waited too long."""
         if is_late or not self.gives_series:
             return self._concurrency
         return min(self._concurrency, max(EAGER, running))
 
     def share(self, ready: int, free: int) -> int:
-        """Return how many messages one of the `free` hands gets, when so many are ready."""
+        """Return how many of `ready` messages one of the `free` worker tasks gets."""
         if not self.gives_series:
             return self._batch
         return max(1, min(self._series, -(-ready // free)))

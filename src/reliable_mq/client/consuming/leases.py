@@ -1,9 +1,9 @@
-"""Leases: messages in the hands of an application that acknowledges each by itself.
+"""Leases on messages that an application acknowledges one by one.
 
-    given --> (extended)* --> ended: acknowledged, handed back, or run out --> forgotten
+    given --> (extended)* --> ended: acknowledged, failed, or expired --> forgotten
 
-A lease is on one delivery, so that who comes too late ends nobody else's. Pure: the shell says what
-time it is, and lets expired deliveries fail.
+A lease belongs to one delivery: a late acknowledgement cannot end the lease of a later delivery.
+Pure: the caller gives the time, and lets expired deliveries fail.
 """
 
 import heapq
@@ -16,9 +16,9 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 
 
 class Lease(msgspec.Struct, eq=False):
-    """One delivery, the queue it came from, and when it runs out.
+    """A delivery, its queue, and when the lease expires.
 
-    `shown` is what the application has of it: its names may be others.
+    `shown` is the message as the application has it; its names may differ (namespace).
     """
 
     message: ReceivedMessage
@@ -30,13 +30,13 @@ class Lease(msgspec.Struct, eq=False):
 class Leases:
     """The leases of one consumer.
 
-    Invariant: a lease that is here is on a message that is running in its queue, and one message
-    has one lease at most.
+    Invariant: each lease is on a message that is running in its queue, and each message has at most
+    one lease.
     """
 
     def __init__(self) -> None:
         self._leases: dict[tuple[MessageQueue, int], Lease] = {}
-        self._dues: list[tuple[float, MessageQueue, int]] = []  # some have ended or were extended
+        self._dues: list[tuple[float, MessageQueue, int]] = []  # some are outdated
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -48,14 +48,14 @@ class Leases:
         expires: float,
         shown: ReceivedMessage | None = None,
     ) -> None:
-        """Begin a lease on a message that was just taken from `assigned`."""
+        """Begin a lease on a message just taken from `assigned`."""
         shown = shown or message
         key = (shown.queue, shown.queue_offset)
         self._leases[key] = Lease(message, shown, assigned, expires)
         heapq.heappush(self._dues, (expires, *key))
 
     def extend(self, message: ReceivedMessage, expires: float) -> None:
-        """Let a lease run out at `expires`, sooner or later than before.
+        """Let a lease expire at `expires`, earlier or later than before.
 
         Raises:
             LeaseLost: when it has ended.
@@ -74,7 +74,7 @@ class Leases:
         return lease
 
     def expired(self, now: float) -> list[Lease]:
-        """End the leases that have run out, and return them."""
+        """End the expired leases, and return them."""
         ended: list[Lease] = []
         while self._dues and self._dues[0][0] <= now:
             _, queue, offset = heapq.heappop(self._dues)
@@ -84,7 +84,7 @@ class Leases:
         return ended
 
     def next_due(self) -> float | None:
-        """Return when to ask for `expired` again; None: there is no lease."""
+        """Return when to call `expired` again; None when there is no lease."""
         while self._dues:
             due, queue, offset = self._dues[0]
             lease = self._leases.get((queue, offset))
@@ -100,7 +100,7 @@ class Leases:
                 del self._leases[key]
 
     def invariants(self) -> None:
-        """Hold the class's invariant."""
+        """Check the class's invariant."""
         for (_, offset), lease in self._leases.items():
             if not lease.assigned.is_running(offset):
                 raise InvariantBroken(f"a lease on message {offset}, which is not running")
@@ -108,14 +108,14 @@ class Leases:
     def _find(self, message: ReceivedMessage) -> Lease:
         if not isinstance(message, ReceivedMessage):
             raise UsageError(
-                f"what was received is asked for, not a {type(message).__name__}: give messages"
+                f"a received message is needed, not a {type(message).__name__}: give messages"
                 " one by one, as ack(*messages)"
             )
         lease = self._leases.get((message.queue, message.queue_offset))
         if lease is None or lease.shown is not message:
             raise LeaseLost(
-                f"message {message.message_id} is not in your hands any more: its handling took"
-                " longer than its lease, it was settled already, or its queue moved to another"
+                f"the lease of message {message.message_id} has ended: its handling took"
+                " longer than the lease, it was settled already, or its queue moved to another"
                 " member; it may be delivered again"
             )
         return lease

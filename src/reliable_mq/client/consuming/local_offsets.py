@@ -1,7 +1,7 @@
-"""Offsets that a member keeps itself: of a group that broadcasts, every member reads every queue.
+"""Local offsets: in a broadcasting group, each member reads all queues and keeps its own offsets.
 
-Receives offsets; hands on the text of a file of them, and reads one. The text is that of Apache's
-client, so that the two can go on with each other's files.
+It converts offsets to and from the text of a file. The format is that of Apache's client, so each
+of the two can use the other's files.
 Source: Apache RocketMQ `LocalFileOffsetStore`, `OffsetSerializeWrapper`.
 """
 
@@ -15,23 +15,23 @@ OFFSET_NOT_KNOWN = -1
 
 
 class LocalOffsets(Protocol):
-    """Where one member of a group that broadcasts has come to."""
+    """The offsets of one member of a broadcasting group."""
 
     def find(self, queue: MessageQueue) -> int:
         """Return the next offset to be read in `queue`, or `OFFSET_NOT_KNOWN`."""
 
     def note(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Remember `offsets`. Other queues stay known, also those that no route names just now."""
+        """Remember `offsets`. Those of other queues stay, even of queues in no current route."""
 
     def save(self) -> None:
-        """Make what was noted outlive the process.
+        """Make noted offsets survive the process.
 
         Raises:
-            StoreError: when that does not succeed.
+            StoreError: when that fails.
         """
 
     def close(self) -> None:
-        """Let another process keep them."""
+        """Release them for another process."""
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
@@ -51,7 +51,7 @@ def decode_offsets(text: bytes) -> dict[MessageQueue, int]:
     """Return the offsets in the text of a file.
 
     Raises:
-        ValueError: when it does not read.
+        ValueError: when it cannot be decoded.
     """
     try:
         table = fastjson.loads(text)["offsetTable"]
@@ -60,4 +60,4 @@ def decode_offsets(text: bytes) -> dict[MessageQueue, int]:
             for key, at in ((dict(pairs), at) for pairs, at in table.items())
         }
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is no table of offsets: {error!r}") from error
+        raise ValueError(f"it is not a table of offsets: {error!r}") from error

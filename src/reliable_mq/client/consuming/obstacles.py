@@ -1,4 +1,4 @@
-"""What stands in a consumer's way, told once and not with every try."""
+"""Logs what prevents a consumer from reading: once, and not with every attempt."""
 
 import logging
 import math
@@ -6,11 +6,11 @@ import math
 log = logging.getLogger(__name__)
 
 MISSING_SECONDS = 30.0
-"""How long a topic may be nowhere before that is told."""
+"""How long a topic may be missing before it is logged."""
 
 
 class Obstacles:
-    """What one consumer group has told of what it cannot read.
+    """The obstacles that one consumer group has logged.
 
     Args:
         group: the group's name.
@@ -23,7 +23,7 @@ class Obstacles:
         self._missing: dict[str, float] = {}  # since when, by topic
 
     def note(self, obstacles: frozenset[str]) -> None:
-        """Log what stood in the way twice in a row: most of it goes away by itself."""
+        """Log obstacles that were found twice in a row: most of them disappear by themselves."""
         for obstacle in sorted((obstacles & self._last) - self._told):
             log.warning("group %s: %s", self._group, obstacle)
             self._told.add(obstacle)
@@ -33,12 +33,12 @@ class Obstacles:
         self._last = obstacles
 
     def note_missing(self, topics: frozenset[str], now: float) -> None:
-        """Log topics that are nowhere for a while: nobody sends to them, or their name is wrong."""
+        """Log topics that are missing for long: no producer sends to them, or the name is wrong."""
         self._missing = {topic: self._missing.get(topic, now) for topic in topics}
         for topic, since in self._missing.items():
             if since + MISSING_SECONDS <= now:
                 log.warning(
-                    "group %s: no name server knows topic %s after %g s; has nobody sent to it?",
+                    "group %s: no name server knows topic %s after %g s; is its name right?",
                     *(self._group, topic, MISSING_SECONDS),
                 )
-                self._missing[topic] = math.inf  # told
+                self._missing[topic] = math.inf  # it is logged

@@ -1,12 +1,12 @@
-"""A group's tables of offsets at brokers, and the commits that go to them.
+"""Commits of a group's offsets, and the tables of offsets that brokers have.
 
-Receives offsets and where each one goes; hands on what brokers answer. Refuses to know what may be
-committed.
+It receives offsets with the address of each, and returns brokers' answers. It must not know which
+offsets may be committed.
 
-Apache's broker makes a table for a topic's queues with the group's first commit, and of two that
-come at once each may make one: both are answered with success, and one is lost (7 of 600 new
-groups that committed four queues). So the first commit to a table goes alone, and the others when
-it is answered. What other processes commit for the group cannot be held.
+Apache's broker creates the table of a topic's queues with the group's first commit. Two concurrent
+first commits may each create one: both succeed, but one table is lost (7 of 600 new groups that
+committed four queues). So the first commit to a table is sent alone, and the others after its
+answer. Commits of other processes for the same group cannot be delayed.
 
 Source: Apache RocketMQ `ConsumerOffsetManager.commitOffset`.
 """
@@ -24,7 +24,7 @@ from reliable_mq.wire.headers import UpdateConsumerOffsetHeader
 
 
 class OffsetCommit(NamedTuple):
-    """An offset, that of the next message to be read, and the address ("host:port") it goes to."""
+    """The next offset to read, its queue, and the address ("host:port") of the commit."""
 
     address: str
     queue: MessageQueue
@@ -51,10 +51,10 @@ class OffsetTables:
         self._known: set[_Table] = set()
 
     def commit(self, commits: Sequence[OffsetCommit]) -> Flow[list[Command | ReliableMQError]]:
-        """Commit, and return the answers, or what went wrong, in the order of `commits`.
+        """Commit; return the answers or errors in the order of `commits`.
 
-        When the first commit to a table gets no answer, the others are not sent and have its
-        failure: it may still be on its way, and nobody waits for one time-out after the other.
+        If the first commit to a table gets no answer, the others are not sent and fail with the
+        same error. The first one may still be in flight, and more timeouts would take too long.
         """
         tables = [
             _Table(each.queue.broker_name, each.address, each.queue.topic) for each in commits
@@ -79,7 +79,7 @@ class OffsetTables:
         return answers
 
     def forget(self, broker_names: Iterable[str]) -> None:
-        """Trust no table of these brokers: one that restarts may not have kept it."""
+        """Forget the tables of these brokers: after a restart they may be lost."""
         names = set(broker_names)
         self._known = {table for table in self._known if table.broker_name not in names}
 
@@ -93,7 +93,7 @@ class OffsetTables:
             call, answer = yield from once(key, partial(self._first, table, rest[0]))
             if isinstance(answer, ReliableMQError):
                 return answers + [answer] * len(rest)
-            if call is rest[0]:  # else somebody else's went first
+            if call is rest[0]:  # otherwise another caller's commit was first
                 answers.append(answer)
                 del rest[0]
         return answers + (yield from call_all(rest))
@@ -106,12 +106,12 @@ class OffsetTables:
 
 
 def _has_made_table(answer: Command) -> bool:
-    """Whether a commit was stored: while members have a reset before them it is passed over."""
+    """Whether a commit was stored. A broker ignores commits of members that have a reset to do."""
     return answer.code == ResponseCode.SUCCESS and not answer.remark
 
 
 def commit_command(group: str, queue: MessageQueue, offset: int) -> Command:
-    """Return the request that commits `offset`, the next one to be read, for a group."""
+    """Return the request that commits `offset`, the next one to read, for a group."""
     header = UpdateConsumerOffsetHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )

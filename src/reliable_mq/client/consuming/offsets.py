@@ -1,4 +1,4 @@
-"""Offsets: where a group begins in a queue, and how far it has come.
+"""Offsets: where a group begins to read a queue, and what it commits.
 
 Source: Apache RocketMQ `RebalancePushImpl.computePullFromWhere`, `RemoteBrokerOffsetStore`.
 """
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 
 def offset_in(reply: Command) -> int:
-    """Return the offset that a reply carries.
+    """Return the offset in a reply.
 
     Raises:
-        RemoteError: when the reply carries an error.
-        ProtocolError: when it carries no offset.
+        RemoteError: when the reply is an error.
+        ProtocolError: when it has no offset.
     """
     try:
         return int(succeeded(reply).ext_fields["offset"])
@@ -39,25 +39,25 @@ def offset_in(reply: Command) -> int:
 
 
 def place_in(reply: Command) -> int:
-    """Return the offset of a place in a queue: where it begins, ends, or was at a time.
+    """Return the offset in a reply about a place in a queue: its beginning, its end, or a time.
 
     Some brokers answer -1 for a queue that never had a message. It begins at 0.
 
     Raises:
-        RemoteError: when the reply carries an error.
-        ProtocolError: when it carries no offset.
+        RemoteError: when the reply is an error.
+        ProtocolError: when it has no offset.
     """
     return max(0, offset_in(reply))
 
 
 def committed_offset(group: str, queue: MessageQueue, address: str, timeout: float) -> Flow[int]:
-    """Return the offset that `group` has committed in `queue`, or -1 when it has none.
+    """Return the offset that `group` has committed in `queue`, or -1 when there is none.
 
-    A broker answers 0 for a group that never was there when the queue's first message is still
-    young, so that a new group misses nothing.
+    For an unknown group, a broker answers 0 while it still has the queue's first message in memory.
+    So a new group misses no message.
 
     Raises:
-        RemoteError, Unavailable: when the broker does not tell.
+        RemoteError, Unavailable: when the broker does not return it.
     """
     header = ConsumerOffsetHeader(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
     command = request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
@@ -68,12 +68,12 @@ def committed_offset(group: str, queue: MessageQueue, address: str, timeout: flo
 
 
 def first_offset(group: ConsumerGroup, queue: MessageQueue, address: str) -> Flow[int]:
-    """Return where the group reads on in `queue`: its committed offset, else what it asked for.
+    """Return the start of reading in `queue`: the committed offset, or else the configured start.
 
-    A retry topic is always read from its beginning by a group that is new to it.
+    A group always reads a new retry topic from its beginning.
 
     Raises:
-        RemoteError, Unavailable: when the broker does not tell.
+        RemoteError, Unavailable: when the broker does not return it.
     """
     timeout = group.settings.request_timeout
     if group.local_offsets is not None:
@@ -98,13 +98,13 @@ def first_offset(group: ConsumerGroup, queue: MessageQueue, address: str) -> Flo
 
 
 def offset_at_slave(group: ConsumerGroup, queue: MessageQueue, address: str) -> Flow[int]:
-    """Return where the group reads on in `queue` while its master is away.
+    """Return the start of reading in `queue` while its master is away.
 
-    A slave has the master's offsets of some seconds ago: a few messages come again. Of what it does
-    not know it is not believed, because a beginning that it makes up would pass messages over.
+    A slave has the master's offsets of a few seconds ago, so a few messages are delivered again.
+    Its default for an unknown offset is not used, because it could skip messages.
 
     Raises:
-        NoRoute: when the slave knows no offset: the master must tell.
+        NoRoute: when the slave has no offset: only the master can answer.
         RemoteError, Unavailable: when it does not answer.
     """
     timeout = group.settings.request_timeout
@@ -115,14 +115,14 @@ def offset_at_slave(group: ConsumerGroup, queue: MessageQueue, address: str) -> 
 
 
 def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
-    """Commit what has moved since the last time, and wait until the brokers have it.
+    """Commit offsets that have changed since the last commit, and wait for the brokers' answers.
 
-    Returns how many offsets were committed; what fails is committed the next time. Not one-way, as
-    Apache's client does: its broker takes requests by many threads, and what came without waiting
-    for an answer could be stored behind a later one, and set the group back.
+    Returns the number of committed offsets. A failed commit is repeated the next time. Apache's
+    client commits one-way. Its broker handles requests in many threads, so a one-way commit could
+    be handled after a later one, and set the group back. Therefore each commit here has an answer.
 
     Raises:
-        StoreError: when a group that broadcasts cannot write its offsets.
+        StoreError: when a broadcasting group cannot write its offsets.
     """
     if group.local_offsets is not None:
         return (yield from commit_locally(group.local_offsets, queues))
@@ -142,7 +142,7 @@ def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
 
 
 def commit_at_last(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[None]:
-    """Commit queues that are about to be given back, and wait for that; what fails is done with."""
+    """Commit queues that are about to be given back, and wait. Failures are not repeated."""
     if group.local_offsets is None:
         instant = yield from now()
         commits = _commits(group, queues, instant.lease_seconds)
@@ -155,10 +155,10 @@ def commit_at_last(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flo
 
 
 def commit_locally(local: LocalOffsets, queues: Iterable[AssignedQueue]) -> Flow[int]:
-    """Keep what has moved, and return how many offsets that were.
+    """Save changed offsets locally, and return their number.
 
     Raises:
-        StoreError: when they cannot be kept; next time they are tried again.
+        StoreError: when that fails; the next call tries again.
     """
     moved = {
         assigned: offset
@@ -176,7 +176,7 @@ def commit_locally(local: LocalOffsets, queues: Iterable[AssignedQueue]) -> Flow
 def _commits(
     group: ConsumerGroup, queues: Iterable[AssignedQueue], lease_seconds: float
 ) -> dict[AssignedQueue, OffsetCommit]:
-    """Return what is to be committed of queues, now by the clock of leases."""
+    """Return the commits of queues at this time on the lease clock."""
     commits: dict[AssignedQueue, OffsetCommit] = {}
     for assigned in queues:
         address = _to_commit_at(group, assigned, lease_seconds)
@@ -190,8 +190,8 @@ def _to_commit_at(
 ) -> str | None:
     """Return the address to commit at, or None.
 
-    Without its lock a queue may have another owner, whose commits must not be set back; nor when it
-    was given back while another broker kept us waiting.
+    Without its lock, a queue may have another owner, whose commits must not be set back. The same
+    holds if it was given back while this flow waited for another broker.
     """
     if assigned.is_given_back or not assigned.is_started or not assigned.holds_lock(lease_seconds):
         return None
@@ -202,7 +202,7 @@ def read_reset(body: bytes) -> dict[MessageQueue, int]:
     """Return the offsets in the body of RESET_CONSUMER_CLIENT_OFFSET.
 
     Raises:
-        ProtocolError: when the body does not read.
+        ProtocolError: when the body cannot be decoded.
     """
     try:
         table = fastjson.loads(body)["offsetTable"]
@@ -211,4 +211,4 @@ def read_reset(body: bytes) -> dict[MessageQueue, int]:
             for key, offset in ((dict(pairs), offset) for pairs, offset in table.items())
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"a reset of offsets does not read: {error!r}") from error
+        raise ProtocolError(f"a reset of offsets cannot be decoded: {error!r}") from error

@@ -1,12 +1,12 @@
-"""How far an application has come in the queues that it polls. Pure: the shell pulls and commits.
+"""Positions of an application in the queues that it polls. Pure: the caller pulls and commits.
 
-    fetched    what was pulled and no poll has returned yet
-    position   of a queue: the next message that a poll returns
-    handled    of a queue: where its position was when the last poll began
+    fetched    messages that were pulled and that no poll has returned yet
+    position   of a queue: the offset of the next message that a poll returns
+    handled    of a queue: its position when the last poll began
 
-Whoever polls again has handled what the polls before returned: only that is committed by itself.
-A seek gives a queue a new, empty `AssignedQueue`; what a pull under way brings still goes to the
-old one, which nobody reads any more, so that no message of before the seek is returned after it.
+A poll confirms that messages of earlier polls are handled: auto-commit commits only those. A seek
+gives the queue a new, empty `AssignedQueue`. A pull in progress still fills the old one, which is
+not read any more. So no poll returns a message from before the seek.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,13 +20,13 @@ _OFFSET_MAX = 2**63 - 1
 
 
 class Positions:
-    """What was fetched of each assigned queue, what polls returned, and what may be committed.
+    """For each assigned queue: fetched messages, messages that polls returned, and commits.
 
-    Invariant: no message is in the hands of a poll between polls: what one returned is finished,
-    so that the commit offset of an `AssignedQueue` is the position of its queue.
+    Invariant: between polls no message is running. Messages that a poll has returned are finished,
+    so the commit offset of an `AssignedQueue` is the position of its queue.
 
     Args:
-        group: whose queues they are; it is polled and takes nothing in order.
+        group: the group of the queues; it is polled and not ordered.
     """
 
     def __init__(self, group: ConsumerGroup) -> None:
@@ -37,24 +37,24 @@ class Positions:
 
     @property
     def queues(self) -> set[MessageQueue]:
-        """The queues that are assigned."""
+        """The assigned queues."""
         return {assigned.queue for assigned in self._group.assigned}
 
     @property
     def paused(self) -> set[MessageQueue]:
-        """The queues that are paused."""
+        """The paused queues."""
         return set(self._paused)
 
     def may_pull(self, assigned: AssignedQueue) -> bool:
-        """Whether more of a queue should be fetched now."""
+        """Whether to fetch more messages of a queue now."""
         return assigned.has_room and assigned.queue not in self._paused
 
     def poll_begins(self) -> None:
-        """Take what the polls before returned for handled."""
+        """Count the messages of earlier polls as handled."""
         self._handled |= self.positions()
 
     def take(self, count: int, now: float) -> list[ReceivedMessage]:
-        """Return up to `count` fetched messages, of each queue in its order; queues take turns."""
+        """Return up to `count` fetched messages, in order within each queue; queues take turns."""
         queues = self._group.assigned
         first = self._turn % len(queues) if queues else 0
         taken: list[ReceivedMessage] = []
@@ -69,7 +69,7 @@ class Positions:
         return taken
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next message that a poll returns; None: it is not known yet.
+        """Return the offset of the next message that a poll returns; None when it is unknown yet.
 
         Raises:
             UsageError: when the queue is not assigned.
@@ -78,9 +78,9 @@ class Positions:
         return assigned.commit_offset if assigned.is_started else None
 
     def positions(self) -> dict[MessageQueue, int]:
-        """Return the position of every queue where it is known, also of those still to be given up.
+        """Return the known positions of all queues, including revoked queues not given up yet.
 
-        Else an application that commits when it hears that a queue goes would commit nothing of it.
+        So an application can commit a queue in its callback for revoked queues.
         """
         return {
             assigned.queue: assigned.commit_offset
@@ -89,10 +89,10 @@ class Positions:
         }
 
     def seek(self, queue: MessageQueue, offset: int) -> AssignedQueue:
-        """Let the next poll return `offset` of a queue, and return what it is fetched into.
+        """Set the position of a queue to `offset`, and return the new state of the queue.
 
         Raises:
-            UsageError: when the queue is not assigned, or the offset negative.
+            UsageError: when the queue is not assigned, or the offset is negative.
         """
         _check_offset(queue, offset)
         old = self._assigned(queue)
@@ -104,10 +104,10 @@ class Positions:
         return new
 
     def move(self, queue: MessageQueue, offset: int) -> AssignedQueue:
-        """Seek `offset`, as somebody else wants it, and return what the queue is fetched into.
+        """Set the position of a queue to `offset`, set by a broker; return the queue's new state.
 
-        What was handled before is none of the group's offsets any more, and what brokers have as
-        such is not known: they are told again with what is handled from now on.
+        Earlier handled offsets do not count any more. The brokers' committed offset is unknown
+        then, so the next commit is always sent.
         """
         new = self.seek(queue, offset)
         new.committed_offset = OFFSET_UNKNOWN
@@ -115,23 +115,23 @@ class Positions:
         return new
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return nothing of these queues and fetch no more; what was fetched is kept.
+        """Return and fetch no messages of these queues; keep those fetched already.
 
         Raises:
-            UsageError: when one is not assigned.
+            UsageError: when a queue is not assigned.
         """
         self._paused |= {self._assigned(queue).queue for queue in queues}
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with queues that were paused."""
+        """Continue with paused queues."""
         self._paused -= set(queues)
 
     def handle(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Take what lies before `offsets` for handled, and what lies behind them for not.
+        """Count messages before `offsets` as handled, and later ones as not handled.
 
         Raises:
-            UsageError: when a queue is neither assigned nor still to be given up, so that somebody
-                else commits it; or an offset is negative.
+            UsageError: when a queue is neither assigned nor about to be given up, so that another
+                member commits it; or when an offset is negative.
         """
         for queue, offset in offsets.items():
             if self._group.find(queue) is None:
@@ -142,7 +142,7 @@ class Positions:
     def uncommitted(
         self, offsets: Mapping[MessageQueue, int] | None = None
     ) -> dict[MessageQueue, int]:
-        """Return what of `offsets`, None: of what is handled, brokers have not been told."""
+        """Return the uncommitted part of `offsets`; None: of all handled offsets."""
         return {
             queue: offset
             for queue, offset in (self._handled if offsets is None else offsets).items()
@@ -156,11 +156,11 @@ class Positions:
         self._paused.discard(queue)
 
     def invariants(self) -> None:
-        """Hold the class's invariant, and those of the group."""
+        """Check the class's invariant, and those of the group."""
         self._group.invariants()
         for assigned in self._group.assigned:
             if assigned.running:
-                raise InvariantBroken(f"{assigned.running} messages of {assigned.queue} hang")
+                raise InvariantBroken(f"{assigned.running} messages of {assigned.queue} run")
 
     def _assigned(self, queue: MessageQueue) -> AssignedQueue:
         found = self._group.find(queue)
@@ -171,9 +171,7 @@ class Positions:
 
 def _check_offset(queue: MessageQueue, offset: int) -> None:
     if not isinstance(offset, int) or not 0 <= offset <= _OFFSET_MAX:
-        raise UsageError(
-            f"offset {offset!r} of {queue}: there is none below 0 or above {_OFFSET_MAX}"
-        )
+        raise UsageError(f"offset {offset!r} of {queue}: it must be from 0 to {_OFFSET_MAX}")
 
 
 def _not_assigned(queue: MessageQueue) -> UsageError:

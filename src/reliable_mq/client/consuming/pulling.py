@@ -1,7 +1,8 @@
-"""Pulling: one request of a long poll, and what its answer does to the queue.
+"""Pulling: one request with long polling, and the effect of its answer on the queue.
 
-A pull commits nothing, other than Apache's client's: of 3,000 that were sent right before a commit,
-Apache's broker stored what 1,097 carried behind it, and the group was set back.
+A pull commits no offset, unlike in Apache's client. In a test, 3,000 pulls were sent right before a
+commit. Apache's broker stored the offsets of 1,097 of them after the commit, which set the group
+back.
 
 Source: Apache RocketMQ `DefaultMQPushConsumerImpl.pullMessage`, `PullSysFlag`.
 """
@@ -34,18 +35,18 @@ SUBSCRIPTION = 0x4
 _DELETED = "OFFSET_TOO_SMALL"  # Apache RocketMQ `GetMessageStatus`
 _FLOW_CONTROL_SECONDS = 0.02
 _RETRY_SECONDS = 0.1
-_FAILURES_TOLD = 60  # the first of so many in a row: about one a minute
+_FAILURES_TOLD = 60  # one of this many failures in a row is logged: about one a minute
 
 
 def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
-    """Pull once, keep what comes, and return how many seconds to wait before the next pull."""
+    """Pull once and keep the messages; return the seconds to wait before the next pull."""
     queue = assigned.queue
     broker = group.routes.broker(queue.broker_name)
     address = broker.to_read_from(assigned.read_from) if broker is not None else None
     if broker is None or address is None:
         return group.settings.pull_retry_seconds_max
     instant = yield from now()
-    # At the end of a queue nothing may come for long; to others that is no room lost.
+    # At the end of a queue a pull may wait for long; it must not reserve room meanwhile.
     waits = assigned.next_offset == assigned.end_offset
     granted = 0 if waits else assigned.budget.ask(assigned.cost, group.settings.pull_size)
     size = granted or group.settings.pull_size
@@ -55,7 +56,7 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
         pause = yield from _accept(group, assigned, reply, broker, address, instant.seconds)
     except Unavailable as error:
         log.debug("a pull of %s failed: %s", queue, error)
-        assigned.read_from = MASTER_ID  # a slave that was suggested may be gone for good
+        assigned.read_from = MASTER_ID  # the suggested slave may be gone for good
         group.routes.doubt(queue.topic)
     except (RemoteError, ProtocolError) as error:
         level = logging.DEBUG if assigned.failures % _FAILURES_TOLD else logging.WARNING
@@ -75,7 +76,7 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
 def _pull_command(group: ConsumerGroup, assigned: AssignedQueue, size: int) -> Command:
     flags = SUSPEND
     wanted = None
-    if not group.is_member:  # no heartbeat has told the broker
+    if not group.is_member:  # brokers do not know its subscription from heartbeats
         flags |= SUBSCRIPTION
         wanted = expression_of(group, assigned.queue.topic)
     header = PullMessageHeader(
@@ -109,7 +110,7 @@ def _accept(
         raise remote_error(reply.code, reply.remark)
     header = PullResultHeader.decode(reply.ext_fields)
     instant = yield from now()
-    lags = address != broker.master  # then it knows less than others have told
+    lags = address != broker.master  # a slave may know an older end than others have reported
     end = max(header.max_offset, assigned.end_offset) if lags else header.max_offset
     assigned.note_end(end, instant.seconds)
     assigned.read_from = header.suggest_which_broker_id
@@ -134,14 +135,14 @@ def _move(
     broker: Broker,
     address: str,
 ) -> float:
-    """Read on at `offset`, if the one that demands it can know; return the pause before that.
+    """Continue to read at `offset`, if its source can know it; return the pause before that.
 
-    A slave that lags behind its master takes what it does not have yet for nothing at all, and
-    would send its readers back over what they have handled: such a demand only the master can make.
-    Without a master a slave is believed that it has deleted what is older than `offset`.
+    A slave behind its master would treat missing newer messages as deleted, and send readers back
+    over handled messages. So only the master may set an offset. Without a master, a slave may only
+    report that messages before `offset` are deleted.
 
-    What is deleted at the broker may have been pulled before: that is kept, and handled. Any other
-    demand, an administrator's say, gives up what is not running.
+    Messages deleted at the broker may have been pulled before: these are kept and handled. Any
+    other change, such as an administrator's reset, drops all messages that are not running.
     """
     if address != broker.master:
         assigned.read_from = MASTER_ID
@@ -150,13 +151,13 @@ def _move(
         if offset < assigned.next_offset:
             return group.settings.pull_retry_seconds_max
     log.warning(
-        "group %s: %s is read on at %d, as its broker wants it, not at %d: the group was reset, or"
-        " that offset is not there",
+        "group %s: %s continues at %d, set by its broker, not at %d: the group was reset, or"
+        " the offset does not exist",
         *(group.name, assigned.queue, offset, assigned.next_offset),
     )
     if reply.remark == _DELETED:
         assigned.pass_over(offset)
-    elif group.polled:  # what was said to be handled is not any more: begin anew
+    elif group.polled:  # handled messages do not count any more: begin again
         assigned.freeze(offset)
     else:
         assigned.jump_to(offset)
@@ -178,11 +179,11 @@ _PULL_RESULTS = frozenset(
 def _read(
     group: ConsumerGroup, assigned: AssignedQueue, body: bytes, next_offset: int
 ) -> Flow[tuple[list[ReceivedMessage], int]]:
-    """Return the messages of a pull, and where to read on.
+    """Return the messages of a pull, and the offset to continue at.
 
-    One that cannot be unpacked may become a dead letter, once its queue is locked: until then
-    another owner may be at it, and the rest of the pull is left, to be pulled again. So it is when
-    what is unpacked comes to more than was asked for.
+    A message that cannot be decompressed may become a dead letter, but only while its queue is
+    locked. Without the lock another owner may handle it. Then the rest of the pull is dropped, to
+    be pulled again. The same happens when the decompressed bodies exceed the requested size.
     """
     records = list(iter_records(body))
     size_max = max(MESSAGE_BODY_SIZE_MAX, group.settings.body_size_max)

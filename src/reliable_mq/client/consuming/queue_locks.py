@@ -1,8 +1,8 @@
 """Queue locks: while a member holds one, no other member of its group starts a message there.
 
-A broker keeps a lock for 60 s after its last renewal and forgets it when it restarts; a member
-trusts it for less, and not beyond the connection. Source: Apache RocketMQ `RebalanceImpl.lock`,
-`RebalanceLockManager`.
+A broker keeps a lock for 60 s after its last renewal, and loses it on a restart. A member uses it
+for a shorter time, and only while the connection lasts. Source: Apache RocketMQ
+`RebalanceImpl.lock`, `RebalanceLockManager`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,9 @@ from reliable_mq.wire.remote_faults import remote_error
 
 
 class LockGrant(NamedTuple):
-    """The queues that a broker locked for this member, trusted until `expires`.
+    """The queues that a broker locked for this member, valid until `expires`.
 
-    In seconds of the clock of leases, which goes on while the machine sleeps.
+    `expires` is in seconds of the lease clock, which advances while the machine sleeps.
     """
 
     queues: set[MessageQueue]
@@ -34,13 +34,12 @@ class LockGrant(NamedTuple):
 def lock_queues(
     group: ConsumerGroup, broker_name: str, queues: Sequence[AssignedQueue]
 ) -> Flow[LockGrant]:
-    """Ask for the locks of queues of one broker, new or to be renewed.
+    """Request or renew the locks of queues at one broker.
 
-    The grant counts from before the question was sent.
+    Their time begins before the request is sent.
 
     Raises:
-        Unavailable, RemoteError, ProtocolError: when there is no answer that reads; locks that are
-            held run out by themselves.
+        Unavailable, RemoteError, ProtocolError: when there is no valid answer; held locks expire.
     """
     address = group.master_of(broker_name)
     if address is None:
@@ -52,10 +51,10 @@ def lock_queues(
 
 
 def unlock(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[None]:
-    """Give locks back, over a new connection where one was lost just now; else they run out.
+    """Release locks, over a new connection if one was just lost. On failure they expire.
 
-    No request for them may be under way: Apache's broker handles those of one connection in any
-    order, and one that it handles afterwards locks a queue that nobody has.
+    No request for them may be in flight: Apache's broker may handle requests of one connection in
+    any order. A lock request handled after the release would lock a queue without an owner.
     """
     calls = _unlock_calls(group, queues)
     answers = yield from call_all(calls)
@@ -92,7 +91,7 @@ def _lock_command(
             for assigned in queues
         ],
         "onlyThisBroker": False,
-        "untilDisconnected": True,  # to the bundled broker; Apache's does not know it
+        "untilDisconnected": True,  # for the bundled broker; Apache's ignores it
     }
     return request(code, None, msgspec.json.encode(body))
 
@@ -106,4 +105,4 @@ def _granted(reply: Command) -> set[MessageQueue]:
             for item in fastjson.loads(reply.body)["lockOKMQSet"]
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise ProtocolError(f"a reply to a lock request does not read: {error!r}") from error
+        raise ProtocolError(f"a reply to a lock request cannot be decoded: {error!r}") from error

@@ -1,4 +1,4 @@
-"""Offsets that an application asks for or says by itself: of a queue's ends, of a time, committed.
+"""Offsets for an application: it reads a queue's ends, the offset of a time, and commits offsets.
 
 Source: Apache RocketMQ `DefaultLitePullConsumerImpl`, `MQAdminImpl`.
 """
@@ -17,18 +17,18 @@ from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import ConsumerOffsetHeader, QueueHeader, SearchOffsetHeader
 
 Place = Literal["begin", "end"] | int
-"""The first offset of a queue, the one behind its last, or of the first message that was stored at
-so many milliseconds since the epoch or later."""
+"""The first offset of a queue; the offset after its last message; or, for an integer, the first
+message stored at this time (milliseconds since the epoch) or later."""
 
 
 def offsets_at(
     group: ConsumerGroup, queues: Iterable[MessageQueue], place: Place
 ) -> Flow[dict[MessageQueue, int]]:
-    """Return the offset of a place in each queue; a queue that ends before a time has its end.
+    """Return the offset of a place in each queue. For a time after the last message: the end.
 
     Raises:
         NoRoute: when a topic, or the master of a queue, is not known.
-        RemoteError, Unavailable: when a broker does not tell.
+        RemoteError, Unavailable: when a broker fails to answer.
     """
     answers = yield from _ask(group, queues, lambda queue: _question(queue, place))
     return {queue: place_in(answer) for queue, answer in answers.items()}
@@ -37,11 +37,11 @@ def offsets_at(
 def committed_offsets(
     group: ConsumerGroup, queues: Iterable[MessageQueue]
 ) -> Flow[dict[MessageQueue, int | None]]:
-    """Return what the group has committed in each queue; None: nothing.
+    """Return the group's committed offset in each queue; None when there is none.
 
     Raises:
         NoRoute: when a topic, or the master of a queue, is not known.
-        RemoteError, Unavailable: when a broker does not tell.
+        RemoteError, Unavailable: when a broker fails to answer.
     """
 
     def question(queue: MessageQueue) -> Command:
@@ -61,12 +61,12 @@ def committed_offsets(
 
 
 def commit_offsets(group: ConsumerGroup, offsets: Mapping[MessageQueue, int]) -> Flow[None]:
-    """Commit `offsets`, the next ones to be read, and wait until the brokers have them.
+    """Commit `offsets`, the next ones to read, and wait until the brokers have stored them.
 
     Raises:
         NoRoute: when the master of a queue is not known.
-        RemoteError, Unavailable: when a broker does not take it. All others are committed, but for
-            those of the same topic there when the group has none yet, and no answer came.
+        RemoteError, Unavailable: when a broker does not store one. The others are committed,
+            except those of the same topic there if the first commit of the group got no answer.
     """
     failures: list[ReliableMQError] = []
     commits: list[OffsetCommit] = []
@@ -103,7 +103,7 @@ def _ask(
     queues: Iterable[MessageQueue],
     question: Callable[[MessageQueue], Command],
 ) -> Flow[dict[MessageQueue, Command]]:
-    """Ask the master of each queue, all at once."""
+    """Ask the masters of all queues at the same time."""
     wanted = list(queues)
     calls: list[Call] = []
     for topic in {queue.topic for queue in wanted}:

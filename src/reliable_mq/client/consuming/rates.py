@@ -1,6 +1,6 @@
-"""How fast a member pulls and handles the messages of each topic, as administrators are told.
+"""Rates of a member: how fast it pulls and handles messages of each topic, for administrators.
 
-Sums of ten seconds are kept for a minute, and those of ten minutes for an hour, whatever comes.
+Ten-second sums are kept for a minute, and ten-minute sums for an hour.
 Source: Apache RocketMQ `ConsumerStatsManager`, `ConsumeStatus`.
 """
 
@@ -11,7 +11,7 @@ _PARTS = 6
 
 
 class _Sums:
-    """What was counted in some stretch of time."""
+    """Counts in a period of time."""
 
     __slots__ = ("call_seconds", "calls", "consumed", "failed", "pull_seconds", "pulled", "pulls")
 
@@ -25,7 +25,7 @@ class _Sums:
 
 
 class _Window:
-    """The sums of the last sixth parts of a stretch of time, by when each began."""
+    """The sums of the last six sixths of a period, by the time when each began."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -51,10 +51,10 @@ class _Window:
 
 
 class TopicRates:
-    """What a member does with the messages of one topic. All times are seconds.
+    """The rates of one topic. All times are in seconds.
 
     Args:
-        now: when it begins to count.
+        now: when counting begins.
     """
 
     def __init__(self, now: float) -> None:
@@ -73,7 +73,7 @@ class TopicRates:
         self._sums.pull_seconds += took
 
     def handled(self, consumed: int, failed: int, took: float, now: float) -> None:
-        """Count a handler call, which consumed some messages and failed with others."""
+        """Count a handler call with its consumed and failed messages."""
         if now - self._since >= MINUTE / _PARTS:
             self._roll(now)
         self._sums.calls += 1
@@ -82,9 +82,9 @@ class TopicRates:
         self._sums.call_seconds += took
 
     def status(self, now: float) -> dict[str, float]:
-        """Return the rates of the last minute, by Apache's names; times in milliseconds.
+        """Return the rates of the last minute, under Apache's names; times in milliseconds.
 
-        In a minute without handler calls their time is that of the last hour.
+        In a minute without handler calls, the handling time is that of the last hour.
         """
         self._roll(now)
         minute, hour = self._minute.total(now), self._hour.total(now)

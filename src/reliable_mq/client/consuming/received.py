@@ -1,7 +1,7 @@
-"""Stored records become deliveries.
+"""Converts stored records into deliveries.
 
-A message that comes from a retry topic gets its own topic back. Bodies that other producers
-compressed are unpacked here. Source: Apache RocketMQ `MessageDecoder`, `MessageSysFlag`.
+A message from a retry topic gets its original topic back. Bodies that the producer compressed are
+decompressed. Source: Apache RocketMQ `MessageDecoder`, `MessageSysFlag`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,15 +25,15 @@ from reliable_mq.wire.properties import (
 from reliable_mq.wire.record import COMPRESSED, Record
 
 _WORK_SIZE_MIN = 16 * 1024
-"""More bytes than this are unpacked where they hold up nobody else."""
+"""Larger bodies are decompressed in a thread, so that other work is not blocked."""
 
 
 def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
-    """Return the delivery of `record`, which was read from `queue`; its body is as it is stored.
+    """Return the delivery of a `record` read from `queue`; its body is as stored.
 
-    A message without an id of its producer has that of the place where it was first stored, also
-    as a copy of a retry topic: it is one message, and its effect happens once. An id that no ledger
-    can hold is known by its digest. A copy that names no topic as its own stays in the retry topic.
+    A message without a producer's id gets the id of the place where it was first stored, also as a
+    copy in a retry topic: it is one message, and its effect happens once. If no ledger can store an
+    id, its digest replaces it. A copy without an original topic stays in the retry topic.
     """
     properties = record.property_map()
     host = record.store_host
@@ -43,7 +43,7 @@ def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
     topic = record.topic
     message_id = properties.get(UNIQ_KEY)
     if not message_id and topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
-        # A copy: its place is new, but the broker that copied it noted the place of the first.
+        # A copy has a new place, but the broker that copied it recorded the first place.
         message_id = properties.get(ORIGIN_MESSAGE_ID)
     if topic.startswith(RETRY_PREFIX):
         origin = properties.get(RETRY_TOPIC, "")
@@ -68,11 +68,11 @@ def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
 
 
 def unpacked(record: Record, size_max: int = MESSAGE_BODY_SIZE_MAX) -> bytes:
-    """Return the body as it was before its producer compressed it, if it did.
+    """Return the decompressed body; unchanged if it was not compressed.
 
     Raises:
-        RecordError: when it is damaged, unpacks to more than `size_max` bytes, or was compressed by
-            what is not installed here.
+        RecordError: when it is damaged, is larger than `size_max` bytes when decompressed, or
+            needs a library that is not installed.
     """
     if not record.sys_flag & COMPRESSED:
         return record.body
@@ -82,10 +82,10 @@ def unpacked(record: Record, size_max: int = MESSAGE_BODY_SIZE_MAX) -> bytes:
 def unpack(
     records: Sequence[Record], size_max: int, enough: int
 ) -> Flow[tuple[int, dict[int, str]]]:
-    """Unpack the bodies of `records` in their places, until that makes `enough` bytes.
+    """Decompress the bodies of `records` in place, up to `enough` bytes.
 
-    Returns how many are unpacked, from the first, and what is wrong with those that cannot be, by
-    position; they stay as they are stored.
+    Returns the number of decompressed records, counted from the first, and the errors by position.
+    Records with an error stay as stored.
     """
     job = partial(_unpack, records, size_max, enough)
     packed = sum(len(record.body) for record in records if record.sys_flag & COMPRESSED)
@@ -109,9 +109,9 @@ def _unpack(records: Sequence[Record], size_max: int, enough: int) -> tuple[int,
 
 
 def with_tags(messages: Iterable[ReceivedMessage], tags: frozenset[str]) -> list[ReceivedMessage]:
-    """Return the messages with one of `tags`, all when it is empty.
+    """Return the messages with one of `tags`; all when `tags` is empty.
 
-    A broker compares hashes of tags, which may collide; here the text counts.
+    A broker compares only hashes of tags, which may collide. So the text is compared here.
     """
     if not tags:
         return list(messages)

@@ -1,6 +1,6 @@
-"""What a consumer tells administrators of itself, as `mqadmin consumerStatus` prints it.
+"""The facts of a consumer for administrators, as `mqadmin consumerStatus` prints them.
 
-Receives a group and the time; hands on bodies of replies. Source: Apache RocketMQ
+It receives a group and the time, and returns bodies of replies. Source: Apache RocketMQ
 `ConsumerRunningInfo`, `ProcessQueueInfo`, `ConsumeMessageDirectlyResult`.
 """
 
@@ -23,15 +23,15 @@ def running_info(
     calls: int,
     stacks: str | None,
 ) -> bytes:
-    """Return the body that answers GET_CONSUMER_RUNNING_INFO.
+    """Return the body of the reply to GET_CONSUMER_RUNNING_INFO.
 
     Args:
-        group: whose queues are told.
-        instant: now.
+        group: the group of the queues.
+        instant: the current time.
         name_servers: "host:port", several joined by ";".
-        version: of this client.
-        calls: how many handler calls run.
-        stacks: what threads and handlers are doing; None: nobody asked.
+        version: the version of this client.
+        calls: number of running handler calls.
+        stacks: stacks of threads and handlers; None when they were not requested.
     """
     subscription = group.subscription
     info: dict[str, object] = {
@@ -68,9 +68,9 @@ def running_info(
 
 
 def directly_consumed(outcome: Outcome | BaseException, seconds: float, *, ordered: bool) -> bytes:
-    """Return the body that answers CONSUME_MESSAGE_DIRECTLY: what the handler came to.
+    """Return the body of the reply to CONSUME_MESSAGE_DIRECTLY: the handler's outcome.
 
-    A dead letter is not made, and nothing is sent back: that is only said.
+    The outcome is only reported: nothing is sent back, and no dead letter is made.
     """
     remark = None
     if isinstance(outcome, Consumed):
@@ -87,7 +87,7 @@ def directly_consumed(outcome: Outcome | BaseException, seconds: float, *, order
         "order": ordered,
         "spentTimeMills": int(seconds * 1000),
     }
-    if remark:  # the words of an error may have what is no character, from the name of a file say
+    if remark:  # an error text may contain invalid characters, for example of a file name
         body["remark"] = remark.encode(errors="backslashreplace").decode()
     return fastjson.dumps(body)
 
@@ -107,7 +107,7 @@ def _key(assigned: AssignedQueue) -> tuple[tuple[str, object], ...]:
 
 def _of_queue(assigned: AssignedQueue, instant: Instant, group: ConsumerGroup) -> dict[str, object]:
     def epoch_ms(seconds: float, now: float = instant.lease_seconds) -> int:
-        """Return a time of one of our clocks as tools want it; 0 for never."""
+        """Convert a time of one of our clocks for the tools; 0 means never."""
         return 0 if seconds == NEVER else instant.epoch_ms - int((now - seconds) * 1000)
 
     locked_at = assigned.lock_expires - group.settings.lock_valid_seconds

@@ -1,4 +1,4 @@
-"""What becomes of a message after its handler: finished, held, sent back, or a dead letter.
+"""Settles a message after its handler: it is finished, held, sent back, or a dead letter.
 
 Source: Apache RocketMQ `ConsumeMessageConcurrentlyService`, `DefaultMQPushConsumerImpl`
 (`sendMessageBack`), `AbstractSendMessageProcessor.consumerSendMsgBack`.
@@ -47,7 +47,7 @@ SEND_BACK_TIMEOUT = 5.0
 TO_DEAD_LETTERS = -1
 BROKER_DECIDES = 0
 
-#: set by a field of the message, or by each broker anew
+#: properties that come from a field of the message, or that each broker sets itself
 _NOT_CARRIED = frozenset(
     {
         *(KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY),
@@ -58,9 +58,9 @@ _NOT_CARRIED = frozenset(
 
 
 def delay_level_of(after_seconds: float | None) -> int:
-    """Return the shortest delay level that is at least so long, or the longest there is.
+    """Return the shortest delay level of at least this length, or the longest level.
 
-    None gives 0, which lets the broker decide.
+    None gives 0: the broker decides.
     """
     if after_seconds is None:
         return BROKER_DECIDES
@@ -70,10 +70,10 @@ def delay_level_of(after_seconds: float | None) -> int:
 def settle(
     group: ConsumerGroup, assigned: AssignedQueue, message: ReceivedMessage, outcome: Outcome
 ) -> Flow[None]:
-    """Do what `outcome` says with a running message; afterwards it is finished or held.
+    """Apply `outcome` to a running message; afterwards it is finished or held.
 
-    The last counted attempt that fails makes a dead letter. A dead letter is tried until it is
-    stored: until then the message stays unfinished, and its ordering key waits.
+    After the last counted attempt, a failed message becomes a dead letter. Storing a dead letter
+    is retried until it succeeds. Until then the message is unfinished, and its ordering key waits.
     """
     if isinstance(outcome, Dead):
         yield from dead_letter(group, message, outcome.reason)
@@ -97,13 +97,13 @@ def settle(
 
 
 def _stays_here(group: ConsumerGroup, message: ReceivedMessage) -> bool:
-    """Whether a message that failed waits here, and not in the retry topic."""
+    """Whether a failed message is held in the client instead of the retry topic."""
     subscription = group.subscription
     return subscription.broadcasting or (subscription.ordered and bool(message.ordering_key))
 
 
 def _wait_of(group: ConsumerGroup, message: ReceivedMessage, outcome: Later) -> float | None:
-    """Return the seconds before the next attempt, if the handler or the group says some."""
+    """Return the seconds before the next attempt if the handler or the group sets them."""
     if outcome.after_seconds is not None or not outcome.counts:
         return outcome.after_seconds
     return group.subscription.retry_wait(message.reconsume_times)
@@ -121,12 +121,12 @@ def _hold(
 
 
 def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> Flow[None]:
-    """Move a message to the group's dead-letter topic, however long that takes.
+    """Move a message to the group's dead-letter topic, and retry until it is stored.
 
-    It is sent there with the reason. When that fails, the broker is asked to move it by itself,
-    without the reason. What was broadcast others have, too: it is dropped.
+    It is sent with the reason. If that fails, the broker is asked to move it without the reason.
+    In a broadcasting group the message is dropped: the other members have it too.
     """
-    said = _plain(reason)  # one line of the log, whatever the reason quotes
+    said = _plain(reason)  # one line in the log, whatever the reason contains
     dropped = group.subscription.broadcasting
     log.warning(
         "group %s: message %s of topic %s is %s: %s",
@@ -149,11 +149,11 @@ def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> 
 
 
 def _send_back(group: ConsumerGroup, message: ReceivedMessage, level: int) -> Flow[bool]:
-    """Hand a message to the retry topic; return whether it is stored there.
+    """Send a message to the retry topic; return whether it is stored there.
 
-    The broker copies it from its log. When it cannot, the message is sent like any other, but
-    never by a group that holds queue locks: what such a group sends to its retry topic a broker
-    takes for given up (Apache RocketMQ `SendMessageProcessor.handleRetryAndDLQ`).
+    The broker copies it from its log. If it cannot, the message is sent like any other. A group
+    with queue locks never sends it: the broker would treat the message as given up (Apache RocketMQ
+    `SendMessageProcessor.handleRetryAndDLQ`).
     """
     if (yield from _ask_to_take_back(group, message, level)):
         return True
@@ -196,14 +196,14 @@ def _ask_to_take_back(group: ConsumerGroup, message: ReceivedMessage, level: int
 
 
 def _store_address(message: ReceivedMessage) -> str:
-    """Return the address of the broker that stored the message, from its offset message id."""
+    """Return the address of the broker that stored the message, from the offset message id."""
     where = decode_offset_message_id(message.offset_message_id)
     ip = ".".join(map(str, where.ip)) if len(where.ip) == 4 else f"[{where.ip.hex(':', 2)}]"
     return f"{ip}:{where.port}"
 
 
 def _carried(message: ReceivedMessage, topic: str, extra: dict[str, str]) -> Message:
-    """Return the message as it goes on to another topic: the same id, body and properties."""
+    """Return the message for another topic, with the same id, body and properties."""
     properties = {
         name: value for name, value in message.properties.items() if name not in _NOT_CARRIED
     }
@@ -221,6 +221,6 @@ def _carried(message: ReceivedMessage, topic: str, extra: dict[str, str]) -> Mes
 
 
 def _plain(reason: str) -> str:
-    """Return `reason` as a property may hold it: printable, not too long, never empty."""
+    """Return `reason` as a valid property: printable, not too long, never empty."""
     printable = "".join(char if char.isprintable() else " " for char in reason)
     return printable[:REASON_LENGTH_MAX] or "no reason was given"

@@ -1,6 +1,6 @@
-"""What a consumer asks for, and what its handler answers.
+"""Subscriptions of consumers, and the outcomes of their handlers.
 
-Receives the application's wishes; hands on checked values; refuses to know brokers.
+It receives the application's values and checks them. It must not know brokers.
 """
 
 import math
@@ -51,11 +51,11 @@ Handler = Callable[[Sequence[ReceivedMessage]], Awaitable[Sequence[Outcome]]]
 class Sql(msgspec.Struct, frozen=True):
     """An SQL92 expression over the properties of messages, which brokers evaluate.
 
-    As `Sql("colour = 'red' AND (TAGS IS NULL OR size BETWEEN 2 AND 5)")`. Brokers need
+    Example: `Sql("colour = 'red' AND (TAGS IS NULL OR size BETWEEN 2 AND 5)")`. Brokers need
     `enablePropertyFilter=true`.
 
     Raises:
-        ConfigurationError: when the expression is empty. What it says is checked by brokers.
+        ConfigurationError: when the expression is empty. Brokers check the rest.
     """
 
     expression: str
@@ -67,38 +67,38 @@ class Sql(msgspec.Struct, frozen=True):
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What one consumer group reads, and how.
+    """What a consumer group reads, and how.
 
     Attributes:
         group: the consumer group's name.
         topics: topic -> tag expression, "*" or "paid || refunded", or an SQL92 expression, `Sql`.
         ordered: whether messages with one ordering key are handled one at a time and in order.
-            Other keys go on meanwhile; a failing message blocks its key only. Messages without a
-            key run freely. False: everything runs concurrently, no queue locks are taken.
-        from_where: where a group without a committed offset begins in a queue.
+            Other keys continue meanwhile: a failing message blocks only its own key. Messages
+            without a key have no order. False: all messages run concurrently, without queue locks.
+        from_where: the start in a queue for a group without a committed offset.
         from_time_ms: with "timestamp", milliseconds since the epoch.
-        max_attempts: how many counted attempts a message gets before it becomes a dead letter.
-        concurrency: how many handler calls run at once.
-        batch: how many messages one handler call may get.
-        series: how many messages a call may get, instead of one, while calls are short; for a
-            handler that takes them one after another, see `handler_pool`. With a batch it is 1.
+        max_attempts: number of counted attempts before a message becomes a dead letter.
+        concurrency: maximum handler calls at a time.
+        batch: maximum messages in one handler call.
+        series: maximum messages in a call, instead of one, while calls are short. For a handler
+            that takes messages one after another, see `handler_pool`. With a batch it must be 1.
         allocation: how the members share the queues, see `allocation`; all must use the same.
-        broadcasting: whether every member reads all queues, and remembers itself how far it has
-            come. What fails is held and tried again here, and dropped after `max_attempts`.
+        broadcasting: whether every member reads all queues and keeps its own offsets. A failed
+            message is held and retried here, and dropped after `max_attempts`.
         retry_waits: seconds before the second, third, … attempt of a message, the last for all
             that follow; a `Later` that says its own time counts more. Exact for a message that is
             held; one that is sent back waits for the next longer of the broker's 18 delay levels,
             2 h at most. Empty: 1 s, 2 s, … 30 s for a held one, and what the broker decides (10 s,
             30 s, 1 min, …) for one that is sent back.
-        handling_seconds: how long a handler call may take. After that an `async def` is cancelled,
-            which is a failed attempt; a thread cannot be stopped, so its messages without ordering
-            key are handed out again, and the key of another one waits. Threads that an `async def`
-            waits for (`asyncio.to_thread`) go on unknown to the consumer. Infinity: for ever.
-        takes_faulty: whether the handler gets messages whose body cannot be unpacked, with `fault`;
-            else they become dead letters without it.
+        handling_seconds: time limit of a handler call. After it, an `async def` is cancelled, which
+            is a failed attempt. A thread cannot be stopped. So its messages without an ordering key
+            are delivered again, and the keys of the others wait. Threads that an `async def` waits
+            for (`asyncio.to_thread`) are unknown to the consumer and continue. Infinity: no limit.
+        takes_faulty: whether the handler gets messages that cannot be decompressed, with `fault`;
+            otherwise they become dead letters without a handler call.
 
-    Raises:
-        ConfigurationError: when a value cannot work.
+        Raises:
+            ConfigurationError: when a value is invalid.
     """
 
     group: str
@@ -150,22 +150,22 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retry_topic(self) -> str:
-        """Where messages of the group wait that were sent back."""
+        """The topic for messages of the group that were sent back."""
         return RETRY_PREFIX + self.group
 
     @property
     def dead_letter_topic(self) -> str:
-        """Where messages of the group end that nobody could handle."""
+        """The topic for messages that no handler of the group could handle."""
         return DEAD_LETTER_PREFIX + self.group
 
     def retry_wait(self, failed: int) -> float | None:
-        """Return the wait after so many attempts and one more that failed; None: the usual one."""
+        """Return the delay after this many attempts plus a failed one; None: the default."""
         return (
             self.retry_waits[min(failed, len(self.retry_waits) - 1)] if self.retry_waits else None
         )
 
     def all_topics(self) -> dict[str, str | Sql]:
-        """Return topic -> what is wanted of it, the retry topic included."""
+        """Return the filter of each topic, including the retry topic."""
         return {**self.topics, self.retry_topic: EVERY_TAG}
 
 
@@ -187,12 +187,12 @@ def _check_topics(group: str, topics: Mapping[str, str | Sql]) -> None:
 
 
 def is_failure(outcome: Outcome) -> bool:
-    """Say whether an outcome is a failed attempt."""
+    """Return whether an outcome is a failed attempt."""
     return isinstance(outcome, Dead) or (isinstance(outcome, Later) and outcome.counts)
 
 
 def checked_outcomes(outcomes: object, count: int) -> Sequence[Outcome]:
-    """Return what a handler returned, when it is one outcome for each of `count` messages.
+    """Check and return a handler's result: one outcome for each of `count` messages.
 
     Raises:
         UsageError: when it is something else.

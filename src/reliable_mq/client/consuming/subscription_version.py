@@ -1,7 +1,8 @@
-"""The version of a group's subscription, which must be the newest that brokers know.
+"""The version of a group's subscription, which must be the newest at all brokers.
 
-A broker keeps the subscription with the highest version and ignores others, so a member whose clock
-was set back would read what an older one asked for. Source: Apache RocketMQ `ConsumerGroupInfo`.
+A broker keeps the subscription with the highest version and ignores others. So a member whose clock
+was set back would get the filter of an older subscription. Source: Apache RocketMQ
+`ConsumerGroupInfo`.
 """
 
 from typing import Any
@@ -15,9 +16,9 @@ from reliable_mq.wire.command import Command, request
 
 
 def be_newest(group: ConsumerGroup) -> Flow[bool]:
-    """Make the group's version newer than any that its brokers know; return whether it was not.
+    """Make the group's version newer than all that its brokers know; return whether it was older.
 
-    A broker that does not answer, or does not tell, keeps nobody from starting.
+    A broker that does not answer, or returns no version, does not prevent the start.
     """
     addresses: dict[str, None] = {}
     for topic in group.subscription.topics:
@@ -34,7 +35,7 @@ def be_newest(group: ConsumerGroup) -> Flow[bool]:
     answers = yield from call_all([Call(address, command, timeout) for address in addresses])
     known = [_newest_in(answer) for answer in answers if isinstance(answer, Command)]
     newest = max(known, default=-1)
-    if newest <= group.version:  # what we have told already counts too
+    if newest <= group.version:  # includes versions that this client has sent
         return False
     group.version = newest + 1
     return True

@@ -1,7 +1,7 @@
 """Handlers that are plain functions: each call runs in a thread of a pool.
 
-Receives deliveries on an event loop; hands on what the function returns. A function that ends its
-thread on purpose (`sys.exit`) has failed like any other: nothing of that reaches the loop.
+It receives deliveries on an event loop, and returns the function's result. `sys.exit` in a function
+is a failure like any other exception, and does not reach the loop.
 """
 
 import asyncio
@@ -17,32 +17,32 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 SyncHandler = Callable[[Sequence[ReceivedMessage]], Sequence[Outcome]]
-"""Runs in a thread of the consumer; gets and returns what a `Handler` does."""
+"""Runs in a thread of the consumer. Same arguments and result as a `Handler`."""
 
 AnyHandler = Handler | SyncHandler
-"""A coroutine function runs on the event loop, anything else in threads."""
+"""A coroutine function runs on the event loop, any other function in threads."""
 
 
 class ExitRaised(Exception):
-    """A function raised what ends a thread or the program; it says what."""
+    """A function raised an exception that would end the thread or the program; see the text."""
 
 
 class HandlerStillRunning(asyncio.CancelledError):
-    """Who waited for a handler was cancelled, but a thread is in it and cannot be stopped."""
+    """The waiting task was cancelled, but a thread in the handler cannot be stopped."""
 
 
 def is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Say whether calling `function` gives a coroutine; it may be a partial, or an object."""
-    call = getattr(function, "__call__", None)  # noqa: B004 - what calls it, not whether it can
+    """Return whether calling `function` gives a coroutine; also for a partial or an object."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - the method itself is needed
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 class Threads:
-    """A pool of threads in which plain functions run, and nothing they raise ends a loop.
+    """A pool of threads that run plain functions. No exception of theirs ends a loop.
 
     Args:
-        count: how many calls run at once.
-        name: leads the threads' names.
+        count: maximum calls at a time.
+        name: prefix of the threads' names.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -51,8 +51,8 @@ class Threads:
     def wrapped(self, function: Callable[[A], R | Awaitable[R]]) -> Callable[[A], Awaitable[R]]:
         """Return a coroutine function that calls `function` in a thread of the pool.
 
-        When it returns something to be awaited (a lambda around a coroutine function does), that is
-        awaited on the loop.
+        If it returns an awaitable, as a lambda around a coroutine function does, that is awaited on
+        the loop.
         """
 
         def call(argument: A) -> R | Awaitable[R]:
@@ -75,9 +75,9 @@ class Threads:
         return in_thread
 
     def close(self, *, drops: bool = True) -> None:
-        """Take nothing more. A call that runs cannot be stopped; nobody waits for it.
+        """Accept no more calls. Running calls continue, but no task waits for them.
 
         Args:
-            drops: whether calls that have not begun are dropped; else they follow that one.
+            drops: whether calls that have not begun are dropped; otherwise they still run.
         """
         self._pool.shutdown(wait=False, cancel_futures=drops)

@@ -1,4 +1,4 @@
-"""The pull consumer for threads: the verbs of `AsyncPullConsumer`, over the client's loop."""
+"""The pull consumer for threads: the verbs of `AsyncPullConsumer`, run on the client's loop."""
 
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import Future
@@ -24,14 +24,13 @@ T = TypeVar("T")
 
 @documented_by(AsyncPullConsumer)
 class PullConsumer:
-    """Gives messages to whoever asks for them. Made by `Client.pull_consumer`.
+    """Returns messages when the application polls. Made by `Client.pull_consumer`.
 
-    First `subscribe`, to share topics with the other members of the group, or `assign`, to read
-    queues of one's own choice. Then `poll`, again and again, by one thread at a time: a poll says
-    that what the polls before returned is handled. Use it in `with`, or `close` it.
+    First call `subscribe`, to share topics with the other members of the group, or `assign`, to
+    read chosen queues. Then call `poll` repeatedly, from one thread at a time. Each poll confirms
+    that the messages of earlier polls are handled. Use it in `with`, or `close` it.
 
-    Every verb raises `UsageError` when the consumer is closed, and all but the first two when it
-    reads nothing yet.
+    Every verb raises `UsageError` after `close`, and most also before `subscribe` or `assign`.
     """
 
     def __init__(self, thread: LoopThread, consumer: AsyncPullConsumer) -> None:
@@ -51,35 +50,35 @@ class PullConsumer:
         on_assigned: OnQueues | None = None,
         on_revoked: OnQueues | None = None,
     ) -> None:
-        """Share topics with the other members of the group, from now on.
+        """Begin to share topics with the other members of the group.
 
         Args:
             topics: topic -> tag expression, "*" or "paid || refunded", or `Sql`.
-            on_assigned: told, in a thread of its own, of queues that are read from now on, before
-                anything of them is returned; it may `seek`.
-            on_revoked: told likewise of queues that another member reads now, or that `close` gives
-                up; it may `commit` them for the last time.
+            on_assigned: called in a separate thread with newly assigned queues, before their
+                messages are returned. It may `seek`.
+            on_revoked: called in the same way with queues that another member reads now, or that
+                `close` gives up. It may `commit` them for the last time.
 
         Raises:
-            UsageError: when something is read already, or this client consumes for the group.
-            ConfigurationError: when a name is illegal, or a broker cannot filter by an expression.
+            UsageError: when it reads already, or this client already consumes for the group.
+            ConfigurationError: when a name is illegal, or a broker rejects an expression.
         """
         self._run(self._consumer.subscribe(topics, on_assigned=on_assigned, on_revoked=on_revoked))
 
     def assign(self, queues: Iterable[MessageQueue], *, wanted: str | Sql = EVERY_TAG) -> None:
-        """Read just these queues, whoever else does; the group only says whose offsets count.
+        """Read exactly these queues, independent of members; the group only stores the offsets.
 
-        Again: queues that stay go on where they are, others are given up or begun.
+        A second call replaces the queues: common ones continue, others are given up or begun.
 
         Args:
-            queues: which.
+            queues: the queues.
             wanted: a tag expression or `Sql`, for all of them.
 
         Raises:
-            UsageError: when topics are subscribed to.
+            UsageError: when topics are subscribed.
             NoRoute: when a topic or a queue is not known.
-            RemoteError, Unavailable: when no name server tells.
-            ConfigurationError: when no queue is given at first, or a broker cannot filter by the
+            RemoteError, Unavailable: when no name server answers the question.
+            ConfigurationError: when the first call has no queue, or a broker rejects the
                 expression.
         """
         self._run(self._consumer.assign(queues, wanted=wanted))
@@ -97,16 +96,16 @@ class PullConsumer:
     def poll(
         self, timeout: float = POLL_SECONDS, max_messages: int = POLL_COUNT
     ) -> list[ReceivedMessage]:
-        """Return messages, those of a queue in its order, as soon as there are some.
+        """Wait for messages and return them, in offset order within each queue.
+
+        An interrupt by a signal loses no message: the next poll returns them.
 
         Args:
-            timeout: seconds to wait for the first one; then the list is empty.
-            max_messages: not more than so many.
-
-        A signal that interrupts it loses nothing: the next poll returns what this one would have.
+            timeout: seconds to wait for the first message; then the list is empty.
+            max_messages: maximum number of messages.
 
         Raises:
-            UsageError: when another poll is under way.
+            UsageError: when another poll is in progress.
         """
         returned: list[ReceivedMessage] = []
 
@@ -118,91 +117,91 @@ class PullConsumer:
             return self._run(poll())
         except ReliableMQError:
             raise
-        except BaseException:  # behind the end of `poll`, which may have come all the same
-            with suppress(UsageError):  # the client is closed: nobody polls any more
+        except BaseException:  # also if `poll` on the loop has ended just before
+            with suppress(UsageError):  # the client is closed: there is no further poll
                 self._thread.submit(self._take_back(returned))
             raise
 
     async def _take_back(self, messages: list[ReceivedMessage]) -> None:
-        """Go back to messages that nobody has got: with the next poll they would be handled."""
+        """Seek back to messages that the caller did not get: the next poll would confirm them."""
         first: dict[MessageQueue, int] = {}
         for message in messages:
             first.setdefault(message.queue, message.queue_offset)
         for queue, offset in first.items():
-            with suppress(UsageError):  # it was taken away: the next one reads it from there
+            with suppress(UsageError):  # the queue was revoked: its next reader gets them
                 await self._consumer.seek(queue, offset)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit how far the group has come, and wait until the brokers have it.
+        """Commit offsets, and wait until the brokers have stored them.
 
         See `AsyncPullConsumer.commit`.
         """
         self._run(self._consumer.commit(offsets))
 
     def commit_async(self, offsets: Mapping[MessageQueue, int] | None = None) -> Future[None]:
-        """Begin to commit, and return a future of its end, which bears the errors of `commit`."""
+        """Begin to commit, and return a future that gets the end or the errors of `commit`."""
         return self._thread.submit(self._consumer.commit(offsets))
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Return nothing of these queues until `resume`, and fetch no more; none given: of all.
+        """Return and fetch no messages of these queues until `resume`; without queues: of all.
 
         See `AsyncPullConsumer.pause`.
         """
         self._run(self._consumer.pause(*queues))
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Go on with queues that were paused; none given: with all."""
+        """Continue with paused queues; without queues: with all."""
         self._run(self._consumer.resume(*queues))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Let the next poll return `offset` of a queue; nothing that was fetched before is.
+        """Set the position of a queue to `offset`. Messages fetched before are dropped.
 
         See `AsyncPullConsumer.seek`.
         """
         self._run(self._consumer.seek(queue, offset))
 
     def seek_to_begin(self, *queues: MessageQueue) -> None:
-        """Seek the first message that each queue still has; none given: of all.
+        """Seek the first message that each queue still has; without queues: of all.
 
         See `AsyncPullConsumer.seek_to_begin`.
         """
         self._run(self._consumer.seek_to_begin(*queues))
 
     def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Seek behind the last message of each queue; none given: of all. Raises as the other."""
+        """Seek the end of each queue; without queues: of all. Errors: see `seek_to_begin`."""
         self._run(self._consumer.seek_to_end(*queues))
 
     def seek_to_time(self, when: datetime, *queues: MessageQueue) -> None:
-        """Seek the first message of each queue that was stored then or later, or else its end.
+        """Seek the first message of each queue that was stored at this time or later, else its end.
 
         See `AsyncPullConsumer.seek_to_time`.
         """
         self._run(self._consumer.seek_to_time(when, *queues))
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message of a queue that a poll returns.
+        """Return the position of a queue: the offset of the next message that a poll returns.
 
         See `AsyncPullConsumer.position`.
         """
         return self._run(self._consumer.position(queue))
 
     def committed(self, *queues: MessageQueue) -> dict[MessageQueue, int | None]:
-        """Return what the group has committed in each queue, None: nothing; none given: in all.
+        """Return the group's committed offset per queue, None if there is none; no queues: for all.
 
         See `AsyncPullConsumer.committed`.
         """
         return self._run(self._consumer.committed(*queues))
 
     def begin_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
-        """Return the first offset that each queue still has. Raises as `committed`."""
+        """Return the first offset that each queue still has. Errors: see `committed`."""
         return self._run(self._consumer.begin_offsets(*queues))
 
     def end_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
-        """Return the offset behind the last message of each queue. Raises as `committed`."""
+        """Return the offset after the last message of each queue. Errors: see `committed`."""
         return self._run(self._consumer.end_offsets(*queues))
 
     def lag(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
-        """Return how many messages of each queue no poll has returned yet; none given: of all.
+        """Return the number of messages per queue that no poll has returned; no queues: for all.
 
         See `AsyncPullConsumer.lag`.
         """

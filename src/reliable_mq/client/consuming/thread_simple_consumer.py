@@ -1,4 +1,4 @@
-"""The simple consumer for threads: the verbs of `AsyncSimpleConsumer`, over the client's loop."""
+"""The simple consumer for threads: the verbs of `AsyncSimpleConsumer`, run on the client's loop."""
 
 from typing import Self
 
@@ -15,10 +15,10 @@ from reliable_mq.runtime.loop_thread import LoopThread
 
 @documented_by(AsyncSimpleConsumer)
 class SimpleConsumer:
-    """Hands out messages and takes an acknowledgement for each. Made by `Client.simple_consumer`.
+    """Returns messages, and accepts an acknowledgement for each. Made by `Client.simple_consumer`.
 
-    What is not acknowledged in its handling time is delivered again, as after a handler that
-    failed. Any number of threads may receive and acknowledge. Use it in `with`, or `close` it.
+    A message that is not acknowledged in its handling time is delivered again, as after a failed
+    handler. Any number of threads may receive and acknowledge. Use it in `with`, or `close` it.
     """
 
     def __init__(self, thread: LoopThread, consumer: AsyncSimpleConsumer) -> None:
@@ -33,7 +33,7 @@ class SimpleConsumer:
 
     @property
     def queues(self) -> set[MessageQueue]:
-        """The queues that this consumer reads now, its retry topic's included."""
+        """The queues that this consumer reads now, including its retry topic's."""
         return self._consumer.queues
 
     def receive(
@@ -43,7 +43,7 @@ class SimpleConsumer:
         timeout: float = RECEIVE_SECONDS,
         handling: float = HANDLING_SECONDS,
     ) -> list[ReceivedMessage]:
-        """Return messages to be handled and acknowledged, as soon as there are some.
+        """Wait for messages to handle and acknowledge, and return them.
 
         See `AsyncSimpleConsumer.receive`.
         """
@@ -51,22 +51,22 @@ class SimpleConsumer:
         return self._thread.run(receiving)
 
     def ack(self, *messages: ReceivedMessage) -> None:
-        """Say that messages are handled: they are not delivered again.
+        """Acknowledge messages: they are handled and will not be delivered again.
 
         See `AsyncSimpleConsumer.ack`.
         """
         self._thread.run(self._consumer.ack(*messages))
 
     def retry(self, message: ReceivedMessage, after: float | None = None) -> None:
-        """Say that handling has failed: the message is delivered again, as one attempt more.
+        """Report that handling has failed: the message is delivered again, as one more attempt.
 
         Args:
-            message: as `receive` returned it.
-            after: seconds until then, None: the usual ones. Without an ordering key the broker
-                waits, for the next longer of its delay levels.
+            message: a message that `receive` has returned.
+            after: seconds until then; None: the usual delay. Without an ordering key, the broker
+                delays the message, by its next longer delay level.
 
         Raises:
-            LeaseLost: when it was not in your hands any more.
+            LeaseLost: when the lease of the message has ended.
             UsageError: when the time is negative, or the consumer is closed.
             ConnectionLost: when the consumer is closed meanwhile: it is delivered again.
         """
@@ -85,14 +85,14 @@ class SimpleConsumer:
         self._thread.run(self._consumer.give_up(message, reason))
 
     def extend(self, message: ReceivedMessage, seconds: float) -> None:
-        """Give the handling of a message `seconds` from now on.
+        """Set the handling time of a message to `seconds` from now.
 
         See `AsyncSimpleConsumer.extend`.
         """
         self._thread.run(self._consumer.extend(message, seconds))
 
     def close(self) -> None:
-        """Hand out nothing more, commit, unlock and leave the group.
+        """Return no more messages, commit, unlock and leave the group.
 
         See `AsyncSimpleConsumer.close`.
         """

@@ -1,1 +1,1 @@
-"""What sees every message on its way out and in, and changes nothing of its fate."""
+"""Observing: hooks that see each sent and consumed message, but cannot change its outcome."""

@@ -1,7 +1,8 @@
-"""Calls the hooks of middlewares around what a client sends and what its handlers do.
+"""Calls the hooks of middlewares before and after a client's sends and handler calls.
 
-The shells call this, not the flows: a flow is one try after another, a hook sees the call. Refuses
-to let a hook decide: what it raises is logged, a message that it spoiled is sent as it was.
+The clients call this, not the flows: a flow is one attempt after another, a hook sees the whole
+call. A hook decides nothing: its exceptions are logged. If it makes a message illegal, the original
+message is sent.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 CLOSE_SECONDS = 5.0
-"""What a middleware has at the end to send what it still holds."""
+"""Time limit of a middleware's `before_close`, for example to send waiting data."""
 
 Hook = Callable[[Any], None]
 _Called = tuple[tuple[Middleware, Hook], ...]
@@ -50,10 +51,10 @@ class Hooks:
 
     Args:
         middleware: in their order.
-        origin: whose messages they see.
+        origin: identifies the client.
 
     Raises:
-        ConfigurationError: when one is no `Middleware`, its class instead of an object say.
+        ConfigurationError: when an object is not a `Middleware`, for example its class.
     """
 
     def __init__(self, middleware: Sequence[Middleware], origin: ClientIdentity) -> None:
@@ -65,15 +66,15 @@ class Hooks:
         self._after_recall = self._overridden("after_recall")[::-1]
         self._before_consume = self._overridden("before_consume")
         self._after_consume = self._overridden("after_consume")[::-1]
-        #: whether any hook wants to see what is sent; if not, the client calls nothing here
+        #: whether any hook sees sends; if not, the client calls nothing here
         self.sends = bool(self._before_send or self._after_send)
-        #: the same of halves that end, and of what is consumed
+        #: the same for ended half messages, and for consumed messages
         self.ends = bool(self._after_end)
         self.consumes = bool(self._before_consume or self._after_consume)
         self._faults = RateLimitedLog()
 
     def _overridden(self, name: str) -> _Called:
-        """Return the hooks called `name` that do anything."""
+        """Return the hooks with this name that a middleware overrides."""
         nothing = getattr(Middleware, name)
         hooks = ((each, getattr(each, name)) for each in self.middleware)
         return tuple(
@@ -81,12 +82,12 @@ class Hooks:
         )
 
     async def start(self, client: ObservedClient) -> None:
-        """Tell all that their client has started."""
+        """Call all hooks for a started client."""
         for each in self.middleware:
             await self._attempt(each, "after_start", client)
 
     async def close(self, client: ObservedClient) -> None:
-        """Let all do what is left to do before the connections end, side by side."""
+        """Call all hooks before the connections close, at the same time."""
         closing = (self._attempt(each, "before_close", client) for each in self.middleware)
         await asyncio.gather(*closing)
 
@@ -94,7 +95,7 @@ class Hooks:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await getattr(each, name)(client)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - told
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is logged
             self._tell(each, name, error)
 
     # sending
@@ -109,15 +110,15 @@ class Hooks:
         posts_of: Callable[[R], int] = lambda _: 1,
         group: str = "",
     ) -> R:
-        """Send messages between the hooks of sending, and return what `send` does.
+        """Send messages between the two hooks of sending, and return the result of `send`.
 
         Args:
             verb: the verb of the client.
-            messages: what its caller gave it.
-            send: sends what the hooks made of them.
+            messages: the caller's messages.
+            send: sends the messages as the hooks have changed them.
             results_of: returns the result of each message.
-            posts_of: returns how many requests it took where no answer is asked for.
-            group: the producer group, when it is not the client's usual one.
+            posts_of: returns the number of requests of a one-way send.
+            group: the producer group, when it is not the client's default.
         """
         if not self.sends or not messages:
             return await send([*messages])
@@ -134,9 +135,9 @@ class Hooks:
     def begin_send(
         self, verb: SendVerb, messages: Sequence[Message], *, group: str = ""
     ) -> Sending:
-        """Call what comes before a send; `messages` of what it returns are to be sent.
+        """Call the hooks before a send. The returned object has the `messages` to send.
 
-        Who calls it calls `end_send` when all tries have ended.
+        The caller must call `end_send` after all attempts.
         """
         now_ms = time.time_ns() // 1_000_000
         sent = [_named(message, now_ms) for message in messages]
@@ -151,25 +152,23 @@ class Hooks:
         for each, hook in self._before_send:
             try:
                 hook(sending)
-            except BaseException as error:  # noqa: BLE001 - told
+            except BaseException as error:  # noqa: BLE001 - it is logged
                 self._pass_over(each, "before_send", error)
         if sending.messages != sent:
             sending.messages = self._legal(sent, sending.messages)
         return sending
 
     def end_send(self, sending: Sending, results: Sequence[SendOutcome]) -> None:
-        """Call what comes after a send, with the result of each message."""
+        """Call the hooks after a send, with the result of each message."""
         sending.seconds = time.monotonic() - sending.begun
         sending.results = results
         self._call(self._after_send, "after_send", sending)
 
     def _legal(self, sent: list[Message], changed: object) -> list[Message]:
-        """Return what hooks made of messages, but those as they were that could not be sent now."""
+        """Return the messages as hooks have changed them, or the original of each illegal one."""
         if not isinstance(changed, list) or len(changed) != len(sent):
             if self._faults.note("number", time.monotonic()) is not None:
-                log.error(
-                    "a middleware took messages away or added some: they are sent as they were"
-                )
+                log.error("a middleware removed or added messages: the original messages are sent")
             return sent
         return [
             after if after is before or self._is_legal(before, after) else before
@@ -177,24 +176,24 @@ class Hooks:
         ]
 
     def _is_legal(self, before: Message, after: Message) -> bool:
-        """Say whether a message may be sent as a hook made it; tell when that is the hook's fault.
+        """Return whether a message may be sent as a hook has changed it. Log an error of the hook.
 
-        How large a body may be is checked later, unless a hook made it larger.
+        The size limit of the body is checked later, unless a hook has made the body larger.
         """
         size_max = max(MESSAGE_BODY_SIZE_MAX, size_of(before))
         fault = fault_of(after, size_max)
         if fault is None:
             return True
-        is_its_own = fault_of(before, size_max) is None  # else the sender is told
+        is_its_own = fault_of(before, size_max) is None  # otherwise the sender gets the error
         if is_its_own and self._faults.note("changed", time.monotonic()) is not None:
             log.error(
-                "a middleware made a message of topic %s illegal, it is sent as it was: %s",
+                "a middleware made a message of topic %s illegal, the original is sent: %s",
                 *(before.topic, fault),
             )
         return False
 
     def ended(self, half: Half, decision: Decision, error: BaseException | None = None) -> None:
-        """Tell that a half was ended, or that it failed."""
+        """Call the hooks after a half was ended, or failed to end."""
         ending = Ending(
             half=half,
             decision=decision,
@@ -205,7 +204,7 @@ class Hooks:
         self._call(self._after_end, "after_end", ending)
 
     async def around_recall(self, topic: str, message_id: str, recall: Awaitable[R]) -> R:
-        """Take a timed message back, and tell how that went."""
+        """Recall a timed message, and call the hooks with the outcome."""
         begun_ms = time.time_ns() // 1_000_000
 
         def told(error: BaseException | None = None) -> None:
@@ -230,10 +229,10 @@ class Hooks:
     # consuming
 
     def around_handler(self, handler: AnyHandler, group: str) -> AnyHandler:
-        """Return a handler of the same kind that calls the hooks; the same one when there is none.
+        """Return a handler of the same kind that calls the hooks; the same handler without hooks.
 
         Args:
-            handler: of a consumer, a coroutine function or not.
+            handler: a consumer's handler, a coroutine function or not.
             group: the consumer group.
         """
         if not self.consumes:
@@ -258,8 +257,8 @@ class Hooks:
 
     def _around_function(self, handler: AnyHandler, group: str) -> AnyHandler:
         def observed(messages: Sequence[ReceivedMessage]) -> Any:
-            # In a context of its own: what is awaited later is awaited in that, too, so that hooks
-            # take back there what they set here.
+            # A separate context: a returned awaitable runs in it too, so that hooks can reset
+            # there the context variables that they set here.
             context = contextvars.copy_context()
             delivery = context.run(self.begin, group, messages)
             if delivery.outcomes is not None:  # skipped
@@ -279,7 +278,7 @@ class Hooks:
     async def _awaited(
         self, context: contextvars.Context, delivery: Delivery, answer: Awaitable[object]
     ) -> Sequence[Outcome]:
-        """Wait for what a plain function returned, in the context of its call."""
+        """Wait for the awaitable that a plain function returned, in the context of its call."""
 
         async def waiting() -> Sequence[Outcome]:
             try:
@@ -294,13 +293,13 @@ class Hooks:
     def handed_over(
         self, group: str, messages: Sequence[ReceivedMessage], waited: float = 0.0
     ) -> None:
-        """Call the hooks for messages that go to a caller who asked for them.
+        """Call the hooks for messages that are returned to a caller.
 
-        For consumers without a handler: call it with what `poll` or `receive` returns.
+        For consumers without a handler: call it with the messages of `poll` or `receive`.
 
         Args:
             group: the consumer group.
-            messages: of any topics.
+            messages: messages of any topics.
             waited: seconds that the caller waited for them.
         """
         if not self.consumes or not messages:
@@ -321,10 +320,10 @@ class Hooks:
         verb: Literal["process", "receive"] = "process",
         waited: float = 0.0,
     ) -> Delivery:
-        """Call what comes before a handler; who calls it calls `end` or `fail` after the handler.
+        """Call the hooks before a handler. The caller must call `end` or `fail` after the handler.
 
         Returns:
-            The delivery. With `outcomes` when a hook wants the handler skipped; then these count.
+            The delivery. If it has `outcomes`, a hook skips the handler, and these outcomes count.
         """
         delivery = Delivery(
             verb=verb,
@@ -340,18 +339,18 @@ class Hooks:
                 hook(delivery)
             except Skip as skip:
                 delivery.outcomes = [skip.outcome] * len(messages)
-            except BaseException as error:  # noqa: BLE001 - told
+            except BaseException as error:  # noqa: BLE001 - it is logged
                 self._pass_over(each, "before_consume", error)
         return delivery
 
     def end(self, delivery: Delivery, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Call what comes after a handler that returned; return the outcomes."""
+        """Call the hooks after a handler that returned; return the outcomes."""
         delivery.outcomes = outcomes
         self._consumed(delivery)
         return outcomes
 
     def fail(self, delivery: Delivery, error: BaseException) -> None:
-        """Call what comes after a handler that raised."""
+        """Call the hooks after a handler that raised."""
         delivery.error = error
         self._consumed(delivery)
 
@@ -359,20 +358,20 @@ class Hooks:
         delivery.seconds = time.monotonic() - delivery.begun
         self._call(self._after_consume, "after_consume", delivery)
 
-    # what goes wrong
+    # errors of hooks
 
     def _call(self, hooks: _Called, name: str, argument: Any) -> None:
         for each, hook in hooks:
             try:
                 hook(argument)
-            except BaseException as error:  # noqa: BLE001 - told
+            except BaseException as error:  # noqa: BLE001 - it is logged
                 self._pass_over(each, name, error)
 
     def _pass_over(self, each: Middleware, name: str, error: BaseException) -> None:
-        """Log what a hook raised. `sys.exit` in one is no end of a loop or a thread of ours.
+        """Log a hook's exception. `sys.exit` in a hook does not end a loop or a thread.
 
         Raises:
-            KeyboardInterrupt: which is no error of the hook, but a person's word.
+            KeyboardInterrupt: it is not an error of the hook, but a request of a person.
         """
         if isinstance(error, KeyboardInterrupt):
             raise error
@@ -382,10 +381,10 @@ class Hooks:
         kind = type(each).__name__
         times = self._faults.note((id(each), name), time.monotonic())
         if times is not None:
-            more = f" (and {times} times more since this was said last)" if times else ""
+            more = f" (and {times} times more since the last such line)" if times else ""
             log.error("%s of %s failed%s", name, kind, more, exc_info=error)
 
 
 def _named(message: Message, now_ms: int) -> Message:
-    """Return a message with its id; what is no message is refused later, with reasons."""
+    """Return a message with its id. An object of another type is refused later, with a reason."""
     return named(message, now_ms, os.urandom) if isinstance(message, Message) else message

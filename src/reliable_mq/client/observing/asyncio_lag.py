@@ -1,7 +1,7 @@
-"""How far the groups of a client are behind, looked at once in a while on the client's loop.
+"""Measures the lag of a client's groups at intervals, on the client's loop.
 
-Receives a client; hands on sums by group and topic. Asks nobody: it is what brokers told with the
-last pulls. Refuses to know what the numbers are for.
+It receives a client, and returns sums by group and topic. It sends no requests: it uses brokers'
+answers to the last pulls. It must not know how the numbers are used.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
 
 Note = Callable[[str, str, int], None]
-"""Takes a consumer group, a topic, and how many messages of it this member has not finished."""
+"""Takes a consumer group, a topic, and the number of messages that this member has to finish."""
 
 
 class LagWatch:
-    """Looks at a client's members until it is stopped.
+    """Measures the lag of a client's members until it is stopped.
 
     Args:
-        client: whose members.
-        note: told of each group and topic, and of one that is read here no more with 0. What it
-            raises is logged, and it is told again with the next look.
-        seconds: between two looks.
+        client: the client.
+        note: called for each group and topic; with 0 when this member stops reading it. An
+            exception is logged, and the call is repeated with the next measurement.
+        seconds: the interval of measurements.
     """
 
     def __init__(self, client: ObservedClient, note: Note, seconds: float = LOOK_SECONDS) -> None:
@@ -41,7 +41,7 @@ class LagWatch:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Look no more; nothing is read here any more."""
+        """Stop measuring: the client closes and reads nothing any more."""
         self._task.cancel()
         try:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -55,7 +55,7 @@ class LagWatch:
             self.look()
 
     def look(self) -> None:
-        """Tell what is known now."""
+        """Measure once and call `note`."""
         behind: dict[tuple[str, str], int] = {}
         now = asyncio.get_running_loop().time()
         for member in self._client.members:

@@ -1,8 +1,8 @@
-"""Sends message traces to the brokers' trace topic, beside what the client does.
+"""Sends message traces to the trace topic of the brokers, in the background.
 
-Receives what hooks saw, from the loop and from threads; hands on trace messages. Never waits for a
-broker where a message is sent or handled: what finds no room is dropped and counted. Sends past all
-hooks, so that no trace is traced.
+It receives the facts that hooks see, on the loop and in threads, and sends trace messages. Sends
+and handlers never wait for a broker here: traces without room are dropped and counted. Traces are
+sent without hooks, so that no trace is traced.
 """
 
 import asyncio
@@ -48,20 +48,21 @@ GROUP_LENGTH_MAX = 255
 
 
 class MessageTraceMiddleware(Middleware):
-    """Writes what happens to messages into the trace topic, as Apache's client does.
+    """Writes the events of messages to the trace topic, as Apache's client does.
 
-    Then `mqadmin queryMsgTraceById` and Apache's dashboard show who sent a message, when, and what
-    each consumer group did with it. Brokers say for each message whether they want that
-    (`traceOn`); the topic is made by `traceTopicEnable=true` or by the first trace.
+    Then `mqadmin queryMsgTraceById` and Apache's dashboard show the sender and the time of a
+    message, and what each consumer group did with it. The broker of each message decides whether
+    there are traces (`traceOn`). The topic is created by `traceTopicEnable=true` or by the first
+    trace.
 
-    Invariant: at most `held_count_max` records of a client wait; `dropped` knows of all that were
-    not sent.
+    Invariant: at most `held_count_max` records of a client wait. `dropped` counts all records that
+    were not sent.
 
     Args:
         topic: the topic of traces.
-        batch_count: so many records are sent at once, and more when more wait.
-        wait_seconds: fewer are sent after so long.
-        held_count_max: records that wait for a broker; more are dropped.
+        batch_count: number of records that are sent at once; more if more are waiting.
+        wait_seconds: fewer records are sent after this time.
+        held_count_max: maximum records that wait for a broker; further ones are dropped.
 
     Raises:
         ConfigurationError: when a number is not positive.
@@ -86,20 +87,20 @@ class MessageTraceMiddleware(Middleware):
         self.batch_count = batch_count
         self.wait_seconds = wait_seconds
         self.held_count_max = held_count_max
-        self._writers: dict[str, _TraceWriter] = {}  # by their client
-        self._left = 0  # what writers dropped whose clients are closed
+        self._writers: dict[str, _TraceWriter] = {}  # by client
+        self._left = 0  # number that writers of closed clients have dropped
 
     @property
     def dropped(self) -> int:
-        """How many records were not sent: they found no room, or no broker took them."""
+        """Number of records that were not sent: there was no room, or no broker accepted them."""
         return self._left + sum(writer.dropped for writer in self._writers.values())
 
     async def after_start(self, client: ObservedClient) -> None:
-        """Begin to send a client's traces."""
+        """Start sending a client's traces."""
         self._writers[client.client_id] = _TraceWriter(client, self)
 
     async def before_close(self, client: ObservedClient) -> None:
-        """Send what is left."""
+        """Send the waiting records."""
         writer = self._writers.get(client.client_id)
         if writer is None:
             return
@@ -110,30 +111,30 @@ class MessageTraceMiddleware(Middleware):
             self._left += writer.dropped
 
     def after_send(self, sending: Sending) -> None:
-        """Trace what is stored."""
+        """Trace stored messages."""
         self._write(sending.origin.client_id, sent_records(sending, self.topic))
 
     def before_consume(self, delivery: Delivery) -> None:
-        """Trace what goes to a handler."""
+        """Trace messages before a handler."""
         if delivery.topic != self.topic:
             request_id = new_message_id(delivery.begun_ms, os.urandom(10))
             delivery.notes[self] = request_id
             self._write(delivery.origin.client_id, begun_records(delivery, request_id))
 
     def after_consume(self, delivery: Delivery) -> None:
-        """Trace how the handler ended."""
+        """Trace the end of a handler."""
         request_id = delivery.notes.pop(self, None)
         if request_id is not None:
             self._write(delivery.origin.client_id, ended_records(delivery, request_id))
 
     def after_end(self, ending: Ending) -> None:
-        """Trace how a half message was ended."""
+        """Trace the end of a half message."""
         stored = ending.half.stored
         if ending.error is None and (stored is None or stored.trace_on):
             self._write(ending.origin.client_id, [transaction_record(ending)])
 
     def after_recall(self, recall: Recall) -> None:
-        """Trace what a broker answered; Apache's client does, when a system property says so."""
+        """Trace a recall. Apache's client does this only with a system property."""
         if recall.error is None or isinstance(recall.error, RemoteError):
             self._write(recall.origin.client_id, [recall_record(recall)])
 
@@ -144,7 +145,7 @@ class MessageTraceMiddleware(Middleware):
 
 
 class _TraceWriter:
-    """The traces of one client: records that wait, and the task that sends them."""
+    """The traces of one client: waiting records, and the task that sends them."""
 
     def __init__(self, client: ObservedClient, trace: MessageTraceMiddleware) -> None:
         self._client = client
@@ -165,11 +166,11 @@ class _TraceWriter:
         self._is_closing = False
         self._faults = RateLimitedLog()
         self._task = asyncio.create_task(self._run())
-        #: records that found no room, or that no broker took
+        #: number of records for which there was no room, or that no broker accepted
         self.dropped = 0
 
     def write(self, records: Iterable[TraceRecord]) -> None:
-        """Keep records until they are sent, as far as there is room; from any thread."""
+        """Keep records until they are sent, if there is room. Safe from any thread."""
         with self._lock:
             for record in records:
                 if len(self._waiting) < self._trace.held_count_max:
@@ -183,14 +184,14 @@ class _TraceWriter:
                 self._loop.call_soon_threadsafe(self._enough.set)
 
     async def close(self) -> None:
-        """Send what waits, and end; what is left when that is cancelled is dropped."""
+        """Send the waiting records and end. If this is cancelled, the rest is dropped."""
         self._is_closing = True
         self._enough.set()
         try:
             await asyncio.shield(self._task)
         finally:
             self._task.cancel()
-            await asyncio.wait([self._task])  # it counts what it had in hand
+            await asyncio.wait([self._task])  # it counts the records that it was sending
             with self._lock:
                 self.dropped += len(self._waiting)
                 self._waiting.clear()

@@ -1,4 +1,4 @@
-"""What became of messages, in the few words that logs, metrics and spans share. Pure."""
+"""The outcomes of messages as short words, shared by logs, metrics and spans. Pure."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -13,11 +13,11 @@ Fate = Literal["consumed", "later", "postponed", "dead", "failed", "received"]
 """`postponed` is a `Later` that counts as no attempt, `failed` an exception, `received` that the
 messages went to a caller."""
 WELL: frozenset[Fate] = frozenset({"consumed", "postponed", "received"})
-"""What nobody need look at."""
+"""Outcomes that need no attention."""
 
 
 def fates(delivery: Delivery) -> Iterator[tuple[ReceivedMessage, Fate, str]]:
-    """Give each message of a delivery that has ended, what became of it, and why ("" for none)."""
+    """Yield each message of an ended delivery, its outcome, and the reason ("" for none)."""
     if delivery.error is not None:
         why = f"{type(delivery.error).__name__}: {delivery.error}"
         for message in delivery.messages:
@@ -39,14 +39,14 @@ def _of_outcome(outcome: Outcome) -> tuple[Fate, str]:
 
 
 def sent_as(result: SendOutcome) -> str:
-    """Return "stored", "unanswered" (one-way), or the name of what went wrong: few words in all."""
+    """Return "stored", "unanswered" (one-way), or an error's name: a small set of words."""
     if isinstance(result, SendResult):
         return "stored"
     return "unanswered" if result is None else error_name(result)
 
 
 def error_name(error: BaseException) -> str:
-    """Return the name of an error: what a broker's code is called, or else its class."""
+    """Return the name of an error: that of a broker's code, or else of the class."""
     if isinstance(error, RemoteError):
         try:
             return ResponseCode(error.code).name

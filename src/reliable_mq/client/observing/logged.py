@@ -1,4 +1,4 @@
-"""A line of the log for every message, with its facts as fields (`extra`) for structured logs."""
+"""Logs one line per message, with its facts as fields (`extra`) for structured logs."""
 
 import logging
 
@@ -14,16 +14,16 @@ from reliable_mq.message import Message, ReceivedMessage, SendResult
 
 
 class LoggingMiddleware(Middleware):
-    """Logs what was sent, how handlers ended and how half messages did.
+    """Logs sent messages, the ends of handlers, and the ends of half messages.
 
-    What went well has the level of the middleware, what did not is a warning. The fields of a line
+    A success is logged at the middleware's level, a failure as a warning. The fields of a line
     are `event` ("sent", "consumed", "received", "half_ended"), `topic`, `message_id`, `seconds`
-    and, where they are known, `producer_group`, `consumer_group`, `tag`, `keys`, `ordering_key`,
+    and, if they are known, `producer_group`, `consumer_group`, `tag`, `keys`, `ordering_key`,
     `broker`, `queue_id`, `queue_offset`, `attempt`, `outcome`, `error`. Bodies are never logged.
 
     Args:
         logger: the logger or its name.
-        level: of what went well, by default `logging.INFO`.
+        level: level of successes, by default `logging.INFO`.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class LoggingMiddleware(Middleware):
         self._level = level
 
     def after_send(self, sending: Sending) -> None:
-        """Log each message, and where it is or why it is not."""
+        """Log each message, with its place or its error."""
         for message, result in zip(sending.messages, sending.results, strict=True):
             failed = isinstance(result, BaseException)
             level = logging.WARNING if failed else self._level
@@ -51,7 +51,7 @@ class LoggingMiddleware(Middleware):
             self._logger.log(level, text, message.message_id, message.topic, more, extra=fields)
 
     def after_consume(self, delivery: Delivery) -> None:
-        """Log each message, and what the handler answered."""
+        """Log each message, with the handler's outcome."""
         for message, fate, why in fates(delivery):
             level = self._level if fate in WELL else logging.WARNING
             if not self._logger.isEnabledFor(level):
@@ -77,7 +77,7 @@ class LoggingMiddleware(Middleware):
             )
 
     def after_end(self, ending: Ending) -> None:
-        """Log how a half message was ended."""
+        """Log the end of a half message."""
         level = self._level if ending.error is None else logging.WARNING
         half = ending.half
         fields = {

@@ -1,8 +1,8 @@
-"""Message traces in Apache's form: what happened to a message, as a record of one line. Pure.
+"""Message traces in Apache's format: each event of a message is a record of one line. Pure.
 
-A record is its fields with 0x01 between and 0x02 at the end; a trace message is some records one
-after the other, found by the ids and keys of what they tell of. Where Java has no value it writes
-"null", and so do we: its reader would lose an empty field at the end.
+A record's fields are separated by 0x01, and the record ends with 0x02. A trace message is a
+sequence of records. Its keys are the ids and keys of the traced messages. A missing value is
+written as "null", as in Java: Java's reader would lose an empty last field.
 Source: Apache RocketMQ `TraceDataEncoder`, `SendMessageTraceHookImpl`,
 `ConsumeMessageTraceHookImpl`, `EndTransactionTraceHookImpl`, `DefaultRecallMessageTraceHook`,
 `AsyncTraceDispatcher`.
@@ -26,7 +26,7 @@ GROUP_PREFIX = "_INNER_TRACE_PRODUCER"
 REGION = "DefaultRegion"
 BODY_SIZE_MAX = 128_000
 KEYS_SIZE_MAX = 16_000
-"""Of the ids and keys of one trace message, which are a property: a record holds twice as much."""
+"""Limit for the ids and keys of one trace message, a property. A record can be twice as large."""
 RECORDS_MAX = 200
 
 _FIELD = "\x01"
@@ -35,7 +35,7 @@ _NONE = "null"
 
 
 class MessageKind(IntEnum):
-    """What kind of message was sent. Source: `MessageType`, by its ordinals."""
+    """The kind of a sent message. Source: `MessageType`, by its ordinals."""
 
     NORMAL = 0
     HALF = 1
@@ -45,7 +45,7 @@ class MessageKind(IntEnum):
 
 
 class HandlerEnd(IntEnum):
-    """How a handler ended. Source: `ConsumeReturnType`, by its ordinals."""
+    """The end of a handler call. Source: `ConsumeReturnType`, by its ordinals."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -55,16 +55,16 @@ class HandlerEnd(IntEnum):
 
 
 class TraceRecord(msgspec.Struct, frozen=True):
-    """One record: its text, and what it is found by."""
+    """One record: its text, and its keys."""
 
     text: str
     keys: tuple[str, ...]
 
 
 def sent_records(sending: Sending, trace_topic: str = TRACE_TOPIC) -> Iterator[TraceRecord]:
-    """Give the records ("Pub") of messages that are stored, where their broker wants traces.
+    """Yield records ("Pub") of stored messages, if their broker wants traces.
 
-    What failed, or asked for no answer, leaves no trace, as with Apache's client; nor do traces.
+    Failed and one-way sends have no record, as in Apache's client. Traces have none either.
     """
     for message, result in zip(sending.messages, sending.results, strict=True):
         if not isinstance(result, SendResult) or not result.trace_on:
@@ -99,11 +99,11 @@ def _kind(sending: Sending, message: Message) -> MessageKind:
 
 
 def begun_records(delivery: Delivery, request_id: str) -> Iterator[TraceRecord]:
-    """Give the records ("SubBefore") of messages that go to a handler.
+    """Yield records ("SubBefore") of messages before a handler.
 
     Args:
-        delivery: what has begun.
-        request_id: by which those of its end are known.
+        delivery: the delivery that has begun.
+        request_id: joins these records with those of the end.
     """
     for _, message in _traced(delivery):
         yield _record(
@@ -120,7 +120,7 @@ def begun_records(delivery: Delivery, request_id: str) -> Iterator[TraceRecord]:
 
 
 def ended_records(delivery: Delivery, request_id: str) -> Iterator[TraceRecord]:
-    """Give the records ("SubAfter") of messages that a handler had."""
+    """Yield records ("SubAfter") of messages after a handler."""
     cost_ms = int(delivery.seconds * 1000) // len(delivery.messages)
     ended_ms = delivery.begun_ms + int(delivery.seconds * 1000)
     for at, message in _traced(delivery):
@@ -146,7 +146,7 @@ def _traced(delivery: Delivery) -> Iterator[tuple[int, ReceivedMessage]]:
 
 
 def _end(delivery: Delivery, at: int) -> HandlerEnd:
-    if isinstance(delivery.error, UsageError):  # what is no outcome
+    if isinstance(delivery.error, UsageError):  # an invalid outcome
         return HandlerEnd.RETURNED_NOTHING
     if delivery.error is not None:
         return HandlerEnd.EXCEPTION
@@ -163,7 +163,7 @@ _STATES = {
 
 
 def transaction_record(ending: Ending) -> TraceRecord:
-    """Return the record ("EndTransaction") of a half message that was ended."""
+    """Return the record ("EndTransaction") of an ended half message."""
     half, names = ending.half, Namespace(ending.origin.namespace)
     return _record(
         "EndTransaction",
@@ -184,7 +184,7 @@ def transaction_record(ending: Ending) -> TraceRecord:
 
 
 def recall_record(recall: Recall) -> TraceRecord:
-    """Return the record ("Recall") of a timed message that a broker gave back, or did not."""
+    """Return the record ("Recall") of the recall of a timed message, successful or not."""
     return _record(
         "Recall",
         recall.begun_ms,
@@ -206,14 +206,14 @@ def _bool(value: bool) -> str:
 
 
 def trace_message(topic: str, waiting: deque[TraceRecord]) -> tuple[Message, int]:
-    """Take the records from the front that fit into one message.
+    """Remove from the front the records that fit into one message.
 
     Args:
         topic: the topic of traces.
-        waiting: what is to be sent; not empty.
+        waiting: the waiting records; not empty.
 
     Returns:
-        The message, and how many records are in it.
+        The message, and the number of its records.
     """
     texts: list[str] = []
     keys: dict[str, None] = {}

@@ -1,8 +1,8 @@
-"""Middleware: the life of messages at a client, as hooks that are empty but for their docstrings.
+"""Middleware: hooks for the events of a client's messages. Override the hooks that you need.
 
-Receives what a client is about to do and what became of it. Refuses to decide: whatever a hook
-raises is logged and passed over, so that no message is lost for being looked at (`asyncio_hooks`
-calls the hooks). The one word that a hook has is `Skip`.
+Hooks receive what a client is about to do, and the outcome. They cannot decide: exceptions of hooks
+are logged and ignored, so that observing loses no message (`asyncio_hooks` calls the hooks). The
+only exception with an effect is `Skip`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +24,7 @@ SendVerb = Literal[
     "send", "send_oneway", "send_batch", "send_many", "send_half", "batcher", "reply"
 ]
 SendOutcome = SendResult | BaseException | None
-"""Where a message is stored, why it is not (or nobody knows), None: no answer was asked for."""
+"""The result of a stored message, or its error. None: a one-way send, without an answer."""
 
 
 class Skip(Exception):
@@ -40,9 +40,9 @@ class Skip(Exception):
 
 
 class ClientIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose messages these are: the client's id, its namespace, its usual producer group.
+    """The client of the messages: its id, its namespace, its default producer group.
 
-    `address_of` returns the address, "host:port", of a broker by its name; "" when no route names
+    `address_of` returns the address, "host:port", of a broker by its name; "" when no route has
     it.
     """
 
@@ -53,20 +53,20 @@ class ClientIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sending(msgspec.Struct, kw_only=True, eq=False):
-    """One call that sends messages, from before its first try until after its last.
+    """One call that sends messages, from before its first attempt until after its last.
 
     Attributes:
         verb: the verb of the client.
-        messages: what is sent, each with its message id. `before_send` may put another message into
-            a place; one that could not be sent as it is then is sent as it was.
+        messages: the messages to send, with ids. `before_send` may replace a message. If the new
+            message cannot be sent, the original is sent.
         group: the producer group.
-        origin: whose.
-        begun: when, seconds on a clock that never jumps.
-        begun_ms: the same, milliseconds since the epoch.
-        seconds: how long it took; 0.0 before the end.
+        origin: identifies the client.
+        begun: start time, seconds on a monotonic clock.
+        begun_ms: start time, milliseconds since the epoch.
+        seconds: the duration; 0.0 before the end.
         results: one for each message; empty before the end.
-        posts: how many requests it took where no answer is asked for, so that no result says it.
-        notes: what a middleware keeps from its first hook for its second, under itself.
+        posts: number of requests of a one-way send; results count the requests of other sends.
+        notes: a place where each middleware can keep data between its hooks, by middleware.
     """
 
     verb: SendVerb
@@ -82,9 +82,9 @@ class Sending(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def tries(self) -> int:
-        """How many requests the message took that took most; each result knows its own number.
+        """The highest number of requests for one message; each result has its own number.
 
-        0 before the end, and when none was made.
+        0 before the end, and when no request was sent.
         """
         return max((self._tries_of(each) for each in self.results), default=0)
 
@@ -93,21 +93,21 @@ class Sending(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Delivery(msgspec.Struct, kw_only=True, eq=False):
-    """One call of a handler with messages of one topic, or their hand-over to who asked for them.
+    """One call of a handler with messages of one topic, or the return of messages to a caller.
 
     Attributes:
-        verb: "process" around a handler, "receive" when they are handed to a caller of `poll` or
-            `receive`: then both hooks follow each other and there is no outcome.
+        verb: "process" for a handler; "receive" for a caller of `poll` or `receive`. Then the two
+            hooks follow each other, and there is no outcome.
         group: the consumer group.
-        messages: what is handled.
-        origin: whose.
-        begun: when, seconds on a clock that never jumps.
-        begun_ms: the same, milliseconds since the epoch.
-        seconds: how long it took, of "receive" how long the caller waited; 0.0 before the end.
+        messages: the messages.
+        origin: identifies the client.
+        begun: start time, seconds on a monotonic clock.
+        begun_ms: start time, milliseconds since the epoch.
+        seconds: the duration; for "receive", how long the caller waited. 0.0 before the end.
         outcomes: one for each message; None before the end, when the handler failed, and for
             "receive".
-        error: why it failed; what is no outcome is a `UsageError`.
-        notes: what a middleware keeps from its first hook for its second, under itself.
+        error: the error of a failed handler; an invalid outcome is a `UsageError`.
+        notes: a place where each middleware can keep data between its hooks, by middleware.
     """
 
     verb: Literal["process", "receive"]
@@ -128,9 +128,9 @@ class Delivery(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Ending(msgspec.Struct, kw_only=True, eq=False, frozen=True):
-    """How a half message was ended: committed or rolled back, and whether the broker heard it.
+    """The end of a half message: the decision, and whether the broker received it.
 
-    `error` is why it may not have; None also for what is sent without waiting for an answer.
+    `error` is the reason if the broker may not have it. None also for a one-way request.
     """
 
     half: Half
@@ -141,15 +141,15 @@ class Ending(msgspec.Struct, kw_only=True, eq=False, frozen=True):
 
 
 class Recall(msgspec.Struct, kw_only=True, eq=False, frozen=True):
-    """How a timed message was taken back, or why it was not.
+    """The recall of a timed message, or the reason why it failed.
 
     Attributes:
-        topic: of the message.
-        message_id: the message's.
+        topic: topic of the message.
+        message_id: the message's id.
         group: the producer group.
-        origin: whose.
-        begun_ms: when, milliseconds since the epoch.
-        error: why it was not taken back, or why nobody knows; None when it was.
+        origin: identifies the client.
+        begun_ms: start time, milliseconds since the epoch.
+        error: why it was not recalled, or why that is unknown; None after a successful recall.
     """
 
     topic: str
@@ -161,75 +161,75 @@ class Recall(msgspec.Struct, kw_only=True, eq=False, frozen=True):
 
 
 class ObservedClient(Protocol):
-    """What a middleware may use of a client, on its loop."""
+    """The part of a client that a middleware may use, on the client's loop."""
 
     settings: ClientSettings
     client_id: str
 
     @property
     def routes(self) -> RouteCache:
-        """The routes that the client has met."""
+        """The routes that the client knows."""
 
     @property
     def members(self) -> Collection[Member]:
         """The client's members of consumer groups."""
 
     async def run(self, flow: Flow[T]) -> T:
-        """Drive a flow to its end. No hook sees what it sends."""
+        """Run a flow to its end. No hook sees its sends."""
 
 
 class Middleware:
-    """Looks at messages. Override the hooks that you need, and give it to a client.
+    """Observes messages. Override the hooks that you need, and pass an object to a client.
 
-    Hooks of the first kind run in the order of the middlewares, those of the second (`after_…`) the
-    other way round. Hooks of sending run on the client's event loop, which they must not block, in
-    the context (`contextvars`) of who sends. Those of consuming run where the handler runs, in its
-    thread or its task, so that what the first one sets is there in the handler.
-    One object may serve several clients: what belongs to a call goes into its `notes`.
+    `before_…` hooks run in the order of the middlewares, `after_…` hooks in reverse order. Hooks of
+    sending run on the client's event loop, and must not block it. They run in the sender's context
+    (`contextvars`). Hooks of consuming run in the handler's thread or task, so that the handler
+    sees the context variables that they set.
+    One object may serve several clients. Keep data of a call in its `notes`.
     """
 
     async def after_start(self, client: ObservedClient) -> None:
-        """Called on a client's loop when it has started."""
+        """Called on a client's loop after its start."""
 
     async def before_close(self, client: ObservedClient) -> None:
-        """Called on a client's loop when its consumers are closed, and its connections are not.
+        """Called on a client's loop after its consumers are closed, and before its connections are.
 
         It is cancelled after five seconds.
         """
 
     def before_send(self, sending: Sending) -> None:
-        """Called once for each call that sends, before the first try."""
+        """Called once for each call that sends, before the first attempt."""
 
     def after_send(self, sending: Sending) -> None:
-        """Called when all tries have ended, however that was."""
+        """Called after all attempts, with any result."""
 
     def after_end(self, ending: Ending) -> None:
-        """Called when a half message was committed or rolled back, or that failed."""
+        """Called after a half message was committed or rolled back, or after that failed."""
 
     def after_recall(self, recall: Recall) -> None:
-        """Called when a timed message was taken back, or was not."""
+        """Called after a timed message was recalled, or after that failed."""
 
     def before_consume(self, delivery: Delivery) -> None:
         """Called before a handler.
 
         Raises:
-            Skip: when the handler shall not be called. Other errors are logged and passed over.
+            Skip: to skip the handler. Other errors are logged and ignored.
         """
 
     def after_consume(self, delivery: Delivery) -> None:
-        """Called when a handler has returned, raised or was cancelled; also when it was skipped."""
+        """Called after a handler has returned, raised, or was cancelled or skipped."""
 
 
 def check_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
-    """Return middlewares that an application gave.
+    """Check and return an application's middlewares.
 
     Raises:
-        ConfigurationError: when one is no object of the class, but the class itself say; or when
-            it is given alone.
+        ConfigurationError: when an object is not a `Middleware`, for example the class itself; or
+            when the argument is not a list.
     """
     if not isinstance(middleware, Sequence):
         raise ConfigurationError(f"middleware is {middleware!r:.200}: give a list of them")
     for each in middleware:
         if not isinstance(each, Middleware):
-            raise ConfigurationError(f"middleware {each!r:.200} is no object of class Middleware")
+            raise ConfigurationError(f"middleware {each!r:.200} is not an object of Middleware")
     return tuple(middleware)

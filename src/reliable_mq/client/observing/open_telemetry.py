@@ -1,4 +1,4 @@
-"""Spans of sending and handling messages, by OpenTelemetry's semantic conventions for messaging.
+"""Spans of sends and handler calls, as in OpenTelemetry's semantic conventions for messaging.
 
 Source: semantic conventions 1.44.0, `messaging-spans.md` and `rocketmq.md`.
 """
@@ -33,24 +33,24 @@ _DESCRIPTION_LENGTH_MAX = 500
 class OpenTelemetryMiddleware(Middleware):
     """Makes spans, and carries their context in the properties of messages.
 
-    Sending one message is a span "send TOPIC" of kind PRODUCER, whose context goes with the message
-    and so through all its retries, to the dead letters, and into every resend of a stub. A message
-    that has a context of its own keeps it (a stub's, which is that of the transaction): then the
-    span is of kind CLIENT and linked to it. Sending many at once makes a span "create TOPIC" for
-    each message without a context, and one of kind CLIENT that is linked to all.
+    Sending one message makes a span "send TOPIC" of kind PRODUCER. Its context travels with the
+    message through all retries, to the dead letters, and with every resend of a stub. A message
+    with a context of its own keeps it (a stub's is that of the transaction). Then the span is of
+    kind CLIENT and linked to that context. Sending many messages at once makes a span "create
+    TOPIC" for each message without a context, and one of kind CLIENT with links to all.
 
-    A handler's call is a span "process TOPIC" of kind CONSUMER, current while the handler runs and
-    linked to the contexts of its messages. When it is one message its context is the parent, too.
-    What goes to a caller of `poll` or `receive` is a span "receive TOPIC" of kind CLIENT.
+    A handler call is a span "process TOPIC" of kind CONSUMER. It is the current span in the
+    handler, and has links to the contexts of its messages. A single message's context is also the
+    parent. Messages for a caller of `poll` or `receive` make a span "receive TOPIC" of kind CLIENT.
 
-    Beside the attributes of the conventions there are `reliable_mq.attempt`, from 1, and
-    `reliable_mq.outcome`: consumed, later, postponed, dead, failed. While there is no tracer
-    provider, contexts go on as they come and nothing is recorded.
+    Besides the attributes of the conventions there are `reliable_mq.attempt`, from 1, and
+    `reliable_mq.outcome`: consumed, later, postponed, dead, failed. Without a tracer provider,
+    contexts pass through unchanged and nothing is recorded.
 
     Args:
         tracer_provider: makes the tracer; None: OpenTelemetry's global one.
-        creates: whether many messages sent at once have a span "create" each. If not, those without
-            a context get that of the one span, which is then of kind PRODUCER.
+        creates: whether each of many messages sent at once has a span "create". If not, messages
+            without a context get that of the one span, which is then of kind PRODUCER.
 
     Raises:
         ExtraMissing: when OpenTelemetry's API is not installed.
@@ -68,14 +68,14 @@ class OpenTelemetryMiddleware(Middleware):
 
     @property
     def records(self) -> bool:
-        """Whether anybody records spans."""
+        """Whether spans are recorded."""
         provider = self._provider or self._otel.get_tracer_provider()
         return not isinstance(provider, self._otel.ProxyTracerProvider)
 
     # sending
 
     def before_send(self, sending: Sending) -> None:
-        """Begin the span, and give its context to the messages that have none."""
+        """Start the span, and give its context to messages without one."""
         if not self.records:
             return
         alone = sending.verb != "send_batch" and len(sending.messages) == 1
@@ -121,9 +121,10 @@ class OpenTelemetryMiddleware(Middleware):
         span.end()
 
     def _own_context(self, message: Message) -> Any:
-        """Return the span context that a message brings along; None when it has none of its own.
+        """Return a message's own span context; None when it has none.
 
-        The context in which it is sent is not its own: there the span of sending comes between.
+        A context equal to the sender's current one is not its own: the send span comes between
+        them.
         """
         if not message.properties:
             return None
@@ -134,13 +135,13 @@ class OpenTelemetryMiddleware(Middleware):
         return came
 
     def _parent(self, own: Any) -> Any:
-        """Return the context for a span: the current one, or else that of its only message."""
+        """Return the parent context of a span: the current one, or that of its only message."""
         if own is None or self._otel.get_current_span().get_span_context().is_valid:
             return None
         return self._otel.set_span_in_context(self._otel.NonRecordingSpan(own))
 
     def _created(self, sending: Sending, at: int, own: Any) -> Any:
-        """Return the span context of a message, a new one's if it has none."""
+        """Return the span context of a message; that of a new span if it has none."""
         if own is not None:
             return own
         message = sending.messages[at]
@@ -163,7 +164,7 @@ class OpenTelemetryMiddleware(Middleware):
     # consuming
 
     def before_consume(self, delivery: Delivery) -> None:
-        """Begin the span and make it current."""
+        """Start the span and make it current."""
         alone = len(delivery.messages) == 1
         came = [extracted(each.properties, each.topic) for each in delivery.messages]
         if not self.records:
@@ -196,7 +197,7 @@ class OpenTelemetryMiddleware(Middleware):
         delivery.notes[self] = span, contexts.attach(current)
 
     def after_consume(self, delivery: Delivery) -> None:
-        """End the span; what was current before is so again."""
+        """End the span, and restore the span that was current before."""
         span, token = delivery.notes.pop(self, (None, None))
         if token is not None:
             contexts.detach(token)
@@ -224,13 +225,13 @@ class OpenTelemetryMiddleware(Middleware):
 
 
 def _carrying(message: Message, carried: Mapping[str, str]) -> Message:
-    """Return a message with the properties of a context, in the place of another context's."""
+    """Return a message with the properties of a context; those of another context are replaced."""
     own = {name: value for name, value in message.properties.items() if name not in carried}
     return msgspec.structs.replace(message, properties=with_context(own, carried))
 
 
 def _name(operation: str, messages: Sequence[Message] | Sequence[ReceivedMessage]) -> str:
-    """Return the name of a span: the operation, and the topic when it is one."""
+    """Return the name of a span: the operation, and the topic if there is only one."""
     topic = messages[0].topic
     is_one = all(message.topic == topic for message in messages)
     return f"{operation} {topic}" if is_one else operation
@@ -315,7 +316,7 @@ def _of_place(result: SendResult, origin: ClientIdentity) -> dict[str, Any]:
 
 
 def _error_type(error: BaseException) -> str:
-    """Return what kind of error it is: a broker's code, or the full name of its class."""
+    """Return the type of an error: a broker's code, or the full name of the class."""
     if isinstance(error, RemoteError):
         return error_name(error)
     kind = type(error)
@@ -327,19 +328,19 @@ def _full_name(kind: type) -> str:
 
 
 class ContextCarrier(Middleware):
-    """Makes the context that came with a message go on with what its handler sends.
+    """Passes the context of a received message on to the messages that its handler sends.
 
-    Without OpenTelemetry; `OpenTelemetryMiddleware` does that and makes spans.
+    It works without OpenTelemetry. `OpenTelemetryMiddleware` includes this.
     """
 
     def before_consume(self, delivery: Delivery) -> None:
-        """Take the context up, when it is one message's."""
+        """Make the context current if there is only one message."""
         if len(delivery.messages) == 1 and delivery.verb == "process":
             carried = carried_by(delivery.messages[0].properties, FIELDS)
             delivery.notes[self] = handled.set(carried)
 
     def after_consume(self, delivery: Delivery) -> None:
-        """Put it down."""
+        """Restore the previous context."""
         token = delivery.notes.pop(self, None)
         if token is not None:
             handled.reset(token)

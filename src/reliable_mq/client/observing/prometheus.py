@@ -1,4 +1,4 @@
-"""Metrics of what a client sends and consumes, for Prometheus."""
+"""Metrics of a client's sends and handler calls, for Prometheus."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ from reliable_mq.extras import extra_missing
 from reliable_mq.message import Message, ReceivedMessage
 
 _prometheus: Any = None
-with suppress(ImportError):  # said to whoever needs it
+with suppress(ImportError):  # raised later, by the class that needs it
     import prometheus_client
 
     _prometheus = prometheus_client
@@ -25,17 +25,17 @@ SEND_SECONDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0),
 )
-"""From a round trip to a broker beside the client, to a send's last try."""
+"""Buckets: from a round trip to a nearby broker, to the last attempt of a send."""
 HANDLING_SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
     *(30.0, 60.0, 300.0, 900.0),
 )
-"""From a handler that does nothing, to the fifteen minutes that one may take."""
+"""Buckets: from an empty handler, to a handler's limit of fifteen minutes."""
 AGE_SECONDS = (
     *(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0),
     24 * 3600.0,
 )
-"""From a consumer that keeps up, to one that has a day of backlog before it."""
+"""Buckets: from a consumer without lag, to one with a backlog of a day."""
 
 
 class PrometheusMiddleware(Middleware):
@@ -45,27 +45,27 @@ class PrometheusMiddleware(Middleware):
     |---|---|---|
     | `reliable_mq_sent_messages_total` | topic, result | `stored`, `unanswered`, or an error |
     | `reliable_mq_sent_bytes_total` | topic | bodies that are stored, or sent without an answer |
-    | `reliable_mq_send_seconds` | topic | histogram of the calls that send, all tries together |
-    | `reliable_mq_sending_messages` | topic | messages that are on their way |
+    | `reliable_mq_send_seconds` | topic | histogram of calls that send, all attempts together |
+    | `reliable_mq_sending_messages` | topic | messages in flight |
     | `reliable_mq_handled_messages_total` | group, topic, outcome | consumed, later, failed, … |
     | `reliable_mq_handling_seconds` | group, topic | histogram of the calls of handlers |
-    | `reliable_mq_handling_messages` | group, topic | messages that handlers have now |
-    | `reliable_mq_age_seconds` | group, topic | histogram: from stored until handled |
-    | `reliable_mq_lag_messages` | group, topic | not finished, of the queues that are read here |
+    | `reliable_mq_handling_messages` | group, topic | messages in handlers now |
+    | `reliable_mq_age_seconds` | group, topic | histogram: from storing until handling |
+    | `reliable_mq_lag_messages` | group, topic | unfinished messages of the queues read here |
 
-    Handlers that a broker need not wait for are timed when they are done, so a call that hangs is
-    seen in `reliable_mq_handling_messages` only. With prometheus_client's multiprocess mode the
-    gauges are the sum over the processes that live. A lag is as old as the last pull of its queues.
+    Handlers are timed at their end. So a hung call is visible only in
+    `reliable_mq_handling_messages`. In prometheus_client's multiprocess mode, gauges are the sum
+    over living processes. The lag of a queue is from its last pull.
 
     Args:
         registry: where the metrics are registered; None: prometheus_client's own.
         send_buckets: upper bounds of `reliable_mq_send_seconds`.
         handling_buckets: upper bounds of `reliable_mq_handling_seconds`.
-        lag_seconds: how often `reliable_mq_lag_messages` is set; nobody is asked for it.
+        lag_seconds: interval of updates of `reliable_mq_lag_messages`; no broker is asked.
 
     Raises:
         ExtraMissing: when prometheus_client is not installed.
-        ValueError: when a registry has these metrics already: one object serves all clients.
+        ValueError: when a registry has these metrics already: use one object for all clients.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PrometheusMiddleware(Middleware):
             histogram, "send_seconds", "Calls that send", ours, buckets=send_buckets
         )
         live = {"multiprocess_mode": "livesum"}
-        self._sending = made(gauge, "sending_messages", "Messages on their way", ours, **live)
+        self._sending = made(gauge, "sending_messages", "Messages in flight", ours, **live)
         self._handled = made(
             counter, "handled_messages", "Messages that handlers had", (*theirs, "outcome")
         )
@@ -109,14 +109,14 @@ class PrometheusMiddleware(Middleware):
 
         self._lag = made(gauge, "lag_messages", "Messages not finished", theirs, **live)
         self._lag_seconds = lag_seconds
-        self._watches: dict[str, LagWatch] = {}  # by their client
+        self._watches: dict[str, LagWatch] = {}  # by client
 
     async def after_start(self, client: ObservedClient) -> None:
-        """Begin to look how far the client's groups are behind."""
+        """Start to measure the lag of the client's groups."""
         self._watches[client.client_id] = LagWatch(client, self._note_lag, self._lag_seconds)
 
     async def before_close(self, client: ObservedClient) -> None:
-        """Look no more."""
+        """Stop measuring the lag."""
         watch = self._watches.pop(client.client_id, None)
         if watch is not None:
             await watch.stop()
@@ -125,14 +125,14 @@ class PrometheusMiddleware(Middleware):
         self._lag.of(group, topic).set(count)
 
     def before_send(self, sending: Sending) -> None:
-        """Count what is on its way."""
+        """Count messages in flight."""
         counts = _counts(sending.messages)
         sending.notes[self] = counts
         for topic, count in counts.items():
             self._sending.of(topic).inc(count)
 
     def after_send(self, sending: Sending) -> None:
-        """Count and time what was sent."""
+        """Count and time sent messages."""
         for topic, count in sending.notes.pop(self).items():
             self._sending.of(topic).dec(count)
             self._send_seconds.of(topic).observe(sending.seconds)
@@ -142,7 +142,7 @@ class PrometheusMiddleware(Middleware):
                 self._bytes.of(message.topic).inc(len(message.body))
 
     def before_consume(self, delivery: Delivery) -> None:
-        """Count what a handler has, and how old it is."""
+        """Count messages in a handler, and record their age."""
         labels = delivery.group, delivery.topic
         self._handling.of(*labels).inc(len(delivery.messages))
         delivery.notes[self] = labels
@@ -151,7 +151,7 @@ class PrometheusMiddleware(Middleware):
             age.observe(max(0.0, now_ms - message.store_time_ms) / 1000)
 
     def after_consume(self, delivery: Delivery) -> None:
-        """Count and time what a handler did."""
+        """Count and time a handler call."""
         labels = delivery.notes.pop(self)
         self._handling.of(*labels).dec(len(delivery.messages))
         if delivery.verb == "process":
@@ -161,7 +161,7 @@ class PrometheusMiddleware(Middleware):
 
 
 class _Children:
-    """One metric's children by the values of their labels: looking one up there takes a lock."""
+    """The children of one metric, by label values: a lookup in the metric itself takes a lock."""
 
     def __init__(self, metric: Any) -> None:
         self._metric = metric

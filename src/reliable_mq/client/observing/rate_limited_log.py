@@ -1,12 +1,12 @@
-"""What fails with every message is told once, and then once in a while how often it did. Pure."""
+"""Limits log lines of repeated faults: the first at once, then one at intervals. Pure."""
 
 SAID_AGAIN_SECONDS = 60.0
 
 
 class RateLimitedLog:
-    """Says which faults are worth a line of the log.
+    """Decides which faults are logged.
 
-    Invariant: of one fault, no two lines within `SAID_AGAIN_SECONDS`.
+    Invariant: no two lines of one fault within `SAID_AGAIN_SECONDS`.
     """
 
     def __init__(self) -> None:
@@ -14,10 +14,10 @@ class RateLimitedLog:
         self._silent: dict[object, int] = {}
 
     def note(self, fault: object, now: float) -> int | None:
-        """Take in that a fault happened at `now`, in seconds.
+        """Count a fault at the time `now`, in seconds.
 
         Returns:
-            None: nothing is to be said. Else how often it happened since it was said last.
+            None: do not log it. Otherwise the number of repetitions since its last line.
         """
         said = self._said.get(fault)
         if said is not None and now - said < SAID_AGAIN_SECONDS:

@@ -1,4 +1,4 @@
-"""What the verbs of a client return, as one result for each message. Pure."""
+"""Converts results of a client's verbs into one result per message. Pure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,12 +20,12 @@ def of_many(results: Sequence[SendOutcome]) -> Sequence[SendOutcome]:
 
 
 def of_nothing(_: int) -> Sequence[SendOutcome]:
-    """Return the result of `send_oneway`: nobody knows."""
+    """Return the results of `send_oneway`: none, as there is no answer."""
     return (None,)
 
 
 def of_batch(result: SendResult) -> Sequence[SendOutcome]:
-    """Return the results of `send_batch`, whose one result names all ids."""
+    """Return the results of `send_batch`, whose single result has all ids."""
     ids = result.message_id.split(",")
     places = result.offset_message_id.split(",")
     return [
@@ -40,9 +40,9 @@ def of_batch(result: SendResult) -> Sequence[SendOutcome]:
 
 
 def of_future(done: Any) -> SendOutcome:
-    """Return what a future of asyncio's or of a thread's has come to."""
+    """Return the outcome of an asyncio or thread future."""
     try:
         result: SendResult = done.result()
-    except BaseException as error:  # noqa: BLE001 - it is what is looked at
+    except BaseException as error:  # noqa: BLE001 - it is the outcome
         return error
     return result

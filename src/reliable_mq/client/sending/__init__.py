@@ -1,1 +1,1 @@
-"""Messages become commands for a broker: which queue, which broker, how often, which end."""
+"""Sending: turns messages into commands; chooses queue and broker; handles retries and batches."""

@@ -1,7 +1,7 @@
-"""A batcher: single messages leave in few requests, without their sender putting them together.
+"""The batcher: sends single messages together, in few requests.
 
-Receives messages one by one; hands on batches, and to each sender what became of his message.
-Refuses to decide what leaves when: that is `linger`'s.
+It receives messages one by one. It sends batches, and gives each sender the result of its message.
+It does not decide when a message is sent: `linger` does.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from reliable_mq.message_checks import size_of
 log = logging.getLogger(__name__)
 
 Ticket = asyncio.Future[SendResult] | Future[SendResult]
-"""Tells a sender what became of his message."""
+"""The future with the result of a sender's message."""
 
 
 class _Wave:
-    """The messages between two flushes; `over` is set when all of a flushed one have ended."""
+    """The messages between two flushes. `over` is set when all of a flushed wave have ended."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -46,7 +46,7 @@ class _Wave:
 
 
 class _Owner:
-    """Who waits for a letter, and what place it takes among all that are on their way."""
+    """The sender of a message, and the message's place among those in flight."""
 
     __slots__ = ("size", "ticket", "wave")
 
@@ -59,20 +59,20 @@ class _Owner:
 class AsyncBatcher:
     """Gathers messages into batches. Made by `AsyncClient.batcher`.
 
-    Use it as `async with client.batcher() as batcher`; at its end everything is sent. A message
-    leaves when `count` or `size` is reached, when it has waited `linger` seconds, or by `flush`.
-    The order of each ordering key is kept: of one queue one batch is under way at a time, and when
-    one fails, what waits behind it for that queue is not sent and its senders get `NotSent`.
+    Use it as `async with client.batcher() as batcher`; at its end everything is sent. A message is
+    sent when `count` or `size` is reached, after `linger` seconds, or by `flush`.
+    The order of each ordering key is kept: each of its queues has one batch in flight at a time. If
+    a batch fails, messages that wait for the same queue are not sent, and fail with `NotSent`.
 
-    Invariant: each message that was taken ends once, and gives its place back then.
+    Invariant: each accepted message ends once, and then releases its place.
 
     Args:
         producer: checks messages and sends batches.
-        routes: which queue a key leads to.
-        run: drives flows.
-        in_flight: the places of the client, of which each message takes one.
-        rows: what leaves when.
-        namespace: how topics are called here.
+        routes: select the queue of an ordering key.
+        run: runs flows.
+        in_flight: the client's places; each message takes one.
+        rows: decides what is sent when.
+        namespace: translates topic names.
         on_closed: called when this batcher has ended.
         hooks: see each message.
     """
@@ -113,33 +113,33 @@ class AsyncBatcher:
     async def send(self, message: Message, *, timeout: float = 3.0) -> SendResult:
         """Send a message with others and return where it is stored.
 
-        Who is cancelled while he waits leaves his message here: it is sent all the same.
+        If this call is cancelled while it waits, the message is still sent.
 
         Args:
-            message: what to send.
-            timeout: seconds to wait for a place among the messages on their way.
+            message: the message to send.
+            timeout: seconds to wait for a place among the messages in flight.
 
         Raises:
             UsageError: when this batcher is closed.
-            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
+            MessageRefused: when the message cannot be sent. Nothing was sent.
             TooManyInFlight: when no place is free in time. Nothing was sent.
-            NotSent: when it waited behind one that failed, for the same queue.
-            RemoteError, Unavailable, ProtocolError: as `AsyncClient.send`, of the whole batch.
+            NotSent: when an earlier message for the same queue has failed.
+            RemoteError, Unavailable, ProtocolError: as `AsyncClient.send`, for the whole batch.
         """
         return await asyncio.shield(await self.put(message, timeout=timeout))
 
     async def put(self, message: Message, *, timeout: float = 3.0) -> asyncio.Future[SendResult]:
-        """Take a message to be sent with others, and return a future of where it is stored.
+        """Accept a message, and return a future of where it is stored.
 
         Args:
-            message: what to send.
-            timeout: seconds to wait for a place among the messages on their way.
+            message: the message to send.
+            timeout: seconds to wait for a place among the messages in flight.
 
         Raises:
             UsageError: when this batcher is closed.
-            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
-            TooManyInFlight: when no place is free in time. The other errors of `send` are the
-                future's.
+            MessageRefused: when the message cannot be sent. Nothing was sent.
+            TooManyInFlight: when no place is free in time. The future has the other errors of
+                `send`.
         """
         check_sending(timeout)
         self._refuse_closed()
@@ -153,16 +153,16 @@ class AsyncBatcher:
         except BaseException as error:
             self._in_flight.give(size)
             ticket.set_exception(error)
-            ticket.exception()  # looked at: it is raised here
+            ticket.exception()  # marks the error as retrieved: it is raised here
             raise
         return ticket
 
     def take(
         self, message: Message, ticket: Future[SendResult], size: int, place: Iterator[Place]
     ) -> None:
-        """Take a message of another thread, which has its place; `ticket` tells of all errors.
+        """Accept a message of another thread, which has its place. `ticket` gets all errors.
 
-        `place` is for `hand_back`, if the thread has given the message up.
+        `place` is for `hand_back`, if the thread has cancelled the message.
         """
         if not ticket.set_running_or_notify_cancel():
             self._in_flight.hand_back(place)
@@ -170,12 +170,12 @@ class AsyncBatcher:
             return
         try:
             self._add(message, ticket, size)
-        except Exception as error:  # noqa: BLE001 - told there; else its caller waits for ever
+        except Exception as error:  # noqa: BLE001 - the ticket gets it
             self._in_flight.give(size)
             ticket.set_exception(error)
 
     def _watched(self, message: Message, ticket: Ticket) -> Message:
-        """Call the hooks now and when the message has ended; return what they made of it."""
+        """Call the hooks now and at the message's end; return the message as they changed it."""
         sending = self._hooks.begin_send("batcher", (message,))
 
         def ended(done: Any) -> None:
@@ -185,7 +185,7 @@ class AsyncBatcher:
         return sending.messages[0]
 
     def hurry(self) -> None:
-        """Let everything that was taken leave as soon as it may: somebody waits for that."""
+        """Send all accepted messages as soon as possible: a caller waits for them."""
         if self._wave.count:
             self._wave.is_flushed = True
             self._flushed = [each for each in self._flushed if not each.over.is_set()]
@@ -195,16 +195,16 @@ class AsyncBatcher:
         self._depart()
 
     async def flush(self) -> None:
-        """Send what waits, and return when everything that was taken before has ended.
+        """Send waiting messages; return when all messages accepted so far have ended.
 
-        What became of it is told to its senders and raises nothing here.
+        Their senders get the results. Errors of messages are not raised here.
         """
         self.hurry()
         for wave in self._flushed:
             await wave.over.wait()
 
     async def close(self) -> None:
-        """Take nothing more, and return when everything that was taken has ended."""
+        """Refuse new messages; return when all accepted messages have ended."""
         self._is_closed = True
         await self.flush()
         if self._timer is not None:
@@ -212,9 +212,9 @@ class AsyncBatcher:
         self._on_closed(self)
 
     def give_up(self) -> None:
-        """Take nothing more, and send nothing more that waits: its senders are told so.
+        """Refuse new messages, and fail the waiting ones: their senders get an error.
 
-        Who waits in a thread would do so for ever when the loop ends.
+        Otherwise a sender in a thread would wait for ever after the end of the loop.
         """
         self._is_closed = True
         for parcel in self._rows.give_up():
@@ -233,7 +233,7 @@ class AsyncBatcher:
         self._wave.count += 1
         parcel = LingeringMessage(letter, _Owner(ticket, size, self._wave))
         unsorted = self._unsorted.get(message.topic)
-        if unsorted is not None:  # in the order in which they came
+        if unsorted is not None:  # keeps the order of arrival
             unsorted.append(parcel)
             return
         route = self._routes.find(message.topic)
@@ -253,10 +253,10 @@ class AsyncBatcher:
         return self._rows.add(parcel, queue, self._loop.time(), hurried=hurried)
 
     def _is_full_with(self, parcel: LingeringMessage, route: Route) -> bool:
-        """Put a message into its row, and return whether something may leave now."""
+        """Put a message into its row; return whether a batch may be sent now."""
         try:
             return self._sorted_in(parcel, route)
-        except Exception as error:  # a bug; nobody shall wait for ever because of it
+        except Exception as error:  # a bug; otherwise the sender would wait for ever
             log.exception("a message for topic %s found no row", parcel.letter.message.topic)
             self._end(parcel, error)
             return False
@@ -265,7 +265,7 @@ class AsyncBatcher:
         """Put the first messages of a topic into rows, as soon as its queues are known."""
         try:
             route = await self._run(self._routes.to_send(topic))
-        except Exception as error:  # also for a bug nobody shall wait for ever
+        except Exception as error:  # includes bugs; otherwise senders would wait for ever
             if not isinstance(error, ReliableMQError):
                 log.exception("the route of topic %s was not found", topic)
             for parcel in self._unsorted.pop(topic):
@@ -304,14 +304,14 @@ class AsyncBatcher:
     async def _results(self, batch: SendBatch) -> list[SendResult | Exception]:
         try:
             return await self._run(self._producer.send_together(batch.letters, batch.row.queue))
-        except Exception as error:  # a bug; nobody shall wait for ever because of it
+        except Exception as error:  # a bug; otherwise senders would wait for ever
             log.exception("a batch for topic %s failed", batch.row.topic)
             return [error] * len(batch.parcels)
 
     def _start(
         self, work: Coroutine[Any, Any, None], left: Callable[[], Iterable[LingeringMessage]]
     ) -> None:
-        """Begin something; `left` is what it has in hand when the end of the loop cancels it."""
+        """Start a task. `left` are its messages if the end of the loop cancels it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._task_ended, left))

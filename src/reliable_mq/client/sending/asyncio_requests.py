@@ -1,7 +1,7 @@
 """Requests that wait for the reply of another client, on an event loop.
 
-Receives requests and what brokers push to this client; hands on replies to those who wait for
-them. Refuses to know how a message is sent.
+It receives requests, and the replies that brokers push to this client. It gives each reply to its
+waiting request. It must not know how a message is sent.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ from reliable_mq.wire.command import Command, reply
 log = logging.getLogger(__name__)
 
 Send = Callable[[Message, float], Awaitable[SendResult]]
-"""Sends a message within so many seconds."""
+"""Sends a message within the given number of seconds."""
 
 
 class AsyncRequests:
-    """The requests of one client that wait.
+    """The waiting requests of one client.
 
-    Invariant: a request waits under an id of its own, until its reply or its time is over.
+    Invariant: each waiting request has its own id, until its reply arrives or its time is over.
 
     Args:
-        client_id: how brokers know this client.
-        random_bytes: returns so many random bytes (correlation ids).
-        run: drives flows.
-        be_known: tells every broker that this client is there: any of them may bring a reply.
+        client_id: the client's name at brokers.
+        random_bytes: returns that many random bytes (for correlation ids).
+        run: runs flows.
+        be_known: sends heartbeats to all brokers: any of them may push the reply.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class AsyncRequests:
         """Send a request and return its reply.
 
         Raises:
-            ReplyTimeout: when none comes within `timeout` seconds.
-            ProtocolError: when the reply does not read.
+            ReplyTimeout: when no reply arrives within `timeout` seconds.
+            ProtocolError: when the reply cannot be decoded.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -69,27 +69,27 @@ class AsyncRequests:
                 pushed = await waiting
         except TimeoutError as error:
             raise ReplyTimeout(
-                f"nobody replied to a request in topic {message.topic} in {timeout:.3g} s"
+                f"no reply to a request in topic {message.topic} in {timeout:.3g} s"
             ) from error
         finally:
             del self._waiting[correlation_id]
         return await self._run(read_reply(pushed))
 
     def answered(self, address: str, command: Command) -> Command:
-        """Take a reply that a broker brings; one that nobody waits for any more is let go."""
+        """Accept a reply that a broker pushes. Drop it if its request has timed out."""
         try:
             waiting = self._waiting.get(correlation_of(command))
         except ProtocolError as error:
-            log.warning("%s brings a reply that does not read: %s", address, error)
+            log.warning("%s pushed a reply that cannot be decoded: %s", address, error)
             return reply(command, ResponseCode.SYSTEM_ERROR, "process reply message fail")
         if waiting is None:
-            log.info("%s brings a reply that nobody waits for any more", address)
+            log.info("%s pushed a reply to a request that has timed out", address)
         elif not waiting.done():
             waiting.set_result(command)
         return reply(command)
 
     async def _introduce(self, deadline: float) -> None:
-        """Be known at all brokers before the first request leaves; those away hear it later."""
+        """Send heartbeats to all brokers before the first request; failed ones get it later."""
         if self._known is None:
             self._known = asyncio.create_task(attempt(self._be_known, "the heartbeat of an asker"))
         if self._known.done():
@@ -99,5 +99,5 @@ class AsyncRequests:
                 await asyncio.shield(self._known)
         except TimeoutError as error:
             raise RequestTimeout(
-                "no broker heard of this client in time: nothing was sent"
+                "no broker got this client's heartbeat in time: nothing was sent"
             ) from error

@@ -1,7 +1,7 @@
-"""The verbs of the asyncio face that send.
+"""The asyncio client's verbs for sending.
 
-Everything that decides lives in the flows; what they share is the engine's. Refuses to be one more
-coroutine between a message and its connection.
+Flows hold all logic; the engine holds what verbs share. These verbs add no coroutine between a
+message and its connection, for speed.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ LINGER_SECONDS = 0.005
 
 
 class AsyncSending:
-    """What `AsyncClient` can be asked to send."""
+    """The verbs of `AsyncClient` for sending."""
 
     _engine: ClientEngine
 
@@ -35,20 +35,20 @@ class AsyncSending:
     ) -> SendResult:
         """Send one message and return where it is stored.
 
-        It waits for a place while `in_flight_count_max` messages are on their way, or
-        `in_flight_size_max` bytes of bodies.
+        Backpressure: it waits for a place while `in_flight_count_max` messages, or
+        `in_flight_size_max` bytes of bodies, are in flight.
 
         Args:
-            message: what to send.
-            timeout: seconds for the wait and all tries together.
-            queue: the queue to use; by default the ordering key or the turn chooses.
+            message: the message to send.
+            timeout: seconds for the wait and all attempts together.
+            queue: the queue to use; by default by ordering key, or else round-robin.
 
         Raises:
-            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
+            MessageRefused: when the message cannot be sent. Nothing was sent.
             TooManyInFlight: when no place is free in time. Nothing was sent.
-            RemoteError: when the broker refuses it; `retryable` of the class says what to do.
-            Unavailable: when no broker takes it in time. It may be stored all the same.
-            ProtocolError: when the answer does not read. It may be stored all the same.
+            RemoteError: when the broker refuses it; see `retryable` of its class.
+            Unavailable: when no broker accepts it in time. It may be stored nevertheless.
+            ProtocolError: when the answer cannot be decoded. It may be stored nevertheless.
         """
         engine = self._engine
         check_sending(timeout, queue)
@@ -60,18 +60,18 @@ class AsyncSending:
         try:
             if engine.hooks.sends:
                 return await engine.send_unbounded(message, timeout=timeout, queue=queue)
-            # Not by one more coroutine, which would cost a tenth of the message.
+            # One more coroutine would add a tenth to the cost of a message.
             return await engine.singles.send(engine.begin(message, timeout, queue))
         finally:
             engine.in_flight.give(size)
 
     async def send_oneway(self, message: Message) -> None:
-        """Send one message and ask for no answer: nobody will know whether it is stored.
+        """Send one message without asking for an answer: it stays unknown whether it is stored.
 
-        While no connection can be had it is tried again, `retries` times within `request_timeout`.
+        Without a connection, the send is repeated up to `retries` times, within `request_timeout`.
 
         Raises:
-            MessageRefused: when the message cannot be sent as it is.
+            MessageRefused: when the message cannot be sent.
             TooManyInFlight: when no place is free in time. Nothing was sent.
             Unavailable: when no broker can be reached. Nothing was sent.
         """
@@ -97,18 +97,19 @@ class AsyncSending:
     ) -> SendResult:
         """Send messages of one topic to one queue in one request, all or none.
 
-        The result is the first message's; its ids are those of all, joined by commas.
+        The result is that of the first message. Its ids are those of all messages, joined by
+        commas.
 
         Args:
-            messages: of one topic, without delays; with ordering keys of one queue.
-            timeout: seconds for the wait for places and all tries together.
-            queue: the queue to use; by default the ordering keys or the turn choose.
+            messages: messages of one topic, without delays; ordering keys must select one queue.
+            timeout: seconds for the wait for places and all attempts together.
+            queue: the queue to use; by default by ordering key, or else round-robin.
 
         Raises:
             MessageRefused: when they cannot be sent together, or are too large together.
             TooManyInFlight: when no places are free in time. Nothing was sent.
             RemoteError: when the broker refuses them.
-            Unavailable: when no broker takes them in time. They may be stored all the same.
+            Unavailable: when no broker accepts them in time. They may be stored nevertheless.
         """
         engine = self._engine
         engine.be_producer()
@@ -124,11 +125,11 @@ class AsyncSending:
 
     @checked()
     async def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        """Send messages of any topics in few requests, several on their way at once.
+        """Send messages of any topics in few requests, several in flight at the same time.
 
-        The order of each ordering key is kept: when a message cannot be sent, later ones of its
-        queue are not sent either and carry `NotSent`. Nothing is raised for a single message; its
-        place in the result holds the error.
+        The order of each ordering key is kept: if a message cannot be sent, later messages for its
+        queue are not sent, and their result is `NotSent`. An error of a message is not raised: it
+        is in the message's position of the result.
         """
         engine = self._engine
         engine.be_producer()
@@ -155,18 +156,18 @@ class AsyncSending:
         size: int | None = None,
         linger: float = LINGER_SECONDS,
     ) -> AsyncBatcher:
-        """Return a batcher: single messages that are sent through it leave in few requests.
+        """Return a batcher: it sends single messages together, in few requests.
 
-        Close it, or use it in `async with`; `close` of the client does the same.
+        Close it, or use it in `async with`; `close` of the client closes it too.
 
         Args:
-            count: messages in a batch at most; by default the setting `batch_count_max`.
-            size: bytes in a batch at most; by default the setting `batch_size_max`.
+            count: maximum messages in a batch; by default the setting `batch_count_max`.
+            size: maximum bytes in a batch; by default the setting `batch_size_max`.
             linger: seconds that a message waits for others.
 
         Raises:
-            UsageError: when the client is not started, or a value is of a wrong type.
-            ConfigurationError: when one of them cannot work.
+            UsageError: when the client is not started, or a value has a wrong type.
+            ConfigurationError: when a value is invalid.
         """
         engine = self._engine
         engine.refuse_unstarted()
@@ -190,40 +191,41 @@ class AsyncSending:
 
     @checked(but=("handle",))
     async def recall(self, handle: str, *, timeout: float = 3.0) -> str:
-        """Take a timed message back before its time, and return its message id.
+        """Cancel a timed message before its time, and return its message id.
 
         Args:
             handle: `recall_handle` of the result of its send.
             timeout: seconds to wait for the broker.
 
         Raises:
-            UsageError: when `handle` is none.
-            NotPermitted: when its broker takes nothing back (`recallMessageEnable=false`, which is
-                what brokers do unless they are told otherwise).
+            UsageError: when `handle` is not a recall handle.
+            NotPermitted: when the broker allows no recall (`recallMessageEnable=false`, the default
+                of brokers).
             Refused: when it is too late.
-            Unavailable: when the broker does not answer; the message may be taken back all the
-                same, and another recall does no harm.
+            Unavailable: when the broker does not answer. The recall may have worked nevertheless; a
+                second recall does no harm.
         """
         engine = self._engine
         recalling = engine.run(recall(engine.routes, engine.settings, handle, timeout))
         named = decode_recall_handle(handle) if isinstance(handle, str) else None
         if named is None:
-            return await recalling  # it raises
+            return await recalling  # raises its error
         topic = engine.namespace.own(named.topic)
         return await engine.hooks.around_recall(topic, named.unique_key, recalling)
 
     @checked()
     async def request(self, message: Message, *, timeout: float = 3.0) -> ReceivedMessage:
-        """Send a message and return the reply of whoever consumes it.
+        """Send a message and return the reply of the client that consumes it.
 
-        The reply says nothing of where it is stored: its queue has no broker, its offset is -1.
+        The reply has no place of storage: its queue has no broker, and its offset is -1.
 
         Args:
-            message: the request; consumers get it like any other message, and answer it by `reply`.
+            message: the request; consumers get it like any other message, and answer with `reply`.
             timeout: seconds for sending it and for the reply together.
 
         Raises:
-            ReplyTimeout: when nobody replied in time. Somebody may have handled it all the same.
+            ReplyTimeout: when no reply arrives in time. A consumer may have handled it
+                nevertheless.
             MessageRefused, TooManyInFlight, RemoteError, Unavailable, ProtocolError: as `send`.
         """
         engine = self._engine
@@ -244,21 +246,21 @@ class AsyncSending:
         properties: Mapping[str, str] | None = None,
         timeout: float = 3.0,
     ) -> SendResult:
-        """Answer a request; returns when whoever asked has the reply.
+        """Answer a request. Returns when the requesting client has the reply.
 
         Args:
-            request: a message that was received and is a request, of any client.
+            request: a received message that is a request, of any client.
             body: the reply.
-            tag: its tag.
-            properties: its properties.
-            timeout: seconds for all tries together.
+            tag: the reply's tag.
+            properties: the reply's properties.
+            timeout: seconds for all attempts together.
 
         Raises:
-            UsageError: when `request` is none.
-            MessageRefused: when the reply cannot be sent as it is.
+            UsageError: when `request` is not a request.
+            MessageRefused: when the reply cannot be sent.
             TooManyInFlight: when no place is free in time. Nothing was sent.
-            RemoteError: when whoever asked is there no more, or did not take it.
-            Unavailable: when no broker takes it in time.
+            RemoteError: when the requesting client is gone, or did not accept the reply.
+            Unavailable: when no broker accepts the reply in time.
         """
         engine = self._engine
         engine.be_producer()
@@ -273,7 +275,8 @@ class AsyncSending:
 
     async def _send_group(self, group: QueueBatches) -> list[SendResult | Exception]:
         engine = self._engine
-        # One batch of a group is on its way at a time: the largest is what it needs room for.
+        # Only one batch of a group is in flight at a time, so the largest batch sets the place's
+        # size.
         count = max(map(len, group.batches))
         size = max(sum(len(out.message.body) for out in batch) for batch in group.batches)
         async with engine.groups_in_flight:
@@ -292,5 +295,5 @@ class AsyncSending:
 
 
 def engine_of(client: AsyncSending) -> ClientEngine:
-    """Return what a client stands on, for code that is part of the framework."""
+    """Return a client's engine, for code within the framework."""
     return client._engine

@@ -1,7 +1,7 @@
-"""Messages that are sent alone: the first try without a flow, the rest by one.
+"""Sends single messages: the first attempt without a flow, further attempts in a flow.
 
-Receives messages; hands on their results, to a task that awaits them or to a thread's errand, or
-straight to a thread. What is decided is the producer's.
+It receives messages. It gives results to an awaiting task, to a thread's errand, or directly to the
+calling thread. The producer's flows take all decisions.
 """
 
 import asyncio
@@ -23,38 +23,38 @@ from reliable_mq.wire.command import Command
 T = TypeVar("T")
 
 Outcome = Command | ReliableMQError
-"""What came of a first try."""
+"""The outcome of a first attempt: a reply or an error."""
 
 
 class SendingEngine(Protocol):
-    """What sending needs of the engine that drives the client's flows."""
+    """What sending needs from the client's engine."""
 
     async def run(self, flow: Flow[T]) -> T:
-        """Drive a flow to its end."""
+        """Run a flow to its end."""
 
     def now(self) -> Instant:
         """Return the time."""
 
     def seconds(self) -> float:
-        """Return the time on the clock of `Instant.seconds`."""
+        """Return the time of the clock of `Instant.seconds`."""
 
     def clear_link(self, address: str) -> Link | None:
-        """Return the connection to `address` if a request can leave on it at once."""
+        """Return the connection to `address` if a request can be sent on it at once."""
 
     def direct_link(self, address: str) -> DirectLink | None:
-        """Return the direct link to `address`, taken, if there is one that is free."""
+        """Take the direct link to `address` if it is free, and return it."""
 
     def alone(self, link: Link) -> None:
-        """Note that a thread sends alone on a connection."""
+        """Note that one thread sends alone on a connection."""
 
 
 class SingleSends:
     """Sends single messages for one client.
 
     Args:
-        engine: drives the flows, and knows the connections.
-        producer: decides.
-        namespace: how topics are called here, and by brokers.
+        engine: runs the flows, and knows the connections.
+        producer: the flows, which take the decisions.
+        namespace: translates topic names.
     """
 
     def __init__(self, engine: SendingEngine, producer: SendFlows, namespace: Namespace) -> None:
@@ -63,10 +63,10 @@ class SingleSends:
         self._namespace = namespace
 
     def begin(self, message: Message, timeout: float, queue: MessageQueue | None) -> PendingSend:
-        """Begin to send a message; for any thread.
+        """Begin to send a message. Safe from any thread.
 
         Raises:
-            MessageRefused: when it cannot be sent as it is.
+            MessageRefused: when the message cannot be sent.
         """
         names = self._namespace
         message, queue = names.whole_message(message), names.whole_queue(queue)
@@ -89,7 +89,7 @@ class SingleSends:
     ) -> None:
         """Send a message for a thread, nearly always without a task.
 
-        `alone` says that no other message is on its way.
+        `alone`: no other message is in flight.
         """
         asked = self._ask(single, notes=alone)
         if asked is None:
@@ -101,12 +101,13 @@ class SingleSends:
     def try_directly(self, single: PendingSend) -> SendResult | Outcome | None:
         """Send a message in the calling thread, on a direct link.
 
-        Returns its result; or what came of the first try, for `go_on_for`; or None when nothing
-        was sent.
+        Returns:
+            The result; or the outcome of the first attempt, for `go_on_for`; or None when nothing
+            was sent.
 
         Raises:
-            RemoteError: when the broker refuses it.
-            ProtocolError: when the reply does not read.
+            RemoteError: when the broker refuses the message.
+            ProtocolError: when the reply cannot be decoded.
         """
         aim = single.aim
         direct = self._engine.direct_link(aim.address) if aim is not None else None
@@ -125,7 +126,7 @@ class SingleSends:
     def go_on_for(
         self, errand: ThreadFuture[SendResult], single: PendingSend, outcome: Outcome | None
     ) -> None:
-        """Send a message for a thread by a flow; `outcome` is what its first try came to."""
+        """Send a message for a thread in a flow. `outcome` is that of the first attempt, if any."""
         errand.follow(asyncio.ensure_future(self._go_on(single, outcome)))
 
     def _tried_for(
@@ -138,7 +139,7 @@ class SingleSends:
         try:
             outcome = error if isinstance(error, ReliableMQError) else asked.result()
             result = self._result(single, outcome)
-        except Exception as failure:  # noqa: BLE001 - whatever it is, the thread must not wait on
+        except Exception as failure:  # noqa: BLE001 - after any error, the thread must not wait on
             errand.set_exception(failure)
             return
         if result is None:
@@ -147,7 +148,7 @@ class SingleSends:
             errand.set_result(result)
 
     def _ask(self, single: PendingSend, *, notes: bool = False) -> asyncio.Future[Command] | None:
-        """Return the future of the first try's reply, if that can be made at once."""
+        """Return the future of the first attempt's reply, if the request can be sent at once."""
         aim = single.aim
         link = self._engine.clear_link(aim.address) if aim is not None else None
         if aim is None or link is None:
@@ -158,7 +159,7 @@ class SingleSends:
         return link.ask(render, RequestCode.SEND_MESSAGE_V2, aim.seconds)
 
     def _result(self, single: PendingSend, outcome: Outcome) -> SendResult | None:
-        """Return the result, or None when it is to be tried again."""
+        """Return the result, or None when another attempt is due."""
         if single.aim is None or isinstance(outcome, ReliableMQError):
             return None
         result = self._producer.end(single, single.aim, outcome, self._engine.seconds())

@@ -1,7 +1,8 @@
-"""Half messages on an event loop: sent and ended, and answered for when a broker asks.
+"""Half messages on an event loop: sends them, ends them, and answers brokers' check-backs.
 
-Receives halves to send and the questions of brokers; hands these to whoever answers for the
-producer group. Refuses to decide: without an answer nothing is said, and the broker asks again.
+It receives half messages to send, and check-backs of brokers. It passes check-backs to the answerer
+of their producer group. It decides nothing: without an answer it stays silent, and the broker asks
+again.
 """
 
 import asyncio
@@ -29,29 +30,29 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ANSWERS_AT_ONCE = 256
-"""More questions than this are let go: their broker asks again."""
+"""Maximum check-backs in progress. Further ones are dropped: their broker asks again."""
 
 Answerer = Callable[[CheckBack], Awaitable[Decision | None]]
-"""Says what became of a half; None: it has ended it by itself."""
+"""Decides the transaction of a half; None: the answerer has ended the half itself."""
 
 
 class FlowDriver(Protocol):
-    """What drives a flow: `AsyncClient.run`."""
+    """Runs a flow: `AsyncClient.run`."""
 
     async def __call__(self, flow: Flow[T], /) -> T: ...
 
 
 class AsyncTransactions:
-    """The halves of one client.
+    """The half messages of one client.
 
-    Invariant: of one half at most one question is being answered.
+    Invariant: at most one check-back per half is being answered.
 
     Args:
-        flows: what to do.
-        run: does it.
-        tell_group: tells all brokers of a group that was joined.
-        namespace: how topics and groups are called here. A `Half` names them as brokers do.
-        hooks: see what is sent and how it ends.
+        flows: the flows for half messages.
+        run: runs them.
+        tell_group: sends heartbeats to all brokers after a group was joined.
+        namespace: translates names. A `Half` has the brokers' names.
+        hooks: see messages that are sent, and their decisions.
     """
 
     def __init__(
@@ -73,19 +74,19 @@ class AsyncTransactions:
 
     @property
     def groups(self) -> list[str]:
-        """The producer groups that this client answers for."""
+        """The producer groups whose check-backs this client answers."""
         return sorted(map(self._namespace.own, self._answerers))
 
     @property
     def running(self) -> list[asyncio.Task[None]]:
-        """The answers that are being worked out."""
+        """The check-backs in progress."""
         return list(self._answering.values())
 
     @checked()
     async def join(self, group: str, answerer: Answerer) -> None:
-        """Answer for a producer group from now on, whoever of it sent the half.
+        """Answer check-backs of a producer group from now on, for halves of all its members.
 
-        Brokers that cannot be told now are told by a later heartbeat.
+        A broker that cannot be reached now learns of the group by a later heartbeat.
 
         Raises:
             ConfigurationError: when the group's name is illegal.
@@ -99,11 +100,11 @@ class AsyncTransactions:
 
     @checked()
     async def send(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
-        """Send a half of a group that was joined; see `TransactionFlows.send`.
+        """Send a half message of a joined group; see `TransactionFlows.send`.
 
         Raises:
-            UsageError: when nobody here answers for the group: the half would hang.
-            MessageRefused: when `message` is none.
+            UsageError: when this client has not joined the group: the half would stay undecided.
+            MessageRefused: when `message` is not a message.
         """
         check_is_message(message)
         names, whole = self._namespace, self._namespace.whole(group)
@@ -120,10 +121,10 @@ class AsyncTransactions:
 
     @checked()
     async def end(self, half: Half, decision: Decision) -> None:
-        """End a half and wait until the broker has it stored; see `TransactionFlows.end`.
+        """End a half and wait until the broker has stored the decision; see `TransactionFlows.end`.
 
-        Once only: the bundled broker answers another end as if it counted, too, and does nothing;
-        Apache's stores the message with each COMMIT.
+        Call it once only. The bundled broker accepts a second decision, and ignores it. Apache's
+        broker stores the message again with each COMMIT.
         """
         await self._seen(half, decision, self._flows.end(half, decision))
 
@@ -134,7 +135,7 @@ class AsyncTransactions:
 
     @checked()
     async def commit_many(self, halves: Sequence[Half]) -> list[SendResult | Exception]:
-        """Commit halves, see `TransactionFlows.commit_many`."""
+        """Commit half messages; see `TransactionFlows.commit_many`."""
         results = await self._run(self._flows.commit_many(halves))
         if self._hooks.ends:
             for half, result in zip(halves, results, strict=True):
@@ -143,19 +144,21 @@ class AsyncTransactions:
         return results
 
     def asked(self, address: str, command: Command) -> None:
-        """Take a broker's question; it is answered by a task of its own, until the close."""
+        """Accept a check-back. A task answers it, unless the client closes."""
         if self._is_closed:
             return
         try:
             check = read_check_back(command, address)
         except ProtocolError as error:
-            log.warning("%s asks for a half message that does not read: %s", address, error)
+            log.warning("%s sent a check-back that cannot be decoded: %s", address, error)
             return
         half = check.half
         check = CheckBack(half, self._namespace.own_message(check.message))
         answerer = self._answerers.get(half.group)
         if answerer is None:
-            log.warning("%s asks for a half of group %s, not of ours", address, half.group)
+            log.warning(
+                "%s sent a check-back for group %s, which is not joined here", address, half.group
+            )
             return
         key = (half.group, half.message_id)
         if key in self._answering or len(self._answering) >= ANSWERS_AT_ONCE:
@@ -165,7 +168,7 @@ class AsyncTransactions:
         task.add_done_callback(lambda _: self._answering.pop(key))
 
     async def close(self) -> None:
-        """Answer nothing more: brokers ask again, others of the group or later."""
+        """Answer no more check-backs. Brokers ask again: another member, or later."""
         self._is_closed = True
         tasks = list(self._answering.values())
         for task in tasks:
@@ -173,7 +176,7 @@ class AsyncTransactions:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _seen(self, half: Half, decision: Decision, flow: Flow[None]) -> None:
-        """End a half, and let the hooks see how; what nobody knows yet has no end."""
+        """End a half, and report the decision to the hooks. An unknown outcome is not reported."""
         sees = self._hooks.ends and decision is not Decision.UNKNOWN
         try:
             await self._run(flow)
@@ -188,7 +191,7 @@ class AsyncTransactions:
         async def work() -> Any:
             try:
                 decision = await answerer(check)
-            except SystemExit as error:  # it would end the loop
+            except SystemExit as error:  # SystemExit would end the loop
                 raise ExitRaised(f"it raised {error!r}") from error
             if decision is not None:
                 await self.post(check.half, decision)

@@ -1,7 +1,7 @@
-"""How many messages become few requests, without breaking the order of any ordering key.
+"""Puts many messages into few requests, and keeps the order of each ordering key.
 
-Receives letters and the queues of their topics; hands on groups that may be sent at the same time,
-each a row of batches that must be sent one after the other.
+It receives prepared messages and the queues of their topics. It returns groups that may be sent at
+the same time. The batches of one group must be sent one after another.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import MessageRefused, ReliableMQError
 from reliable_mq.message import Message, MessageQueue
 
-SPREAD_COUNT_MIN = 32  # fewer unkeyed messages than this are not worth a request of their own
+SPREAD_COUNT_MIN = 32  # smaller requests of unkeyed messages are not worth their cost
 
 Item = tuple[int, PreparedMessage]
 
@@ -25,7 +25,7 @@ Item = tuple[int, PreparedMessage]
 class QueueBatches(msgspec.Struct, frozen=True):
     """Batches for one queue, or for any queue of the topic when `queue` is None.
 
-    `positions` says where in the caller's sequence each message stood, batch after batch.
+    `positions` has each message's position in the caller's sequence, in the order of the batches.
     """
 
     queue: MessageQueue | None
@@ -42,18 +42,18 @@ def plan(
     goes_alone: Callable[[PreparedMessage], bool] = lambda out: out.message.is_delayed,
     queue_of: Callable[[str, Sequence[MessageQueue]], MessageQueue] = queue_of_key,
 ) -> list[QueueBatches]:
-    """Return the groups for `items`: pairs of a position and its letter.
+    """Return the groups for `items`: pairs of a position and its prepared message.
 
     Messages with an ordering key stay in order within the group of their key's queue. Messages
     without one are spread over the queues of their topic.
 
     Args:
-        items: what to send.
+        items: the messages to send.
         queues_of: returns the writable queues of a topic.
-        count_max: messages in a batch at most.
-        size_max: bytes in a batch at most; a larger message goes alone.
-        goes_alone: whether a batch cannot hold a message for what it is.
-        queue_of: returns the queue that an ordering key leads to.
+        count_max: maximum messages in a batch.
+        size_max: maximum bytes in a batch; a larger message is sent alone.
+        goes_alone: returns whether a message of this kind cannot be in a batch.
+        queue_of: returns the queue of an ordering key.
     """
     bound: dict[MessageQueue, list[Item]] = {}
     free: dict[str, list[Item]] = {}
@@ -107,7 +107,7 @@ def _cut(
 
 
 class SendPlan(msgspec.Struct, frozen=True):
-    """What `send_many` is going to do: groups to send, and messages that failed already."""
+    """The plan of a `send_many`: groups to send, and messages that have failed already."""
 
     groups: list[QueueBatches]
     failures: dict[int, Exception]
@@ -118,7 +118,7 @@ def plan_many(
 ) -> Flow[SendPlan]:
     """Return how to send `messages` in as few requests as their order allows.
 
-    A message that is refused, or whose topic has no route, fails without holding up the others.
+    A message that is refused, or whose topic has no route, fails without delaying the others.
     """
     instant = yield from now()
     items: list[Item] = []

@@ -1,11 +1,11 @@
-"""Messages that wait a moment for company: which leave in one request, and when.
+"""Decides which waiting messages share a request, and when it is sent.
 
-Receives letters and the queues that their keys bind them to; hands on batches. Refuses to know who
-waits for a letter, and what time it is.
+It receives prepared messages and the queues of their ordering keys, and returns batches. It must
+not know who sent a message, or read a clock.
 
-Each topic has a row of letters that any queue may take, of which several batches may be under way,
-and one row for each queue that an ordering key leads to. Of such a row one batch is under way at a
-time, because what is sent side by side may be stored in any order.
+Each topic has one row of messages without a key: several of its batches may be in flight. Each
+queue that an ordering key selects has a row of its own, with one batch in flight at a time.
+Concurrent requests for it might be stored in any order.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from reliable_mq.message import MessageQueue
 
 
 class LingeringMessage(msgspec.Struct, eq=False):
-    """A letter on its way, and whatever its sender wants to know it again by."""
+    """A prepared message that waits, and an object by which its sender recognizes it."""
 
     letter: PreparedMessage
     owner: Any
@@ -28,9 +28,9 @@ class LingeringMessage(msgspec.Struct, eq=False):
 
 
 class LingerQueue(msgspec.Struct, eq=False):
-    """Letters that may share a request, the oldest first.
+    """Waiting messages that may share a request (a row), the oldest first.
 
-    `hurried` of them, from the front, leave as soon as they may.
+    The first `hurried` of them are sent as soon as possible.
     """
 
     topic: str
@@ -42,29 +42,29 @@ class LingerQueue(msgspec.Struct, eq=False):
 
 
 class SendBatch(msgspec.Struct, eq=False):
-    """What leaves in one request."""
+    """The messages of one request."""
 
     row: LingerQueue
     parcels: list[LingeringMessage]
 
     @property
     def letters(self) -> list[PreparedMessage]:
-        """What is in it."""
+        """Its prepared messages."""
         return [parcel.letter for parcel in self.parcels]
 
 
 class LingerQueues:
-    """All letters of one batcher that wait.
+    """All waiting messages of one batcher.
 
-    Invariant: of a queue that an ordering key leads to at most one batch is under way; a row is
-    here as long as a letter of it waits or is under way.
+    Invariant: a queue selected by an ordering key has at most one batch in flight. A row exists as
+    long as one of its messages waits or is in flight.
 
     Args:
-        count_max: letters in a batch.
-        size_max: bytes in a batch; a larger letter goes alone.
-        linger: seconds that a letter waits for others.
-        under_way_max: batches under way of a topic, of letters without a key.
-        goes_alone: whether a letter cannot share a request for what it is.
+        count_max: maximum messages in a batch.
+        size_max: maximum bytes in a batch; a larger message is sent alone.
+        linger: seconds that a message waits for others.
+        under_way_max: maximum batches in flight per topic, of messages without a key.
+        goes_alone: returns whether a message of this kind cannot be in a batch.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class LingerQueues:
         *,
         hurried: bool = False,
     ) -> bool:
-        """Let a letter wait in its row; return whether something need wait no longer.
+        """Add a message to its row; return whether a batch may be sent now.
 
         Args:
-            parcel: the letter.
-            queue: the queue of its ordering key; None when it may go to any of its topic.
+            parcel: the message.
+            queue: the queue of its ordering key; None when any queue of its topic may take it.
             now: the time, in seconds.
-            hurried: whether it waits for nobody.
+            hurried: whether it is sent without waiting for others.
         """
         topic = parcel.letter.message.topic
         row = self._rows.get((topic, queue))
@@ -111,12 +111,12 @@ class LingerQueues:
         return row.under_way < self._limit(row) and self._is_ready(row)
 
     def hurry(self) -> None:
-        """Let everything that waits leave as soon as it may."""
+        """Send all waiting messages as soon as possible."""
         for row in self._rows.values():
             row.hurried = len(row.parcels)
 
     def departures(self, now: float) -> list[SendBatch]:
-        """Take out the batches that leave now."""
+        """Remove and return the batches to send now."""
         batches: list[SendBatch] = []
         for row in self._rows.values():
             while self._may_leave(row, now):
@@ -125,7 +125,7 @@ class LingerQueues:
         return batches
 
     def next_departure(self) -> float | None:
-        """Return when a batch leaves next if nothing happens before; None when none does."""
+        """Return when the next batch is due, if nothing happens before; None when none is."""
         times = [
             row.parcels[0].since + self._linger
             for row in self._rows.values()
@@ -134,7 +134,7 @@ class LingerQueues:
         return min(times, default=None)
 
     def ended(self, batch: SendBatch, *, failed: bool) -> list[LingeringMessage]:
-        """Take in what became of a batch; return what must not be sent behind one that failed."""
+        """Note a batch's end. If it failed, return the waiting messages that must not follow."""
         row = batch.row
         row.under_way -= 1
         held_back = self._emptied(row) if failed and row.queue is not None else []
@@ -142,7 +142,7 @@ class LingerQueues:
         return held_back
 
     def give_up(self) -> list[LingeringMessage]:
-        """Take out everything that waits: nothing more will leave."""
+        """Remove and return all waiting messages: nothing more will be sent."""
         waiting: list[LingeringMessage] = []
         for row in list(self._rows.values()):
             waiting += self._emptied(row)
@@ -150,7 +150,7 @@ class LingerQueues:
         return waiting
 
     def invariants(self) -> None:
-        """Hold the class's invariant.
+        """Check the class's invariant.
 
         Raises:
             InvariantBroken: when it does not hold; a bug.
@@ -159,7 +159,7 @@ class LingerQueues:
             if row.under_way > self._limit(row) or not (row.parcels or row.under_way):
                 raise InvariantBroken(f"{row.under_way} batches of {row.queue} are under way")
             if row.size != sum(parcel.letter.batch_size for parcel in row.parcels):
-                raise InvariantBroken(f"the row of {row.queue} has lost count of its bytes")
+                raise InvariantBroken(f"the row of {row.queue} has a wrong number of bytes")
 
     def _emptied(self, row: LingerQueue) -> list[LingeringMessage]:
         waiting = list(row.parcels)

@@ -1,4 +1,4 @@
-"""Messages on their way out: checked, named, and turned into send commands.
+"""Prepares messages for sending: checks them, gives them ids, and makes send commands.
 
 Source of limits and property names: Apache RocketMQ `Validators`, `MessageConst`,
 `DefaultMQProducerImpl`.
@@ -26,11 +26,11 @@ from reliable_mq.wire.properties import (
 
 BATCH_ITEM_OVERHEAD = 22
 Sign = Callable[[Message], Message]
-"""Returns a message, whose id is known, with its signature."""
+"""Returns a message with its signature. The message has an id already."""
 
 
 def fault_of(message: Message, body_size_max: int) -> Exception | None:
-    """Return why a message cannot be sent, None when it can; nothing is asked of a broker."""
+    """Return why a message cannot be sent, or None. No broker is asked."""
     try:
         check_message(message, body_size_max)
         properties_of(message)
@@ -40,17 +40,17 @@ def fault_of(message: Message, body_size_max: int) -> Exception | None:
 
 
 def check_is_message(message: object) -> None:
-    """Refuse what is no message.
+    """Refuse an object that is not a message.
 
     Raises:
-        MessageRefused: when it is none.
+        MessageRefused: when it is not a `Message`.
     """
     if not isinstance(message, Message):
         raise MessageRefused(_no_message(message))
 
 
 def _no_message(message: object) -> str:
-    return f"what shall be sent is of type {type(message).__name__}, it must be a Message"
+    return f"an object of type {type(message).__name__} cannot be sent: use a Message"
 
 
 def _what_is_wrong(message: object, error: Exception) -> str:
@@ -73,7 +73,8 @@ def named(message: Message, now_ms: int, random_bytes: Callable[[int], bytes]) -
 class PreparedMessage(msgspec.Struct, frozen=True):
     """A checked message with its id and its stored properties.
 
-    `packed` is its body as it travels when it is compressed, `packing` the flags that say by what.
+    If the body is compressed, `packed` is the compressed body, and `packing` has the flags for the
+    kind of compression.
     """
 
     message: Message
@@ -83,12 +84,12 @@ class PreparedMessage(msgspec.Struct, frozen=True):
 
     @property
     def body(self) -> bytes:
-        """The body as it travels."""
+        """The body as it is sent."""
         return self.message.body if self.packed is None else self.packed
 
     @property
     def batch_size(self) -> int:
-        """How many bytes it takes in the body of a batch."""
+        """The number of bytes it takes in the body of a batch."""
         return BATCH_ITEM_OVERHEAD + len(self.message.body) + len(self.properties)
 
 
@@ -99,10 +100,10 @@ def letter(
     body_size_max: int = MESSAGE_BODY_SIZE_MAX,
     sign: Sign | None = None,
 ) -> PreparedMessage:
-    """Return `message` ready to be sent.
+    """Return `message` prepared for sending.
 
     Raises:
-        MessageRefused: when it cannot be sent as it is, or cannot be signed.
+        MessageRefused: when it cannot be sent, or cannot be signed.
     """
     try:
         check_message(message, body_size_max)
@@ -122,7 +123,7 @@ def _signed(message: Message, sign: Sign) -> Message:
 
 
 def check_batch(batch: Sequence[PreparedMessage], size_max: int) -> None:
-    """Check what one request may hold.
+    """Check the size of a batch.
 
     Raises:
         MessageRefused: when the messages are too large together.
@@ -136,7 +137,7 @@ def check_batch(batch: Sequence[PreparedMessage], size_max: int) -> None:
 
 
 class SenderFields(msgspec.Struct, frozen=True):
-    """What every send command of one client says alike."""
+    """The fields that are equal in all send commands of one client."""
 
     producer_group: str
     new_topic_queues: int
@@ -154,7 +155,8 @@ class SenderFields(msgspec.Struct, frozen=True):
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Command:
         """Return the request that sends one message."""
-        # The fields of `SendMessageHeaderV2`, in its order, without going through it: the hot path.
+        # The fields of `SendMessageHeaderV2` in its order. Not made through that class: the hot
+        # path.
         ext = {
             "a": self.producer_group,
             "b": queue.topic,
@@ -205,18 +207,18 @@ class SenderFields(msgspec.Struct, frozen=True):
 
 
 def same_topic(messages: Sequence[Message]) -> str:
-    """Return the topic of a batch that a caller put together.
+    """Return the topic of a caller's batch.
 
     Raises:
-        MessageRefused: when it is empty, mixes topics, or holds a delayed message.
+        MessageRefused: when it is empty, mixes topics, or has a delayed message.
     """
     if not all(isinstance(message, Message) for message in messages):
-        raise MessageRefused("a batch holds something that is no Message")
+        raise MessageRefused("a batch contains an object that is not a Message")
     topics = {message.topic for message in messages}
     if len(topics) != 1:
-        raise MessageRefused(f"a batch has one topic, this one has {sorted(topics)}")
+        raise MessageRefused(f"a batch must have one topic, this one has {sorted(topics)}")
     if any(message.is_delayed for message in messages):
-        raise MessageRefused("a batch cannot hold a delayed message")
+        raise MessageRefused("a batch cannot contain a delayed message")
     return topics.pop()
 
 

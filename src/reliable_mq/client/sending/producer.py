@@ -1,7 +1,7 @@
-"""Sending: flows that put messages into queues, at the next broker when one fails.
+"""Flows that send: they choose a queue, and try the next broker when one fails.
 
-A message with an ordering key has one queue and is tried again there only; any other goes to the
-queues in turn. How a request is tried again is `send_retries`' to say.
+A message with an ordering key has one queue and is retried only there. Other messages use the
+queues round-robin. `send_retries` decides when and how a request is retried.
 Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`, `tryToCompressMessage`.
 """
 
@@ -41,13 +41,13 @@ from reliable_mq.wire.command import Command
 from reliable_mq.wire.compression import compress, flags_of
 
 _WORK_SIZE_MIN = 64 * 1024
-"""Larger bodies are compressed where they hold up nobody else."""
+"""Larger bodies are compressed in a thread, so that other work is not blocked."""
 
 
 class PendingSend(msgspec.Struct, frozen=True, gc=False):
-    """A message that is being sent alone.
+    """A single message that is being sent.
 
-    `aim` is where the first try goes; None, when something has to be done or asked for before it.
+    `aim` is the target of the first attempt; None when a step or a request must come before it.
     """
 
     out: PreparedMessage
@@ -58,12 +58,12 @@ class PendingSend(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendFlows:
-    """Sends for one client.
+    """The flows that send for one client.
 
     Args:
-        settings: time-outs, retries, the producer group.
+        settings: timeouts, retries, the producer group.
         routes: the client's routes.
-        random_bytes: returns so many random bytes (message ids, pauses, where turns begin).
+        random_bytes: returns that many random bytes (message ids, jitter, first queue).
         sign: signs each message; None: nothing is signed.
     """
 
@@ -89,14 +89,14 @@ class SendFlows:
         """Send one message and return where it is stored.
 
         Args:
-            message: what to send.
-            timeout: seconds for all tries together.
-            queue: the queue to use; by default the ordering key or the turn chooses.
+            message: the message to send.
+            timeout: seconds for all attempts together.
+            queue: the queue to use; by default by ordering key, or else round-robin.
 
         Raises:
-            MessageRefused: when the message cannot be sent as it is.
+            MessageRefused: when the message cannot be sent.
             RemoteError: when the broker refuses it.
-            Unavailable: when no broker takes it in time. It may be stored all the same.
+            Unavailable: when no broker accepts it in time. It may be stored nevertheless.
         """
         instant = yield from now()
         return (yield from self.go_on(self.begin(message, instant, timeout, queue)))
@@ -104,13 +104,13 @@ class SendFlows:
     def begin(
         self, message: Message, instant: Instant, timeout: float, queue: MessageQueue | None
     ) -> PendingSend:
-        """Begin to send one message, as `send`; it is sent by `go_on`.
+        """Begin to send one message, as `send`; `go_on` sends it.
 
-        When its `aim` says where to, a shell may make the first try by itself, with the request
-        that `frame` returns, and tell `end` what came of it.
+        If it has an `aim`, the caller may make the first attempt itself: with the request from
+        `frame`, and then `end` with the outcome.
 
         Raises:
-            MessageRefused: when it cannot be sent as it is.
+            MessageRefused: when the message cannot be sent.
         """
         out = self.prepare(message, instant.epoch_ms)
         if queue is not None:
@@ -122,7 +122,7 @@ class SendFlows:
         return PendingSend(out, queue, timeout, instant, aim)
 
     def frame(self, single: PendingSend, aim: SendTarget, opaque: int) -> bytes:
-        """Return the request that is the first try of a send.
+        """Return the request of the first attempt.
 
         Raises:
             FrameError: when it would be longer than 16 MiB.
@@ -132,18 +132,18 @@ class SendFlows:
     def end(
         self, single: PendingSend, aim: SendTarget, reply: Command, seconds: float
     ) -> SendResult | None:
-        """Return the result of a send by the reply to its first try.
+        """Return the result of a send from the reply to its first attempt.
 
-        None: it is to be tried again, by `go_on`.
+        Returns None when `go_on` must make another attempt.
 
         Raises:
-            RemoteError: when the broker refuses it.
-            ProtocolError: when the reply does not read.
+            RemoteError: when the broker refuses the message.
+            ProtocolError: when the reply cannot be decoded.
         """
         took = seconds - single.begun.seconds
         if not self._tries.is_answer(reply, aim.queue.broker_name, took, seconds):
             return None
-        try:  # `SendResult.tries` is 1 of itself
+        try:  # `SendResult.tries` is 1 by default
             return read_result(reply, single.out.message.message_id, aim.queue)
         except ReliableMQError as error:
             error.tries = 1
@@ -152,7 +152,7 @@ class SendFlows:
     def go_on(
         self, single: PendingSend, outcome: Command | ReliableMQError | None = None
     ) -> Flow[SendResult]:
-        """Send what was begun; `outcome` is what the first try came to, if it was made.
+        """Send a begun message. `outcome` is the outcome of the first attempt, if it was made.
 
         Raises:
             RemoteError, Unavailable, ProtocolError: as `send`.
@@ -169,12 +169,12 @@ class SendFlows:
         )
 
     def send_reply(self, message: Message, *, timeout: float) -> Flow[SendResult]:
-        """Send a message that answers another one: its broker brings it to whoever asked.
+        """Send the reply to a request. The broker pushes it to the requesting client.
 
         Raises:
-            MessageRefused: when the message cannot be sent as it is.
-            RemoteError: when nobody waits for it any more.
-            Unavailable: when no broker takes it in time.
+            MessageRefused: when the reply cannot be sent.
+            RemoteError: when the requesting client does not wait any more.
+            Unavailable: when no broker accepts the reply in time.
         """
         instant = yield from now()
         out = yield from self.packed(self.prepare(message, instant.epoch_ms))
@@ -182,12 +182,12 @@ class SendFlows:
         return (yield from self._send_one(out, "", None, timeout, code))
 
     def send_oneway(self, message: Message) -> Flow[int]:
-        """Send one message and ask for no answer: nobody will know whether it is stored.
+        """Send one message without asking for an answer: it stays unknown whether it is stored.
 
-        Returns how many tries it took to leave.
+        Returns the number of attempts until it was sent.
 
         Raises:
-            MessageRefused: when the message cannot be sent as it is.
+            MessageRefused: when the message cannot be sent.
             Unavailable: when no broker can be reached.
         """
         instant = yield from now()
@@ -199,7 +199,7 @@ class SendFlows:
     def send_retry(
         self, message: Message, *, reconsume_times: int, max_reconsume_times: int
     ) -> Flow[SendResult]:
-        """Send a message to a retry topic, as a broker would that takes a message back."""
+        """Send a message to a retry topic, as a broker does for a message that is sent back."""
         instant = yield from now()
         out = yield from self.packed(self.prepare(message, instant.epoch_ms))
         bind = partial(
@@ -223,13 +223,13 @@ class SendFlows:
     ) -> Flow[SendResult]:
         """Send messages of one topic to one queue in one request, all or none.
 
-        With ordering keys they must all belong to one queue. The result is the first message's;
-        its ids are those of all, joined by commas, as Apache's client returns them.
+        All ordering keys must select the same queue. The result is that of the first message. Its
+        ids are those of all messages, joined by commas, as in Apache's client.
 
         Raises:
             MessageRefused: when they cannot be sent together.
             RemoteError: when the broker refuses them.
-            Unavailable: when no broker takes them in time.
+            Unavailable: when no broker accepts them in time.
         """
         topic = same_topic(messages)
         if queue is not None:
@@ -253,7 +253,7 @@ class SendFlows:
     def send_letters(
         self, batch: Sequence[PreparedMessage], queue: MessageQueue | None, *, timeout: float
     ) -> Flow[list[SendResult]]:
-        """Send messages of one topic to `queue`, or to the next one, in one request.
+        """Send messages of one topic to `queue`, or to the next queue, in one request.
 
         Raises:
             MessageRefused: when they are too large together.
@@ -274,9 +274,9 @@ class SendFlows:
     def send_in_order(
         self, batches: Sequence[Sequence[PreparedMessage]], queue: MessageQueue | None
     ) -> Flow[list[SendResult | Exception]]:
-        """Send batches one after the other; after one that failed, none is sent.
+        """Send batches one after another. After a failed batch, no further one is sent.
 
-        The messages of a failed batch carry its error, later ones `NotSent`.
+        The messages of the failed batch carry its error, later messages `NotSent`.
         """
         outcomes: list[SendResult | Exception] = []
         for at, batch in enumerate(batches):
@@ -291,9 +291,9 @@ class SendFlows:
     def send_together(
         self, batch: Sequence[PreparedMessage], queue: MessageQueue | None
     ) -> Flow[list[SendResult | Exception]]:
-        """Send a batch in one request; one that is illegal, message by message.
+        """Send a batch in one request. If a message in it is illegal, send each message alone.
 
-        What is wrong with one of them says nothing of the others.
+        So an illegal message does not affect the others.
         """
         try:
             stored = yield from self.send_letters(
@@ -314,24 +314,24 @@ class SendFlows:
         return apart
 
     def prepare(self, message: Message, now_ms: int) -> PreparedMessage:
-        """Return `message` ready to be sent.
+        """Return `message` prepared for sending.
 
         Raises:
-            MessageRefused: when it cannot be sent as it is.
+            MessageRefused: when it cannot be sent.
         """
         size_max = self._settings.body_size_max
         return letter(message, now_ms, self._random_bytes, size_max, self._sign)
 
     def queue_of(self, ordering_key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-        """Return which of a topic's queues an ordering key leads to."""
+        """Return the queue of a topic that an ordering key selects."""
         return queue_of_key(ordering_key, queues, self._settings.key_hash)
 
     def goes_alone(self, out: PreparedMessage) -> bool:
-        """Say whether a message cannot share a request: a delayed one, or one to compress."""
+        """Return whether a message cannot be in a batch: it is delayed, or needs compression."""
         return out.message.is_delayed or self._is_to_pack(out)
 
     def packed(self, out: PreparedMessage) -> Flow[PreparedMessage]:
-        """Return a letter with its body compressed, if it shall be and that makes it smaller."""
+        """Return a prepared message with its body compressed, if that is wanted and saves bytes."""
         if not self._is_to_pack(out):
             return out
         body, kind = out.message.body, self._settings.compression
@@ -349,7 +349,7 @@ class SendFlows:
         timeout: float,
         bind: Bind,
     ) -> Flow[BrokerAnswer]:
-        """Send what `bind` makes for a queue until a broker answers; see `SendRetries.call`."""
+        """Send requests from `bind` until a broker answers; see `SendRetries.call`."""
         return (yield from self._tries.call(topic, ordering_key, queue, timeout, bind))
 
     def _send_one(
@@ -389,7 +389,7 @@ class SendFlows:
 
 
 def _check_home(topic: str, queue: MessageQueue) -> None:
-    if queue.topic != topic:  # it would be stored there, and nobody who reads its topic get it
+    if queue.topic != topic:  # it would be stored there, but no consumer of its topic would get it
         raise MessageRefused(f"a message of topic {topic} cannot go to a queue of {queue.topic}")
 
 

@@ -1,4 +1,4 @@
-"""Which queue a message goes to: by its ordering key, or in turn, past the broker that failed.
+"""Selects the queue of a message: by its ordering key, or round-robin without the failed broker.
 
 Source of the hash called "java": Apache RocketMQ `SelectMessageQueueByHash`, Java's
 `String.hashCode`.
@@ -14,11 +14,11 @@ from reliable_mq.message import MessageQueue
 def queue_of_key(
     ordering_key: str, queues: Sequence[MessageQueue], key_hash: str = "crc32"
 ) -> MessageQueue:
-    """Return the one queue of `ordering_key`: the same in every process and every run.
+    """Return the queue of `ordering_key`: the same in every process and every run.
 
     Args:
         ordering_key: the key.
-        queues: of one topic, sorted, at least one.
+        queues: the queues of one topic, sorted, at least one.
         key_hash: one of `KEY_HASHES`; all producers of a topic must use the same.
     """
     return queues[KEY_HASHES[key_hash](ordering_key) % len(queues)]
@@ -38,18 +38,18 @@ def _java(ordering_key: str) -> int:
 
 
 KEY_HASHES: Mapping[str, Callable[[str], int]] = {"crc32": _crc32, "java": _java}
-"""How an ordering key becomes a number: ours, and that of Apache's `SelectMessageQueueByHash`."""
+"""Hash functions of ordering keys: ours, and the one of Apache's `SelectMessageQueueByHash`."""
 
 
 TOPICS_MAX = 10_000
-"""Of so many topics it is known whose turn it is; then all begin anew."""
+"""The next queue is remembered for this many topics. Above that, all topics start again."""
 
 
 class RoundRobin:
-    """Goes through the queues of each topic in turn.
+    """Selects the queues of each topic round-robin.
 
     Args:
-        start: where the first turn begins; clients that start together should differ.
+        start: number of the first queue; it should differ between clients that start together.
     """
 
     def __init__(self, start: int) -> None:
@@ -62,12 +62,12 @@ class RoundRobin:
         avoid_broker: str = "",
         rank: Callable[[str], float] | None = None,
     ) -> MessageQueue:
-        """Return the next queue, of a broker other than `avoid_broker` when there is one.
+        """Return the next queue, of another broker than `avoid_broker` if possible.
 
         Args:
-            queues: of one topic, at least one.
-            avoid_broker: the name of the broker that failed just now.
-            rank: says how bad a broker is, 0 is good. Of those left the least bad is taken.
+            queues: the queues of one topic, at least one.
+            avoid_broker: the name of the broker that has just failed.
+            rank: returns how slow a broker is; 0 is good. The queues of the best brokers are used.
         """
         topic = queues[0].topic
         turn = self._next.get(topic)

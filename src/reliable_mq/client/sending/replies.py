@@ -1,4 +1,4 @@
-"""What brokers reply to sends: one result for each message, or an error.
+"""Reads brokers' replies to sends: one result for each message, or an error.
 
 Source: Apache RocketMQ `MQClientAPIImpl.processSendResponse`.
 """
@@ -18,7 +18,7 @@ _STORED = {status.value: status for status in SendStatus}
 
 
 def read_answer(answer: BrokerAnswer, message_ids: Sequence[str]) -> list[SendResult]:
-    """Return what a broker says of messages that were sent together."""
+    """Return the results of messages that were sent together."""
     try:
         if len(message_ids) == 1:
             results = [read_result(answer.reply, message_ids[0], answer.queue)]
@@ -33,11 +33,11 @@ def read_answer(answer: BrokerAnswer, message_ids: Sequence[str]) -> list[SendRe
 
 
 def read_result(reply: Command, message_id: str, queue: MessageQueue) -> SendResult:
-    """Return what the reply to a send says.
+    """Return the result in the reply to a send.
 
     Raises:
         RemoteError: when the message is not stored.
-        ProtocolError: when the reply does not read.
+        ProtocolError: when the reply cannot be decoded.
     """
     status, header = _stored(reply)
     if "," in header.msg_id:
@@ -48,11 +48,11 @@ def read_result(reply: Command, message_id: str, queue: MessageQueue) -> SendRes
 def read_batch_results(
     reply: Command, message_ids: Sequence[str], queue: MessageQueue
 ) -> list[SendResult]:
-    """Return one result for each message of a batch: their queue offsets follow one another.
+    """Return one result for each message of a batch. Their queue offsets are consecutive.
 
     Raises:
         RemoteError: when the batch is not stored.
-        ProtocolError: when the reply does not read.
+        ProtocolError: when the reply cannot be decoded.
     """
     status, header = _stored(reply)
     offset_ids = header.msg_id.split(",")
@@ -73,11 +73,13 @@ def _stored(reply: Command) -> tuple[SendStatus, SendResultHeader]:
 
 
 def _miscounted(count: int, offset_ids: Sequence[str]) -> ProtocolError:
-    return ProtocolError(f"{count} messages were sent, {len(offset_ids)} are said to be stored")
+    return ProtocolError(
+        f"{count} messages were sent, the broker reports {len(offset_ids)} as stored"
+    )
 
 
 def _home(queue: MessageQueue, header: SendResultHeader) -> MessageQueue:
-    """Return the queue that a broker has stored in, which may not be the one that was asked."""
+    """Return the queue in which the broker has stored the message; it may be another than asked."""
     if header.queue_id == queue.queue_id:
         return queue
     return MessageQueue(queue.topic, queue.broker_name, header.queue_id)

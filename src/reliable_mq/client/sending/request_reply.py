@@ -1,7 +1,7 @@
-"""Request and reply between two clients: what marks a message as a request, and how a reply reads.
+"""Request and reply between two clients: properties of a request, and decoding of a reply.
 
-A request is an ordinary message that says which client waits for its reply. The reply goes to a
-topic of the cluster by a request code of its own, and a broker pushes it to that client.
+A request is a normal message with the name of the client that waits for the reply. The reply is
+sent to a topic of the cluster with a special request code, and a broker pushes it to that client.
 Source: Apache RocketMQ `MessageUtil`, `DefaultMQProducerImpl.request`, `ClientRemotingProcessor`.
 """
 
@@ -36,10 +36,10 @@ _WORK_SIZE_MIN = 16 * 1024
 
 
 def request_of(message: Message, client_id: str, correlation_id: str, timeout: float) -> Message:
-    """Return `message` as a request of a client, which waits `timeout` seconds for its reply.
+    """Return `message` as a request of a client that waits `timeout` seconds for the reply.
 
     Raises:
-        MessageRefused: when it is no message.
+        MessageRefused: when it is not a `Message`.
     """
     if not isinstance(message, Message):
         raise MessageRefused(f"a request is of type {type(message).__name__}, it must be a Message")
@@ -57,10 +57,10 @@ def reply_to(
     """Return the message that answers `request`.
 
     Raises:
-        UsageError: when `request` is none: nobody waits for an answer to it.
+        UsageError: when `request` is not a request, so that no client waits for a reply.
     """
     if not isinstance(request, ReceivedMessage):
-        raise UsageError(f"only what was received is answered, not a {type(request).__name__}")
+        raise UsageError(f"only a received message can be answered, not a {type(request).__name__}")
     asked = request.properties
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not asked.get(name)]
     if missing:
@@ -77,23 +77,23 @@ def reply_to(
 
 
 def correlation_of(pushed: Command) -> str:
-    """Return which request a pushed reply answers.
+    """Return the correlation id of a pushed reply, which names the request.
 
     Raises:
-        ProtocolError: when it does not say.
+        ProtocolError: when the reply has none.
     """
     header = PushReplyHeader.decode(pushed.ext_fields)
     correlation_id = decode_properties(header.properties or "").get(CORRELATION_ID)
     if not correlation_id:
-        raise ProtocolError("a reply does not say which request it answers")
+        raise ProtocolError("a reply has no correlation id")
     return correlation_id
 
 
 def read_reply(pushed: Command) -> Flow[ReceivedMessage]:
-    """Return the message in a pushed reply; where it is stored it does not say.
+    """Return the message in a pushed reply. It has no place of storage.
 
     Raises:
-        ProtocolError: when it does not read, or its body cannot be unpacked.
+        ProtocolError: when the reply cannot be decoded or decompressed.
     """
     header = PushReplyHeader.decode(pushed.ext_fields)
     properties = decode_properties(header.properties or "")

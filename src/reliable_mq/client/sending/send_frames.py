@@ -1,7 +1,7 @@
-"""Requests that send one message, from templates: what those of a queue share is rendered once.
+"""Renders send requests from templates: the common part of a queue's requests is rendered once.
 
-Receives a message that is ready; hands on the whole frame. What it makes is what `encode_command`
-makes of `SenderFields.command`, byte for byte, because the templates are cut from that.
+It receives a prepared message and returns the whole frame. The frame is equal byte for byte to the
+encoding of `SenderFields.command`, because templates are made from that.
 """
 
 import msgspec
@@ -14,10 +14,10 @@ from reliable_mq.wire.frame import HEAD_SIZE, JSON, encode_frame
 from reliable_mq.wire.java_int import I32_MAX
 
 TEMPLATES_MAX = 4096
-"""A client that sends to more queues makes their templates again; each has some 300 bytes."""
+"""Maximum templates, of some 300 bytes each. With more queues, a client makes them again."""
 
 _FORMS = (b"%d", b"%d", b"%b", b"%d")  # born time, flag, properties, opaque
-_FIRST_MARK = 1_000_000_000  # as many digits as an opaque may have, and all the same number of them
+_FIRST_MARK = 1_000_000_000  # as long as the longest opaque; all marks have the same length
 _BODY = b"-"
 
 _encode_text = msgspec.json.Encoder().encode
@@ -27,7 +27,7 @@ class SendFrames:
     """Renders the requests of one client.
 
     Args:
-        sender: what all of them say alike.
+        sender: the fields that are equal in all requests.
     """
 
     def __init__(self, sender: SenderFields) -> None:
@@ -35,7 +35,7 @@ class SendFrames:
         self._templates: dict[MessageQueue, bytes] = {}
 
     def frame(self, out: PreparedMessage, queue: MessageQueue, now_ms: int, opaque: int) -> bytes:
-        """Return the request that sends a message whose body is not packed.
+        """Return the request that sends a message with an uncompressed body.
 
         Raises:
             FrameError: when it would be longer than 16 MiB.
@@ -47,10 +47,11 @@ class SendFrames:
         return encode_frame(JSON, header, message.body)
 
     def _cut(self, queue: MessageQueue) -> bytes:
-        """Return the header of all requests for `queue`, with forms where they differ.
+        """Return the header of all requests for `queue`, with placeholders for the variable fields.
 
-        They are found by numbers that the rest of it does not hold: what topics and groups are
-        called may look like any of them.
+        These fields are found by marks: numbers that occur nowhere else in the header. Names of
+            topics
+        and groups might contain any number.
         """
         for first in range(_FIRST_MARK, I32_MAX, len(_FORMS)):
             born, flag, properties, opaque = range(first, first + len(_FORMS))
@@ -68,4 +69,4 @@ class SendFrames:
                     self._templates.clear()
                 self._templates[queue] = header
                 return header
-        raise InvariantBroken("the names of a queue hold every number")
+        raise InvariantBroken("the names of a queue contain every possible mark")

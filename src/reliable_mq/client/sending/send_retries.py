@@ -1,7 +1,7 @@
-"""Tries: a request is offered to brokers until one takes it, with pauses that grow.
+"""Retries of a send: offers a request to brokers until one gives a final answer, with backoff.
 
-Receives what a request is for a queue; hands on the answer that counts. Refuses to know what is
-sent. What a broker may refuse now and take a moment later is tried again; the rest is the answer.
+It receives a function that makes the request for a queue, and returns the final answer. It must not
+know what is sent. Refusals that may be temporary are retried; every other answer is final.
 Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`.
 """
 
@@ -21,7 +21,7 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.remote_faults import remote_error
 
-#: what `DefaultMQProducer.retryResponseCodes` holds, GO_AWAY included, and a quota that is used up
+#: the codes of `DefaultMQProducer.retryResponseCodes`, plus GO_AWAY and an exceeded quota
 RETRY_CODES = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,
@@ -39,13 +39,13 @@ RETRY_CODES = frozenset(
 _NOT_WRITABLE = "sending message is forbidden"  # Apache RocketMQ `AbstractSendMessageProcessor`
 
 Bind = Callable[[MessageQueue, int], Command]
-"""Makes the command that sends to a queue, given milliseconds since the epoch."""
+"""Makes the command for a queue, from the queue and milliseconds since the epoch."""
 Check = Callable[[str], Flow[None]]
-"""Refuses a broker, by its address, that cannot do what is asked of it."""
+"""Raises if the broker at an address does not support the request."""
 
 
 class SendTarget(msgspec.Struct, frozen=True, gc=False):
-    """Where a try goes: the queue, the address of its broker, and how long it may take."""
+    """The target of an attempt: the queue, the address of its broker, and the timeout."""
 
     queue: MessageQueue
     address: str
@@ -53,14 +53,14 @@ class SendTarget(msgspec.Struct, frozen=True, gc=False):
 
 
 class FirstTry(msgspec.Struct, frozen=True, gc=False):
-    """Where the first try goes, chosen at an instant; and what it came to, if it was made."""
+    """The target of a first attempt, the time of its choice, and its outcome if it was made."""
 
     aim: SendTarget
     begun: Instant
     outcome: Command | ReliableMQError | None = None
 
     def reply(self, bind: Bind) -> Flow[Command]:
-        """Return the broker's reply; raise what came instead."""
+        """Return the broker's reply, or raise the error of the attempt."""
         if isinstance(self.outcome, ReliableMQError):
             raise self.outcome
         if self.outcome is not None:
@@ -70,7 +70,7 @@ class FirstTry(msgspec.Struct, frozen=True, gc=False):
 
 
 class BrokerAnswer(NamedTuple):
-    """A broker's last word, for which queue it is, and after how many requests it came."""
+    """A broker's final answer, its queue, and the number of requests that were sent."""
 
     reply: Command
     queue: MessageQueue
@@ -78,12 +78,12 @@ class BrokerAnswer(NamedTuple):
 
 
 class SendRetries:
-    """Offers the requests of one client to brokers.
+    """Sends the requests of one client with retries.
 
     Args:
-        settings: retries and pauses.
+        settings: retries and backoff.
         routes: the client's routes.
-        random_bytes: returns so many random bytes (pauses, where turns begin).
+        random_bytes: returns that many random bytes (jitter, first queue).
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class SendRetries:
         begun: Instant | None = None,
         first: FirstTry | None = None,
     ) -> Flow[BrokerAnswer]:
-        """Send what `bind` makes for a queue until a broker gives its last word; return that.
+        """Send a request from `bind` until a broker gives a final answer, and return that.
 
-        `begun` is the time, for a caller who has just asked for it; `first` is the first try, for
-        one who has chosen it.
+        `begun` is the current time, if the caller knows it. `first` is the first attempt, if the
+        caller has chosen its target.
 
         Raises:
-            RemoteError: when the last try was refused by a code that may pass.
+            RemoteError: when the last attempt was refused with a temporary code.
             Unavailable: when no broker answers in time.
         """
         instant = first.begun if first is not None else begun or (yield from now())
@@ -176,9 +176,9 @@ class SendRetries:
         timeout: float,
         instant: Instant,
     ) -> SendTarget | None:
-        """Return where the first try goes; None when somebody has to be asked for the route.
+        """Return the target of the first attempt; None when the route must be looked up first.
 
-        What comes of it is given to `is_answer`, and to `call` when that says no.
+        Pass the reply to `is_answer`. If that returns False, continue with `call`.
         """
         route = self._routes.fresh(topic, instant.seconds)
         if route is None or timeout <= 0:
@@ -192,13 +192,13 @@ class SendRetries:
         return SendTarget(chosen, address, self._share(route, chosen, timeout, 0, bound=bound))
 
     def is_answer(self, reply: Command, broker_name: str, took: float, seconds: float) -> bool:
-        """Say whether a reply is the broker's last word, and not to be tried again.
+        """Return whether a reply is final; otherwise the request is retried.
 
         Args:
-            reply: of a try that took so many seconds.
-            broker_name: who replied.
-            took: seconds.
-            seconds: the time now.
+            reply: the reply to an attempt.
+            broker_name: the name of the broker that replied.
+            took: the seconds that the attempt took.
+            seconds: the current time in seconds.
         """
         if reply.code in RETRY_CODES:
             return False
@@ -208,10 +208,11 @@ class SendRetries:
     def post(
         self, topic: str, ordering_key: str, bind: Bind, check: Check | None = None
     ) -> Flow[int]:
-        """Send what `bind` makes for a queue, and want no answer; return how many tries it took.
+        """Send a one-way request from `bind`; return the number of attempts.
 
-        What does not leave this process, for want of a connection or because the peer reads
-        nothing, is tried again: nothing can be there twice.
+        If it does not leave this process, it is retried: without a connection, or when the peer
+            reads
+        nothing. That cannot store it twice.
 
         Raises:
             Unavailable: when no broker can be reached.
@@ -247,10 +248,10 @@ class SendRetries:
         raise failure
 
     def _rest(self, attempt: int, failure: ReliableMQError, left: float) -> Flow[bool]:
-        """Wait before the same broker is tried again; return whether it will be.
+        """Wait for the backoff before the same broker is tried again; return whether to retry.
 
-        Whoever met a busy broker together with many others comes back at any time up to the
-        longest: with the same pause they would all meet it busy again.
+        After "busy", the pause is random between zero and the backoff: many clients have met the
+        same busy broker, and must not return together.
         """
         if attempt == self._settings.retries:
             return False
@@ -266,7 +267,7 @@ class SendRetries:
     def _share(
         self, route: Route, queue: MessageQueue, left: float, attempt: int, *, bound: bool
     ) -> float:
-        """Return how long a try may take: all there is, when no other broker could do it better."""
+        """Return the timeout of an attempt: all time left if no other broker could be tried."""
         tries = 1 + self._settings.retries - attempt
         if bound or tries == 1 or not _has_others(route, queue.broker_name):
             return left
@@ -280,9 +281,9 @@ class SendRetries:
         self._slow.note(broker_name, took, seconds)
 
     def _is_about_account(self, reply: Command) -> bool:
-        """Whether a refusal is one of access control, which every broker would repeat.
+        """Whether a refusal comes from access control. Every broker would repeat it.
 
-        With the same code a broker says that it, or the topic there, may not be written.
+        The same code also means that the broker, or the topic on it, is not writable.
         """
         return (
             self._settings.credentials is not None
@@ -300,7 +301,7 @@ class SendRetries:
         )
 
     def _has_other(self, topic: str, failed: str, seconds: float) -> bool:
-        """Whether a broker that is not slow is left beside `failed`: then no try need wait."""
+        """Whether another broker than `failed` is not slow: then an attempt needs no backoff."""
         route = self._routes.find(topic)
         return route is not None and any(
             not self._slow.rank(name, seconds) for name in _others(route, failed)
@@ -314,11 +315,11 @@ class SendRetries:
 
 
 def _others(route: Route, broker_name: str) -> set[str]:
-    """Return the brokers that could take a message instead of the one so called."""
+    """Return the other brokers that could take a message."""
     return {queue.broker_name for queue in route.writable} - {broker_name}
 
 
 def _has_others(route: Route, broker_name: str) -> bool:
-    """Say the same of whether there are any; queues are sorted, so the ends tell."""
+    """Whether there are other brokers. Queues are sorted, so the first and the last are enough."""
     queues = route.writable
     return not queues[0].broker_name == broker_name == queues[-1].broker_name

@@ -1,42 +1,42 @@
-"""Which brokers are slow just now, by how long they took: sends turn to others for a while.
+"""Measures which brokers are slow: sends avoid these for a while.
 
-Pure: it takes names, seconds and the time. Source: Apache RocketMQ `MQFaultStrategy`, its table.
+Pure: it receives names, seconds and the time. Source: Apache RocketMQ `MQFaultStrategy`, its table.
 """
 
 from bisect import bisect_right
 
 FAILED_SECONDS = 10.0
-"""A try without an answer counts as one that took so long."""
+"""The latency that counts for an attempt without an answer."""
 BUSY_SECONDS = 0.55
-"""An answer that says "busy" counts as one that took at least so long."""
+"""The minimum latency that counts for a "busy" answer."""
 
-#: an answer that took so many seconds ...
+#: a latency of this many seconds or more ...
 _TOOK_SECONDS = (0.55, 1.8, 3.0, 5.0, 15.0)
-#: ... keeps others away from its broker for so many
+#: ... makes sends avoid the broker for this many seconds (one entry more: below the first)
 _AWAY_SECONDS = (0.0, 2.0, 5.0, 6.0, 10.0, 30.0)
 
 
 class SlowBrokers:
-    """The brokers that were slow or did not answer, and until when others are better."""
+    """The slow or silent brokers, and until when sends avoid them."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
 
     @property
     def is_any(self) -> bool:
-        """Whether a broker was slow and has not been quick since."""
+        """Whether any broker was slow and has not been fast since."""
         return bool(self._until)
 
     def note(self, broker_name: str, took_seconds: float, now: float) -> None:
-        """Take in how long a broker took for a send; a quick one is as good as new."""
+        """Record the latency of a send. A fast one clears the broker's record."""
         away = _AWAY_SECONDS[bisect_right(_TOOK_SECONDS, took_seconds)]
         if away:
-            known = self._until.copy()  # in one step: threads may note something meanwhile
+            known = self._until.copy()  # an atomic copy: other threads may record meanwhile
             self._until = {name: until for name, until in known.items() if until > now}
             self._until[broker_name] = now + away
         elif self._until:
             self._until.pop(broker_name, None)
 
     def rank(self, broker_name: str, now: float) -> float:
-        """Return 0 for a broker that is as good as any, else the more the longer it is bad."""
+        """Return 0 for a good broker, or else the seconds for which sends should avoid it."""
         return max(0.0, self._until.get(broker_name, now) - now)

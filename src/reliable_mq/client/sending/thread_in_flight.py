@@ -1,12 +1,12 @@
-"""How many messages of a client, and how many bytes, are on their way at once: not more than that.
+"""Limits how many messages of a client, and bytes of their bodies, are in flight.
 
-Receives the sizes of messages about to be sent, from the event loop and from threads; hands on
-places. Who finds none waits for one, in the order in which all came, so that no large message
-starves behind small ones.
+It receives the sizes of messages before they are sent, from the event loop and from threads, and
+grants places. A caller without a place waits in a first-come, first-served queue. So a large
+message does not starve behind small ones.
 
-A signal handler may send while its thread is in here, or raise there: Python calls it at the begin
-of its functions, at the end of a loop's turn and behind functions of C, and nowhere else. So what
-belongs together has none of these in between, and no place is lost.
+A signal handler may call this code while its thread is in it, or raise an exception in it. Python
+runs handlers only at the start of a function, at the end of a loop iteration, and after a call of a
+C function. So steps that belong together have none of these between them. Thus no place is lost.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from reliable_mq.errors import InvariantBroken, TooManyInFlight
 
 Place = tuple[int, int]
-"""The bytes of some messages, and how many they are."""
+"""Bytes and number of some messages."""
 
 
 class _Waiter:
-    """Somebody who wants a place; `wake` is called once he has it."""
+    """A waiting caller. `wake` is called after it got its place."""
 
     def __init__(self, size: int, count: int, wake: Callable[[], object]) -> None:
         self.size = size
@@ -31,14 +31,14 @@ class _Waiter:
 
 
 class InFlight:
-    """The messages on their way.
+    """The messages in flight.
 
-    Invariant: count and size are within their limits, except that one message, or one batch, always
-    fits; nobody waits while the first who waits would fit.
+    Invariant: count and size are within their limits, except that a single holder, one message or
+    one batch, always fits. No caller waits while the first one in the queue would fit.
 
     Args:
-        count_max: messages.
-        size_max: bytes of their bodies.
+        count_max: maximum number of messages.
+        size_max: maximum bytes of their bodies.
     """
 
     def __init__(self, count_max: int, size_max: int) -> None:
@@ -47,40 +47,41 @@ class InFlight:
         self._lock = threading.RLock()  # a signal handler may send while its thread has it
         self._waiters: deque[_Waiter] = deque()
         self._handed_back: deque[Place] = deque()
-        #: gives places back, to be followed by `settle`: no signal handler
-        #: can raise before it has, as on the way into `give`. Of an iterator it does so once
+        #: Releases places; call `settle` afterwards. A signal handler cannot raise before the
+        #: release is done, as it could at the start of `give`. An iterator as argument releases
+        #: only once.
         self.hand_back = self._handed_back.extend
         self.count = 0
         self.size = 0
         self._holders = 0
 
     def take(self, size: int, count: int = 1) -> bool:
-        """Take places for so many messages at once, if there are and nobody else waits.
+        """Take places for messages at once, if they are free and no caller waits.
 
         Args:
-            size: bytes of all of them.
-            count: how many they are; they are given back as one, too.
+            size: bytes of all messages.
+            count: number of messages; their places are released together.
         """
         has_place = False
         try:
             with self._lock:
-                if self._handed_back:  # somebody was interrupted before `settle`
+                if self._handed_back:  # a caller was interrupted before `settle`
                     self._collect()
                 if self._waiters or not self._fits(size, count):
                     return False
                 self._take(size, count)
                 has_place = True
                 return True
-        except BaseException:  # a signal's, on the way out
+        except BaseException:  # from a signal handler, after the place was taken
             if has_place:
                 self.hand_back([(size, count)])
             raise
 
     async def wait(self, size: int, timeout: float, count: int = 1) -> None:
-        """Take places as soon as there are.
+        """Wait for places, and take them.
 
         Raises:
-            TooManyInFlight: when there is none within `timeout` seconds.
+            TooManyInFlight: when they are not free within `timeout` seconds.
         """
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
@@ -99,45 +100,45 @@ class InFlight:
             raise
 
     def block(self, size: int, timeout: float) -> None:
-        """Take a place as soon as there is one; the calling thread waits.
+        """Wait for a place in the calling thread, and take it.
 
         Raises:
-            TooManyInFlight: when there is none within `timeout` seconds.
+            TooManyInFlight: when none is free within `timeout` seconds.
         """
         ready = threading.Event()
         waiter = _Waiter(size, 1, ready.set)
         try:
             if self._queue_up(waiter) or ready.wait(timeout) or not self._give_up(waiter):
                 return
-        except BaseException:  # a signal's
+        except BaseException:  # from a signal handler
             if not self._give_up(waiter):
                 self.give(size)
             raise
         raise self._too_many(timeout)
 
     def give(self, size: int, count: int = 1) -> None:
-        """Give places back as they were taken; whoever waits first gets them."""
+        """Release places that were taken together. The first waiting caller gets them."""
         self.hand_back([(size, count)])
         self.settle()
 
     def settle(self) -> None:
-        """Let who waits first have what was handed back."""
+        """Give released places to the first waiting callers."""
         with self._lock:
             self._collect()
             if self._waiters:
                 self._serve()
 
     def invariants(self) -> None:
-        """Hold the class's invariant.
+        """Check the class's invariant.
 
         Raises:
             InvariantBroken: when it does not hold; a bug.
         """
         is_over = self.count > self._count_max or self.size > self._size_max
         if is_over and self._holders > 1:
-            raise InvariantBroken(f"{self.count} messages of {self.size} bytes are on their way")
+            raise InvariantBroken(f"{self.count} messages of {self.size} bytes are in flight")
         if self._waiters and self._fits(self._waiters[0].size, self._waiters[0].count):
-            raise InvariantBroken("somebody waits for a place that is free")
+            raise InvariantBroken("a caller waits although its place is free")
 
     def _fits(self, size: int, count: int) -> bool:
         return not self._holders or (
@@ -158,20 +159,20 @@ class InFlight:
         self._holders += 1
 
     def _queue_up(self, waiter: _Waiter) -> bool:
-        """Wait in line; return whether a place was free after all."""
+        """Join the queue of waiting callers; return whether a place was free at once."""
         with self._lock:
             self._waiters.append(waiter)
             self._serve()
             return waiter.has_place
 
     def _give_up(self, waiter: _Waiter) -> bool:
-        """Leave the line; return False when a place was given meanwhile."""
+        """Leave the queue; return False when a place was granted meanwhile."""
         with self._lock:
             if waiter.has_place:
                 return False
-            if waiter in self._waiters:  # else a signal was sooner
+            if waiter in self._waiters:  # a signal handler may have interrupted `_queue_up`
                 self._waiters.remove(waiter)
-            self._serve()  # a smaller one behind may fit
+            self._serve()  # a smaller waiter behind it may fit
             return True
 
     def _serve(self) -> None:

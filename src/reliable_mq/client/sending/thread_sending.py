@@ -1,4 +1,4 @@
-"""The verbs of the synchronous face that send: those of `AsyncSending`, from threads."""
+"""The synchronous client's verbs for sending: those of `AsyncSending`, for threads."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -19,9 +19,9 @@ from reliable_mq.runtime.loop_thread import LoopThread
 class Batcher:
     """Gathers messages of many threads into batches. Made by `Client.batcher`.
 
-    Use it as `with client.batcher() as batcher`; at its end everything is sent. When a message
-    leaves, and what is kept in order, is said by `AsyncBatcher`. The messages of one thread are
-    taken in its order.
+    Use it as `with client.batcher() as batcher`; at its end everything is sent. `AsyncBatcher`
+    explains when messages are sent and which order is kept. Messages of one thread keep their
+    order.
     """
 
     def __init__(self, thread: LoopThread, batcher: AsyncBatcher, in_flight: InFlight) -> None:
@@ -39,66 +39,66 @@ class Batcher:
         """Send a message with others and return where it is stored.
 
         Args:
-            message: what to send.
-            timeout: seconds to wait for a place among the messages on their way.
+            message: the message to send.
+            timeout: seconds to wait for a place among the messages in flight.
 
         Raises:
             UsageError: when this batcher or its client is closed.
-            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
+            MessageRefused: when the message cannot be sent. Nothing was sent.
             TooManyInFlight: when no place is free in time. Nothing was sent.
-            NotSent: when it waited behind one that failed, for the same queue.
-            RemoteError, Unavailable, ProtocolError: as `Client.send`, of the whole batch.
+            NotSent: when an earlier message for the same queue has failed.
+            RemoteError, Unavailable, ProtocolError: as `Client.send`, for the whole batch.
         """
         return self.put(message, timeout=timeout).result()
 
     def put(self, message: Message, *, timeout: float = 3.0) -> Future[SendResult]:
-        """Take a message to be sent with others, and return a future of where it is stored.
+        """Accept a message, and return a future of where it is stored.
 
-        A producer that is faster than its brokers is held up here, as by `Client.send_async`.
+        Backpressure: it blocks a producer that is faster than its brokers, as `Client.send_async`.
 
         Args:
-            message: what to send.
-            timeout: seconds to wait for a place among the messages on their way.
+            message: the message to send.
+            timeout: seconds to wait for a place among the messages in flight.
 
         Raises:
             UsageError: when the client is closed.
-            TooManyInFlight: when no place is free in time. Nothing was sent. The other errors of
-                `send` are the future's.
+            TooManyInFlight: when no place is free in time. Nothing was sent. The future has the
+                other errors of `send`.
         """
         check_sending(timeout)
         size, in_flight = size_of(message), self._in_flight
         ticket: Future[SendResult] = Future()
-        place = iter([(size, 1)])  # it is given back once
+        place = iter([(size, 1)])  # an iterator releases the place only once
         if not in_flight.take(size):
             self._thread.call_soon(self._batcher.hurry)
             in_flight.block(size, timeout)
         try:
             self._thread.call_soon(self._batcher.take, message, ticket, size, place)
-        except BaseException:  # the client is closed, or a signal's
-            if ticket.cancel():  # else the batcher has it
+        except BaseException:  # the client is closed, or a signal handler raised
+            if ticket.cancel():  # otherwise the batcher has it
                 in_flight.hand_back(place)
                 in_flight.settle()
             raise
         return ticket
 
     def flush(self) -> None:
-        """Send what waits, and return when everything that this thread put before has ended.
+        """Send waiting messages; return when all messages that this thread has put have ended.
 
-        What became of it is told by the futures and raises nothing here.
+        The futures have the results. Errors of messages are not raised here.
         """
         self._thread.run(self._batcher.flush())
 
     def close(self) -> None:
-        """Take nothing more, and return when everything that was taken has ended."""
+        """Refuse new messages; return when all accepted messages have ended."""
         self._thread.run(self._batcher.close())
 
 
 @documented_by(AsyncSending)
 class ThreadSending:
-    """What `Client` can be asked to send.
+    """The verbs of `Client` for sending.
 
     Args:
-        client: what sends, on the loop of `_thread` while that is there.
+        client: sends on the loop of `_thread` while that runs.
     """
 
     def __init__(self, client: AsyncSending) -> None:
@@ -125,22 +125,23 @@ class ThreadSending:
     ) -> Future[SendResult]:
         """Begin to send one message and return a future of where it is stored.
 
-        A producer that is faster than its brokers is held up here: the call waits for a place
-        while `in_flight_count_max` messages are on their way, or `in_flight_size_max` bytes.
+        Backpressure: it blocks while `in_flight_count_max` messages, or `in_flight_size_max` bytes
+            of
+        bodies, are in flight.
 
         Args:
-            message: what to send.
-            timeout: seconds for the wait, and again for all tries together.
-            queue: the queue to use; by default the ordering key or the turn chooses.
+            message: the message to send.
+            timeout: seconds for the wait, and again for all attempts together.
+            queue: the queue to use; by default by ordering key, or else round-robin.
 
         Raises:
-            TooManyInFlight: when no place is free in time. Nothing was sent. The other errors of
-                `AsyncClient.send` are the future's.
+            TooManyInFlight: when no place is free in time. Nothing was sent. The future has the
+                other errors of `AsyncClient.send`.
         """
         check_sending(timeout, queue)
         thread, size = self._started(), size_of(message)
         in_flight = self._engine.in_flight
-        place = iter([(size, 1)])  # it is given back once
+        place = iter([(size, 1)])  # an iterator releases the place only once
 
         def give(_: "Future[SendResult]") -> None:
             in_flight.hand_back(place)
@@ -151,16 +152,16 @@ class ThreadSending:
         try:
             sending = self._engine.send_unbounded(message, timeout=timeout, queue=queue)
             future = thread.submit(sending)
-            # Not by the coroutine itself: one that is cancelled before it begins does nothing.
+            # Not in the coroutine: one that is cancelled before its start runs no code.
             future.add_done_callback(give)
-        except BaseException:  # the client is closed, or a signal's
+        except BaseException:  # the client is closed, or a signal handler raised
             in_flight.hand_back(place)
             in_flight.settle()
             raise
         return future
 
     def send_oneway(self, message: Message) -> None:
-        """Send one message and ask for no answer: nobody will know whether it is stored.
+        """Send one message without asking for an answer: it stays unknown whether it is stored.
 
         See `AsyncClient.send_oneway`.
         """
@@ -180,7 +181,7 @@ class ThreadSending:
         return self._started().run(self._sending.send_batch(messages, timeout=timeout, queue=queue))
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        """Send messages of any topics in few requests, several on their way at once.
+        """Send messages of any topics in few requests, several in flight at the same time.
 
         See `AsyncClient.send_many`.
         """
@@ -193,18 +194,18 @@ class ThreadSending:
         size: int | None = None,
         linger: float = LINGER_SECONDS,
     ) -> Batcher:
-        """Return a batcher: single messages that are sent through it leave in few requests.
+        """Return a batcher: it sends single messages together, in few requests.
 
-        Close it, or use it in `with`; `close` of the client does the same.
+        Close it, or use it in `with`; `close` of the client closes it too.
 
         Args:
-            count: messages in a batch at most; by default the setting `batch_count_max`.
-            size: bytes in a batch at most; by default the setting `batch_size_max`.
+            count: maximum messages in a batch; by default the setting `batch_count_max`.
+            size: maximum bytes in a batch; by default the setting `batch_size_max`.
             linger: seconds that a message waits for others.
 
         Raises:
-            UsageError: when the client is not started, or a value is of a wrong type.
-            ConfigurationError: when one of them cannot work.
+            UsageError: when the client is not started, or a value has a wrong type.
+            ConfigurationError: when a value is invalid.
         """
 
         async def make() -> AsyncBatcher:
@@ -214,14 +215,14 @@ class ThreadSending:
         return Batcher(thread, thread.run(make()), self._engine.in_flight)
 
     def recall(self, handle: str, *, timeout: float = 3.0) -> str:
-        """Take a timed message back before its time, and return its message id.
+        """Cancel a timed message before its time, and return its message id.
 
         See `AsyncClient.recall`.
         """
         return self._started().run(self._sending.recall(handle, timeout=timeout))
 
     def request(self, message: Message, *, timeout: float = 3.0) -> ReceivedMessage:
-        """Send a message and return the reply of whoever consumes it; see `AsyncClient.request`."""
+        """Send a message and return the consumer's reply; see `AsyncClient.request`."""
         return self._started().run(self._sending.request(message, timeout=timeout))
 
     def reply(
@@ -233,7 +234,7 @@ class ThreadSending:
         properties: Mapping[str, str] | None = None,
         timeout: float = 3.0,
     ) -> SendResult:
-        """Answer a request; returns when whoever asked has the reply; see `AsyncClient.reply`."""
+        """Answer a request; return when the other client has the reply; see `AsyncClient.reply`."""
         thread = self._started()
         return thread.run(
             self._sending.reply(request, body, tag=tag, properties=properties, timeout=timeout)

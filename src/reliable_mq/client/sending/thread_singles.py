@@ -1,7 +1,7 @@
-"""Messages that a thread sends alone: by itself, if it may, or by the loop.
+"""Sends a single message for a thread: in the thread itself if possible, otherwise on the loop.
 
-Receives messages that have a place among those on their way; hands back their results. Two threads
-between which each message goes to and fro cost a lone sender more than the message.
+It receives messages that have a place in flight, and returns their results. For a single sender,
+two thread switches cost more than the rest of a send.
 """
 
 from reliable_mq.client.asyncio_client_engine import ClientEngine
@@ -19,10 +19,10 @@ def send_single(
     timeout: float,
     queue: MessageQueue | None,
 ) -> SendResult:
-    """Send a message that has a place in the engine's `in_flight`, and return where it is stored.
+    """Send a message that has a place in the engine's `in_flight`; return where it is stored.
 
-    Nothing overtakes anything: a thread sends by itself only while no other message of the client
-    is on its way.
+    The order of messages is kept: a thread sends by itself only while the client has no other
+    message in flight.
     """
     alone = engine.in_flight.count == 1
     if not (alone and engine.has_direct_links):

@@ -1,7 +1,7 @@
-"""Messages that a timer of the broker shows: what is asked for, and taking one back.
+"""Timed messages: checks that a broker supports timers, and recalls messages.
 
-Receives messages and recall handles; hands on properties and requests. Refuses to ask a broker that
-would not hear it: one before 5.0 knows no timers and would show the message at once.
+It receives messages and recall handles. It returns properties and requests. It refuses brokers
+older than 5.0: they have no timers and would deliver the message at once.
 Source: Apache RocketMQ `HookUtils`, `DefaultMQProducerImpl.recallMessage`, `MQVersion`.
 """
 
@@ -22,7 +22,7 @@ from reliable_mq.wire.headers import RecallMessageHeader
 from reliable_mq.wire.recall_handle import decode_recall_handle
 
 TIMERS_SINCE = 413
-"""MQVersion.V5_0_0: brokers before it know no timers."""
+"""MQVersion.V5_0_0: earlier brokers have no timers."""
 
 _HELLO = msgspec.json.encode(
     {
@@ -36,11 +36,11 @@ _HELLO = msgspec.json.encode(
 
 
 BROKERS_MAX = 1_000
-"""Of so many brokers the version is known; then all are asked anew."""
+"""Versions of this many brokers are remembered. Above that, all are asked again."""
 
 
 class TimerBrokers:
-    """Which brokers are known to have timers; each is asked once, by an empty heartbeat.
+    """The brokers that are known to have timers. Each is asked once, by an empty heartbeat.
 
     Args:
         timeout: seconds to wait for the answer.
@@ -51,10 +51,10 @@ class TimerBrokers:
         self._versions: dict[str, int] = {}
 
     def check(self, address: str) -> Flow[None]:
-        """Check that the broker at `address` shows a timed message in time.
+        """Check that the broker at `address` supports timed messages.
 
         Raises:
-            NoTimers: when it would show it at once.
+            NoTimers: when it would deliver the message at once.
             Unavailable: when it does not answer.
         """
         version = self._versions.get(address)
@@ -65,14 +65,14 @@ class TimerBrokers:
             version = (yield from call(address, hello, self._timeout)).version
             self._versions[address] = version
         if version < TIMERS_SINCE:
-            del self._versions[address]  # there may be another one at the next send
+            del self._versions[address]  # the next send may find a newer broker there
             raise NoTimers(
                 f"the broker at {address} is older than 5.0 and has no timers: use delay_level"
             )
 
 
 def recall(routes: RouteCache, settings: ClientSettings, handle: str, timeout: float) -> Flow[str]:
-    """Take a timed message back before its time, and return its message id.
+    """Cancel a timed message before its time, and return its message id.
 
     Args:
         routes: where its broker is.
@@ -81,10 +81,10 @@ def recall(routes: RouteCache, settings: ClientSettings, handle: str, timeout: f
         timeout: seconds to wait for the broker.
 
     Raises:
-        UsageError: when `handle` is none.
-        NotPermitted: when the broker takes nothing back (`recallMessageEnable=false`).
+        UsageError: when `handle` is not a recall handle.
+        NotPermitted: when the broker allows no recall (`recallMessageEnable=false`).
         Refused: when it is too late.
-        Unavailable: when the broker does not answer; it may have taken it back all the same.
+        Unavailable: when the broker does not answer. The recall may have worked nevertheless.
     """
     named = decode_recall_handle(handle) if isinstance(handle, str) else None
     if named is None:
@@ -101,5 +101,5 @@ def recall(routes: RouteCache, settings: ClientSettings, handle: str, timeout: f
     reply = succeeded((yield from call(broker.master, command, timeout)))
     message_id = reply.ext_fields.get("msgId")
     if not message_id:
-        raise ProtocolError("the reply to a recall names no message")
+        raise ProtocolError("the reply to a recall has no message id")
     return message_id

@@ -1,8 +1,8 @@
-"""Half messages: sent, ended, and asked for by brokers. Flows, and what the wire calls them.
+"""Half messages: flows that send and end them and read check-backs, and their wire format.
 
-A half is stored by the broker and shown to nobody until its producer group says how its transaction
-ended. Until then the broker asks any client of that group (check-back). Its real queue is chosen
-when it is sent, so that a message with an ordering key keeps its queue.
+The broker stores a half message invisibly until its producer group decides the transaction. Until
+then, the broker asks a client of that group (check-back). The real queue is chosen when the half is
+sent, so that a message with an ordering key keeps its queue.
 Source: Apache RocketMQ `DefaultMQProducerImpl.sendMessageInTransaction`, `endTransaction`,
 `checkTransactionState`; `EndTransactionProcessor`.
 """
@@ -58,7 +58,7 @@ _SAID: Mapping[Decision, int] = {
 
 
 class TransactionFlows:
-    """Sends and ends the halves of one client."""
+    """The flows that send and end the half messages of one client."""
 
     def __init__(
         self,
@@ -71,20 +71,21 @@ class TransactionFlows:
         self._producer = producer
 
     def send(self, message: Message, group: str, *, timeout: float) -> Flow[Half]:
-        """Send a half for a producer group, whose clients a broker may ask for it.
+        """Send a half message for a producer group. The broker may send check-backs to its clients.
 
         Args:
-            message: without a delay.
+            message: the message, without a delay.
             group: the producer group.
-            timeout: seconds for all tries together.
+            timeout: seconds for all attempts together.
 
         Raises:
-            MessageRefused: when the message cannot be sent as it is, or is delayed.
-            RemoteError: when the broker refuses it; it may take no halves at all.
-            Unavailable: when no broker stores it safely in time. One that did is asking for it.
+            MessageRefused: when the message is delayed or cannot be sent for another reason.
+            RemoteError: when the broker refuses it, perhaps because it supports no transactions.
+            Unavailable: when no broker stores it safely in time. A broker that did sends
+                check-backs.
         """
         if message.is_delayed:
-            raise MessageRefused("a half message cannot be delayed: brokers lose one of the two")
+            raise MessageRefused("a half message cannot be delayed: brokers drop one of the two")
         marks = {TRANSACTION_PREPARED: "true", PRODUCER_GROUP: group}
         instant = yield from now()
         marked = extra_properties(message, marks)
@@ -109,7 +110,7 @@ class TransactionFlows:
         return half
 
     def post(self, half: Half, decision: Decision) -> Flow[None]:
-        """End a half without waiting whether the broker hears it; if not, it will ask.
+        """End a half without waiting for an answer. If the broker misses it, it sends a check-back.
 
         Raises:
             Unavailable: when the broker cannot be reached.
@@ -119,31 +120,31 @@ class TransactionFlows:
             yield Post(address, _end_command(half, decision, oneway=True))
 
     def end(self, half: Half, decision: Decision) -> Flow[None]:
-        """End a half; returns when the broker has it stored that it ended.
+        """End a half; return when the broker has stored the decision.
 
         Raises:
-            UsageError: when the decision is none.
+            UsageError: when the decision is neither COMMIT nor ROLLBACK.
             RemoteError: when the broker knows no such half.
-            Unavailable: when it does not answer; the half may have ended all the same.
+            Unavailable: when it does not answer; the half may have ended nevertheless.
         """
         if decision is Decision.UNKNOWN:
             raise UsageError("a half is ended by COMMIT or ROLLBACK; leave it alone while unknown")
         address, timeout = (yield from self._address(half)), self._settings.request_timeout
         reply = yield from call(address, _end_command(half, decision), timeout)
         if reply.code == ResponseCode.ILLEGAL_OPERATION:
-            # Its property said for how long the producer alone would speak, and that is over.
+            # The property limits how long only the producer may decide. That time is over.
             late = _end_command(half, decision, from_check=True)
             reply = yield from call(address, late, timeout)
         succeeded(reply)
 
     def commit_many(self, halves: Sequence[Half]) -> Flow[list[SendResult | Exception]]:
-        """Commit halves; those with one ordering key and topic one after the other.
+        """Commit half messages; those with the same ordering key and topic one after another.
 
-        The results are in the order of `halves`. No broker tells where it put the message:
-        `queue_offset` is the last offset of its queue directly after the commit. The message lies
-        there or before; Apache's queues follow their log by a moment, so there also a place or
-        two behind. After one that failed, later ones of its key are left alone and carry
-        `NotSent`.
+        Results are in the order of `halves`. Brokers do not return where they put a message. So
+        `queue_offset` is the last offset of its queue right after the commit, and the message is
+        at or before it. With Apache's brokers, queues follow the log with a delay, so it may also
+        be one or two offsets after it. After a failure, later halves of the same key are not
+        committed; their result is `NotSent`.
         """
         results: dict[int, SendResult | Exception] = {}
         lanes: dict[tuple[str, str], list[int]] = {}
@@ -192,7 +193,7 @@ class TransactionFlows:
         ]
 
     def _ends(self, queues: set[MessageQueue]) -> Flow[dict[MessageQueue, int | ReliableMQError]]:
-        """Return the next offset of each queue, behind what was committed a moment ago."""
+        """Return the next offset of each queue, read right after the commits."""
         timeout = self._settings.request_timeout
         calls: dict[MessageQueue, Call] = {}
         ends: dict[MessageQueue, int | ReliableMQError] = {}
@@ -216,7 +217,7 @@ class TransactionFlows:
 
     def _master(self, queue: MessageQueue) -> Flow[str]:
         broker = self._routes.broker(queue.broker_name)
-        if broker is None:  # the half is another client's
+        if broker is None:  # another client has sent the half
             route = yield from self._routes.to_send(queue.topic)
             broker = route.brokers.get(queue.broker_name)
         if broker is None or broker.master is None:
@@ -225,14 +226,14 @@ class TransactionFlows:
 
 
 def read_check_back(command: Command, asked_by: str) -> CheckBack:
-    """Return what a CHECK_TRANSACTION_STATE asks.
+    """Return the check-back in a CHECK_TRANSACTION_STATE request.
 
     Args:
         command: the request.
-        asked_by: the address of the broker that it came from.
+        asked_by: the address of the broker that sent it.
 
     Raises:
-        ProtocolError: when it does not read.
+        ProtocolError: when it cannot be decoded.
     """
     header = CheckTransactionHeader.decode(command.ext_fields)
     record = decode_record(command.body)
