@@ -94,7 +94,7 @@ class Declaring:
             max_attempts: attempts until a message is a dead letter; deaths of the process count.
             log_receipt: commit a row that says RECEIVED before the function runs. For effects
                 outside this database: after a crash `message.in_doubt` is set.
-            lease: seconds for which a claim holds that is not renewed, below `duplicate_window`.
+            lease: seconds that a claim holds unless renewed, below `duplicate_window_seconds`.
             concurrency: how many calls run at once.
             database: the name of the database that its effects lie in, and with them its session,
                 its consume log and the messages it sends itself.

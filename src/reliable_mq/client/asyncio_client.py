@@ -90,8 +90,8 @@ class AsyncClient(AsyncSending):
     async def close(self) -> None:
         """Close consumers and batchers gracefully, leave the producer groups, end the connections.
 
-        Handlers get the setting `close_timeout` to finish; see `AsyncPushConsumer.close`. What
-        waits in a batcher is sent. In a forked process this does nothing: all is the parent's.
+        Handlers get the setting `close_timeout_seconds` to finish; see `AsyncPushConsumer.close`.
+        What waits in a batcher is sent. In a forked process this does nothing: all is the parent's.
         Afterwards sending and consuming raise `UsageError`; a second call does nothing. Who calls
         it meanwhile waits for the same end, which comes also when who waits is cancelled.
         """

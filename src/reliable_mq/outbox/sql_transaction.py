@@ -86,7 +86,7 @@ class Transaction(_Block[Session, Connection]):
                 before. With a delay a message keeps its delay, and later ones may overtake it.
             delay: deliver so much later than now; 0 or less is at once. To the millisecond by
                 brokers with timers (ours, Apache's since 5.0), by the next longer delay level of
-                others. What is beyond the setting `timer_range` waits in the database before.
+                others. What is beyond `timer_range_seconds` waits in the database before.
             deliver_at: deliver at this instant, instead of `delay`; needs a time zone. One that
                 has passed is at once.
             properties: user properties.
@@ -103,9 +103,9 @@ class Transaction(_Block[Session, Connection]):
             MessageRefused: when the payload, the topic's name or another part cannot be sent. Tag
                 and keys have 255 printable characters at most.
             UsageError: when both times are given. When a time does not read, has no time zone, or
-                lies more than a hundred years ahead. When it is beyond `timer_range` and the
-                message has an ordering key. When the id or a group's name is malformed. When the
-                transaction is one of another database, or there is none (AUTOCOMMIT).
+                lies more than a hundred years ahead. When it is beyond `timer_range_seconds` and
+                the message has an ordering key. When the id or a group's name is malformed. When
+                the transaction is one of another database, or there is none (AUTOCOMMIT).
             ConfigurationError: when our table is missing in the database.
         """
         self._check_open()

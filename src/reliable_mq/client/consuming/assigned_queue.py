@@ -70,7 +70,7 @@ class AssignedQueue:
         self.paused = False  # starts nothing more for now, and keeps what it has
         self.is_given_back = False  # somebody else may read it: what still runs here is nobody's
         self.wake_reader: Callable[[], None] | None = None  # a pull waits, for room say
-        self.budget = budget or FlowBudget(settings.held_total_size_max)
+        self.budget = budget or FlowBudget(settings.held_total_bytes_max)
         self.budget.join()
         self.end_offset = OFFSET_UNKNOWN  # the offset of the next message, as a broker told last
         self.told_at = NEVER  # when it told that
@@ -138,8 +138,8 @@ class AssignedQueue:
         span = self.next_offset - self.commit_offset
         return (
             len(self._entries) < self._settings.held_count_max
-            and self._size < self._settings.held_size_max
-            and span < self._settings.held_span_max
+            and self._size < self._settings.held_bytes_max
+            and span < self._settings.held_offset_span_max
         )
 
     @property

@@ -42,7 +42,8 @@ class PulledQueues(GroupMember):
         client: runs the flows.
         group: what is read; it is polled.
         auto_commit: whether what is handled is committed from time to time, and at the end.
-        on_assigned: called with queues before they are read; cancelled after `close_timeout`.
+        on_assigned: called with queues before they are read; cancelled after
+            `close_timeout_seconds`.
         on_revoked: called with queues before they are given up; the same. Of both one call ends
             before the next one begins.
     """
@@ -85,7 +86,7 @@ class PulledQueues(GroupMember):
         self._closed = True
         self._fetched.set()  # whoever polls
         # the application may be hearing of queues that leave
-        await self.reader.stop(patience=self.group.settings.close_timeout)
+        await self.reader.stop(patience=self.group.settings.close_timeout_seconds)
         if self._committing is not None:
             self._committing.cancel()
             await asyncio.gather(self._committing, return_exceptions=True)
@@ -212,11 +213,11 @@ class PulledQueues(GroupMember):
             await self._telling.see(self._tell_in_turn(told, sorted(queues)))
 
     async def _tell_in_turn(self, told: Told, queues: list[MessageQueue]) -> None:
-        """Go on when the application has heard, at the latest after `close_timeout`.
+        """Go on when the application has heard, at the latest after `close_timeout_seconds`.
 
         Who hangs keeps no queue from its next reader, and the member's others from being read.
         """
-        timeout = self.group.settings.close_timeout
+        timeout = self.group.settings.close_timeout_seconds
         async with self._one_call:
             call = asyncio.create_task(self._call(told, queues))
             self._calls.add(call)

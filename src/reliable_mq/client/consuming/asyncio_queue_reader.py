@@ -262,7 +262,7 @@ class QueueFetcher:
             self._owner.on_reset(assigned)  # the broker wants it read from elsewhere
 
     async def _pull_with(self, assigned: AssignedQueue, room: asyncio.Event) -> None:
-        wanted = self.group.settings.pull_size
+        wanted = self.group.settings.pull_bytes
         while not assigned.leaving:
             if not (
                 self._owner.may_pull(assigned)
@@ -299,14 +299,14 @@ class QueueFetcher:
         """Give a queue back when nothing of it is in anybody's hands any more.
 
         In order that is waited for as long as it takes, because nobody else may begin with an
-        ordering key before; else for `close_timeout`, then the queue's next reader gets what runs
-        once more.
+        ordering key before; else for `close_timeout_seconds`, then the queue's next reader gets
+        what runs once more.
 
         Args:
             assigned: a queue that leaves.
             ended: is set when something has ended.
         """
-        timeout = self.group.settings.close_timeout
+        timeout = self.group.settings.close_timeout_seconds
         deadline = asyncio.get_running_loop().time() + timeout
         while assigned.running:
             ended.clear()

@@ -126,7 +126,7 @@ class ThreadSending:
         """Begin to send one message and return a future of where it is stored.
 
         A producer that is faster than its brokers is held up here: the call waits for a place
-        while `in_flight_count_max` messages are on their way, or `in_flight_size_max` bytes.
+        while `in_flight_count_max` messages are on their way, or `in_flight_bytes_max` bytes.
 
         Args:
             message: what to send.
@@ -199,7 +199,7 @@ class ThreadSending:
 
         Args:
             count: messages in a batch at most; by default the setting `batch_count_max`.
-            size: bytes in a batch at most; by default the setting `batch_size_max`.
+            size: bytes in a batch at most; by default the setting `batch_bytes_max`.
             linger: seconds that a message waits for others.
 
         Raises:
