@@ -33,7 +33,7 @@ _names = itertools.count(1)
 _lacked_room: list[str] = []
 UNSYNCED = ("SET fsync = off", "SET full_page_writes = off")
 """How the tests' PostgreSQL runs: see `postgres_server`."""
-PATIENT_CLIENT = '{"request_timeout": 15.0}'
+PATIENT_CLIENT = '{"request_timeout_seconds": 15.0}'
 """So long an application waits for a broker: 3 s, the default, may pass on a busy machine."""
 
 

@@ -19,7 +19,15 @@ WORLD_PREFIXES = (
 
 VALUES = frozenset(
     {"decodable", "host_and_port", "line_limit", "message", "errors", "limits", "plain_text"}
-    | {"message_checks", "message_digest", "names", "refusals", "settings", "signature"}
+    | {
+        "message_checks",
+        "message_digest",
+        "names",
+        "old_names",
+        "refusals",
+        "settings",
+        "signature",
+    }
     | {"trace_context", "transitions", "watched_time"}
 )
 # Station -> what it may import beside itself. A dotted name allows that one module only.

@@ -4,15 +4,17 @@ import logging
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings import EnvSettingsSource, SettingsConfigDict
 
+from reliable_mq import old_names
 from reliable_mq.database.sql_types import TABLE_PREFIX_PATTERN
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
+from reliable_mq.renamed_settings import RenamedSettings
 from reliable_mq.signature import signer_of
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ _DATABASE_NAME = r"[a-z][a-z0-9_-]{0,31}"
 S = TypeVar("S", bound="ClusterSettings")
 
 
-class ClusterSettings(BaseSettings):
+class ClusterSettings(RenamedSettings):
     """How a cluster is reached: account, encryption, namespace, and the client's own settings.
 
     `client.configured` makes `ClientSettings` of them. Variables are those of `Settings`.
@@ -45,6 +47,9 @@ class ClusterSettings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
     )
+    renamed_inside: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "client": old_names.CLIENT_SETTINGS
+    }
 
     #: leads the names of topics and groups where several share a cluster: orders is shop%orders
     namespace: str = ""
@@ -82,11 +87,14 @@ class ClusterSettings(BaseSettings):
 
 
 class Settings(ClusterSettings):
-    """Settings of one `ReliableMQ`. Times are seconds; sizes say their unit.
+    """Settings of one `ReliableMQ`. A name says its unit; a number without one counts things.
 
     A variable of the environment has the field's name in capitals after `RELIABLE_MQ_`:
-    `RELIABLE_MQ_DATABASE=postgresql+psycopg://…`. What is given in code wins.
+    `RELIABLE_MQ_DATABASE=postgresql+psycopg://…`. What is given in code wins. Earlier names
+    (`old_names.SETTINGS`) work everywhere, with a warning that has the new one.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = old_names.SETTINGS
 
     #: name servers "host:port;host:port", or "embedded:DIR" for the bundled broker in this process
     broker: str = "127.0.0.1:9876"
@@ -108,26 +116,26 @@ class Settings(ClusterSettings):
     relay: Literal["own", "shared"] = "own"
     #: how far ahead brokers take a message: their timerMaxDelaySec, 7200 for brokers older than
     #: 5.0. What is to arrive later waits in the database, and the resend scheduler sends it
-    timer_range: float = Field(float(TIMER_SECONDS_MAX), gt=0)
+    timer_range_seconds: float = Field(float(TIMER_SECONDS_MAX), gt=0)
     #: how long a new stub is the relay's alone before the resend scheduler may take it
-    relay_lease: float = Field(5.0, gt=0)
+    relay_lease_seconds: float = Field(5.0, gt=0)
     #: how long the scheduler's claim on a stub holds; longer than a send with all its retries
-    resend_lease: float = Field(60.0, gt=0)
+    resend_lease_seconds: float = Field(60.0, gt=0)
     #: the waits between sends of a stub, the last one repeats
-    resend_waits: tuple[float, ...] = (
+    resend_waits_seconds: tuple[float, ...] = (
         *(10.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 420.0, 480.0, 540.0, 600.0),
         *(1200.0, 1800.0, 3600.0, 7200.0),
     )
     #: sends of a stub after which a person is told
     resend_count_max: int = Field(16, ge=1, le=1000)
     #: how long a stub rests when a backlog has not reached it yet
-    resend_backlog_wait: float = Field(5.0, gt=0)
+    resend_backlog_wait_seconds: float = Field(5.0, gt=0)
     #: age at which a person is told of a stub that is neither settled nor escalated
-    resend_told_after: float = Field(86_400.0, gt=0)
+    resend_notify_after_seconds: float = Field(86_400.0, gt=0)
     #: how often the scheduler looks
-    resend_interval: float = Field(1.0, gt=0)
+    resend_interval_seconds: float = Field(1.0, gt=0)
     #: how many stubs one look takes
-    resend_batch: int = Field(500, ge=1, le=10_000)
+    resend_batch_count: int = Field(500, ge=1, le=10_000)
 
     #: "rows": settled stubs and consumed logs are removed when their time is over; "partitions":
     #: whole days of them (PostgreSQL, in tables that were created with this setting); "off": never
@@ -135,13 +143,13 @@ class Settings(ClusterSettings):
     #: whether what was not reconciled stays: "auto": once `reliable-mq reconcile --increment` ran
     retention_waits_for_reconciliation: RetentionWaits = "auto"
     #: how long a stub is kept after it was confirmed or voided
-    stub_retention: float = Field(7 * 86_400.0, gt=0)
+    stub_retention_seconds: float = Field(7 * 86_400.0, gt=0)
     #: how long the log of a consumed message is kept, and longer while its stub is there
-    log_retention: float = Field(30 * 86_400.0, gt=0)
+    log_retention_seconds: float = Field(30 * 86_400.0, gt=0)
     #: how far back a broker may deliver again: its fileReservedTime, and a day for its cleaning
-    replay_window: float = Field(4 * 86_400.0, gt=0)
+    replay_window_seconds: float = Field(4 * 86_400.0, gt=0)
     #: the least time from one digest of a notifier to its next; what comes meanwhile is gathered
-    escalation_cooldown: float = Field(900.0, ge=0)
+    escalation_cooldown_seconds: float = Field(900.0, ge=0)
     #: smtp://host:25, smtp+starttls://user:password@host:587 or smtps://user:password@host:465
     escalation_mail_server: SecretStr = SecretStr("")
     #: the address that mails come from
@@ -155,16 +163,16 @@ class Settings(ClusterSettings):
     #: "whsec_" and 24 to 64 bytes in base64: the key that posts are signed with
     escalation_webhook_secret: SecretStr = SecretStr("")
     #: seconds after which a mail server or a webhook counts as silent
-    escalation_timeout: float = Field(10.0, gt=0, le=60.0)
+    escalation_timeout_seconds: float = Field(10.0, gt=0, le=60.0)
 
     #: how long a claim holds that is not renewed; running handlers renew it
-    claim_lease: float = Field(10.0, gt=0)
+    claim_lease_seconds: float = Field(10.0, gt=0)
     #: how long Redis remembers that a message was consumed, so that a copy costs a read only
-    duplicate_window: float = Field(86_400.0, gt=0)
+    duplicate_window_seconds: float = Field(86_400.0, gt=0)
     #: seconds after which Redis counts as unreachable
-    redis_timeout: float = Field(1.0, gt=0)
+    redis_timeout_seconds: float = Field(1.0, gt=0)
     #: the waits between attempts of a handler, the last one repeats
-    retry_waits: tuple[float, ...] = (
+    retry_waits_seconds: tuple[float, ...] = (
         *(1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 420.0, 480.0),
         *(540.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0),
     )
@@ -182,7 +190,7 @@ class Settings(ClusterSettings):
     #: broker's acknowledgement confirms it; `mq.topic(…, groups=[])` says that this is meant
     send_without_group: Strictness = "warn"
     #: how long a stopping worker waits for its handlers
-    shutdown_timeout: float = Field(30.0, gt=0)
+    shutdown_timeout_seconds: float = Field(30.0, gt=0)
 
     @model_validator(mode="after")
     def _times_can_be_told(self) -> "Settings":
@@ -205,7 +213,7 @@ class Settings(ClusterSettings):
 
     @model_validator(mode="after")
     def _windows_fit(self) -> "Settings":
-        for name in ("resend_waits", "retry_waits"):
+        for name in ("resend_waits_seconds", "retry_waits_seconds"):
             waits = getattr(self, name)
             if not waits or min(waits) <= 0 or list(waits) != sorted(waits):
                 raise ValueError(f"{name} must be positive seconds that do not become shorter")
@@ -217,22 +225,31 @@ class Settings(ClusterSettings):
                     f"databases: {name!r} is no name for one: a lower-case letter, then letters, "
                     f"digits, _ and -, 32 at most, and not {MAIN_DATABASE!r}, which is `database`"
                 )
-        if self.duplicate_window <= self.claim_lease:
-            raise ValueError("duplicate_window must be longer than claim_lease")
+        if self.duplicate_window_seconds <= self.claim_lease_seconds:
+            raise ValueError("duplicate_window_seconds must be longer than claim_lease_seconds")
         return self
 
 
-def load_settings(**given: object) -> Settings:
+def load_settings(before: Settings | None = None, /, **given: object) -> Settings:
     """Return the settings; what is None is taken from the environment or the default.
 
+    Args:
+        before: where given, what is None is taken from these.
+        **given: by name, an old one, too.
+
     Raises:
-        ConfigurationError: when a value is wrong or there is no such setting; names the first one.
+        ConfigurationError: when a value is wrong, there is no such setting, or a setting has both
+            of its names; names the first one.
     """
-    for name in given:
-        if name not in Settings.model_fields:
+    kept = {} if before is None else before.model_dump()
+    for name in (*kept, *given):
+        if name not in Settings.model_fields and name not in Settings.renamed:
             raise ConfigurationError(f"there is no setting {name}{_meant(name)}")
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        kept.pop(Settings.renamed.get(name, name), None)
     _tell_unknown_variables()
-    return _read(Settings, {name: value for name, value in given.items() if value is not None})
+    return _read(Settings, kept | given)
 
 
 def load_cluster_settings() -> ClusterSettings:
@@ -260,12 +277,16 @@ def _read(kind: type[S], given: Mapping[str, Any]) -> S:
 
 
 def _meant(name: str) -> str:
-    close = get_close_matches(name, Settings.model_fields, n=1)
+    close = _closest(name)
     return (
-        f"; did you mean {close[0]}?"
-        if close
-        else f"; there are {', '.join(Settings.model_fields)}"
+        f"; did you mean {close}?" if close else f"; there are {', '.join(Settings.model_fields)}"
     )
+
+
+def _closest(name: str) -> str | None:
+    """Return the setting that `name` is most like, or whose old name it is most like."""
+    close = get_close_matches(name, (*Settings.model_fields, *Settings.renamed), n=1)
+    return Settings.renamed.get(close[0], close[0]) if close else None
 
 
 def _tell_unknown_variables() -> None:
@@ -273,11 +294,11 @@ def _tell_unknown_variables() -> None:
 
     They are no error: others name variables too, as Kubernetes does after services.
     """
-    prefix = _PREFIX.lower()
+    prefix, known = _PREFIX.lower(), Settings.model_fields.keys() | Settings.renamed.keys()
     for variable in EnvSettingsSource(Settings).env_vars:
         name = variable.removeprefix(prefix)
-        if name == variable or name in Settings.model_fields:
+        if name == variable or name in known:
             continue
-        if close := get_close_matches(name, Settings.model_fields, n=1):
-            meant = f"{_PREFIX}{close[0].upper()}"
+        if close := _closest(name):
+            meant = f"{_PREFIX}{close.upper()}"
             log.warning("%s%s sets nothing; did you mean %s?", _PREFIX, name.upper(), meant)

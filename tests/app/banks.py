@@ -21,7 +21,7 @@ class Bank:
     """An application that takes payments, and what is left of them in its database."""
 
     def __init__(self, url: str, lease: float = LEASE) -> None:
-        self.mq = ReliableMQ("bank", broker="127.0.0.1:9", database=url, claim_lease=lease)
+        self.mq = ReliableMQ("bank", broker="127.0.0.1:9", database=url, claim_lease_seconds=lease)
         self.mq.create_tables()
         with self.mq.database.engine.begin() as connection:
             connection.execute(text("CREATE TABLE IF NOT EXISTS effects (id TEXT)"))

@@ -227,8 +227,8 @@ def test_a_transaction_neither_waits_for_nor_fails_with_a_broker_that_is_away(
         ({"database": "mysql://u:pa55@h:70000/db"}, "a port is a number from 1 to 65535"),
         ({"database": "mssql://u@h/d"}, "not supported"),
         ({"database": "sqlite://"}, "use a file"),
-        ({"claim_lease": 0}, "setting claim_lease: Input should be greater than 0"),
-        ({"resend_waits": (5.0, 1.0)}, "resend_waits must be positive seconds"),
+        ({"claim_lease_seconds": 0}, "setting claim_lease_seconds: Input should be greater than 0"),
+        ({"resend_waits_seconds": (5.0, 1.0)}, "resend_waits_seconds must be positive seconds"),
         ({"no_such_setting": 1}, "no_such_setting"),
         ({"send_outside_transaction": "shout"}, "'warn', 'raise' or 'allow'"),
     ],
@@ -243,9 +243,9 @@ def test_a_wrong_setting_is_one_line_that_says_which(given: dict[str, Any], says
 
 def test_settings_come_from_the_environment_and_code_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELIABLE_MQ_BROKER", "there:1")
-    monkeypatch.setenv("RELIABLE_MQ_CLAIM_LEASE", "7.5")
+    monkeypatch.setenv("RELIABLE_MQ_CLAIM_LEASE_SECONDS", "7.5")
 
-    assert ReliableMQ("shop").settings.claim_lease == 7.5
+    assert ReliableMQ("shop").settings.claim_lease_seconds == 7.5
     assert ReliableMQ("shop").settings.broker == "there:1"
     assert ReliableMQ("shop", broker="here:2").settings.broker == "here:2"
 

@@ -198,7 +198,7 @@ def test_those_that_wait_have_their_turn_between_two_that_are_alone() -> None:
 
 @pytest.mark.parametrize("waits_for", ["those that run", "its turn", "the gate"])
 def test_who_is_cancelled_while_it_waits_keeps_nobody(waits_for: str) -> None:
-    """A consumer that closes cancels what takes longer than `close_timeout`."""
+    """A consumer that closes cancels what takes longer than `close_timeout_seconds`."""
 
     async def scenario() -> None:
         process = Process()

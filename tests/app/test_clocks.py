@@ -207,7 +207,7 @@ def test_a_resend_process_whose_clock_is_wrong_sends_and_removes_what_is_due_and
     mq.create_tables()
     database, now, half = mq.database, time.time(), HOUR / 2
     stubs = SqlStubs(database.engine, database.stubs)
-    old = now - mq.settings.stub_retention
+    old = now - mq.settings.stub_retention_seconds
     young, gone = "D" * 32, C
     with database.engine.begin() as connection:
         for name, lease in ((A, half), (B, -half), (young, 0.0), (gone, 0.0)):

@@ -25,7 +25,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 from reliable_mq import ReliableMQ, ReceivedMessage
 
-mq = ReliableMQ("shop", claim_lease=1.0)
+mq = ReliableMQ("shop", claim_lease_seconds=1.0)
 here = Path(__file__).parent
 
 def kill_once(name):
@@ -213,7 +213,7 @@ def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop, call: Call) ->
     made = json.loads(call("create-tables", *database, "--json")[1])["tables"]
     assert made == sorted(made)
     assert {"rmq_consume_log", "rmq_message_stub", "rmq_escalation", "rmq_audit"} <= set(made)
-    mq = ReliableMQ("shop", broker="127.0.0.1:9", database=shop.database, relay_lease=0.01)
+    mq = ReliableMQ("shop", broker="127.0.0.1:9", database=shop.database, relay_lease_seconds=0.01)
     with mq.transaction() as tx:
         message_id = tx.send("orders", {"id": 1}, key=17)
     mq.close()
@@ -242,7 +242,7 @@ def test_all_that_wait_for_a_person_are_retried_at_once_after_a_look(
 ) -> None:
     database = ("--db", shop.database)
     call("create-tables", *database)
-    mq = ReliableMQ("shop", broker="127.0.0.1:9", database=shop.database, relay_lease=0.01)
+    mq = ReliableMQ("shop", broker="127.0.0.1:9", database=shop.database, relay_lease_seconds=0.01)
     ids = []
     for topic in ("orders", "orders", "invoices", "orders"):
         with mq.transaction() as tx:

@@ -16,9 +16,9 @@ from reliable_mq.escalate.escalation import Digest
 from reliable_mq.escalate.sql_settlement import hands_of
 
 QUICK: dict[str, Any] = {
-    "resend_waits": (0.3, 1.0),
-    "retry_waits": (0.2,),
-    "resend_interval": 0.1,
+    "resend_waits_seconds": (0.3, 1.0),
+    "retry_waits_seconds": (0.2,),
+    "resend_interval_seconds": 0.1,
     "send_outside_transaction": "allow",
 }
 

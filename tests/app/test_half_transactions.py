@@ -238,7 +238,7 @@ def test_a_process_that_only_works_answers_for_one_that_only_sent(
 ) -> None:
     def application() -> ReliableMQ:
         broker, name = hasty.name_server_address, "shop"
-        return ReliableMQ(name, broker=broker, database=database_url, relay_lease=0.2)
+        return ReliableMQ(name, broker=broker, database=database_url, relay_lease_seconds=0.2)
 
     sender, worker = application(), application()
     sender.create_tables()

@@ -109,7 +109,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 from reliable_mq import ReceivedMessage, ReliableMQ
 
-mq = ReliableMQ("shop", claim_lease=1.0, retry_waits=(0.2,))
+mq = ReliableMQ("shop", claim_lease_seconds=1.0, retry_waits_seconds=(0.2,))
 neighbours = threading.Semaphore(0)
 ATTEMPTS, NEIGHBOURS = 3, 7
 

@@ -28,7 +28,7 @@ import os
 from sqlalchemy.orm import Session
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ
 
-mq = ReliableMQ("shop", resend_interval=0.05, resend_waits=(1.0, 10.0))
+mq = ReliableMQ("shop", resend_interval_seconds=0.05, resend_waits_seconds=(1.0, 10.0))
 topic, payments, points = "orders-N", "payments-N", "points-N"
 calls, broken = [], [True]
 
@@ -86,7 +86,7 @@ def shop(
         ("ESCALATION_MAIL_SERVER", f"smtp://127.0.0.1:{mailbox[1]}"),
         ("ESCALATION_MAIL_FROM", "mq@shop.example"),
         ("ESCALATION_MAIL_TO", "ops@shop.example"),
-        ("ESCALATION_COOLDOWN", "0"),
+        ("ESCALATION_COOLDOWN_SECONDS", "0"),
     ):
         monkeypatch.setenv(f"RELIABLE_MQ_{name}", value)
     text = APPLICATION.replace("-N", f"-{next(_numbers)}")

@@ -37,10 +37,10 @@ def test_a_misspelt_variable_is_told_of_and_other_peoples_variables_are_not(
     monkeypatch.setenv("RELIABLE_MQ_CLAIM_LAESE", "3")
     monkeypatch.setenv("RELIABLE_MQ_SERVICE_HOST", "10.0.0.1")  # Kubernetes
 
-    assert ReliableMQ("shop").settings.claim_lease == 10.0
+    assert ReliableMQ("shop").settings.claim_lease_seconds == 10.0
 
     (line,) = [each for each in caplog.records if each.levelno == logging.WARNING]
-    said = "RELIABLE_MQ_CLAIM_LAESE sets nothing; did you mean RELIABLE_MQ_CLAIM_LEASE?"
+    said = "RELIABLE_MQ_CLAIM_LAESE sets nothing; did you mean RELIABLE_MQ_CLAIM_LEASE_SECONDS?"
     assert line.getMessage() == said
 
 
@@ -128,11 +128,11 @@ def test_an_applications_notifiers_tell_beside_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"relay_lease": float("inf")},
-        {"resend_told_after": 1e300},
-        {"escalation_cooldown": float("inf")},
-        {"retry_waits": (1.0, float("nan"))},
-        {"resend_waits": (1.0, float("inf"))},
+        {"relay_lease_seconds": float("inf")},
+        {"resend_notify_after_seconds": 1e300},
+        {"escalation_cooldown_seconds": float("inf")},
+        {"retry_waits_seconds": (1.0, float("nan"))},
+        {"resend_waits_seconds": (1.0, float("inf"))},
     ],
 )
 def test_a_time_that_leaves_the_calendar_is_refused_before_it_is_added_to_one(
@@ -180,9 +180,9 @@ def test_applications_that_tell_different_people_have_different_notifiers(tmp_pa
         ({"escalation_webhook": "https://shop.example"}, "openssl rand -base64 32"),
         ({**HOOK, "escalation_webhook_secret": "whsec_c2hvcnQ="}, "openssl rand -base64 32"),
         ({**HOOK, "escalation_webhook_secret": "whsec_§"}, "openssl rand -base64 32"),
-        ({"escalation_cooldown": -1}, "escalation_cooldown"),
-        ({"escalation_timeout": 0}, "escalation_timeout"),
-        ({"resend_told_after": 0}, "resend_told_after"),
+        ({"escalation_cooldown_seconds": -1}, "escalation_cooldown_seconds"),
+        ({"escalation_timeout_seconds": 0}, "escalation_timeout_seconds"),
+        ({"resend_notify_after_seconds": 0}, "resend_notify_after_seconds"),
     ],
 )
 def test_a_notifier_that_cannot_work_is_refused_at_once(given: dict[str, Any], says: str) -> None:
@@ -192,7 +192,7 @@ def test_a_notifier_that_cannot_work_is_refused_at_once(given: dict[str, Any], s
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("RELIABLE_MQ_RESEND_WAITS", "1,5"), ("RELIABLE_MQ_DATABASES", "{billing")],
+    [("RELIABLE_MQ_RESEND_WAITS_SECONDS", "1,5"), ("RELIABLE_MQ_DATABASES", "{billing")],
 )
 def test_a_variable_that_is_no_json_is_told_with_what_to_write(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str

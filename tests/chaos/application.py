@@ -49,14 +49,14 @@ FAILURES = 0.01
 
 mq = ReliableMQ(
     "chaos",
-    relay_lease=2.0,
-    resend_lease=10.0,
-    resend_waits=(2.0, 4.0, 8.0, 15.0),
-    resend_backlog_wait=1.0,
-    resend_interval=0.2,
+    relay_lease_seconds=2.0,
+    resend_lease_seconds=10.0,
+    resend_waits_seconds=(2.0, 4.0, 8.0, 15.0),
+    resend_backlog_wait_seconds=1.0,
+    resend_interval_seconds=0.2,
     resend_count_max=1000,
-    claim_lease=2.0,
-    retry_waits=(0.2, 0.5, 1.0),
+    claim_lease_seconds=2.0,
+    retry_waits_seconds=(0.2, 0.5, 1.0),
 )
 
 

@@ -101,7 +101,11 @@ def sent_within_seconds() -> float:
     died with it, or with an earlier one of its key, in hand, a send of it failed.
     """
     settings = mq.settings
-    waits = settings.resend_lease, settings.resend_backlog_wait, max(settings.resend_waits)
+    waits = (
+        settings.resend_lease_seconds,
+        settings.resend_backlog_wait_seconds,
+        max(settings.resend_waits_seconds),
+    )
     return PROBE_SECONDS_MAX + sum(waits)
 
 

@@ -14,7 +14,9 @@ from reliable_mq.errors import ForkedClient
 
 BROKER = os.environ["SHOP_BROKER"]
 FOLDER = os.environ["SHOP_TASKS"]
-SETTINGS = ClientSettings(request_timeout=60.0, connect_timeout=60.0, heartbeat_seconds=0.05)
+SETTINGS = ClientSettings(
+    request_timeout_seconds=60.0, connect_timeout_seconds=60.0, heartbeat_seconds=0.05
+)
 
 app = Celery("shop", broker="filesystem://")
 app.conf.update(

@@ -18,7 +18,7 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 
 QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2, hold_seconds=0.05)
-PATIENT = msgspec.structs.replace(QUICK, request_timeout=SECONDS_MAX)
+PATIENT = msgspec.structs.replace(QUICK, request_timeout_seconds=SECONDS_MAX)
 """For a broker of Apache's that has just started: on a busy machine its first answers take long."""
 
 

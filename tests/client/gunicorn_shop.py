@@ -11,7 +11,9 @@ from reliable_mq import Client, ClientSettings, Message
 from reliable_mq.errors import ForkedClient
 
 BROKER = os.environ["SHOP_BROKER"]
-SETTINGS = ClientSettings(request_timeout=60.0, connect_timeout=60.0, heartbeat_seconds=0.05)
+SETTINGS = ClientSettings(
+    request_timeout_seconds=60.0, connect_timeout_seconds=60.0, heartbeat_seconds=0.05
+)
 
 preload_app = True
 workers = 1

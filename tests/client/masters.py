@@ -26,7 +26,7 @@ BROKERS = {
 
 def cluster() -> AdminTarget:
     """Return what flows of administration take."""
-    servers = NameServers((NAME_SERVER,), SETTINGS.request_timeout)
+    servers = NameServers((NAME_SERVER,), SETTINGS.request_timeout_seconds)
     return AdminTarget(servers, route_table(), SETTINGS)
 
 

@@ -193,7 +193,7 @@ def random_bytes(count: int) -> bytes:
 def route_table(settings: ClientSettings | None = None) -> RouteCache:
     """Return an empty route table that asks `NAME_SERVER`."""
     settings = settings or ClientSettings()
-    servers = NameServers((NAME_SERVER,), settings.request_timeout)
+    servers = NameServers((NAME_SERVER,), settings.request_timeout_seconds)
     return RouteCache(servers, settings.new_topic_queues, settings.route_refresh_seconds)
 
 

@@ -14,7 +14,7 @@ from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode
 
 QUEUE = MessageQueue("t", "a", 0)
-QUICK = ClientSettings(rebalance_retry_seconds=0.001, close_timeout=0.05)
+QUICK = ClientSettings(rebalance_retry_seconds=0.001, close_timeout_seconds=0.05)
 PATIENT = ClientSettings(rebalance_retry_seconds=0.001)
 NOTHING_NEW = fails(RequestTimeout("nothing new"))
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET

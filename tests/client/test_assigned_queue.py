@@ -126,8 +126,8 @@ def test_one_call_gets_messages_of_one_topic() -> None:
     ("settings", "size"),
     [
         (ClientSettings(held_count_max=3), 1),
-        (ClientSettings(held_size_max=30), 10),
-        (ClientSettings(held_span_max=3), 1),
+        (ClientSettings(held_bytes_max=30), 10),
+        (ClientSettings(held_offset_span_max=3), 1),
     ],
 )
 def test_each_flow_limit_stops_the_pulls_until_messages_finish(
@@ -144,7 +144,7 @@ def test_each_flow_limit_stops_the_pulls_until_messages_finish(
 
 
 def test_one_unfinished_message_stops_the_pulls_when_the_span_is_used_up() -> None:
-    queue = assigned(settings=ClientSettings(held_span_max=10))
+    queue = assigned(settings=ClientSettings(held_offset_span_max=10))
     queue.put([message(at) for at in range(10)], 10)
     for at in offsets(queue.take(10, NOW))[1:]:
         queue.finish(at)

@@ -25,10 +25,10 @@ from reliable_mq.wire.command import Command, decode_command, encode_command, re
 from reliable_mq.wire.frame import FrameReader
 
 QUICK = ClientSettings(
-    request_timeout=60.0, connect_timeout=60.0, heartbeat_seconds=0.02, retries=0
+    request_timeout_seconds=60.0, connect_timeout_seconds=60.0, heartbeat_seconds=0.02, retries=0
 )
 """Sends heartbeats often, and waits for an answer longer than a busy machine may stand still."""
-IMPATIENT = msgspec.structs.replace(QUICK, request_timeout=0.5)
+IMPATIENT = msgspec.structs.replace(QUICK, request_timeout_seconds=0.5)
 STORED = {"msgId": "X", "queueId": "0", "queueOffset": "0"}
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 BEAT = RequestCode.HEART_BEAT
@@ -203,7 +203,7 @@ def test_the_routes_of_many_topics_are_refreshed_side_by_side() -> None:
     """One after the other, silent name servers would keep the last one for an hour."""
 
     async def scene() -> None:
-        settings = ClientSettings(request_timeout=60.0, route_refresh_seconds=0.05)
+        settings = ClientSettings(request_timeout_seconds=60.0, route_refresh_seconds=0.05)
         name_server = Peer("127.0.0.1:1")
         async with (
             name_server.listening() as address,

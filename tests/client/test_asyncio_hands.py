@@ -309,7 +309,7 @@ def test_closing_waits_for_no_coroutine_that_will_not_be_cancelled(
                     continue
             return [CONSUMED]
 
-        settings = msgspec.structs.replace(QUICK, close_timeout=LIMIT)
+        settings = msgspec.structs.replace(QUICK, close_timeout_seconds=LIMIT)
         client = ScriptedClient(World())
         consumer, _ = reading(client, stubborn, settings)
         consumer.hands.pump()

@@ -202,7 +202,7 @@ def test_functions_run_in_threads_and_coroutine_functions_on_the_loop() -> None:
     assert threads == ["rmq-g_0", *["MainThread"] * 4]
 
 
-IMPATIENT = ClientSettings(close_timeout=0.02)
+IMPATIENT = ClientSettings(close_timeout_seconds=0.02)
 
 
 def test_a_queue_without_order_moves_on_although_a_handler_hangs() -> None:

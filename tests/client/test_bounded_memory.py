@@ -22,7 +22,7 @@ def test_memory_stays_bounded_and_shared_out_while_a_handler_hangs_over_an_endle
     None
 ):
     queues, limit = 40, 400_000
-    settings = ClientSettings(rebalance_retry_seconds=0.001, held_total_size_max=limit)
+    settings = ClientSettings(rebalance_retry_seconds=0.001, held_total_bytes_max=limit)
 
     def endless(call: Call) -> Command:
         header = PullMessageHeader.decode(call.command.ext_fields)

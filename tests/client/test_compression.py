@@ -86,7 +86,7 @@ def test_a_compression_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_body_is_compressed_from_the_size_that_is_set(kind: str) -> None:
-    settings = ClientSettings(compression=kind, compress_from=len(LONG))
+    settings = ClientSettings(compression=kind, compress_from_bytes=len(LONG))
     _, body, flags = sent(Message(topic="t", body=LONG), settings)
     assert flags == flags_of(kind)
     assert len(body) < len(LONG) / 10
@@ -98,7 +98,7 @@ def test_a_body_is_compressed_from_the_size_that_is_set(kind: str) -> None:
 def test_a_body_that_compression_makes_longer_is_sent_as_it_is() -> None:
     noise = random_noise(1)
     _, body, flags = sent(
-        Message(topic="t", body=noise), ClientSettings(compression="zlib", compress_from=1)
+        Message(topic="t", body=noise), ClientSettings(compression="zlib", compress_from_bytes=1)
     )
     assert (body, flags) == (noise, 0)
 

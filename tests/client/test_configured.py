@@ -15,7 +15,7 @@ ALL_OF_IT = ClientSettings(
     credentials=ROOT,
     tls=TLS(ca="ca.pem", cert="me.pem", key="me.key", hostname="broker", verify=False),
     namespace="east",
-    request_timeout=9.0,
+    request_timeout_seconds=9.0,
 )
 VARIABLES = {
     "RELIABLE_MQ_ACCESS_KEY": "root",
@@ -26,10 +26,10 @@ VARIABLES = {
     "RELIABLE_MQ_TLS_HOSTNAME": "broker",
     "RELIABLE_MQ_TLS_VERIFY": "false",
     "RELIABLE_MQ_NAMESPACE": "east",
-    "RELIABLE_MQ_CLIENT": '{"request_timeout": 9.0}',
+    "RELIABLE_MQ_CLIENT": '{"request_timeout_seconds": 9.0}',
 }
 AS_JSON = {
-    "RELIABLE_MQ_CLIENT": '{"namespace": "east", "request_timeout": 9.0, "credentials":'
+    "RELIABLE_MQ_CLIENT": '{"namespace": "east", "request_timeout_seconds": 9.0, "credentials":'
     ' {"access_key": "root", "secret_key": "a secret"}, "tls": {"ca": "ca.pem", "cert": "me.pem",'
     ' "key": "me.key", "hostname": "broker", "verify": false}}'
 }
@@ -42,7 +42,7 @@ SINGLE: dict[str, Any] = {
     "tls_key": "me.key",
     "tls_hostname": "broker",
     "tls_verify": False,
-    "client": {"request_timeout": 9.0},
+    "client": {"request_timeout_seconds": 9.0},
 }
 
 
@@ -104,7 +104,10 @@ def test_tls_with_the_authorities_of_the_system_is_one_variable(
         ({"access_key": "me"}, "need an access_key and a secret_key"),
         ({"tls_key": "me.key"}, "a key and no cert"),
         ({"client": {"request_timout": 3}}, "no setting request_timout; there are producer_group"),
-        ({"client": {"request_timeout": -1}}, "request_timeout is -1: it must be positive"),
+        (
+            {"client": {"request_timeout_seconds": -1}},
+            "request_timeout_seconds is -1: it must be positive",
+        ),
         ({"client": {"tls": {"ca": 5}}}, "client: tls: Expected `str`, got `int`"),
         ({"client": 5}, "client"),
         ({"namespace": "a b"}, "namespace is 'a b'"),

@@ -18,8 +18,8 @@ from reliable_mq.runtime import direct_links
 from reliable_mq.wire.command import Command
 
 SETTINGS = ClientSettings(
-    request_timeout=QUICK.request_timeout,
-    connect_timeout=QUICK.connect_timeout,
+    request_timeout_seconds=QUICK.request_timeout_seconds,
+    connect_timeout_seconds=QUICK.connect_timeout_seconds,
     retries=1,
     backoff_seconds=0.001,
     heartbeat_v2=False,

@@ -25,8 +25,8 @@ from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.record_encode import encode_record
 
 DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
-PATIENT = msgspec.structs.replace(QUICK, close_timeout=60.0)
-HASTY = msgspec.structs.replace(QUICK, close_timeout=LIMIT)
+PATIENT = msgspec.structs.replace(QUICK, close_timeout_seconds=60.0)
+HASTY = msgspec.structs.replace(QUICK, close_timeout_seconds=LIMIT)
 
 
 class Told:

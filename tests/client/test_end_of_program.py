@@ -16,7 +16,7 @@ import sys, threading
 from reliable_mq import Client, ClientSettings, Subscription
 
 hangs = threading.Event()
-settings = ClientSettings(close_timeout=0.05)
+settings = ClientSettings(close_timeout_seconds=0.05)
 
 def handle(messages):
     hangs.set()

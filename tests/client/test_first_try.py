@@ -149,7 +149,7 @@ def test_every_kind_of_plain_message_has_one_form(message: Message) -> None:
 
 
 def test_what_must_be_asked_or_done_before_has_no_first_try_of_its_own() -> None:
-    world, producer = world_of(settings=ClientSettings(compression="zlib", compress_from=100))
+    world, producer = world_of(settings=ClientSettings(compression="zlib", compress_from_bytes=100))
     instant = Instant(world.seconds, world.epoch_ms, 0.0)
 
     def aim_of(message: Message, timeout: float = 3.0, after: float = 0.0) -> SendTarget | None:

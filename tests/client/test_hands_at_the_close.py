@@ -17,7 +17,7 @@ def test_a_queue_whose_handler_was_cancelled_at_the_close_is_unlocked_for_the_ne
     """Else that one waited until the lock ran out, a minute later."""
 
     async def scene() -> None:
-        settings = msgspec.structs.replace(QUICK, close_timeout=LIMIT)
+        settings = msgspec.structs.replace(QUICK, close_timeout_seconds=LIMIT)
         client = ScriptedClient(World())
         handler = Held()
         consumer, assigned = reading(client, handler, settings, ordered=True, keys=["k", "k", ""])
@@ -50,7 +50,7 @@ def test_a_queue_whose_thread_goes_on_after_the_close_stays_locked() -> None:
     hanging = Hanging()
 
     async def scene() -> None:
-        settings = msgspec.structs.replace(QUICK, close_timeout=LIMIT)
+        settings = msgspec.structs.replace(QUICK, close_timeout_seconds=LIMIT)
         client = ScriptedClient(World())
         consumer, _ = reading(client, hanging, settings, ordered=True, keys=["k"])
         consumer.hands.pump()

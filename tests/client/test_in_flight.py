@@ -147,7 +147,7 @@ def test_a_batch_takes_a_place_for_each_of_its_messages_and_one_always_fits() ->
 
 
 def test_batches_and_one_way_messages_wait_for_places_like_any_other() -> None:
-    settings = ClientSettings(request_timeout=0.2, retries=0, in_flight_count_max=3)
+    settings = ClientSettings(request_timeout_seconds=0.2, retries=0, in_flight_count_max=3)
     messages = [Message(topic="t", body=b"x") for _ in range(2)]
 
     async def scene() -> None:

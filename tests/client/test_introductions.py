@@ -56,7 +56,7 @@ class Engine:
     def __init__(self, world: World) -> None:
         self.world = world
         self.routes = route_table()
-        self.name_servers = NameServers((NAME_SERVER,), self.settings.request_timeout)
+        self.name_servers = NameServers((NAME_SERVER,), self.settings.request_timeout_seconds)
         self.may_answer = asyncio.Event()
         self.asked = 0
 

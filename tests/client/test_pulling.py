@@ -375,20 +375,20 @@ def test_a_broker_that_knows_the_group_otherwise_has_to_be_told(code: int) -> No
 
 
 def test_a_pull_asks_for_no_more_bytes_than_the_client_has_room_for() -> None:
-    settings = ClientSettings(held_total_size_max=100_000)
+    settings = ClientSettings(held_total_bytes_max=100_000)
     world, group, assigned = reading(settings=settings)
     world.answers[PULL] = says(ResponseCode.PULL_NOT_FOUND, ext(3))
     world.play(pull_once(group, assigned))
     assert asked(world).max_msg_bytes == 50_000
     assigned.note_end(3, world.seconds)
     world.play(pull_once(group, assigned))
-    assert asked(world).max_msg_bytes == settings.pull_size, "at the end nothing may come for long"
+    assert asked(world).max_msg_bytes == settings.pull_bytes, "at the end nothing may come for long"
     assigned.budget.invariants()
     assert assigned.budget.ask(0, 100_000) == 50_000, "nothing is on its way any more"
 
 
 def test_what_unpacks_to_more_than_was_asked_for_is_left_for_another_pull() -> None:
-    world, group, assigned = reading(settings=ClientSettings(pull_size=1000))
+    world, group, assigned = reading(settings=ClientSettings(pull_bytes=1000))
     packed = [record(at, sys_flag=0x301, body=zlib.compress(bytes(600))) for at in (3, 4, 5)]
     world.answers[PULL] = found(6, *packed)
     world.play(pull_once(group, assigned))

@@ -78,7 +78,7 @@ def test_everything_that_leaves_is_signed_heartbeats_and_questions_to_name_serve
         broker = Listener()
         async with broker.listening() as broker_address:
             name_server = Listener(broker_address)
-            settings = ClientSettings(request_timeout=60.0, credentials=ACCOUNT)
+            settings = ClientSettings(request_timeout_seconds=60.0, credentials=ACCOUNT)
             async with (
                 name_server.listening() as address,
                 AsyncClient(address, settings=settings) as client,
@@ -158,7 +158,7 @@ def send_over(context: ssl.SSLContext, tls: TLS | None) -> None:
         broker = Encrypted(context)
         async with broker.listening() as broker_address:
             settings = ClientSettings(
-                request_timeout=60.0, connect_timeout=60.0, tls=tls, retries=0
+                request_timeout_seconds=60.0, connect_timeout_seconds=60.0, tls=tls, retries=0
             )
             async with (
                 Encrypted(context, broker_address).listening() as address,

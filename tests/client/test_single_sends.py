@@ -105,8 +105,8 @@ def in_thread(
 
 
 SETTINGS = ClientSettings(
-    request_timeout=QUICK.request_timeout,
-    connect_timeout=QUICK.connect_timeout,
+    request_timeout_seconds=QUICK.request_timeout_seconds,
+    connect_timeout_seconds=QUICK.connect_timeout_seconds,
     retries=1,
     backoff_seconds=0.001,
     route_refresh_seconds=60,

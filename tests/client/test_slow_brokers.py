@@ -129,7 +129,7 @@ def test_a_quick_answer_makes_a_slow_broker_as_good_as_new() -> None:
 
 @pytest.mark.parametrize("body_size_max", [1000, 8 * 1024 * 1024])
 def test_the_limit_of_bodies_can_be_set_and_holds_for_a_whole_batch(body_size_max: int) -> None:
-    settings = ClientSettings(body_size_max=body_size_max, batch_size_max=1000)
+    settings = ClientSettings(body_bytes_max=body_size_max, batch_bytes_max=1000)
     world, producer = world_of({"t": {"a": 1}}, settings)
     world.play(producer.send(Message(topic="t", body=bytes(body_size_max))))
     with pytest.raises(MessageRefused, match=f"{body_size_max} are allowed"):
@@ -143,7 +143,9 @@ def test_the_limit_of_bodies_can_be_set_and_holds_for_a_whole_batch(body_size_ma
 @pytest.mark.parametrize("value", ["v", '"', "\x03"])
 def test_what_is_allowed_always_fits_a_frame(value: str) -> None:
     """A frame that is too large would look like a fault of the broker."""
-    world, producer = world_of({"t" * 127: {"a": 1}}, ClientSettings(body_size_max=BODY_SIZE_LIMIT))
+    world, producer = world_of(
+        {"t" * 127: {"a": 1}}, ClientSettings(body_bytes_max=BODY_SIZE_LIMIT)
+    )
     properties = {"p": value * 32_600}
     message = Message(topic="t" * 127, body=bytes(BODY_SIZE_LIMIT), properties=properties)
     world.play(producer.send(message))

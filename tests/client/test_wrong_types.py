@@ -64,8 +64,14 @@ def test_what_is_no_message_is_refused(wrong: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"request_timeout": "3"}, "request_timeout is of type str, it must be float"),
-        ({"request_timeout": math.nan}, "request_timeout is nan: it must be positive"),
+        (
+            {"request_timeout_seconds": "3"},
+            "request_timeout_seconds is of type str, it must be float",
+        ),
+        (
+            {"request_timeout_seconds": math.nan},
+            "request_timeout_seconds is nan: it must be positive",
+        ),
         ({"retries": 2.5}, "retries is of type float"),
         ({"retries": True}, "retries is of type bool"),
         ({"namespace": None}, "namespace is of type NoneType"),

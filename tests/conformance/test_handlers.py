@@ -154,7 +154,7 @@ def test_a_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(
     cluster: Cluster, topic: str, group: str
 ) -> None:
     async def scene() -> None:
-        impatient = msgspec.structs.replace(QUICK, close_timeout=0.05)
+        impatient = msgspec.structs.replace(QUICK, close_timeout_seconds=0.05)
         subscription = Subscription(group=group, topics={topic: "*"}, ordered=False)
         async with (
             AsyncClient(cluster.name_server_address, settings=impatient) as client,

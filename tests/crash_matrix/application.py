@@ -58,7 +58,7 @@ COUNT_MAX = 16
 """Sends of a stub after which a person is told."""
 
 
-def build(world: World, relay_lease: float = 0.4) -> ReliableMQ:
+def build(world: World, relay_lease_seconds: float = 0.4) -> ReliableMQ:
     """Return the application in one world; it is impatient, so that a run is short."""
     mq = ReliableMQ(
         "shop",
@@ -67,16 +67,16 @@ def build(world: World, relay_lease: float = 0.4) -> ReliableMQ:
         databases=dict(zip((SECOND,), world.databases[1:], strict=False)),
         redis=world.redis,
         relay="shared" if world.mode.form is Form.SHARED else "own",
-        relay_lease=relay_lease,
-        resend_lease=0.6,
-        resend_waits=(0.4, 0.8, 1.6),
+        relay_lease_seconds=relay_lease_seconds,
+        resend_lease_seconds=0.6,
+        resend_waits_seconds=(0.4, 0.8, 1.6),
         resend_count_max=3 if world.flaw else COUNT_MAX,  # what is lost is not sent for long
-        resend_backlog_wait=0.2,
-        resend_interval=0.1,
-        claim_lease=0.5,
-        retry_waits=(0.05, 0.1, 0.2),
-        redis_timeout=0.5,
-        shutdown_timeout=5.0,
+        resend_backlog_wait_seconds=0.2,
+        resend_interval_seconds=0.1,
+        claim_lease_seconds=0.5,
+        retry_waits_seconds=(0.05, 0.1, 0.2),
+        redis_timeout_seconds=0.5,
+        shutdown_timeout_seconds=5.0,
     )
     _consume_orders(mq, world)
     _consume_what_follows(mq, world)

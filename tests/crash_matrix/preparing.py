@@ -46,7 +46,7 @@ _UNTOLD = "FROM rmq_consume_log WHERE confirm_time IS NOT NULL"
 
 def sent(world: World) -> None:
     """Prepare a world whose messages wait for a worker."""
-    mq = build(_relaying_itself(world), relay_lease=LIFE_SECONDS_MAX)
+    mq = build(_relaying_itself(world), relay_lease_seconds=LIFE_SECONDS_MAX)
     place_missing(mq, world)
     with Books(world) as books:
         wait(lambda: books.count(UNSENT) == 0)
@@ -72,7 +72,7 @@ def overdue(world: World) -> None:
     Orders 1 and 2 were consumed, and 1 was not confirmed. The broker was away when the others were
     placed, and has lost 5 since. Nobody consumes the lonely one, which was sent often enough.
     """
-    mq = build(world, relay_lease=LIFE_SECONDS_MAX)
+    mq = build(world, relay_lease_seconds=LIFE_SECONDS_MAX)
     place_missing(mq, world, (1, 2))
     _consume(mq, world, 2 * (len(GROUPS) + 1))
     away, unheard = _without_broker(world)
@@ -97,7 +97,7 @@ def given_up(world: World) -> None:
     `mails` has refused order 6, which is a dead letter of it; the broker never got order 5, however
     often it was sent.
     """
-    mq = build(world, relay_lease=LIFE_SECONDS_MAX)
+    mq = build(world, relay_lease_seconds=LIFE_SECONDS_MAX)
     closed(world).touch()
     place_missing(mq, world, set(WANTED) - {UNCONSUMED})
     with resending(mq), mq, Books(world) as books:
@@ -124,7 +124,7 @@ def grown_old(world: World) -> None:
 
     Windows that are short enough to be waited for are refused (P7), so the rows are made old.
     """
-    mq = build(world, relay_lease=LIFE_SECONDS_MAX)
+    mq = build(world, relay_lease_seconds=LIFE_SECONDS_MAX)
     post_letter(mq, FORGOTTEN)
     place_missing(mq, world)
     _consume(mq, world, len(WANTED) * (len(GROUPS) + 1))
@@ -166,7 +166,7 @@ def _without_broker(world: World) -> tuple[ReliableMQ, World]:
         mode = msgspec.structs.replace(mode, form=Form.OUTBOX)
     nowhere = f"127.0.0.1:{free_port()}"
     unheard = msgspec.structs.replace(world, broker=nowhere, mode=mode)
-    return build(unheard, relay_lease=LIFE_SECONDS_MAX), unheard
+    return build(unheard, relay_lease_seconds=LIFE_SECONDS_MAX), unheard
 
 
 PREPARING: Mapping[str, Callable[[World], None]] = {

@@ -176,10 +176,10 @@ VALUES = [
         "the clock of broker b jumped by 345600 s that were not watched",
         Level.WARNING,
     ),
-    ("leases", with_settings(resend_lease=9.0), "resend_lease is 9 s", Level.ERROR),
-    ("leases", with_settings(redis_timeout=4.0), "the lease of group payments", Level.ERROR),
+    ("leases", with_settings(resend_lease_seconds=9.0), "resend_lease_seconds is 9 s", Level.ERROR),
+    ("leases", with_settings(redis_timeout_seconds=4.0), "the lease of group pay", Level.ERROR),
     ("windows", with_broker(config={"fileReservedTime": "1"}), "files after 1 h", Level.ERROR),
-    ("windows", with_settings(duplicate_window=60.0), "messages after 60 s", Level.WARNING),
+    ("windows", with_settings(duplicate_window_seconds=60.0), "messages after 60 s", Level.WARNING),
     ("redis", context(redis=(RedisFacts(failure="refused"),)), "cannot be reached", Level.ERROR),
     (
         "redis",
@@ -243,7 +243,7 @@ VALUES = [
     (
         "broker",
         with_broker(config={"timerMaxDelaySec": "3600"}),
-        "accepts delays of up to 3600 s, less than timer_range=259200",
+        "accepts delays of up to 3600 s, less than timer_range_seconds=259200",
         Level.WARNING,
     ),
     (

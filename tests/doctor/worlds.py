@@ -26,7 +26,7 @@ from reliable_mq.testing.local_servers import free_port
 
 SQLITE, POSTGRES, MYSQL = "sqlite", "postgresql", "mysql"
 EVERY = (SQLITE, POSTGRES, MYSQL)
-PATIENT: dict[str, Any] = {"redis_timeout": 60.0, "claim_lease": 600.0}
+PATIENT: dict[str, Any] = {"redis_timeout_seconds": 60.0, "claim_lease_seconds": 600.0}
 """Settings by which a Redis is sound that a busy machine lets answer late."""
 
 

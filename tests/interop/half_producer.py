@@ -41,7 +41,7 @@ def arm(ending: str) -> None:
 
 def main(broker: str, database: str, order: str, ending: str) -> None:
     arm(ending)
-    mq = ReliableMQ("shop", broker=broker, database=database, relay_lease=2.0)
+    mq = ReliableMQ("shop", broker=broker, database=database, relay_lease_seconds=2.0)
     mq.topic(TOPIC, groups=[GROUP])
     with Session(mq.database.engine) as session, mq.transaction(session, half=True) as tx:
         session.execute(text("INSERT INTO placed VALUES (:id)"), {"id": order})

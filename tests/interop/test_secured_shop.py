@@ -92,8 +92,8 @@ def variables(
         "RELIABLE_MQ_ACCESS_KEY": ROOT.access_key,
         "RELIABLE_MQ_SECRET_KEY": ROOT.secret_key,
         "RELIABLE_MQ_TLS_CA": str(authority / "ca.pem"),
-        "RELIABLE_MQ_CLIENT": '{"request_timeout": 30.0, "connect_timeout": 30.0}',
-        "RELIABLE_MQ_RESEND_LEASE": "120",  # longer than a send with such time-outs
+        "RELIABLE_MQ_CLIENT": '{"request_timeout_seconds": 30.0, "connect_timeout_seconds": 30.0}',
+        "RELIABLE_MQ_RESEND_LEASE_SECONDS": "120",  # longer than a send with such time-outs
     }
 
 

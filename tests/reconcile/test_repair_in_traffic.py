@@ -46,7 +46,7 @@ def test_repairs_of_everything_while_traffic_runs_change_no_effect(
         "shop",
         broker=f"embedded:{tmp_path / 'broker'}",
         database=postgres_url,
-        resend_interval=0.1,
+        resend_interval_seconds=0.1,
     )
     failures: list[str] = []
 

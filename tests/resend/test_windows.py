@@ -24,9 +24,9 @@ from reliable_mq.retention.windows import (
 
 DAY = 86_400.0
 FITTING = {
-    "stub_retention": 7 * DAY,
-    "log_retention": 30 * DAY,
-    "replay_window": 4 * DAY,
+    "stub_retention_seconds": 7 * DAY,
+    "log_retention_seconds": 30 * DAY,
+    "replay_window_seconds": 4 * DAY,
     "resend_horizon": DAY,
     "retry_horizon": DAY,
 }
@@ -40,13 +40,19 @@ def test_the_windows_of_the_settings_fit() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"log_retention": 5 * DAY}, "log_retention=432000 is shorter than stub_retention"),
-        ({"replay_window": 31 * DAY}, "log_retention=2.592e+06 is shorter than replay_window"),
-        ({"resend_horizon": 31 * DAY}, "resend_waits and resend_count_max"),
-        ({"retry_horizon": 31 * DAY}, "retry_waits and max_attempts"),
         (
-            {"stub_retention": 3600.0},
-            "stub_retention=3600 is shorter than the 7200 s of check-backs",
+            {"log_retention_seconds": 5 * DAY},
+            "log_retention_seconds=432000 is shorter than stub_retention_seconds",
+        ),
+        (
+            {"replay_window_seconds": 31 * DAY},
+            "log_retention_seconds=2.592e+06 is shorter than replay_window_seconds",
+        ),
+        ({"resend_horizon": 31 * DAY}, "resend_waits_seconds and resend_count_max"),
+        ({"retry_horizon": 31 * DAY}, "retry_waits_seconds and max_attempts"),
+        (
+            {"stub_retention_seconds": 3600.0},
+            "stub_retention_seconds=3600 is shorter than the 7200 s of check-backs",
         ),
     ],
 )
@@ -57,15 +63,15 @@ def test_two_that_contradict_each_other_are_named(changed: dict[str, float], say
 
 
 def test_where_nothing_is_removed_it_does_not_matter_when_it_would_be() -> None:
-    windows = RetentionWindows(**(FITTING | {"log_retention": 1.0}))
+    windows = RetentionWindows(**(FITTING | {"log_retention_seconds": 1.0}))
 
     assert contradictions(windows, is_kept=True) == []
-    ReliableMQ("shop", log_retention=1.0, retention="off")
+    ReliableMQ("shop", log_retention_seconds=1.0, retention="off")
 
 
 def test_a_lease_that_is_shorter_than_a_send_may_take_is_told_of() -> None:
     assert lease_doubt(60.0, send_seconds(3.0, 2)) is None
-    assert "resend_lease=9 is not longer than the 9 s" in str(
+    assert "resend_lease_seconds=9 is not longer than the 9 s" in str(
         lease_doubt(9.0, send_seconds(3.0, 2))
     )
 
@@ -78,12 +84,15 @@ def test_a_ladder_of_waits_lasts_as_long_as_it_is_climbed() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"log_retention": DAY}, "log_retention=86400 is shorter than stub_retention"),
-        ({"resend_lease": 0.0}, "resend_lease"),
+        (
+            {"log_retention_seconds": DAY},
+            "log_retention_seconds=86400 is shorter than stub_retention_seconds",
+        ),
+        ({"resend_lease_seconds": 0.0}, "resend_lease_seconds"),
         ({"resend_wait": wait_fixed(2 * DAY), "resend_count_max": 20}, "resend_count_max"),
-        ({"stub_retention": 0.0}, "stub_retention"),
-        ({"log_retention": -1.0}, "log_retention"),
-        ({"replay_window": 0.0}, "replay_window"),
+        ({"stub_retention_seconds": 0.0}, "stub_retention_seconds"),
+        ({"log_retention_seconds": -1.0}, "log_retention_seconds"),
+        ({"replay_window_seconds": 0.0}, "replay_window_seconds"),
         ({"retention": "sometimes"}, "retention"),
     ],
 )
@@ -100,7 +109,7 @@ def test_a_consumer_more_patient_than_its_logs_are_kept_is_refused_at_start() ->
     @mq.consumer("orders", group="patient", max_attempts=1000)
     def handle(_order: dict[str, int]) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="retry_waits and max_attempts"):
+    with pytest.raises(ConfigurationError, match="retry_waits_seconds and max_attempts"):
         mq.start()
 
 
@@ -121,7 +130,7 @@ def test_a_scheduler_has_its_probe_as_long_as_its_client_may_send(
         return books[-1]
 
     monkeypatch.setattr(thread_upkeep, "book_of", book_of)
-    slow = ClientSettings(request_timeout=60.0)
+    slow = ClientSettings(request_timeout_seconds=60.0)
     mq = ReliableMQ("shop", database=f"sqlite:///{tmp_path / 'shop.db'}", client=slow)
     mq.create_tables()
     now = mq.database.clock.measured_now()

@@ -114,7 +114,7 @@ class FlowProducer:
         self._model = model
         self._number = number
         self._runner = FlowRunner(world, machine)
-        settings = ClientSettings(request_timeout=0.5)
+        settings = ClientSettings(request_timeout_seconds=0.5)
         routes = RouteCache(NameServers((_NAME_SERVER,), 0.5), settings.new_topic_queues, 30.0)
         self._producer = SendFlows(settings, routes, world.random.randbytes)
         self._count = 0

@@ -19,7 +19,7 @@ from reliable_mq.testing.memory_broker import MemoryBroker
 from reliable_mq.testing.message_world import MessageWorld
 
 RANGE = 60.0
-"""Seconds: a `timer_range` that a test can pass."""
+"""Seconds: a `timer_range_seconds` that a test can pass."""
 
 Clock = Callable[[], float]
 
@@ -131,7 +131,7 @@ def test_what_is_further_than_the_range_waits_in_the_database_and_comes_in_time(
     make: Make,
 ) -> None:
     # Given a message ten minutes ahead, where brokers take one minute
-    app = make(timer_range=RANGE)
+    app = make(timer_range_seconds=RANGE)
     with app.world(timerMaxDelaySec=str(int(RANGE))) as world:
         began = world.clock.now()
         name = app.send(delay=timedelta(minutes=10))
@@ -162,7 +162,7 @@ def test_what_is_further_than_the_range_waits_in_the_database_and_comes_in_time(
 
 
 def test_exactly_the_range_goes_to_the_broker_and_a_millisecond_more_waits(make: Make) -> None:
-    app = make(timer_range=RANGE)
+    app = make(timer_range_seconds=RANGE)
     with app.world(timerMaxDelaySec=str(int(RANGE))) as world:
         within = app.send("within", delay=timedelta(seconds=RANGE))
         beyond = app.send("beyond", delay=timedelta(seconds=RANGE, milliseconds=1))
@@ -288,7 +288,7 @@ def test_a_time_without_a_stub_is_followed_in_every_face(make: Make) -> None:
 
 
 def test_a_paused_topic_sends_what_became_due_when_it_goes_on(make: Make) -> None:
-    app = make(timer_range=RANGE)
+    app = make(timer_range_seconds=RANGE)
     with app.world() as world:
         app.send(delay=timedelta(seconds=RANGE + 30))
         app.mq.resending.pause("reminders", note="by hand")
@@ -302,7 +302,7 @@ def test_a_paused_topic_sends_what_became_due_when_it_goes_on(make: Make) -> Non
 def test_an_ordering_key_is_refused_for_what_waits_in_the_database_and_for_nothing_else(
     make: Make,
 ) -> None:
-    app = make(timer_range=RANGE)
+    app = make(timer_range_seconds=RANGE)
     with app.world() as world:
         with pytest.raises(UsageError, match="later messages of the key would wait"):
             app.send(delay=timedelta(seconds=RANGE + 1), ordering_key="carol")

@@ -61,7 +61,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
         notifiers: more notifiers that inform a person when something does not settle by itself.
             The log, and mail or webhook from the settings, notify anyway.
         resend_wait: how long after the n-th send of a stub the next one is due: one of tenacity's
-            waits, alone or combined; default: a ladder of the setting `resend_waits`.
+            waits, alone or combined; default: a ladder of the setting `resend_waits_seconds`.
         middleware: sees messages when they are sent and handled, see `Middleware`.
         **more: single settings by name, see `reliable_mq.settings.Settings`.
 
@@ -90,17 +90,15 @@ class ReliableMQ(Declaring, TablesAndHealth):
         #: options with which a command finds this application; log lines suggest them
         self.found_by = "--app MODULE:OBJECT"
         check_value("settings", settings, Settings | None)
-        given = {} if settings is None else settings.model_dump()
         check_value("client", client, ClientSettings | Mapping | None)
         chosen = {"broker": broker, "database": database, "redis": redis, **more}
         chosen |= {"databases": databases, "client": client}
-        given |= {field: value for field, value in chosen.items() if value is not None}
-        self.settings = load_settings(**given)
+        self.settings = load_settings(settings, **chosen)
         self._policy = ResendPolicy(
-            wait=resend_wait or ladder(*self.settings.resend_waits),
+            wait=resend_wait or ladder(*self.settings.resend_waits_seconds),
             count_max=self.settings.resend_count_max,
-            backlog_wait=self.settings.resend_backlog_wait,
-            told_after=self.settings.resend_told_after,
+            backlog_wait=self.settings.resend_backlog_wait_seconds,
+            told_after=self.settings.resend_notify_after_seconds,
         )
         #: the databases by name, "main" first; their engines, sessions and our tables
         self.databases = Databases(
@@ -109,7 +107,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
             lambda made: made.note_processes(name, lambda: self._connections.owner),
         )
         self._declared = Declarations(self.settings)
-        self._calls = CallBook(lambda: self.database, self.settings.claim_lease)
+        self._calls = CallBook(lambda: self.database, self.settings.claim_lease_seconds)
         self._notifiers = notifiers
         check_upkeep(self.settings, self._policy)
         self._middleware = check_middleware(middleware)
@@ -123,14 +121,14 @@ class ReliableMQ(Declaring, TablesAndHealth):
             self._connections,
             self.databases,
             self._policy.next_time,
-            self.settings.resend_lease,
+            self.settings.resend_lease_seconds,
         )
         self._outboxes = Outboxes(
             self._connections,
             self.databases,
             self._half_messages,
-            relay_lease=self.settings.relay_lease,
-            timer_range=self.settings.timer_range,
+            relay_lease=self.settings.relay_lease_seconds,
+            timer_range=self.settings.timer_range_seconds,
             is_shared=self.settings.relay == "shared" and connections.shares_relays,
             groups_of_topic=self._declared.required_groups,
             on_first_send=self._tell_when_nobody_consumes,
@@ -241,7 +239,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
         """
         check_upkeep(self.settings, self._policy, self._declared.consumers)
         self.databases.check_tables()
-        interval = self.settings.resend_interval
+        interval = self.settings.resend_interval_seconds
         log.info("application %s: resend looks every %g s", self.name, interval)
         self._half_messages.join()
         self._share_relays()

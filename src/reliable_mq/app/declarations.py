@@ -132,10 +132,10 @@ class Declarations:
         check_name("consumer group", group, GROUP_LENGTH_MAX)
         if group in self._consumers:
             raise UsageError(f"consumer group {group} already has a handler")
-        seconds = self._settings.claim_lease if lease is None else lease
+        seconds = self._settings.claim_lease_seconds if lease is None else lease
         if idempotent_by is not None:
             options["read_key"] = key_reader_of(idempotent_by, f"consumer group {group}")
         made = Consumer(plan=plan_of(function), group=group, lease=seconds, **options)
-        if not seconds < (window := self._settings.duplicate_window):
-            raise UsageError(f"lease={seconds}: it must be below duplicate_window={window}")
+        if not seconds < (window := self._settings.duplicate_window_seconds):
+            raise UsageError(f"lease={seconds}: it must be below duplicate_window_seconds={window}")
         self._consumers[group] = made

@@ -94,7 +94,7 @@ class Declaring:
             max_attempts: attempts before a message is a dead letter; deaths of the process count.
             log_receipt: commit a RECEIVED row before the function runs. Use it for effects outside
                 of this database: after a crash, `message.in_doubt` is set. Default False.
-            lease: seconds that a claim lasts without a renewal; below `duplicate_window`.
+            lease: seconds that a claim lasts without renewal; below `duplicate_window_seconds`.
             concurrency: the most calls that run at once.
             database: the name of the database for its effects, its session, its consume log and
                 the messages that it sends. Default "main".

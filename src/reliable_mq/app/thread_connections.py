@@ -78,7 +78,9 @@ class Connections:
     ) -> None:
         self._middleware = middleware
         if settings.redis:
-            servers_of(settings.redis, timeout=settings.redis_timeout)  # only to check the URL
+            servers_of(
+                settings.redis, timeout=settings.redis_timeout_seconds
+            )  # only to check the URL
         if leases is not None:
             _check_opens(leases)
         self._open_leases = leases or (lambda: redis_leases(settings))
@@ -118,7 +120,7 @@ class Connections:
         self.shared_relays = SharedRelays(
             self._make_relay,
             f"{self.owner}-s",
-            self._settings.relay_lease,
+            self._settings.relay_lease_seconds,
         )
 
     def _forget_parent(self) -> None:
@@ -214,7 +216,7 @@ class Connections:
             HalfSender(self, self.open_halves, self.commit_halves),
             self._policy.next_time,
             owner=owner,
-            lease=self._settings.relay_lease,
+            lease=self._settings.relay_lease_seconds,
             confirm_to=database.identity.notice_topic,
             arrives_again=lambda topic: topics.sent(topic, clock.measured_now()),
         )
@@ -307,7 +309,7 @@ class Connections:
             scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:  # first, because it starts parts that are closed below
             scheduler[1].set()
-            scheduler[0].join(self._settings.shutdown_timeout)
+            scheduler[0].join(self._settings.shutdown_timeout_seconds)
         with self._lock:
             workers, self._workers = list(self._workers.values()), {}
             notices, self._notices = list(self._notices.values()), {}
@@ -319,7 +321,7 @@ class Connections:
             for worker in workers:
                 thread.run(worker.close())
         can_send = thread is None or thread.is_alive
-        timeout = self._settings.relay_lease if can_send else 0.0
+        timeout = self._settings.relay_lease_seconds if can_send else 0.0
         self.shared_relays.close(timeout)
         for telling in notices:
             telling.close(timeout=timeout)

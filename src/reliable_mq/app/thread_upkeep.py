@@ -42,7 +42,7 @@ from reliable_mq.settings import Settings
 log = logging.getLogger(__name__)
 
 ALERT_LEASE_SECONDS = 300.0
-"""Longer than one mail or webhook call takes: each step ends within `escalation_timeout`."""
+"""Longer than one mail or webhook call: each step ends within `escalation_timeout_seconds`."""
 
 BATCHES_ONCE = 100
 """The most batches that retention removes in a single run, as from a cron job."""
@@ -83,7 +83,7 @@ class Upkeep:
         self._settings = settings
         self._policy = policy
         client = configured(settings)
-        self._send_seconds = send_seconds(client.request_timeout, client.retries)
+        self._send_seconds = send_seconds(client.request_timeout_seconds, client.retries)
 
     def scheduler(self, name: str) -> Scheduler:
         """Return a resend scheduler of a database, under its own owner name."""
@@ -92,8 +92,8 @@ class Upkeep:
             self._connections,
             self._policy,
             owner=self._connections.scheduler_owner(),
-            lease=self._settings.resend_lease,
-            batch=self._settings.resend_batch,
+            lease=self._settings.resend_lease_seconds,
+            batch=self._settings.resend_batch_count,
         )
 
     def alerts(self, name: str) -> Alerts:
@@ -108,7 +108,7 @@ class Upkeep:
             self._notifiers,
             owner=self._connections.scheduler_owner(),
             lease=ALERT_LEASE_SECONDS,
-            stuck_after=self._settings.resend_told_after,
+            stuck_after=self._settings.resend_notify_after_seconds,
             new_id=lambda: os.urandom(16).hex(),
         )
 
@@ -119,8 +119,8 @@ class Upkeep:
         return Retention(
             ledgers,
             owner=self._connections.scheduler_owner(),
-            stub_retention=self._settings.stub_retention,
-            log_retention=self._settings.log_retention,
+            stub_retention=self._settings.stub_retention_seconds,
+            log_retention=self._settings.log_retention_seconds,
             waits=self._settings.retention_waits_for_reconciliation,
             days=partitions_of(database, ledgers) if database.by_day else None,
             look=database.clock.reading,
@@ -128,7 +128,7 @@ class Upkeep:
 
     def run(self, stopped: StopSignal) -> None:
         """Run schedulers and retention until `stopped`, the first scheduler in this thread."""
-        if doubt := lease_doubt(self._settings.resend_lease, self._send_seconds):
+        if doubt := lease_doubt(self._settings.resend_lease_seconds, self._send_seconds):
             log.warning("%s", doubt)
         ended = threading.Event()
         threads = [
@@ -153,16 +153,16 @@ class Upkeep:
                 ],
                 self._reading(),
                 stopped,
-                self._settings.resend_interval,
+                self._settings.resend_interval_seconds,
             )
         finally:
             ended.set()
         for thread in threads:
-            thread.join(self._settings.shutdown_timeout)
+            thread.join(self._settings.shutdown_timeout_seconds)
 
     def run_once(self) -> dict[str, dict[str, int]]:
         """Read all waiting notices, run each database's upkeep once; return counts."""
-        self._reading().catch_up(self._settings.shutdown_timeout)
+        self._reading().catch_up(self._settings.shutdown_timeout_seconds)
         counts: dict[str, dict[str, int]] = {}
         for name, each in self._databases.items():
             done = self.scheduler(name).run_once(each.clock.now())
@@ -189,7 +189,7 @@ class Upkeep:
         return {"removed": removed, "held": round(held)}
 
     def _reading(self) -> NoticeReading:
-        return NoticeReading(self._connections, self._databases, self._settings.claim_lease)
+        return NoticeReading(self._connections, self._databases, self._settings.claim_lease_seconds)
 
 
 class ResendControl:
@@ -255,11 +255,11 @@ def check_upkeep(
     attempts = max((each.max_attempts for each in consumers), default=RETRY_ATTEMPTS_MAX)
     check_windows(
         RetentionWindows(
-            stub_retention=settings.stub_retention,
-            log_retention=settings.log_retention,
-            replay_window=settings.replay_window,
+            stub_retention_seconds=settings.stub_retention_seconds,
+            log_retention_seconds=settings.log_retention_seconds,
+            replay_window_seconds=settings.replay_window_seconds,
             resend_horizon=policy.horizon(),
-            retry_horizon=horizon(settings.retry_waits, attempts),
+            retry_horizon=horizon(settings.retry_waits_seconds, attempts),
         ),
         is_kept=settings.retention == "off",
     )

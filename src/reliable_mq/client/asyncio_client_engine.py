@@ -101,14 +101,14 @@ class ClientEngine(AsyncEngine):
         #: limits the batches of `send_many` in flight
         self.groups_in_flight = asyncio.Semaphore(settings.batches_in_flight)
         #: the messages in flight
-        self.in_flight = InFlight(settings.in_flight_count_max, settings.in_flight_size_max)
+        self.in_flight = InFlight(settings.in_flight_count_max, settings.in_flight_bytes_max)
         #: the consumers with a handler, by group
         self.consumers: dict[str, AsyncPushConsumer] = {}
         self.requests |= ConsumerAnswers(self, self.consumers.get).requests()
         self._batchers: set[AsyncBatcher] = set()
         self._readers: set[ClosableReader] = set()
         self._closing: asyncio.Task[None] | None = None
-        self._budget = FlowBudget(settings.held_total_size_max)
+        self._budget = FlowBudget(settings.held_total_bytes_max)
 
     @property
     def members(self) -> Collection[Member]:

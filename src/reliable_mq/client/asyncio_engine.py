@@ -87,7 +87,9 @@ class AsyncEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         #: the clock for locks and leases that this client holds or grants
         self.lease_clock = lease_clock()
-        self._name_servers = NameServers(parse_addresses(name_servers), settings.request_timeout)
+        self._name_servers = NameServers(
+            parse_addresses(name_servers), settings.request_timeout_seconds
+        )
         self._routes = RouteCache(
             self._name_servers, settings.new_topic_queues, settings.route_refresh_seconds
         )
@@ -124,7 +126,7 @@ class AsyncEngine:
         settings = self.settings
         self._loop = asyncio.get_running_loop()
         self._links = Links(
-            connect_timeout=settings.connect_timeout,
+            connect_timeout=settings.connect_timeout_seconds,
             on_request=self._answer_request,
             greet=self.membership.greet,
             on_lost=self.membership.lost,
@@ -232,7 +234,7 @@ class AsyncEngine:
         if isinstance(step, Together):
             return await asyncio.gather(*map(self.run, step.flows))
         if isinstance(step, Post):
-            timeout = self.settings.request_timeout
+            timeout = self.settings.request_timeout_seconds
             return await self._started().post(step.address, step.command, timeout)
         if isinstance(step, Work):
             return await in_thread(step.function)

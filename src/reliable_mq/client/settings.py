@@ -1,10 +1,11 @@
 """The settings of a client. Defaults are those of Apache's Java client where it has the setting."""
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from reliable_mq import old_names
 from reliable_mq.client.connecting.security import TLS, Credentials
 from reliable_mq.client.sending.queue_choice import KEY_HASHES
 from reliable_mq.errors import ConfigurationError
@@ -27,11 +28,54 @@ _NAMESPACE = re.compile(r"[0-9A-Za-z_-]*")
 _INSTANCE_NAME = re.compile(rf"([\w#-][\w.#-]{{0,{INSTANCE_NAME_LENGTH_MAX - 1}}})?", re.ASCII)
 
 
-class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings. All times are in seconds, all sizes in bytes.
+def _by_old_name(old: str, new: str) -> property:
+    def read(settings: Any) -> Any:
+        old_names.tell_caller(f"ClientSettings.{old_names.now_called(old, new)}")
+        return getattr(settings, new)
+
+    return property(read, doc=f"`{new}`.")
+
+
+class _OldNamesRead(msgspec.StructMeta):
+    """Of settings that are also given by their old names. `msgspec` calls no `__init__`."""
+
+    def __init__(self, name: str, bases: tuple[type, ...], space: dict[str, Any], **_: Any) -> None:
+        super().__init__(name, bases, space)
+        for old, new in old_names.CLIENT_SETTINGS.items():
+            if old in self.__struct_fields__:
+                sentence = old_names.now_called(old, new)
+                raise ConfigurationError(f"{name} declares the field {old}: {sentence}")
+            if not hasattr(self, old):  # no __getattr__: that would slow all attributes down
+                setattr(self, old, _by_old_name(old, new))
+
+    if not TYPE_CHECKING:  # type checkers see the fields of today only
+
+        def __call__(self, *given: Any, **named: Any) -> Any:
+            """Make settings of what is given."""
+            written = old_names.written_in(named, old_names.CLIENT_SETTINGS)
+            if not written:
+                return super().__call__(*given, **named)
+            named = old_names.read(named, old_names.CLIENT_SETTINGS, old_names.tell_caller)
+            try:
+                return super().__call__(*given, **named)
+            except ConfigurationError as error:
+                text = old_names.as_written(str(error), written)
+            raise ConfigurationError(text)
+
+
+class ClientSettings(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    metaclass=_OldNamesRead,
+):
+    """The settings. A name says its unit; a number without one counts things.
+
+    Earlier names (`old_names.CLIENT_SETTINGS`) work, with a warning that has the new one.
 
     Raises:
-        ConfigurationError: when a value is invalid.
+        ConfigurationError: when a value is invalid, or a setting has both of its names.
     """
 
     #: the group under which this application sends
@@ -50,8 +94,8 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: encrypts all connections; None: plain connections
     tls: TLS | None = None
 
-    request_timeout: float = 3.0
-    connect_timeout: float = 3.0
+    request_timeout_seconds: float = 3.0
+    connect_timeout_seconds: float = 3.0
     #: how long a caller that sends one message after another polls for the answer before it sleeps;
     #: 0: not at all. Waking up takes long on an idle processor. Polling stops when other threads
     #: need the processor, or answers take longer
@@ -60,7 +104,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 2
     #: timeout of one attempt, if another broker could take the message and attempts are left. The
     #: remaining timeout divided by the remaining attempts, if that is longer
-    try_timeout: float = 1.0
+    try_timeout_seconds: float = 1.0
     #: first backoff before the same broker is tried again; it may grow fourfold each time, up to
     #: the maximum. It has jitter: after "busy" anywhere between zero and the backoff, else up to
     #: half less
@@ -73,18 +117,18 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: avoid brokers for a while that were slow or did not answer
     avoids_slow_brokers: bool = True
     #: larger bodies, and batches with a larger total, are refused before they are sent
-    body_size_max: int = MESSAGE_BODY_SIZE_MAX
+    body_bytes_max: int = MESSAGE_BODY_SIZE_MAX
     #: compression of bodies: "none", "zlib", or "lz4" and "zstd", which are extras
     compression: str = "none"
     #: smaller bodies are not compressed, and bodies in batches never
-    compress_from: int = 4096
+    compress_from_bytes: int = 4096
     #: limits of messages in flight: their number, and the bytes of their bodies
     in_flight_count_max: int = 10_000
-    in_flight_size_max: int = 64 * 1024 * 1024
+    in_flight_bytes_max: int = 64 * 1024 * 1024
     #: how many batches `send_many` may have in flight
     batches_in_flight: int = 8
     batch_count_max: int = 256
-    batch_size_max: int = 1024 * 1024
+    batch_bytes_max: int = 1024 * 1024
     #: number of queues of a topic that a first send creates
     new_topic_queues: int = 4
 
@@ -103,20 +147,20 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     lock_valid_seconds: float = 30.0
 
     pull_count: int = PULL_COUNT_MAX
-    pull_size: int = PULL_SIZE_MAX
+    pull_bytes: int = PULL_SIZE_MAX
     #: how long a broker may hold a pull that finds nothing (long polling)
     pull_suspend_seconds: float = 15.0
-    pull_timeout: float = 30.0
+    pull_timeout_seconds: float = 30.0
     #: maximum backoff after failed pulls (Apache's client: always 3 s)
     pull_retry_seconds_max: float = 1.0
 
     #: flow control of one queue: number, bytes and offset span of its unfinished messages
     held_count_max: int = 1000
-    held_size_max: int = 100 * 1024 * 1024
-    held_span_max: int = 2000
+    held_bytes_max: int = 100 * 1024 * 1024
+    held_offset_span_max: int = 2000
     #: flow control of all queues and consumers of a client together: unpacked bodies, properties,
     #: and 1 KiB per message
-    held_total_size_max: int = 256 * 1024 * 1024
+    held_total_bytes_max: int = 256 * 1024 * 1024
 
     #: first delay of a failed message that stays in the client; it doubles up to the maximum
     hold_seconds: float = 1.0
@@ -124,32 +168,39 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: delay before another attempt when the broker accepted neither a retry nor a dead letter
     settle_retry_seconds: float = 5.0
     #: how long `close` waits for running handlers
-    close_timeout: float = 30.0
+    close_timeout_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         for name, kind in ClientSettings.__annotations__.items():
             _check_value(name, getattr(self, name), kind)
         self._check_names()
         _check_sending(self.key_hash, self.compression)
-        if self.body_size_max > BODY_SIZE_LIMIT:
+        if self.body_bytes_max > BODY_SIZE_LIMIT:
             raise ConfigurationError(
-                f"body_size_max is {self.body_size_max}: a frame holds {BODY_SIZE_LIMIT} at most"
+                f"body_bytes_max is {self.body_bytes_max}: a frame holds {BODY_SIZE_LIMIT} at most"
             )
-        if self.batch_size_max > self.body_size_max:
+        if self.batch_bytes_max > self.body_bytes_max:
             raise ConfigurationError(
-                f"batch_size_max ({self.batch_size_max}) is more than body_size_max"
-                f" ({self.body_size_max}), which holds for whole batches, too"
+                f"batch_bytes_max ({self.batch_bytes_max}) is more than body_bytes_max"
+                f" ({self.body_bytes_max}), which holds for whole batches, too"
             )
         if self.lock_renew_seconds >= self.lock_valid_seconds:
             raise ConfigurationError(
                 f"lock_renew_seconds ({self.lock_renew_seconds}) must be less than"
                 f" lock_valid_seconds ({self.lock_valid_seconds}), or locks lapse between renewals"
             )
-        if self.pull_suspend_seconds >= self.pull_timeout:
+        if self.pull_suspend_seconds >= self.pull_timeout_seconds:
             raise ConfigurationError(
                 f"pull_suspend_seconds ({self.pull_suspend_seconds}) must be less than"
-                f" pull_timeout ({self.pull_timeout}), or every idle pull times out"
+                f" pull_timeout_seconds ({self.pull_timeout_seconds}), or every idle pull times out"
             )
+
+    if not TYPE_CHECKING:  # type checkers see the fields of today only
+
+        def __replace__(self, **changes: Any) -> Any:
+            """Return a copy with changes, for `copy.replace` of Python 3.13 and later."""
+            changes = old_names.read(changes, old_names.CLIENT_SETTINGS, old_names.tell_caller)
+            return msgspec.structs.replace(self, **changes)
 
     def _check_names(self) -> None:
         if not self.producer_group:

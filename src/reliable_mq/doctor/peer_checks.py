@@ -19,7 +19,7 @@ def redis(context: CheckContext, told: CheckFindings) -> None:
         told.skip("no Redis is set: the database alone decides")
         return
     for each in context.redis:
-        _redis(each, context.settings.redis_timeout, told)
+        _redis(each, context.settings.redis_timeout_seconds, told)
     if not told.findings:
         slowest = max(each.answer_seconds for each in context.redis)
         count = len(context.redis)
@@ -44,7 +44,7 @@ def _redis(facts: RedisFacts, timeout: float, told: CheckFindings) -> None:
         told.warn(
             f"{who} took {facts.answer_seconds:.2f} s to answer; after {timeout:g} s it counts as "
             "down",
-            "move it closer to the application, or raise redis_timeout",
+            "move it closer to the application, or raise redis_timeout_seconds",
         )
 
 
@@ -67,7 +67,7 @@ def broker(context: CheckContext, told: CheckFindings) -> None:
             told.error(f"broker {each.name} at {each.address}: {each.failure}", "look at its log")
             continue
         _broker(each.name, each.config, each.runtime, told)
-        _timers(each.name, each.config, each.runtime, context.settings.timer_range, told)
+        _timers(each.name, each.config, each.runtime, context.settings.timer_range_seconds, told)
     if not told.findings:
         names = ", ".join(each.name for each in cluster.brokers)
         told.ok(f"{names}, {len(cluster.topics)} topics")
@@ -80,7 +80,7 @@ def _timers(
     timer_range: float,
     told: CheckFindings,
 ) -> None:
-    """A broker has timers, and accepts delays of up to `timer_range` seconds."""
+    """A broker has timers, and accepts delays of up to `timer_range_seconds`."""
     version, reach = runtime.get("brokerVersion", ""), config.get("timerMaxDelaySec", "")
     is_old = version.isdecimal() and int(version) < TIMERS_SINCE
     if is_old or config.get("timerWheelEnable") == "false":
@@ -88,13 +88,14 @@ def _timers(
         told.warn(
             f"broker {name} {why}, so it has no timers: delays are rounded up to the next of its "
             "delay levels",
-            "a newer broker, or timerWheelEnable=true; else timer_range=7200",
+            "a newer broker, or timerWheelEnable=true; else timer_range_seconds=7200",
         )
     elif reach.isdecimal() and int(reach) < timer_range:
         told.warn(
             f"broker {name} accepts delays of up to {reach} s, less than "
-            f"timer_range={timer_range:g}: messages with a longer delay wait in the database",
-            f"timerMaxDelaySec={timer_range:g} at the broker, or timer_range={reach}",
+            f"timer_range_seconds={timer_range:g}: messages with a longer delay wait in the "
+            "database",
+            f"timerMaxDelaySec={timer_range:g} at the broker, or timer_range_seconds={reach}",
         )
 
 

@@ -267,7 +267,7 @@ def _redis_facts(settings: Settings) -> tuple[RedisFacts, ...]:
 
 
 async def _standings(settings: Settings) -> list[ServerState]:
-    servers = servers_of(settings.redis, timeout=settings.redis_timeout)
+    servers = servers_of(settings.redis, timeout=settings.redis_timeout_seconds)
     try:
         return await servers.standings()
     finally:

@@ -39,7 +39,7 @@ def orphans(context: CheckContext, told: CheckFindings) -> None:
 
 def _overdue(context: CheckContext, told: CheckFindings) -> None:
     stub = context.database.stubs.c
-    patience = max(_LOOKS_MISSED * context.settings.resend_interval, _MISSED_SECONDS_MIN)
+    patience = max(_LOOKS_MISSED * context.settings.resend_interval_seconds, _MISSED_SECONDS_MIN)
     before = utc_datetime(context.now - patience)
     # The check `topics` reports stubs that are not sent because of their topic.
     shut = [

@@ -42,7 +42,7 @@ def clocks(context: CheckContext, told: CheckFindings) -> None:
 
 def _jumps(context: CheckContext, told: CheckFindings) -> None:
     """Report rows that are kept longer because a clock jumped: the time may not have passed."""
-    known, longest = context.watched, context.settings.log_retention
+    known, longest = context.watched, context.settings.log_retention_seconds
     if known is not None and (held := known.held(longest)):
         until = datetime.fromtimestamp(known.held_until(longest), UTC)
         told.warn(
@@ -71,20 +71,21 @@ def _compare(told: CheckFindings, whose: str, ahead: float, error: float) -> Non
 def leases(context: CheckContext, told: CheckFindings) -> None:
     """A lease lasts longer than its work. If it expires early, two processes do the same work."""
     settings, client = context.settings, configured(context.settings)
-    send = send_seconds(client.request_timeout, client.retries)
-    if settings.resend_lease <= send:
+    send = send_seconds(client.request_timeout_seconds, client.retries)
+    if settings.resend_lease_seconds <= send:
         told.error(
-            f"resend_lease is {settings.resend_lease:g} s, a send with its retries may take "
-            f"{send:g} s: two schedulers would send the same stubs",
-            f"set resend_lease above {send:g}",
+            f"resend_lease_seconds is {settings.resend_lease_seconds:g} s, a send with its retries "
+            f"may take {send:g} s: two schedulers would send the same stubs",
+            f"set resend_lease_seconds above {send:g}",
         )
+    patience = settings.redis_timeout_seconds
     for group, lease in sorted(context.leases.items()):
-        if settings.redis and lease / _RENEWALS <= settings.redis_timeout:
+        if settings.redis and lease / _RENEWALS <= patience:
             told.error(
                 f"the lease of group {group} is {lease:g} s and renewed every "
-                f"{lease / _RENEWALS:g} s, but Redis may take {settings.redis_timeout:g} s to "
+                f"{lease / _RENEWALS:g} s, but Redis may take {patience:g} s to "
                 "answer: a running handler may lose it",
-                f"set it above {settings.redis_timeout * _RENEWALS:g}, or redis_timeout lower",
+                f"set it above {patience * _RENEWALS:g}, or redis_timeout_seconds lower",
             )
         longest = context.handling.get(group, 0.0)
         if longest > lease:
@@ -100,21 +101,22 @@ def leases(context: CheckContext, told: CheckFindings) -> None:
 def windows(context: CheckContext, told: CheckFindings) -> None:
     """A consumed message is remembered as long as it may arrive again (P7)."""
     settings = context.settings
+    notified, waits = settings.resend_notify_after_seconds, settings.resend_waits_seconds
     for broker in context.cluster.brokers if context.cluster is not None else ():
         hours = broker.config.get("fileReservedTime", "")
-        if hours.isdecimal() and int(hours) * 3600.0 < settings.resend_told_after:
+        if hours.isdecimal() and int(hours) * 3600.0 < notified:
             told.error(
                 f"broker {broker.name} removes files after {hours} h, but a group that does not "
-                f"consume is escalated after {settings.resend_told_after / 3600:g} h: "
+                f"consume is escalated after {notified / 3600:g} h: "
                 "messages may be gone before anybody knows",
-                "raise fileReservedTime, or lower resend_told_after",
+                "raise fileReservedTime, or lower resend_notify_after_seconds",
             )
-    if settings.redis and settings.duplicate_window < max(settings.resend_waits):
+    if settings.redis and settings.duplicate_window_seconds < max(waits):
         told.warn(
-            f"Redis forgets consumed messages after {settings.duplicate_window:g} s, and stubs are "
-            f"sent again after up to {max(settings.resend_waits):g} s: the database will have to "
+            f"Redis forgets consumed messages after {settings.duplicate_window_seconds:g} s, and "
+            f"stubs are sent again after up to {max(waits):g} s: the database will have to "
             "suppress those duplicates",
-            "raise duplicate_window",
+            "raise duplicate_window_seconds",
         )
     if not told.findings:
         told.ok("the windows fit each other")

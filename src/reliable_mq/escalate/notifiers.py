@@ -28,7 +28,7 @@ def notifiers_of(settings: Settings, where: Callable[[], str]) -> list[Notifier]
         ConfigurationError: when a setting of one of them is wrong or missing.
     """
     made: list[Notifier] = [LogNotifier(where)]
-    cooldown, timeout = settings.escalation_cooldown, settings.escalation_timeout
+    cooldown, timeout = settings.escalation_cooldown_seconds, settings.escalation_timeout_seconds
     if server := settings.escalation_mail_server.get_secret_value():
         # Imported late: an application without mail needs no template library.
         with extra_of("escalation_mail_server"):

@@ -48,8 +48,8 @@ def redis_leases(settings: Settings) -> "RedisLeases | None":
         return None
     return RedisLeases(
         settings.redis,
-        duplicate_window=settings.duplicate_window,
-        timeout=settings.redis_timeout,
+        duplicate_window=settings.duplicate_window_seconds,
+        timeout=settings.redis_timeout_seconds,
     )
 
 

@@ -138,8 +138,8 @@ class Composer:
         """
         if rest > self._timer_range:
             raise UsageError(
-                f"an ordering key and a time more than timer_range={self._timer_range:g} s ahead: "
-                "later messages of the key would wait until then; leave one of the two out"
+                f"an ordering key and a time more than timer_range_seconds={self._timer_range:g} "
+                "ahead: later messages of the key would wait until then; leave one of the two out"
             )
 
     def stubs(self, now: float, topic: str, payloads: Any, options: ManyOptions) -> list[Stub]:

@@ -86,8 +86,8 @@ class Transaction(_Block[Session, Connection]):
                 A message with a delay keeps its delay, and later messages may overtake it.
             delay: deliver this much later than now; 0 or less is at once. Brokers with timers
                 (ours, Apache's since 5.0) keep it to the millisecond. Other brokers use the next
-                longer delay level. A message beyond the setting `timer_range` first waits in the
-                database.
+                longer delay level. A message beyond the setting `timer_range_seconds` first waits
+                in the database.
             deliver_at: deliver at this instant, instead of `delay`; needs a time zone. An instant
                 in the past is at once.
             properties: user properties.
@@ -104,8 +104,8 @@ class Transaction(_Block[Session, Connection]):
             MessageRefused: the payload, the topic's name or another part cannot be sent. Tag
                 and keys have 255 printable characters at most.
             UsageError: both times are given. A time cannot be read, has no time zone, or lies
-                more than a hundred years ahead. A time is beyond `timer_range` and the message
-                has an ordering key. The id or a group's name is malformed. The transaction
+                more than a hundred years ahead. A time is beyond `timer_range_seconds` and the
+                message has an ordering key. The id or a group's name is malformed. The transaction
                 belongs to another database, or there is none (AUTOCOMMIT).
             ConfigurationError: our table is missing in the database.
         """

@@ -18,16 +18,16 @@ class RetentionWindows(msgspec.Struct, frozen=True, kw_only=True):
     """All windows of an application, in seconds. The first three are settings of the same name.
 
     Attributes:
-        stub_retention: how long a settled stub is kept.
-        log_retention: how long the log of a consumed message is kept.
-        replay_window: how far back a broker may deliver messages again.
+        stub_retention_seconds: how long a settled stub is kept.
+        log_retention_seconds: how long the log of a consumed message is kept.
+        replay_window_seconds: how far back a broker may deliver messages again.
         resend_horizon: how long a stub may be sent again.
         retry_horizon: how long a consumer may retry a message; the longest of all consumers.
     """
 
-    stub_retention: float
-    log_retention: float
-    replay_window: float
+    stub_retention_seconds: float
+    log_retention_seconds: float
+    replay_window_seconds: float
     resend_horizon: float
     retry_horizon: float
 
@@ -64,40 +64,42 @@ def lease_doubt(resend_lease: float, send: float) -> str | None:
     if resend_lease > send:
         return None
     return (
-        f"resend_lease={resend_lease:g} is not longer than the {send:g} s that one send may take: "
-        "where the broker is slow, two schedulers send the same message"
+        f"resend_lease_seconds={resend_lease:g} is not longer than the {send:g} s that one send "
+        "may take: where the broker is slow, two schedulers send the same message"
     )
 
 
 def _of_retention(windows: RetentionWindows) -> list[str]:
-    kept, logged = windows.stub_retention, windows.log_retention
-    resends = f"the {windows.resend_horizon:g} s of resend_waits and resend_count_max"
-    retries = f"the {windows.retry_horizon:g} s of retry_waits and max_attempts"
+    kept, logged = windows.stub_retention_seconds, windows.log_retention_seconds
+    replay = windows.replay_window_seconds
+    resends = f"the {windows.resend_horizon:g} s of resend_waits_seconds and resend_count_max"
+    retries = f"the {windows.retry_horizon:g} s of retry_waits_seconds and max_attempts"
+    halves = f"the {HALF_SECONDS:g} s of check-backs"
     # (is it too short, which window and for which other, why)
     too_short = (
         (
             logged < kept,
-            f"log_retention={logged:g} is shorter than stub_retention={kept:g}",
+            f"log_retention_seconds={logged:g} is shorter than stub_retention_seconds={kept:g}",
             "a stub that can be sent again needs the logs of the groups that have consumed it",
         ),
         (
-            logged < windows.replay_window,
-            f"log_retention={logged:g} is shorter than replay_window={windows.replay_window:g}",
+            logged < replay,
+            f"log_retention_seconds={logged:g} is shorter than replay_window_seconds={replay:g}",
             "a message that a broker can still deliver again would have its effect twice",
         ),
         (
             logged < windows.resend_horizon,
-            f"log_retention={logged:g} is shorter than {resends}",
+            f"log_retention_seconds={logged:g} is shorter than {resends}",
             "a group that has consumed a message would get it again and not recognise it",
         ),
         (
             logged < windows.retry_horizon,
-            f"log_retention={logged:g} is shorter than {retries}",
+            f"log_retention_seconds={logged:g} is shorter than {retries}",
             "a message that is still retried would have its effect twice",
         ),
         (
             kept < HALF_SECONDS,
-            f"stub_retention={kept:g} is shorter than the {HALF_SECONDS:g} s of check-backs",
+            f"stub_retention_seconds={kept:g} is shorter than {halves}",
             "a broker may still send a check-back for a half message when its stub is removed",
         ),
     )

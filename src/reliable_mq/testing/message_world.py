@@ -185,7 +185,9 @@ class MessageWorld:
             in_use: connections of the database's driver that the dead had in use.
         """
         self._abandon_life(in_use)
-        self.clock.advance(self.mq.settings.claim_lease + self.mq.settings.relay_lease)
+        self.clock.advance(
+            self.mq.settings.claim_lease_seconds + self.mq.settings.relay_lease_seconds
+        )
         self._begin_life()
 
     # what is there

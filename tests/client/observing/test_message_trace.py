@@ -245,7 +245,7 @@ def test_a_client_tells_its_hooks_of_its_recalls() -> None:
 
     async def scene() -> None:
         handle = encode_recall_handle(RecallHandle("shop%orders", "a", "17", "A"))
-        settings = ClientSettings(namespace="shop", request_timeout=0.1)
+        settings = ClientSettings(namespace="shop", request_timeout_seconds=0.1)
         async with AsyncClient("127.0.0.1:1", settings=settings, middleware=[Sees()]) as client:
             with pytest.raises(ConnectionLost):
                 await client.recall(handle)

@@ -72,9 +72,9 @@ def shop(
         broker=broker,
         database=database,
         redis=redis,
-        relay_lease=RELAY_LEASE_SECONDS,
-        claim_lease=LEASE_SECONDS,
-        retry_waits=(0.1,),
+        relay_lease_seconds=RELAY_LEASE_SECONDS,
+        claim_lease_seconds=LEASE_SECONDS,
+        retry_waits_seconds=(0.1,),
         retention="off",
     )
 
@@ -95,7 +95,7 @@ def shop(
 
 def bank() -> ReliableMQ:
     """Return the application of payments alone, whose effects lie in a database of its own."""
-    mq = ReliableMQ(f"{NAME}-bank", claim_lease=LEASE_SECONDS, retention="off")
+    mq = ReliableMQ(f"{NAME}-bank", claim_lease_seconds=LEASE_SECONDS, retention="off")
     mq.consumer(TOPIC, group=PAYMENTS, batch=64)(pay)
     return mq
 

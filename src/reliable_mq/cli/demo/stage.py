@@ -177,7 +177,7 @@ class DemoStage:
             "RELIABLE_MQ_BROKER": self.name_server,
             "RELIABLE_MQ_DATABASE": self.postgres.url,
             "RELIABLE_MQ_REDIS": self.valkey.url,
-            "RELIABLE_MQ_RESEND_WAITS": RESEND_WAITS,
+            "RELIABLE_MQ_RESEND_WAITS_SECONDS": RESEND_WAITS,
         }
         return Process(name, arguments, environment, self.log_of(name))
 

@@ -90,11 +90,11 @@ def queue_range(
     end = QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
     answers = yield from call_all(
         [
-            Call(address, first, settings.request_timeout),
+            Call(address, first, settings.request_timeout_seconds),
             Call(
                 address,
                 request(RequestCode.GET_MAX_OFFSET, end.to_ext()),
-                settings.request_timeout,
+                settings.request_timeout_seconds,
             ),
         ]
     )
@@ -121,10 +121,10 @@ def read_page(
         suspend_timeout_millis=0,
         subscription="*",
         expression_type="TAG",
-        max_msg_bytes=settings.pull_size,
+        max_msg_bytes=settings.pull_bytes,
     )
     command = request(RequestCode.PULL_MESSAGE, header.to_ext())
-    reply = yield from call(_address(routes, queue), command, settings.request_timeout)
+    reply = yield from call(_address(routes, queue), command, settings.request_timeout_seconds)
     if reply.code != ResponseCode.SUCCESS and reply.code not in _NOTHING_THERE:
         raise remote_error(reply.code, reply.remark)
     after = PullResultHeader.decode(reply.ext_fields).next_begin_offset
@@ -191,7 +191,7 @@ def query(
     addresses = {name: broker.to_read_from(0) for name, broker in route.brokers.items()}
     asked = {name: address for name, address in addresses.items() if address}
     answers = yield from call_all(
-        [Call(address, command, settings.request_timeout) for address in asked.values()]
+        [Call(address, command, settings.request_timeout_seconds) for address in asked.values()]
     )
     found: dict[str, list[ReceivedMessage] | ReliableMQError] = {}
     for name, answer in zip(asked, answers, strict=True):
@@ -252,7 +252,7 @@ def hand_back(
     command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
     yield from routes.of(message.queue.topic)  # it has the broker's address
     address = _address(routes, message.queue)
-    succeeded((yield from call(address, command, settings.request_timeout)))
+    succeeded((yield from call(address, command, settings.request_timeout_seconds)))
 
 
 def _address(routes: RouteCache, queue: MessageQueue) -> str:

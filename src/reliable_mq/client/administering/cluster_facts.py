@@ -81,7 +81,7 @@ def cluster_facts(
     readers: dict[str, set[str]] = {topic: set() for topic in topics}
     untold: set[str] = set()
     for broker in masters:
-        brokers.append((yield from _broker_facts(broker, settings.request_timeout)))
+        brokers.append((yield from _broker_facts(broker, settings.request_timeout_seconds)))
         asked = [
             _ask(
                 broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, settings, {"consumerGroup": group}
@@ -134,7 +134,7 @@ def _tags_by_topic(table: Any) -> dict[str, str | None]:
 def _ask(
     broker: Broker, code: RequestCode, settings: ClientSettings, ext: dict[str, str] | None = None
 ) -> Call:
-    return Call(str(broker.master), request(code, ext or {}), settings.request_timeout)
+    return Call(str(broker.master), request(code, ext or {}), settings.request_timeout_seconds)
 
 
 def _broker_facts(broker: Broker, timeout: float) -> Flow[BrokerFacts]:

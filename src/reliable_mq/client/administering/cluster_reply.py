@@ -109,7 +109,7 @@ def ask_each(
         if address is None:
             failures[name] = NoRoute(f"no name server knows the master of broker {name}")
         else:
-            calls[name] = Call(address, command, cluster.settings.request_timeout)
+            calls[name] = Call(address, command, cluster.settings.request_timeout_seconds)
     answers = yield from call_all(list(calls.values()))
     told: dict[str, T] = {}
     for name, answer in zip(calls, answers, strict=True):

@@ -218,7 +218,7 @@ def members(
             ext = {"consumerGroup": group, "clientId": member.client_id}
             ext["jstackEnable"] = str(stack).lower()
             asked = request(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
-            timeout = cluster.settings.request_timeout + MEMBER_SECONDS
+            timeout = cluster.settings.request_timeout_seconds + MEMBER_SECONDS
             calls[member.client_id] = Call(address, asked, timeout)
     states: list[MemberState] = []
     for client_id, answer in zip(calls, (yield from call_all(list(calls.values()))), strict=True):

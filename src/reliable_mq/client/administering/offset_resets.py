@@ -161,7 +161,7 @@ def _written(
 ) -> Flow[_Offsets]:
     """Commit offsets of an offline group, at a broker that leaves resets to members."""
     targets = yield from _targets(cluster, broker, rows, time_ms)
-    address, tables = _master(broker), OffsetTables(group, cluster.settings.request_timeout)
+    address, tables = _master(broker), OffsetTables(group, cluster.settings.request_timeout_seconds)
     commits = [OffsetCommit(address, queue, offset) for queue, offset in targets.items()]
     for answer in (yield from tables.commit(commits)):
         succeeded(reply_of(answer))
@@ -171,7 +171,7 @@ def _written(
 def _answers(
     cluster: AdminTarget, broker: Broker, commands: Iterable[Command]
 ) -> Flow[list[Command]]:
-    address, timeout = _master(broker), cluster.settings.request_timeout
+    address, timeout = _master(broker), cluster.settings.request_timeout_seconds
     calls = [Call(address, command, timeout) for command in commands]
     return [reply_of(answer) for answer in (yield from call_all(calls))]
 
@@ -223,7 +223,7 @@ def to_offset(
 def _set(
     cluster: AdminTarget, broker: Broker, group: str, queue: MessageQueue, offset: int
 ) -> Flow[None]:
-    timeout = cluster.settings.request_timeout
+    timeout = cluster.settings.request_timeout_seconds
     reply = yield from call(_master(broker), request(RequestCode.GET_BROKER_CONFIG), timeout)
     properties = parse_properties(succeeded(reply).body.decode("utf-8", "replace"))
     if properties.get("useServerSideResetOffset", "false") == "true":

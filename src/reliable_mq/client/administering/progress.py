@@ -156,7 +156,9 @@ def come_in(
             (RequestCode.QUERY_CONSUMER_OFFSET, committed.to_ext()),
             (RequestCode.GET_MAX_OFFSET, maximum.to_ext()),
         ):
-            calls.append(Call(address, request(code, ext), cluster.settings.request_timeout))
+            calls.append(
+                Call(address, request(code, ext), cluster.settings.request_timeout_seconds)
+            )
     answers = yield from call_all(calls)
     return {
         queue: (_committed(reply_of(answers[2 * at])), offset_in(reply_of(answers[2 * at + 1])))

@@ -152,7 +152,7 @@ def _await_route(cluster: AdminTarget, topic: str, commands: dict[str, Command])
     if not wanted:
         return
     instant = yield from now()
-    deadline = instant.seconds + cluster.settings.request_timeout
+    deadline = instant.seconds + cluster.settings.request_timeout_seconds
     while True:
         try:
             places = yield from route(cluster, topic)
@@ -251,7 +251,7 @@ def _forget(cluster: AdminTarget, topic: str) -> Flow[dict[str, ReliableMQError]
 def _failures_at(
     cluster: AdminTarget, addresses: dict[str, str], commands: list[Command]
 ) -> Flow[dict[str, ReliableMQError]]:
-    timeout = cluster.settings.request_timeout
+    timeout = cluster.settings.request_timeout_seconds
     asked = [(name, command) for name in addresses for command in commands]
     calls = [Call(addresses[name], command, timeout) for name, command in asked]
     failures: dict[str, ReliableMQError] = {}

@@ -66,7 +66,9 @@ def tracks(cluster: AdminTarget, message: ReceivedMessage) -> Flow[ClusterReply[
             (RequestCode.GET_CONSUME_STATS, whole),
             (RequestCode.GET_CONSUMER_CONNECTION_LIST, asked),
         ):
-            calls.append(Call(address, request(code, ext), cluster.settings.request_timeout))
+            calls.append(
+                Call(address, request(code, ext), cluster.settings.request_timeout_seconds)
+            )
     answers = yield from call_all(calls)
     failures = dict(groups.failures)
     found: list[Track] = []

@@ -211,7 +211,7 @@ class AsyncMembership:
         calls = unregister_calls(
             self._engine.client_id,
             addresses,
-            self._engine.settings.request_timeout,
+            self._engine.settings.request_timeout_seconds,
             producer_group=producer_group,
             consumer_group=consumer_group,
         )
@@ -220,7 +220,7 @@ class AsyncMembership:
     def _call(self, address: str) -> Call:
         consumers = [member.consumer_data() for member in self._members.values()]
         command = self.heartbeats.command(address, self._producers, consumers)
-        return Call(address, command, self._engine.settings.request_timeout)
+        return Call(address, command, self._engine.settings.request_timeout_seconds)
 
     def _note(self, address: str, answer: Command) -> None:
         self.heartbeats.answered(address, answer)

@@ -70,7 +70,7 @@ class AssignedQueue:
         self.paused = False  # starts no more messages for now, and keeps those it has
         self.is_given_back = False  # another member may read it: running results do not count
         self.wake_reader: Callable[[], None] | None = None  # set while a pull waits
-        self.budget = budget or FlowBudget(settings.held_total_size_max)
+        self.budget = budget or FlowBudget(settings.held_total_bytes_max)
         self.budget.join()
         self.end_offset = OFFSET_UNKNOWN  # the end of the queue, from the broker's last answer
         self.told_at = NEVER  # time of that answer
@@ -138,8 +138,8 @@ class AssignedQueue:
         span = self.next_offset - self.commit_offset
         return (
             len(self._entries) < self._settings.held_count_max
-            and self._size < self._settings.held_size_max
-            and span < self._settings.held_span_max
+            and self._size < self._settings.held_bytes_max
+            and span < self._settings.held_offset_span_max
         )
 
     @property

@@ -84,7 +84,7 @@ def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:
             continue
         command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group.name})
         try:
-            reply = yield from call(address, command, group.settings.request_timeout)
+            reply = yield from call(address, command, group.settings.request_timeout_seconds)
             return list(fastjson.loads(succeeded(reply).body)["consumerIdList"])
         except (Unavailable, RemoteError) as error:
             failure = error

@@ -179,7 +179,7 @@ class AsyncHandlerPool:
         return outcome
 
     async def finish(self) -> None:
-        """Start no more calls. Wait for running ones, at most for `close_timeout` (settings)."""
+        """Start no more calls. Wait for running ones, for `close_timeout_seconds` at most."""
         self._closed = True
         for timer in (self._timer, self._patience):
             if timer is not None:
@@ -187,7 +187,7 @@ class AsyncHandlerPool:
         running = [*self._calls, *self._apart]
         if not running:
             return
-        timeout = self._group.settings.close_timeout
+        timeout = self._group.settings.close_timeout_seconds
         _, late = await asyncio.wait(running, timeout=timeout)
         if late := late - self._apart:
             log.warning(
@@ -204,7 +204,7 @@ class AsyncHandlerPool:
         for task in tasks:
             task.cancel()
         if tasks:
-            patience = min(CANCELLED_SECONDS, self._group.settings.close_timeout)
+            patience = min(CANCELLED_SECONDS, self._group.settings.close_timeout_seconds)
             _, stubborn = await asyncio.wait(tasks, timeout=patience)
             if stubborn:
                 log.warning(

@@ -42,9 +42,10 @@ class PulledQueues(GroupMember):
         client: runs the flows.
         group: the group's state; it is polled.
         auto_commit: whether to commit handled messages at intervals and at the end.
-        on_assigned: called with queues before they are read; cancelled after `close_timeout`.
-        on_revoked: called with queues before they are given up; cancelled after `close_timeout`.
-            Calls of both never overlap.
+        on_assigned: called with queues before they are read; cancelled after
+            `close_timeout_seconds`.
+        on_revoked: called with queues before they are given up; cancelled after
+            `close_timeout_seconds`. Calls of both never overlap.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class PulledQueues(GroupMember):
         self._closed = True
         self._fetched.set()  # wakes a waiting poll
         # the application's callback for revoked queues may be running
-        await self.reader.stop(patience=self.group.settings.close_timeout)
+        await self.reader.stop(patience=self.group.settings.close_timeout_seconds)
         if self._committing is not None:
             self._committing.cancel()
             await asyncio.gather(self._committing, return_exceptions=True)
@@ -212,11 +213,11 @@ class PulledQueues(GroupMember):
             await self._telling.see(self._tell_in_turn(told, sorted(queues)))
 
     async def _tell_in_turn(self, told: Told, queues: list[MessageQueue]) -> None:
-        """Call the application, and wait at most for `close_timeout`.
+        """Call the application, and wait at most for `close_timeout_seconds`.
 
         So a call that hangs blocks neither the queues' next reader nor the member's other queues.
         """
-        timeout = self.group.settings.close_timeout
+        timeout = self.group.settings.close_timeout_seconds
         async with self._one_call:
             call = asyncio.create_task(self._call(told, queues))
             self._calls.add(call)

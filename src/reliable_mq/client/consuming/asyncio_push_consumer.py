@@ -105,8 +105,9 @@ class AsyncPushConsumer(GroupMember):
     async def close(self) -> None:
         """Start no more handlers, wait for the running ones, commit, unlock and leave the group.
 
-        Handlers that run longer than the setting `close_timeout` are cancelled. Their messages are
-        delivered again, to another member or later. A second call waits for the same end.
+        Handlers that run longer than the setting `close_timeout_seconds` are cancelled. Their
+        messages are delivered again, to another member or later. A second call waits for the
+        same end.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())

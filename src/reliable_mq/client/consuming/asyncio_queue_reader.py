@@ -262,7 +262,7 @@ class QueueFetcher:
             self._owner.on_reset(assigned)  # the broker has set another offset
 
     async def _pull_with(self, assigned: AssignedQueue, room: asyncio.Event) -> None:
-        wanted = self.group.settings.pull_size
+        wanted = self.group.settings.pull_bytes
         while not assigned.leaving:
             if not (
                 self._owner.may_pull(assigned)
@@ -299,14 +299,14 @@ class QueueFetcher:
         """Give a queue back when none of its messages is in use.
 
         With ordering, this waits without limit: no other member may start an ordering key before.
-        Without ordering, it waits for `close_timeout`. Then the queue's next reader gets the
-        running messages a second time.
+        Without ordering, it waits for `close_timeout_seconds`. Then the queue's next reader gets
+        the running messages a second time.
 
         Args:
             assigned: a revoked queue.
             ended: set after each message that ends.
         """
-        timeout = self.group.settings.close_timeout
+        timeout = self.group.settings.close_timeout_seconds
         deadline = asyncio.get_running_loop().time() + timeout
         while assigned.running:
             ended.clear()

@@ -86,7 +86,7 @@ class ConsumerGroup:
         self.polled = polled
         self.is_member = is_member
         #: sends commits to brokers
-        self.offset_tables = OffsetTables(self.name, settings.request_timeout)
+        self.offset_tables = OffsetTables(self.name, settings.request_timeout_seconds)
         #: for a broadcasting group: its offset in each queue
         self.local_offsets: LocalOffsets | None = None
         self.filters = subscription.all_topics() if self.has_retries else dict(subscription.topics)
@@ -98,7 +98,7 @@ class ConsumerGroup:
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
         self._busy: deque[AssignedQueue] = deque()  # queues with ready messages, when last checked
         self._takes = 0  # since that check
-        self._budget = budget or FlowBudget(settings.held_total_size_max)
+        self._budget = budget or FlowBudget(settings.held_total_bytes_max)
         self._all_paused = False
         self._paused: set[MessageQueue] = set()
 

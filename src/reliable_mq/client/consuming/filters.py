@@ -81,7 +81,7 @@ def check_filters(group: ConsumerGroup) -> Flow[None]:
                 continue
             command = request(RequestCode.CHECK_CLIENT_CONFIG, None, msgspec.json.encode(body))
             try:
-                reply = yield from call(address, command, group.settings.request_timeout)
+                reply = yield from call(address, command, group.settings.request_timeout_seconds)
             except Unavailable:
                 continue
             if reply.code:

@@ -75,7 +75,7 @@ def first_offset(group: ConsumerGroup, queue: MessageQueue, address: str) -> Flo
     Raises:
         RemoteError, Unavailable: when the broker does not return it.
     """
-    timeout = group.settings.request_timeout
+    timeout = group.settings.request_timeout_seconds
     if group.local_offsets is not None:
         committed = group.local_offsets.find(queue)
     else:
@@ -107,7 +107,7 @@ def offset_at_slave(group: ConsumerGroup, queue: MessageQueue, address: str) -> 
         NoRoute: when the slave has no offset: only the master can answer.
         RemoteError, Unavailable: when it does not answer.
     """
-    timeout = group.settings.request_timeout
+    timeout = group.settings.request_timeout_seconds
     committed = yield from committed_offset(group.name, queue, address, timeout)
     if committed < 0:
         raise NoRoute(f"no master of broker {queue.broker_name} is known")

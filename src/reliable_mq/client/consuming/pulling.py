@@ -48,11 +48,11 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     instant = yield from now()
     # At the end of a queue a pull may wait for long; it must not reserve room meanwhile.
     waits = assigned.next_offset == assigned.end_offset
-    granted = 0 if waits else assigned.budget.ask(assigned.cost, group.settings.pull_size)
-    size = granted or group.settings.pull_size
+    granted = 0 if waits else assigned.budget.ask(assigned.cost, group.settings.pull_bytes)
+    size = granted or group.settings.pull_bytes
     command = _pull_command(group, assigned, size)
     try:
-        reply = yield from call(address, command, group.settings.pull_timeout)
+        reply = yield from call(address, command, group.settings.pull_timeout_seconds)
         pause = yield from _accept(group, assigned, reply, broker, address, instant.seconds)
     except Unavailable as error:
         log.debug("a pull of %s failed: %s", queue, error)
@@ -186,8 +186,8 @@ def _read(
     be pulled again. The same happens when the decompressed bodies exceed the requested size.
     """
     records = list(iter_records(body))
-    size_max = max(MESSAGE_BODY_SIZE_MAX, group.settings.body_size_max)
-    count, faults = yield from unpack(records, size_max, group.settings.pull_size)
+    size_max = max(MESSAGE_BODY_SIZE_MAX, group.settings.body_bytes_max)
+    count, faults = yield from unpack(records, size_max, group.settings.pull_bytes)
     if count < len(records):
         next_offset = records[count].queue_offset
     messages: list[ReceivedMessage] = []

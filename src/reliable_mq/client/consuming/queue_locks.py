@@ -46,7 +46,7 @@ def lock_queues(
         raise NoRoute(f"no master of broker {broker_name} is known")
     began = yield from now()
     command = _lock_command(RequestCode.LOCK_BATCH_MQ, group, queues)
-    reply = yield from call(address, command, group.settings.request_timeout)
+    reply = yield from call(address, command, group.settings.request_timeout_seconds)
     return LockGrant(_granted(reply), began.lease_seconds + group.settings.lock_valid_seconds)
 
 
@@ -72,7 +72,7 @@ def _unlock_calls(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> list
         address = group.master_of(broker_name)
         if address is not None:
             command = _lock_command(RequestCode.UNLOCK_BATCH_MQ, group, of_broker)
-            calls.append(Call(address, command, group.settings.request_timeout))
+            calls.append(Call(address, command, group.settings.request_timeout_seconds))
     return calls
 
 

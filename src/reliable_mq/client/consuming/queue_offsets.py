@@ -112,6 +112,6 @@ def _ask(
         address = group.master_of(queue.broker_name)
         if address is None:
             raise NoRoute(f"no master of {queue} is known")
-        calls.append(Call(address, question(queue), group.settings.request_timeout))
+        calls.append(Call(address, question(queue), group.settings.request_timeout_seconds))
     answers = yield from call_all(calls)
     return {queue: reply_of(answer) for queue, answer in zip(wanted, answers, strict=True)}

@@ -31,7 +31,7 @@ def be_newest(group: ConsumerGroup) -> Flow[bool]:
             if address is not None:
                 addresses[address] = None
     command = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group.name})
-    timeout = group.settings.request_timeout
+    timeout = group.settings.request_timeout_seconds
     answers = yield from call_all([Call(address, command, timeout) for address in addresses])
     known = [_newest_in(answer) for answer in answers if isinstance(answer, Command)]
     newest = max(known, default=-1)

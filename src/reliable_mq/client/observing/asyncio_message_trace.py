@@ -154,8 +154,8 @@ class _TraceWriter:
         settings = msgspec.structs.replace(
             client.settings,
             producer_group=group[-GROUP_LENGTH_MAX:],
-            body_size_max=2 * BODY_SIZE_MAX,
-            batch_size_max=2 * BODY_SIZE_MAX,
+            body_bytes_max=2 * BODY_SIZE_MAX,
+            batch_bytes_max=2 * BODY_SIZE_MAX,
         )
         self._producer = SendFlows(settings, client.routes, os.urandom)
         self._waiting: deque[TraceRecord] = deque()

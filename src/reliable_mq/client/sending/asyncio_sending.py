@@ -36,7 +36,7 @@ class AsyncSending:
         """Send one message and return where it is stored.
 
         Backpressure: it waits for a place while `in_flight_count_max` messages, or
-        `in_flight_size_max` bytes of bodies, are in flight.
+        `in_flight_bytes_max` bytes of bodies, are in flight.
 
         Args:
             message: the message to send.
@@ -68,7 +68,8 @@ class AsyncSending:
     async def send_oneway(self, message: Message) -> None:
         """Send one message without asking for an answer: it stays unknown whether it is stored.
 
-        Without a connection, the send is repeated up to `retries` times, within `request_timeout`.
+        Without a connection, the send is repeated up to `retries` times, within
+        `request_timeout_seconds`.
 
         Raises:
             MessageRefused: when the message cannot be sent.
@@ -77,7 +78,7 @@ class AsyncSending:
         """
         engine = self._engine
         engine.be_producer()
-        async with engine.places([message], engine.settings.request_timeout):
+        async with engine.places([message], engine.settings.request_timeout_seconds):
             await engine.hooks.around_send(
                 "send_oneway", (message,), self._send_oneway, of_nothing, posts_of=int
             )
@@ -162,7 +163,7 @@ class AsyncSending:
 
         Args:
             count: maximum messages in a batch; by default the setting `batch_count_max`.
-            size: maximum bytes in a batch; by default the setting `batch_size_max`.
+            size: maximum bytes in a batch; by default the setting `batch_bytes_max`.
             linger: seconds that a message waits for others.
 
         Raises:
@@ -174,11 +175,11 @@ class AsyncSending:
         engine.be_producer()
         settings = engine.settings
         count = settings.batch_count_max if count is None else count
-        size = settings.batch_size_max if size is None else size
-        if not (count >= 1 and 0 <= linger < math.inf and 0 < size <= settings.body_size_max):
+        size = settings.batch_bytes_max if size is None else size
+        if not (count >= 1 and 0 <= linger < math.inf and 0 < size <= settings.body_bytes_max):
             raise ConfigurationError(
                 f"a batcher of {count} messages, {size} bytes, {linger} s cannot work: count and"
-                f" size are positive, size is at most body_size_max ({settings.body_size_max})"
+                f" size are positive, size is at most body_bytes_max ({settings.body_bytes_max})"
             )
         rows = LingerQueues(
             count_max=count,
@@ -282,7 +283,9 @@ class AsyncSending:
         async with engine.groups_in_flight:
             try:
                 if not engine.in_flight.take(size, count):
-                    await engine.in_flight.wait(size, engine.settings.request_timeout, count)
+                    await engine.in_flight.wait(
+                        size, engine.settings.request_timeout_seconds, count
+                    )
             except TooManyInFlight as error:
                 return [error] * len(group.positions)
             try:

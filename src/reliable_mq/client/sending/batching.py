@@ -146,7 +146,7 @@ def plan_many(
         items,
         queues.__getitem__,
         count_max=settings.batch_count_max,
-        size_max=settings.batch_size_max,
+        size_max=settings.batch_bytes_max,
         goes_alone=producer.goes_alone,
         queue_of=producer.queue_of,
     )

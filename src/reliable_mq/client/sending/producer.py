@@ -79,7 +79,7 @@ class SendFlows:
         self._random_bytes = random_bytes
         self._sign = sign
         self._tries = SendRetries(settings, routes, random_bytes)
-        self._timers = TimerBrokers(settings.request_timeout)
+        self._timers = TimerBrokers(settings.request_timeout_seconds)
         self._sender = SenderFields(settings.producer_group, settings.new_topic_queues)
         self._frames = SendFrames(self._sender)
 
@@ -209,7 +209,7 @@ class SendFlows:
             max_reconsume_times=max_reconsume_times,
         )
         answer = yield from self._tries.call(
-            message.topic, "", None, self._settings.request_timeout, bind
+            message.topic, "", None, self._settings.request_timeout_seconds, bind
         )
         (result,) = read_answer(answer, [out.message.message_id])
         return result
@@ -262,7 +262,7 @@ class SendFlows:
         if len(batch) == 1:
             out = yield from self.packed(batch[0])
             return [(yield from self._send_one(out, "", queue, timeout))]
-        check_batch(batch, self._settings.body_size_max)
+        check_batch(batch, self._settings.body_bytes_max)
 
         def bind(to: MessageQueue, now_ms: int) -> Command:
             return self._sender.batch_command(batch, to, now_ms)
@@ -297,7 +297,7 @@ class SendFlows:
         """
         try:
             stored = yield from self.send_letters(
-                batch, queue, timeout=self._settings.request_timeout
+                batch, queue, timeout=self._settings.request_timeout_seconds
             )
         except ReliableMQError as error:
             if not is_illegal(error) or len(batch) == 1:
@@ -319,7 +319,7 @@ class SendFlows:
         Raises:
             MessageRefused: when it cannot be sent.
         """
-        size_max = self._settings.body_size_max
+        size_max = self._settings.body_bytes_max
         return letter(message, now_ms, self._random_bytes, size_max, self._sign)
 
     def queue_of(self, ordering_key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
@@ -381,7 +381,7 @@ class SendFlows:
         return (
             settings.compression != NO_COMPRESSION
             and out.packed is None
-            and len(out.message.body) >= settings.compress_from
+            and len(out.message.body) >= settings.compress_from_bytes
         )
 
     def _check_of(self, message: Message) -> Check | None:

@@ -218,7 +218,7 @@ class SendRetries:
             Unavailable: when no broker can be reached.
         """
         instant = yield from now()
-        deadline = instant.seconds + self._settings.request_timeout
+        deadline = instant.seconds + self._settings.request_timeout_seconds
         avoid = ""
         requests = 0
         for attempt in range(1 + self._settings.retries):
@@ -271,7 +271,7 @@ class SendRetries:
         tries = 1 + self._settings.retries - attempt
         if bound or tries == 1 or not _has_others(route, queue.broker_name):
             return left
-        return min(left, max(self._settings.try_timeout, left / tries))
+        return min(left, max(self._settings.try_timeout_seconds, left / tries))
 
     def _note_refusal(
         self, broker_name: str, failure: ReliableMQError, took: float, seconds: float

@@ -185,5 +185,5 @@ class InFlight:
     def _too_many(self, timeout: float) -> TooManyInFlight:
         return TooManyInFlight(
             f"no place in {timeout:.3g} s: {self.count} messages of {self.size} bytes are on their"
-            " way; wait for some, or raise in_flight_count_max or in_flight_size_max"
+            " way; wait for some, or raise in_flight_count_max or in_flight_bytes_max"
         )

@@ -125,7 +125,7 @@ class ThreadSending:
     ) -> Future[SendResult]:
         """Begin to send one message and return a future of where it is stored.
 
-        Backpressure: it blocks while `in_flight_count_max` messages, or `in_flight_size_max` bytes
+        Backpressure: it blocks while `in_flight_count_max` messages, or `in_flight_bytes_max` bytes
             of
         bodies, are in flight.
 
@@ -200,7 +200,7 @@ class ThreadSending:
 
         Args:
             count: maximum messages in a batch; by default the setting `batch_count_max`.
-            size: maximum bytes in a batch; by default the setting `batch_size_max`.
+            size: maximum bytes in a batch; by default the setting `batch_bytes_max`.
             linger: seconds that a message waits for others.
 
         Raises:

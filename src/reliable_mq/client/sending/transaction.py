@@ -129,7 +129,7 @@ class TransactionFlows:
         """
         if decision is Decision.UNKNOWN:
             raise UsageError("a half is ended by COMMIT or ROLLBACK; leave it alone while unknown")
-        address, timeout = (yield from self._address(half)), self._settings.request_timeout
+        address, timeout = (yield from self._address(half)), self._settings.request_timeout_seconds
         reply = yield from call(address, _end_command(half, decision), timeout)
         if reply.code == ResponseCode.ILLEGAL_OPERATION:
             # The property limits how long only the producer may decide. That time is over.
@@ -166,7 +166,7 @@ class TransactionFlows:
     def _commit_side_by_side(
         self, halves: Sequence[Half]
     ) -> Flow[list[SendResult | ReliableMQError]]:
-        timeout = self._settings.request_timeout
+        timeout = self._settings.request_timeout_seconds
         answers: dict[int, Command | ReliableMQError] = {}
         calls: dict[int, Call] = {}
         for at, half in enumerate(halves):
@@ -194,7 +194,7 @@ class TransactionFlows:
 
     def _ends(self, queues: set[MessageQueue]) -> Flow[dict[MessageQueue, int | ReliableMQError]]:
         """Return the next offset of each queue, read right after the commits."""
-        timeout = self._settings.request_timeout
+        timeout = self._settings.request_timeout_seconds
         calls: dict[MessageQueue, Call] = {}
         ends: dict[MessageQueue, int | ReliableMQError] = {}
         for queue in sorted(queues):

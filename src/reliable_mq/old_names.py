@@ -1,0 +1,140 @@
+"""The earlier names of settings, and how they are read.
+
+Receives names and values as somebody wrote them; hands on the same under the names of today.
+Whoever writes an old name is warned once with the new one. Refuses to know where names come from.
+
+A row stays: a name that was once documented keeps working.
+"""
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reliable_mq.errors import ConfigurationError
+
+SETTINGS: Mapping[str, str] = {
+    "timer_range": "timer_range_seconds",
+    "relay_lease": "relay_lease_seconds",
+    "resend_lease": "resend_lease_seconds",
+    "resend_waits": "resend_waits_seconds",
+    "resend_backlog_wait": "resend_backlog_wait_seconds",
+    "resend_told_after": "resend_notify_after_seconds",
+    "resend_interval": "resend_interval_seconds",
+    "resend_batch": "resend_batch_count",
+    "stub_retention": "stub_retention_seconds",
+    "log_retention": "log_retention_seconds",
+    "replay_window": "replay_window_seconds",
+    "escalation_cooldown": "escalation_cooldown_seconds",
+    "escalation_timeout": "escalation_timeout_seconds",
+    "claim_lease": "claim_lease_seconds",
+    "duplicate_window": "duplicate_window_seconds",
+    "redis_timeout": "redis_timeout_seconds",
+    "retry_waits": "retry_waits_seconds",
+    "shutdown_timeout": "shutdown_timeout_seconds",
+}
+"""Of `reliable_mq.settings.Settings`: the old name, then the new one."""
+
+CLIENT_SETTINGS: Mapping[str, str] = {
+    "request_timeout": "request_timeout_seconds",
+    "connect_timeout": "connect_timeout_seconds",
+    "try_timeout": "try_timeout_seconds",
+    "body_size_max": "body_bytes_max",
+    "compress_from": "compress_from_bytes",
+    "in_flight_size_max": "in_flight_bytes_max",
+    "batch_size_max": "batch_bytes_max",
+    "pull_size": "pull_bytes",
+    "pull_timeout": "pull_timeout_seconds",
+    "held_size_max": "held_bytes_max",
+    "held_span_max": "held_offset_span_max",
+    "held_total_size_max": "held_total_bytes_max",
+    "close_timeout": "close_timeout_seconds",
+}
+"""Of `reliable_mq.client.settings.ClientSettings`: the old name, then the new one."""
+
+Tell = Callable[[str], None]
+"""Warns of an old name, with a sentence that has both."""
+
+_BETWEEN = frozenset({"reliable_mq", "pydantic", "pydantic_settings"})
+"""Packages whose frames lie between a caller and a warning."""
+
+
+def now_called(old: str, new: str) -> str:
+    """Return the sentence that every warning and every error says of an old name."""
+    return f"{old} is called {new} now"
+
+
+def refuse_both(old: str, new: str) -> ConfigurationError:
+    """Return the error of somebody who gave one setting by both of its names."""
+    return ConfigurationError(f"{old} and {new} are one setting, and both are given: keep {new}")
+
+
+def tell_caller(sentence: str) -> None:
+    """Warn the developer whose line gave or read an old name (`DeprecationWarning`)."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_back is not None and _lies_between(frame.f_globals):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(sentence, DeprecationWarning, stacklevel=level)
+
+
+def _lies_between(module: Mapping[str, Any]) -> bool:
+    return str(module.get("__name__", "")).partition(".")[0] in _BETWEEN
+
+
+def tell_operator(sentence: str) -> None:
+    """Warn whoever wrote an old name into the environment or a file (`FutureWarning`).
+
+    All come from this line, so that Python shows each sentence once in a process.
+    """
+    warnings.warn(sentence, FutureWarning, stacklevel=1)
+
+
+def tell_nobody(_: str) -> None:
+    """Read old names that nobody writes any more, as those in a pickle."""
+
+
+def read(
+    given: Mapping[str, Any], names: Mapping[str, str], tell: Tell, place: str = ""
+) -> dict[str, Any]:
+    """Return what is given under the names of today.
+
+    Args:
+        given: one source's values by name; other names are left as they are.
+        names: the old name to the new one.
+        tell: called once for each old name.
+        place: leads the names in what is told, "client: ".
+
+    Raises:
+        ConfigurationError: when a setting has both of its names here.
+    """
+    found = dict(given)
+    for old, new in names.items():
+        if old not in given:
+            continue
+        if new in given:
+            raise refuse_both(f"{place}{old}", new)
+        tell(f"{place}{now_called(old, new)}")
+        found[new] = found.pop(old)
+    return found
+
+
+def written_in(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
+    """Return the new names of what is given by its old one, with that."""
+    return {new: old for old, new in names.items() if old in given}
+
+
+def as_written(text: str, written: Mapping[str, str]) -> str:
+    """Return an error's text with the names that somebody wrote, and what these are called now.
+
+    Args:
+        text: has the names of today.
+        written: the new names of what was given by its old one, with that.
+    """
+    hints = []
+    for new, old in written.items():
+        renamed = re.sub(rf"\b{new}\b", old, text)
+        if renamed != text:
+            text = renamed
+            hints.append(now_called(old, new))
+    return "; ".join((text, *hints))

@@ -1,0 +1,214 @@
+"""Pydantic's settings with fields that had other names before.
+
+Receives what keywords, the environment and files say; hands it to pydantic under the names of
+today, so that the nearer source wins whichever name it has. Refuses to know single settings.
+"""
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsError,
+)
+
+from reliable_mq import old_names
+from reliable_mq.errors import ConfigurationError
+
+_written: ContextVar[dict[str, str]] = ContextVar("reliable_mq_names_written")
+"""Of the settings that are being made: what is given, by its new name, as the nearest source of it
+names it."""
+
+
+class RenamedSettings(BaseSettings):
+    """Settings whose old names are read from every source, and as attributes.
+
+    One warning for each old name and source: `DeprecationWarning` for keywords and attributes,
+    `FutureWarning` for variables and files.
+
+    Raises:
+        ConfigurationError: when one source gives a setting by both of its names; also when a
+            subclass declares a field by an old name.
+    """
+
+    #: the old names of fields, each with the new one
+    renamed: ClassVar[Mapping[str, str]] = {}
+    #: fields that are dictionaries of other settings, each with their old and new names
+    renamed_inside: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+
+    @classmethod
+    def settings_customise_sources(
+        cls, *given: Any, **named: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return pydantic's sources; each is read with old names, too."""
+        sources = super().settings_customise_sources(*given, **named)
+        return tuple(_reading_old_names(each) for each in sources)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        for old, new in cls.renamed.items():
+            if old in cls.model_fields:
+                sentence = old_names.now_called(old, new)
+                raise ConfigurationError(f"{cls.__name__} declares the field {old}: {sentence}")
+        chosen = vars(cls).get("settings_customise_sources")
+        if chosen is not None:  # a subclass chooses other sources; they are read as ours are
+            cls.settings_customise_sources = classmethod(  # type: ignore[method-assign, assignment]
+                lambda own, *given, **named: tuple(
+                    _reading_old_names(each) for each in chosen.__func__(own, *given, **named)
+                )
+            )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy; as pydantic's, it does not check what is updated."""
+        return super().model_copy(update=self._read(update or {}), deep=deep)
+
+    @classmethod
+    def _read(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        found = old_names.read(given, cls.renamed, old_names.tell_caller)
+        return _read_inside(cls, found, old_names.tell_caller)
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """Take a pickle, also one of a release whose fields had the old names."""
+        values, kind = state.get("__dict__", {}), type(self)
+        values = old_names.read(values, kind.renamed, old_names.tell_nobody)
+        values = _read_inside(kind, values, old_names.tell_nobody)
+        given = {kind.renamed.get(name, name) for name in state.get("__pydantic_fields_set__", ())}
+        state = {**state, "__dict__": values, "__pydantic_fields_set__": given}
+        super().__setstate__(state)
+
+    if not TYPE_CHECKING:  # type checkers see the fields of today only
+
+        def __init__(self, /, **given: Any) -> None:
+            """Read all sources; see pydantic's `BaseSettings`."""
+            names: dict[str, str] = {}
+            before = _written.set(names)
+            try:
+                super().__init__(**given)
+            except ValidationError as error:
+                written = {new: name for new, name in names.items() if name != new}
+                if not written:
+                    raise
+                is_hidden = bool(self.model_config.get("hide_input_in_errors"))
+                raise _as_written(error, written, is_hidden) from None
+            finally:
+                _written.reset(before)
+
+        @classmethod
+        def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
+            """Return settings of values that are not checked, without other sources."""
+            if _fields_set is not None:
+                _fields_set = {cls.renamed.get(name, name) for name in _fields_set}
+            return super().model_construct(_fields_set, **cls._read(values))
+
+        def __getattr__(self, name: str) -> Any:
+            new = type(self).renamed.get(name)
+            if new is None:
+                return super().__getattr__(name)
+            old_names.tell_caller(f"{type(self).__name__}.{old_names.now_called(name, new)}")
+            return getattr(self, new)
+
+
+def _reading_old_names(source: PydanticBaseSettingsSource) -> PydanticBaseSettingsSource:
+    """Let a source read old names, too. It stays of its kind: pydantic asks for that."""
+    if isinstance(source, PydanticBaseSettingsSource):  # any callable may be a source
+        source.__class__ = _kind_with_old_names(type(source))
+    return source
+
+
+@cache
+def _kind_with_old_names(kind: type[Any]) -> type[Any]:
+    if "_reads_old_names" in vars(kind):
+        return kind
+
+    def call(source: Any, *given: Any, **named: Any) -> Any:
+        found = kind.__call__(source, *given, **named)
+        return _in_new_names(source, found) if isinstance(found, dict) else found
+
+    space = {"__module__": kind.__module__, "__call__": call, "_reads_old_names": True}
+    return type(kind.__name__, (kind,), space)
+
+
+def _in_new_names(source: PydanticBaseSettingsSource, found: dict[str, Any]) -> dict[str, Any]:
+    kind: Any = source.settings_cls
+    written: dict[str, str] = {}
+    if isinstance(source, EnvSettingsSource | SecretsSettingsSource):
+        found = _with_old_variables(source, kind, found, written)
+        tell, prefix = old_names.tell_operator, source.env_prefix.upper()
+    else:
+        is_code = InitSettingsSource in type(source).__bases__  # files are read by kinds of it
+        tell, prefix = old_names.tell_caller if is_code else old_names.tell_operator, ""
+        written = old_names.written_in(found, kind.renamed)
+        found = old_names.read(found, kind.renamed, tell)
+    names = _written.get({})
+    for new in found:  # the nearest source is called first
+        names.setdefault(new, written.get(new, new))
+    return _read_inside(kind, found, tell, prefix)
+
+
+def _with_old_variables(
+    source: EnvSettingsSource | SecretsSettingsSource,
+    kind: Any,
+    found: dict[str, Any],
+    written: dict[str, str],
+) -> dict[str, Any]:
+    """Return what is found, and what variables or files of secrets say by old names."""
+    if isinstance(source, SecretsSettingsSource) and not getattr(source, "secrets_paths", None):
+        return found
+    prefix = source.env_prefix
+    found = {  # a .env file hands on what it does not know
+        name: value
+        for name, value in found.items()
+        if name.lower().removeprefix(prefix.lower()) not in kind.renamed
+    }
+    for old, new in kind.renamed.items():
+        field = kind.model_fields[new]
+        value, _, is_complex = source.get_field_value(field, old)
+        if value is None:
+            continue
+        variable, now = ((prefix + name).upper() for name in (old, new))
+        if new in found:
+            raise old_names.refuse_both(variable, now)
+        old_names.tell_operator(old_names.now_called(variable, now))
+        try:
+            found[new] = source.prepare_field_value(old, field, value, is_complex)
+        except ValueError as error:
+            place = f'field "{old}" (now "{new}") from source "{type(source).__name__}"'
+            raise SettingsError(f"error parsing value for {place}") from error
+        written[new] = old
+    return found
+
+
+def _read_inside(
+    kind: type[RenamedSettings], found: dict[str, Any], tell: old_names.Tell, prefix: str = ""
+) -> dict[str, Any]:
+    """Return what is found, with the new names of the settings that single fields hold."""
+    for name, names in kind.renamed_inside.items():
+        inside = found.get(name)
+        if isinstance(inside, Mapping):
+            place = f"{prefix}{name.upper() if prefix else name}: "
+            found = {**found, name: old_names.read(inside, names, tell, place)}
+    return found
+
+
+def _as_written(
+    error: ValidationError, written: Mapping[str, str], is_hidden: bool
+) -> ValidationError:
+    """Return the error with the names that were written, and what these are called now."""
+    lines: list[InitErrorDetails] = []
+    for each in error.errors(include_url=False):
+        place, text = each["loc"], old_names.as_written(each["msg"], written)
+        if place and place[0] in written:
+            old, new = written[str(place[0])], str(place[0])
+            place, text = (old, *place[1:]), f"{text}; {old_names.now_called(old, new)}"
+        kind = PydanticCustomError(each["type"], text)
+        lines.append(InitErrorDetails(type=kind, loc=place, input=each["input"]))
+    return ValidationError.from_exception_data(error.title, lines, hide_input=is_hidden)
