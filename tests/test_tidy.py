@@ -236,10 +236,9 @@ def test_no_module_is_dead() -> None:
     assert modules - used - kits - run_by_alembic - found_by_spark == set()
 
 
-def test_every_module_of_the_package_says_what_it_is() -> None:
-    silent = [
-        path for path in SOURCE.rglob("*.py") if not ast.get_docstring(ast.parse(path.read_text()))
-    ]
+def test_every_module_of_the_package_and_of_the_demo_says_what_it_is() -> None:
+    files = [*SOURCE.rglob("*.py"), *(ROOT / "examples" / "demo").rglob("*.py")]
+    silent = [path for path in files if not ast.get_docstring(ast.parse(path.read_text()))]
 
     assert silent == []
 

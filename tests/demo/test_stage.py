@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reliable_mq.cli.demo.stage import DemoStage
+from examples.demo.stage import DemoStage
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.testing import disk_room
 
