@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from examples.demo.disk_room import lack_of_room
 from examples.demo.faults import FaultTarget, PlannedFault, orders_to_die_at
 from examples.demo.processes import Process, run_to_the_end
 from reliable_mq.cli.reconcile import CLEAN, FINDINGS
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.testing.disk_room import lack_of_room
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
 APPLICATION = "examples.shop:mq"
