@@ -51,7 +51,7 @@ class Ledgers:
     `logs`: the brokers' logs, and what their queues and groups say. `managed`: the topics for which
     a stub was ever written. `told_groups`: see `sql_ledger.told_groups`. `stub_count_max` and
     `log_size` say how much there is. `export` is the folder of an export, which is read in place of
-    databases and logs. `skew_seconds`: see `sql_clocks`.
+    databases and logs. `skew_seconds`: see `database_clocks`.
 
     Of an increment: what it reads of the tables, of each broker's log, and where the events lie
     that the run before it carried; None: it is the first one.

@@ -1,13 +1,17 @@
 """One reconciliation from the ledgers to its report: what the command line calls.
 
 Everything that can be wrong with the input is looked for before Spark starts (`spark_opening`). A
-run has a folder of its own, and ends as `conclusion` says, so that no partial report looks whole.
+run has a folder of its own, and ends in an order in which it may be killed anywhere, so that no
+partial report looks whole: first the run's files are whole, then its row commits with its findings,
+then stubs are repaired, each repair in a transaction with its audit, which names the row; last the
+run becomes the newest. Killed before the row, a run has never been: the next one sweeps its folder.
+Killed behind it, the run stands, and what it had no time to repair is found again by the next one.
 """
 
 import json
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -30,6 +34,7 @@ from reliable_mq.reconcile.repairs.by_hand import LedgerLocations, with_commands
 from reliable_mq.reconcile.repairs.repair import plan
 from reliable_mq.reconcile.repairs.repair_outcome import outcome_of
 from reliable_mq.reconcile.repairs.sql_repair import RepairOrder, repair_all
+from reliable_mq.reconcile.report.report_html import html_report
 from reliable_mq.reconcile.report.sql_digest import tell
 from reliable_mq.reconcile.report.summary import (
     CONTENTS,
@@ -39,10 +44,15 @@ from reliable_mq.reconcile.report.summary import (
     summarize,
     verdict_counts,
 )
-from reliable_mq.reconcile.runs import conclusion
-from reliable_mq.reconcile.runs.file_result import FileResult
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolders
-from reliable_mq.reconcile.runs.run_folder import VERDICTS, RunFolder, RunFolders, RunResult
+from reliable_mq.reconcile.runs.run_folder import (
+    REPORT,
+    SUMMARY,
+    VERDICTS,
+    RunFolder,
+    RunFolders,
+    RunResult,
+)
 from reliable_mq.reconcile.runs.run_options import RunOptions, check, judged_since, lack_of_stubs
 from reliable_mq.reconcile.runs.run_plan import (
     PreviousIncrement,
@@ -64,7 +74,7 @@ from reliable_mq.reconcile.runs.spark_opening import (
     removed_until,
     whole_of,
 )
-from reliable_mq.reconcile.runs.spark_result import SparkResult
+from reliable_mq.reconcile.runs.spark_result import FileResult, SparkResult
 from reliable_mq.reconcile.runs.spark_run_folders import HadoopRunFolders
 from reliable_mq.reconcile.runs.spark_session import session
 from reliable_mq.reconcile.runs.sql_outcome import (
@@ -180,7 +190,7 @@ def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
     try:
         summary, result = _judge(run)
         summary["seconds"] = clock.seconds()
-        conclusion.keep(run.folder, summary, lambda summary: _record(run, summary, result))
+        keep(run.folder, summary, lambda summary: _record(run, summary, result))
     except BaseException:
         if not _may_have_a_row(run.options, run.run_id):
             run.folder.remove()
@@ -192,8 +202,33 @@ def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
         return repaired
 
     applies = run.options.repair == "apply" and summary["findings_total"] > 0
-    conclusion.finish(run.folder, summary, repair if applies else None)
+    finish(run.folder, summary, repair if applies else None)
     return summary
+
+
+def keep(
+    folder: RunFolder, summary: dict[str, Any], record: Callable[[dict[str, Any]], None]
+) -> None:
+    """Write the run's files, then its row, by `record`."""
+    summary["report"] = f"{folder.place}/{REPORT}"
+    summary["parquet"] = f"{folder.place}/{VERDICTS}"
+    _write_files(folder, summary)
+    record(summary)
+
+
+def finish(
+    folder: RunFolder, summary: dict[str, Any], repair: Callable[[], dict[str, Any]] | None
+) -> None:
+    """Repair, if that is asked for, and say so in the run's files; then it is the newest run."""
+    if repair is not None:
+        summary["repair"] = repair()
+        _write_files(folder, summary)
+    folder.publish()
+
+
+def _write_files(folder: RunFolder, summary: dict[str, Any]) -> None:
+    folder.write(REPORT, html_report(summary))
+    folder.write(SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
 def _recorded(options: RunOptions, run_ids: Collection[str]) -> Collection[str]:
