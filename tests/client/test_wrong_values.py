@@ -132,11 +132,11 @@ class Faces:
             (self.client.simple_consumer(simple), "_consumer"),
             (self.client.consume(push, handle), "_consumer"),
             (self.client.batcher(), "_batcher"),
-            (admin.topics, "_topics"),
-            (admin.groups, "_groups"),
-            (admin.offsets, "_offsets"),
-            (admin.messages, "_messages"),
-            (admin.dead_letters, "_letters"),
+            (admin.topics, "_twin"),
+            (admin.groups, "_twin"),
+            (admin.offsets, "_twin"),
+            (admin.messages, "_twin"),
+            (admin.dead_letters, "_twin"),
         ):
             self.by_type[type(face)] = (face, getattr(face, attribute))
 
