@@ -128,8 +128,8 @@ class Faces:
             AsyncTransactions: (self.client._client.transactions, None),
         }
         for face, attribute in (
-            (self.client.pull_consumer("pull"), "_consumer"),
-            (self.client.simple_consumer(simple), "_consumer"),
+            (self.client.pull_consumer("pull"), "_twin"),
+            (self.client.simple_consumer(simple), "_twin"),
             (self.client.consume(push, handle), "_consumer"),
             (self.client.batcher(), "_batcher"),
             (admin.topics, "_twin"),
