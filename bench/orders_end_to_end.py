@@ -30,8 +30,8 @@ from bench.child_process import ChildError, LoggedProcess
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import orders_table
 from bench.station_times import StationTimes, seconds_between
-from reliable_mq.cli.demo.baskets import Basket, first_baskets
-from reliable_mq.cli.demo.checks import check_outcome
+from examples.demo.baskets import Basket, first_baskets
+from examples.demo.checks import check_outcome
 from reliable_mq.testing.local_servers import LocalPostgres, LocalServer, LocalValkey
 
 WARMUP_ORDERS = 300
@@ -101,8 +101,8 @@ def create_tables() -> None:
 
 def place(basket: Basket) -> None:
     """Place one basket as an order of the shop."""
+    from examples.demo.producer import order_of  # noqa: PLC0415
     from examples.shop import place_order  # noqa: PLC0415 - after the environment is set
-    from reliable_mq.cli.demo.producer import order_of  # noqa: PLC0415
 
     place_order(*order_of(basket))
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pymysql
 import pytest
+from tests.local_mysql import LocalMySQL, find_mysqld
 from tests.postgres_databases import new_database
 from tests.recorded_tables import recorded
 
+from examples.demo.disk_room import lack_of_room
 from reliable_mq.database import sql_database
 from reliable_mq.database.sql_schema import create_and_note
 from reliable_mq.line_limit import LineLimit
-from reliable_mq.testing.disk_room import lack_of_room
-from reliable_mq.testing.local_mysql import LocalMySQL, find_mysqld
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
 if TYPE_CHECKING:

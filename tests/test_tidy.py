@@ -19,6 +19,11 @@ SOURCE = ROOT / "src"
 HISTORY = SOURCE / "reliable_mq" / "migrations" / "versions"
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
+# A module of the package that may be longer, because it is one thing, and which.
+ONE_THING = {
+    "app/application.py": "one class, the face of everything, with what its words mean",
+    "testing/database_contract.py": "one contract, which a test module makes one subclass of",
+}
 COLUMNS_MAX = 100
 
 # A banned word in the name of a module or class, and what to write instead.
@@ -107,11 +112,12 @@ def banned_names(stem: str, source: str) -> list[str]:
     ]
 
 
-def test_no_module_is_longer_than_four_hundred_lines() -> None:
+def test_no_module_but_those_that_are_one_thing_is_longer_than_four_hundred_lines() -> None:
     sizes = {path: len(path.read_text().splitlines()) for path in python_files()}
 
-    long = {path: size for path, size in sizes.items() if size > MODULE_LINES_MAX}
-    assert {path: size for path, size in long.items() if path.parent != HISTORY} == {}
+    long = {path for path, size in sizes.items() if size > MODULE_LINES_MAX}
+    found = {path for path in long if path.parent != HISTORY}
+    assert found == {SOURCE / "reliable_mq" / name for name in ONE_THING}
 
 
 def test_no_function_is_longer_than_seventy_lines() -> None:
@@ -236,10 +242,9 @@ def test_no_module_is_dead() -> None:
     assert modules - used - kits - run_by_alembic - found_by_spark == set()
 
 
-def test_every_module_of_the_package_says_what_it_is() -> None:
-    silent = [
-        path for path in SOURCE.rglob("*.py") if not ast.get_docstring(ast.parse(path.read_text()))
-    ]
+def test_every_module_of_the_package_and_of_the_demo_says_what_it_is() -> None:
+    files = [*SOURCE.rglob("*.py"), *(ROOT / "examples" / "demo").rglob("*.py")]
+    silent = [path for path in files if not ast.get_docstring(ast.parse(path.read_text()))]
 
     assert silent == []
 

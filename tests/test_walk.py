@@ -3,7 +3,7 @@
 import pytest
 
 from reliable_mq.cli.walk import LANDMARKS, walk
-from reliable_mq.testing.walk_recorder import Landmark, WalkRecorder
+from reliable_mq.cli.walk_recorder import Landmark, WalkRecorder
 
 pytestmark = pytest.mark.spark
 

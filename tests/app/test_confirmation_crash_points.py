@@ -16,7 +16,7 @@ from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import A, Ledger, Life, delivery
 from tests.steps import last_steps
 
-from reliable_mq.app.notice_consumer import notice_consumer
+from reliable_mq.app.thread_resending import notice_consumer
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.confirm.sql_owed_notices import OwedNotice, SqlNotices
 from reliable_mq.confirm.thread_notices import Notices

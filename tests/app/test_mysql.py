@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
+from tests.local_mysql import LocalMySQL
 from tests.outbox.benches import Bench
 from tests.resend.worlds import World
 
@@ -22,7 +23,6 @@ from reliable_mq.database.sql_faults import is_database_busy, is_database_down
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.testing.local_mysql import LocalMySQL
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.chaos.faults import STOPS, Fault, Planned
 from tests.chaos.mortal import LIFE_SECONDS
 from tests.crash_matrix.tables import our_tables
 
-from reliable_mq.cli.demo.processes import Process
+from examples.demo.processes import Process
 from reliable_mq.testing.local_servers import LocalPostgres, LocalServerFailed, LocalValkey
 
 ROOT = Path(__file__).parents[2]

@@ -128,15 +128,15 @@ class Faces:
             AsyncTransactions: (self.client._client.transactions, None),
         }
         for face, attribute in (
-            (self.client.pull_consumer("pull"), "_consumer"),
-            (self.client.simple_consumer(simple), "_consumer"),
+            (self.client.pull_consumer("pull"), "_twin"),
+            (self.client.simple_consumer(simple), "_twin"),
             (self.client.consume(push, handle), "_consumer"),
             (self.client.batcher(), "_batcher"),
-            (admin.topics, "_topics"),
-            (admin.groups, "_groups"),
-            (admin.offsets, "_offsets"),
-            (admin.messages, "_messages"),
-            (admin.dead_letters, "_letters"),
+            (admin.topics, "_twin"),
+            (admin.groups, "_twin"),
+            (admin.offsets, "_twin"),
+            (admin.messages, "_twin"),
+            (admin.dead_letters, "_twin"),
         ):
             self.by_type[type(face)] = (face, getattr(face, attribute))
 

@@ -19,8 +19,8 @@ from urllib.parse import quote
 import psycopg
 import pymysql
 from sqlalchemy import MetaData, create_engine, create_mock_engine, make_url
+from tests.local_mysql import LocalMySQL
 
-from reliable_mq.testing.local_mysql import LocalMySQL
 from reliable_mq.testing.local_servers import LocalPostgres
 
 SEARCH = "-csearch_path="

@@ -123,7 +123,7 @@ PARTS = {
                     "evidence",
                 ),
                 *("flow", "fold", "increments", "judge", "judge_places", "judging_tasks"),
-                *("managed_topics", "merge", "moments", "report", "repair", "verdict"),
+                *("managed_topics", "moments", "report", "repair", "verdict"),
             )
         ),
     ),

@@ -21,7 +21,7 @@ from tests.waiting import until
 
 import reliable_mq
 from reliable_mq import ReceivedMessage, ReliableMQ
-from reliable_mq.testing.walk_recorder import CallHook
+from reliable_mq.cli.walk_recorder import CallHook
 
 ROOT = f"{Path(reliable_mq.__file__).parent}/"
 _WARM_MESSAGES = 20

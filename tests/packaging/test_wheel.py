@@ -93,6 +93,28 @@ def test_the_wheel_has_the_package_the_sources_for_spark_and_nothing_else(wheel:
     assert {name for name in names if not name.endswith(".dist-info")} == {"reliable_mq"} | sources
 
 
+def test_the_wheel_has_the_demo_and_its_shop_as_they_lie_among_the_examples(wheel: Path) -> None:
+    carried = "reliable_mq/cli/bundled/"
+    with zipfile.ZipFile(wheel) as archive:
+        found = {
+            name.removeprefix(carried): archive.read(name).decode()
+            for name in archive.namelist()
+            if name.startswith(carried)
+        }
+
+    folders = (ROOT / "examples" / name for name in ("demo", "shop"))
+    files = {path for folder in folders for path in folder.glob("*.py")}
+    assert found == {str(path.relative_to(ROOT)): path.read_text() for path in files}
+
+
+def test_the_demo_is_played_where_the_wheel_is_installed(environment: Path, tmp_path: Path) -> None:
+    words = ("demo", "--orders", "50", "--kills", "1", "--seed", "4", "--out", str(tmp_path))
+
+    told = run(str(environment / "bin" / "reliable-mq"), *words)
+
+    assert "every order was paid exactly once, to the cent (50): yes" in told
+
+
 def test_reconcile_works_where_the_wheel_is_installed(
     environment: Path, ledgers: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import shlex
+from html import unescape
 from typing import Any
 
 import pytest
@@ -102,9 +103,9 @@ def test_reports_print_the_commands() -> None:
 
     print_report(run, Console(width=60, file=printed))
 
-    text, page = printed.getvalue(), html_report(run)
+    text, page = printed.getvalue(), unescape(html_report(run))
     one, every = run["findings"][0]["command"], run["dead_letters"][0]["command"]
     assert f"repair: a person decides: {one}\n" in text
     assert f"4 dead letters of payments, to come again: {every}\n" in text
     for command in (one, every):
-        assert command.replace("'", "&#x27;") in page
+        assert command in page

@@ -11,10 +11,9 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers import topic_pulls
 from reliable_mq.reconcile.brokers.spark_brokers import open_logs
 from reliable_mq.reconcile.clocks import LedgerClock, largest_difference
-from reliable_mq.reconcile.databases.sql_clocks import database_clocks
 from reliable_mq.reconcile.runs.run_options import RunOptions
 from reliable_mq.reconcile.runs.spark_job import JudgementTime
-from reliable_mq.reconcile.runs.spark_opening import open_ledgers
+from reliable_mq.reconcile.runs.spark_opening import database_clocks, open_ledgers
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import reply, request

@@ -15,9 +15,9 @@ from tests.steps import last_steps
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.reconcile.judgement.flow import Flow
 from reliable_mq.reconcile.report.summary import summarize
-from reliable_mq.reconcile.runs import conclusion
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolder, LocalRunFolders
 from reliable_mq.reconcile.runs.run_folder import SUMMARY
+from reliable_mq.reconcile.runs.spark_run import finish, keep
 from reliable_mq.reconcile.runs.sql_outcome import recorded_runs, write_outcome
 from reliable_mq.testing.crash_watch import watch
 
@@ -71,8 +71,8 @@ class Runs:
         folder = self.folders.begin(run_id)
         (self.out / f"run-{run_id}" / "verdicts.parquet").mkdir()
         summary = summary_of(run_id)
-        conclusion.keep(folder, summary, self.record)
-        conclusion.finish(folder, summary, lambda: REPAIRED)
+        keep(folder, summary, self.record)
+        finish(folder, summary, lambda: REPAIRED)
 
     def rows(self) -> dict[str, int]:
         """Return how many findings each recorded run has in the table."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_mq.reconcile.judgement.merge import merged
+from reliable_mq.reconcile.runs.spark_result import merged
 
 SCHEMA = pa.schema([("id", pa.string()), ("group", pa.string())])
 ROWS = st.lists(st.tuples(st.text("abc", max_size=3), st.sampled_from([None, "g", "h"])))

@@ -19,7 +19,6 @@ from reliable_mq.reconcile.judgement.flow import WAYS, Flow
 from reliable_mq.reconcile.report.file_replaced import check_replaceable, replace_file
 from reliable_mq.reconcile.report.prometheus_text import prometheus_text
 from reliable_mq.reconcile.report.report_html import html_report
-from reliable_mq.reconcile.report.report_style import STYLE
 from reliable_mq.reconcile.report.report_text import print_report
 from reliable_mq.reconcile.report.summary import SummaryRow, summarize
 
@@ -233,9 +232,14 @@ def replace_day(group: SummaryRow, day: int) -> SummaryRow:
     return group._replace(day=day)
 
 
+def style() -> str:
+    """Return the style sheet of the page."""
+    return html_report(summary()).partition("<style>")[2].partition("</style>")[0]
+
+
 def themes() -> dict[str, dict[str, str]]:
     """Return the colours of the style sheet, light and dark."""
-    light, dark = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
+    light, dark = re.findall(r":root \{(.*?)\}", style(), re.DOTALL)
     return {
         name: dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
         for name, block in (("light", light), ("dark", dark))
@@ -273,7 +277,7 @@ def test_only_colours_of_the_theme_are_used() -> None:
     page = html_report(summary()).partition("</style>")[2]
 
     assert not re.findall(r'(?:fill|stroke|background|color)[:=]"?(?!var\(|none)#?\w+', page)
-    used = set(re.findall(r"var\(--([\w-]+)\)", page + STYLE))
+    used = set(re.findall(r"var\(--([\w-]+)\)", page + style()))
     assert all(used <= colours.keys() for colours in themes().values())
 
 

@@ -20,13 +20,13 @@ import pytest
 from sqlalchemy import MetaData
 from tests.reconcile.cases import every_case
 from tests.reconcile.ledgers import GRACE
+from tests.reconcile.local_spark import LocalSparkCluster, spark_environment, spark_program
 from tests.reconcile.plain import PlainReconciliation
 from tests.reconcile.test_spark_reconcile import options, rows_of
 from tests.waiting import communicate, until
 
 from reliable_mq.database.sql_run_tables import run_table
 from reliable_mq.reconcile.runs.spark_run import reconcile
-from reliable_mq.testing.local_spark import LocalSparkCluster, spark_environment, spark_program
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes]
 

@@ -9,13 +9,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from reliable_mq.app.notice_consumer import notice_consumer
+from sqlalchemy.orm import Session
+
 from reliable_mq.app.thread_connections import Connections
+from reliable_mq.confirm.notice import Notice
 from reliable_mq.confirm.progress import Progress
+from reliable_mq.confirm.sql_confirmation import confirmation_of
+from reliable_mq.confirm.sql_notices import SqlNoticeBook
+from reliable_mq.consume.consumer import Consumer, plan_of
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.escalate.alerts import Alerts
-from reliable_mq.escalate.thread_alerts import tell_forever
+from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.thread_scheduler import run_forever
 from reliable_mq.runtime.stopped import StopSignal
@@ -35,6 +40,36 @@ class Resending(NamedTuple):
     scheduler: Scheduler
     alerts: Alerts
     clock: Callable[[], float]
+
+
+def notice_consumer(name: str, database: Database, lease: float) -> Consumer:
+    """Return what reads the notices for one database: a consumer as any other.
+
+    Its effect is the table of confirmations. So a notice has its effect exactly once, one that does
+    not read becomes a dead letter, and one that meets a database that is away comes again.
+
+    Args:
+        name: the database's name in the application.
+        database: the database.
+        lease: the lease of the consumer's claims, in seconds.
+    """
+    book = SqlNoticeBook(
+        database.stubs, confirmation_of(database), settlement_of(database).exhaust, database.dialect
+    )
+
+    def take_notice(notice: Notice, session: Session) -> None:
+        book.apply(session.connection(), notice, database.clock.now())
+
+    topic = database.identity.notice_topic()
+    return Consumer(
+        plan=plan_of(take_notice),
+        topic=topic,
+        group=topic,  # one for all applications of the database
+        ordered=False,
+        lease=lease,
+        concurrency=1,
+        database=name,
+    )
 
 
 class NoticeReading:
@@ -99,6 +134,29 @@ class NoticeReading:
 
     def _progress(self, topic: str) -> Progress:
         return self._connections.consumer_progress(topic, topic)
+
+
+def tell_forever(
+    alerts: Alerts,
+    stopped: StopSignal,
+    *,
+    interval: float,
+    clock: Callable[[], float] = time.time,
+) -> None:
+    """Tell people every `interval` seconds until `stopped`.
+
+    It has a thread of its own: a slow mail server must not delay the resend scheduler.
+    """
+    faults = FaultLog(log, "alerts")
+    while not stopped.is_set():
+        try:
+            counts = alerts.run_once(clock())
+        except Exception as error:  # noqa: BLE001 - told by the teller
+            faults.tell(error)
+        else:
+            if counts.told or counts.stuck:
+                log.info("alerts: %s", counts)
+        stopped.wait(interval)
 
 
 def resend_all(

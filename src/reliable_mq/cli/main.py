@@ -49,7 +49,7 @@ VERBS = {
     "message": Verb("message", "Find and show stored messages."),
     "notifiers": Verb("notifiers", "List notifiers and waiting escalations; send a test."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
-    "demo": Verb("demo.command", "Replay real orders through faults; prove that nothing was lost."),
+    "demo": Verb("demo", "Replay real orders through faults; prove that nothing was lost."),
     "walk": Verb("walk", "Print the path of one message through all stations."),
 }
 

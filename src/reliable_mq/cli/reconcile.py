@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperCommand
 
 from reliable_mq.cli import reconcile_options as options
-from reliable_mq.cli.option_groups import GroupedCommand
 from reliable_mq.cli.printing import plain_console
 from reliable_mq.cli.reconcile_after import (
     check_notifiers,
@@ -37,6 +37,38 @@ if TYPE_CHECKING:
     from reliable_mq.reconcile.runs.spark_run import RunOptions
 
 CLEAN, FAILED, FINDINGS = 0, 1, 2
+
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
+BAD_USAGE = 1
+
+
+class GroupedCommand(TyperCommand):
+    """Shows options in groups, by `rich_help_panel`, in the order of their first option.
+
+    A usage error is one line. Its exit code is `BAD_USAGE`, as 2 says that there are findings.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write one section of help for each group."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            line = param.get_help_record(ctx)
+            if line is not None:
+                name = getattr(param, "rich_help_panel", None) or "Options"
+                groups.setdefault(name, []).append(line)
+        for name, lines in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(lines)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line; a usage error is printed in one line."""
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            text = error.format_message()  # type: ignore[attr-defined]
+            say(f"error: {' '.join(text.split())}", err=True)
+            raise typer.Exit(BAD_USAGE) from None
 
 
 def command(

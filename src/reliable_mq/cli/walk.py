@@ -13,6 +13,7 @@ from typing import Any
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.cli.saying import say
+from reliable_mq.cli.walk_recorder import Landmark, WalkRecorder, WalkStep
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message, ReceivedMessage
 from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
@@ -20,7 +21,6 @@ from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.java_home import use_java
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.testing.local_servers import LocalValkey
-from reliable_mq.testing.walk_recorder import Landmark, WalkRecorder, WalkStep
 
 TOPIC, GROUP = "orders", "payments"
 WAIT_SECONDS_MAX = 60.0

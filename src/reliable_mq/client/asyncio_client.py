@@ -90,9 +90,10 @@ class AsyncClient(AsyncSending):
         """Close consumers and batchers gracefully, leave the producer groups, end the connections.
 
         Handlers get the setting `close_timeout_seconds` to finish; see `AsyncPushConsumer.close`.
-        Batchers send their waiting messages. In a forked process this does nothing: the connections belong
-        to the parent. Afterwards, sending and consuming raise `UsageError`. A second call waits for
-        the same end, or returns at once after it. A cancelled call does not stop the closing.
+        Batchers send their waiting messages. In a forked process this does nothing: the
+        connections belong to the parent. Afterwards, sending and consuming raise `UsageError`. A
+        second call waits for the same end, or returns at once after it. A cancelled call does not
+        stop the closing.
         """
         await self._engine.close()
 

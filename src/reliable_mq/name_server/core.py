@@ -4,7 +4,7 @@ Source: Apache RocketMQ `DefaultRequestProcessor`, `ClientRequestProcessor` of t
 """
 
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -13,7 +13,6 @@ from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
-from reliable_mq.name_server.config import NameServerConfig, changed_config
 from reliable_mq.name_server.registration import RegisteredVersion, decode_in_steps
 from reliable_mq.name_server.routes import QueueData, RouteTable
 from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
@@ -33,6 +32,34 @@ _UNIT_SUB = 2
 _BLACK_LIST = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 _SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _CRC_MASK = 0x7FFFFFFF
+
+
+@decodable
+class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All properties that this name server supports. Each can change at run time.
+
+    `enable_all_topic_list`: whether clients may list all topics. Default True.
+    `enable_topic_list`: whether clients may list the topics of a cluster, and unit topics. Default
+    True. `order_message_enable`: whether a route has the queue counts of an ordered topic. Default
+    False. `return_order_topic_config_to_broker`: whether the reply to a registration has the
+    ordered topics. Default True.
+    """
+
+    enable_all_topic_list: bool = True
+    enable_topic_list: bool = True
+    order_message_enable: bool = False
+    return_order_topic_config_to_broker: bool = True
+
+
+def changed_config(config: NameServerConfig, changes: Mapping[str, str]) -> NameServerConfig:
+    """Return the settings after a change; unknown names are ignored.
+
+    Raises:
+        msgspec.ValidationError: when a value does not parse.
+    """
+    known = msgspec.to_builtins(config)
+    supported = {name: value for name, value in changes.items() if name in known}
+    return msgspec.convert({**known, **supported}, NameServerConfig, strict=False)
 
 
 class NameServerCore:

@@ -1,7 +1,11 @@
 """What tests of applications use: worlds in memory, real local servers, contracts of stores.
 
-`message_world` (and `pytest_plugin`) for tests of an application, `local_servers` and
-`local_valkey_groups` for real servers, `contracts` and `database_contract` for stores of third
-parties, `crash_points` for the death of real processes. Stands outside the walk; nothing but `cli`
-imports it from here.
+- `message_world`, and its fixture in `pytest_plugin`: an application, all in memory. A world
+  consists of `manual_clock`, `memory_broker`, `memory_disk`, `memory_leases`, `memory_client`,
+  `memory_connections`, `faults`, `crash_switch` and `sent_messages`.
+- `crash_points`: the death of real processes, at the steps that `crash_watch` sees.
+- `local_servers`, `local_valkey_groups`: PostgreSQL and Valkey as child processes.
+- `contracts`, `database_contract`: the suites that a store of a third party must pass.
+
+Stands outside the walk; nothing but `cli` imports it from here. `docs/testing.md` shows each part.
 """

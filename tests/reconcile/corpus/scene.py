@@ -20,9 +20,9 @@ from tests.broker_core.raw_client import RawClient
 from tests.reconcile.corpus.application import LOYALTY, NAME, PAYMENTS, TABLES, TOPIC, Order, shop
 from tests.waiting import until
 
+from examples.demo.loss import AcknowledgedMessage, delete_message
+from examples.demo.processes import Process
 from reliable_mq import ReliableMQ
-from reliable_mq.cli.demo.loss import AcknowledgedMessage, delete_message
-from reliable_mq.cli.demo.processes import Process
 from reliable_mq.client.thread_client import Client
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.message import Decision, Message, SendResult

@@ -5,22 +5,27 @@ begin and the known end of its commit log, partitions between records, the recor
 offset that each queue still has. It opens files for reading only and takes no lock, so it does not
 disturb a broker. `file_queues` reads the consume queues.
 
+The bundled broker notes from where on its segments must be there. It refuses a store that lacks a
+noted segment; reconciliation reads on and names what is missing.
+
 Source: Apache RocketMQ `MappedFileQueue`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
 import pyarrow as pa
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken, RecordError, StoreError
 from reliable_mq.limits import RECORD_SIZE_MAX
 from reliable_mq.reconcile.brokers.file_listing import Listed, Listing
-from reliable_mq.reconcile.brokers.file_note import has_note, noted_start
 from reliable_mq.reconcile.brokers.file_queues import (
     OFFSETS,
     DeliveryTimes,
@@ -347,3 +352,36 @@ def _next_record(file: BinaryIO, partition: LogPartition, damage: int) -> int | 
 def _read(file: BinaryIO, at: int, size: int) -> bytes:
     file.seek(at)
     return file.read(size)
+
+
+_NOTE = "config/storeProgress.json"
+_CHECKPOINT = "checkpoint"
+_TIME_SIZE = 8
+
+
+@decodable
+class _Note(msgspec.Struct, rename="camel"):
+    log_start: int = 0
+    last_record: int = -1
+    last_time_ms: int = 0
+
+
+def has_note(store: Path) -> bool:
+    """Return whether the bundled broker wrote to this store."""
+    return (store / _NOTE).exists()
+
+
+def noted_start(store: Path) -> int | None:
+    """Return the log offset at which, by the note, the log begins; None: unknown.
+
+    Retention writes the note before it removes a segment. So list the segments first, and call this
+    after. The note is not current if another broker wrote to the store since: then the checkpoint
+    is newer. Source: Apache RocketMQ `StoreCheckpoint` for its first eight bytes.
+    """
+    with suppress(OSError, msgspec.MsgspecError):
+        with (store / _CHECKPOINT).open("rb") as file:
+            stored_ms = int.from_bytes(file.read(_TIME_SIZE))
+        note = msgspec.json.decode((store / _NOTE).read_bytes(), type=_Note)
+        if note.last_record >= 0 and stored_ms <= note.last_time_ms:
+            return note.log_start
+    return None

@@ -1,9 +1,13 @@
-"""Charts of the HTML report as inline SVG, in the colours of `report_style`. Pure."""
+"""Where the shapes of the report's charts lie; `templates/report.html` draws them. Pure.
+
+Receives counts and times; hands on `Chart` values in the coordinates of an SVG, in the colours of
+the page's style sheet.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from html import escape
 from math import log2
+from typing import NamedTuple
 
 from reliable_mq.reconcile.judgement.latency import BUCKETS_PER_DOUBLING, bucket_start_ms
 from reliable_mq.reconcile.judgement.verdict import FINDINGS, Verdict
@@ -11,9 +15,53 @@ from reliable_mq.reconcile.judgement.verdict import FINDINGS, Verdict
 _WIDTH, _HEIGHT, _BASE = 520, 170, 136
 _BAR_SHARE = 0.82
 _LABEL_ROOM = 20
-_WIDTH_MIN = 0.6  # percent: a single finding among millions must still be seen
 _MARKS_MS = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 864_000_000)
 _QUANTILE_LINES = ("p50", "p99")
+_DAY_HEIGHT, _DAY_LABELS, _LABELS_MAX, _SEEN_MIN = 74, 16, 8, 2.5
+_KINDS = ("var(--bad)", "var(--moving)", "var(--rest)", "var(--good)")
+
+
+class Bar(NamedTuple):
+    """A rectangle; `says` is shown by a mouse over it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str
+    says: str = ""
+
+
+class Column(NamedTuple):
+    """Bars above each other, which say one thing."""
+
+    says: str
+    bars: Sequence[Bar]
+
+
+class Label(NamedTuple):
+    """A text; `anchor` says which part of it is at `x`."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "start"
+
+
+class Chart(NamedTuple):
+    """All that is drawn of one chart.
+
+    `axis` is the height of the line that bars stand on, None: there is none. `marks` are the places
+    of dashed lines that stand on it.
+    """
+
+    height: int
+    labels: Sequence[Label]
+    columns: Sequence[Column] = ()
+    bars: Sequence[Bar] = ()
+    axis: float | None = None
+    marks: Sequence[float] = ()
+    width: int = _WIDTH
 
 
 def colour(verdict: str) -> str:
@@ -26,64 +74,33 @@ def colour(verdict: str) -> str:
     return "var(--good)" if kind is Verdict.SETTLED else "var(--rest)"
 
 
-def verdict_bar(counts: Mapping[str, int], height: int) -> str:
-    """Return one bar whose parts are the shares of the verdicts."""
-    total = sum(counts.values())
-    if not total:
-        return ""
-    shares = {name: max(100 * count / total, _WIDTH_MIN) for name, count in counts.items()}
-    scale = 100 / sum(shares.values())
-    parts, left = [], 0.0
-    for name, share in shares.items():
-        width = share * scale
-        parts.append(
-            f'<rect x="{left:.3f}" width="{width:.3f}" height="{height}" fill="{colour(name)}">'
-            f"<title>{escape(name)}: {counts[name]:,}</title></rect>"
-        )
-        left += width
-    return (
-        f'<svg viewBox="0 0 100 {height}" height="{height}" preserveAspectRatio="none"'
-        f' style="border-radius:{height // 3}px" role="img">{"".join(parts)}</svg>'
-    )
-
-
-_DAY_HEIGHT, _DAY_LABELS, _LABELS_MAX, _SEEN_MIN = 74, 16, 8, 2.5
-_KINDS = ("var(--bad)", "var(--moving)", "var(--rest)", "var(--good)")
-
-
-def day_columns(days: Sequence[tuple[str, Mapping[str, int]]]) -> str:
+def day_columns(days: Sequence[tuple[str, Mapping[str, int]]]) -> Chart:
     """Return a column for each day, as high as its verdicts are many, in parts by their kind.
 
     A part that would be too low to be seen, one finding among millions, is made as high as needed.
     """
     highest = max(sum(counts.values()) for _, counts in days)
     width = _WIDTH / max(len(days), 14)
-    every = -(-len(days) // _LABELS_MAX)
-    shapes = []
+    columns = []
     for number, (day, counts) in enumerate(days):
-        left, top = number * width, float(_DAY_HEIGHT)
-        told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        parts = []
+        top, bars = float(_DAY_HEIGHT), []
         for fill in reversed(_KINDS):  # what is bad lies on top
             count = sum(n for name, n in counts.items() if colour(name) == fill)
             if count:
                 height = max(_SEEN_MIN, _DAY_HEIGHT * 0.92 * count / highest)
                 top -= height
-                parts.append(
-                    f'<rect x="{left + 1:.1f}" y="{max(top, 0):.1f}" width="{width * 0.86:.1f}"'
-                    f' height="{height:.1f}" fill="{fill}"/>'
-                )
-        shapes.append(f"<g><title>{escape(day)}: {escape(told)}</title>{''.join(parts)}</g>")
-        if number % every == 0:
-            shapes.append(
-                f'<text x="{left + 1:.1f}" y="{_DAY_HEIGHT + _DAY_LABELS - 3}">'
-                f"{escape(day[5:])}</text>"
-            )
-    height = _DAY_HEIGHT + _DAY_LABELS
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(shapes)}</svg>'
+                bars.append(_bar(number * width + 1, max(top, 0), width * 0.86, height, fill))
+        told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        columns.append(Column(f"{day}: {told}", bars))
+    every = -(-len(days) // _LABELS_MAX)
+    labels = [
+        Label(round(number * width + 1, 1), _DAY_HEIGHT + _DAY_LABELS - 3, days[number][0][5:])
+        for number in range(0, len(days), every)
+    ]
+    return Chart(_DAY_HEIGHT + _DAY_LABELS, labels, columns)
 
 
-def arrival_columns(slots: Sequence[tuple[str, int]], begin: float, end: float, step: int) -> str:
+def arrival_columns(slots: Sequence[tuple[str, int]], begin: float, end: float, step: int) -> Chart:
     """Return arrivals over time.
 
     Args:
@@ -94,22 +111,15 @@ def arrival_columns(slots: Sequence[tuple[str, int]], begin: float, end: float, 
     """
     highest = max(count for _, count in slots)
     scale = _WIDTH / max(end - begin, step * 8)
+    width = max(step * scale * 0.88, 0.6)
     bars = []
     for moment, count in slots:
         left = (datetime.fromisoformat(moment).timestamp() - begin) * scale
         height = max(1.5, (_DAY_HEIGHT - 4) * count / highest)
-        bars.append(
-            f'<rect x="{left:.1f}" y="{_DAY_HEIGHT - height:.1f}" height="{height:.1f}"'
-            f' width="{max(step * scale * 0.88, 0.6):.1f}" fill="var(--moving)">'
-            f"<title>{escape(moment)}: {count:,}</title></rect>"
-        )
-    line = (
-        f'<line x1="0" x2="{_WIDTH}" y1="{_DAY_HEIGHT}" y2="{_DAY_HEIGHT}" stroke="var(--line)"/>'
-    )
-    label = f'<text x="0" y="{_DAY_HEIGHT + _DAY_LABELS - 3}">{escape(slots[0][0])}</text>'
-    height = _DAY_HEIGHT + _DAY_LABELS
-    shapes = "".join(bars)
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{line}{shapes}{label}</svg>'
+        says = f"{moment}: {count:,}"
+        bars.append(_bar(left, _DAY_HEIGHT - height, width, height, "var(--moving)", says))
+    labels = [Label(0, _DAY_HEIGHT + _DAY_LABELS - 3, slots[0][0])]
+    return Chart(_DAY_HEIGHT + _DAY_LABELS, labels, bars=bars, axis=_DAY_HEIGHT)
 
 
 def spell_ms(milliseconds: float) -> str:
@@ -120,7 +130,7 @@ def spell_ms(milliseconds: float) -> str:
     return f"{milliseconds / 3.6e6:.3g} h"
 
 
-def histogram(buckets: Sequence[Sequence[float]], quantiles: Mapping[str, float]) -> str:
+def histogram(buckets: Sequence[Sequence[float]], quantiles: Mapping[str, float]) -> Chart:
     """Return latencies over a logarithmic axis.
 
     Args:
@@ -128,47 +138,32 @@ def histogram(buckets: Sequence[Sequence[float]], quantiles: Mapping[str, float]
         quantiles: name -> milliseconds; some of them become lines.
     """
     starts = [start for start, _ in buckets]
-    step = bucket_start_ms(1)
-    low, high = min(starts), max(starts) * step
+    low, high = min(starts), max(starts) * bucket_start_ms(1)
     low, high = min(low, high / 8), max(high, low * 8)  # a few bars do not fill the whole chart
+    doublings = log2(high / low)
 
     def place(milliseconds: float) -> float:
-        return 8 + (_WIDTH - 16) * _log_share(milliseconds, low, high)
+        return 8 + (_WIDTH - 16) * log2(max(milliseconds, low) / low) / doublings
 
-    def label_place(milliseconds: float) -> float:
-        return min(max(place(milliseconds), _LABEL_ROOM), _WIDTH - _LABEL_ROOM)
+    def label(milliseconds: float, y: float, text: str) -> Label:
+        x = min(max(place(milliseconds), _LABEL_ROOM), _WIDTH - _LABEL_ROOM)
+        return Label(round(x, 1), y, text, "middle")
 
     top = max(count for _, count in buckets)
-    bar = (_WIDTH - 16) / (BUCKETS_PER_DOUBLING * _doublings(low, high))
-    shapes = [
-        f'<line x1="0" x2="{_WIDTH}" y1="{_BASE}" y2="{_BASE}" stroke="var(--line)"/>',
-    ]
+    width = (_WIDTH - 16) / (BUCKETS_PER_DOUBLING * doublings) * _BAR_SHARE
+    bars = []
     for start, count in buckets:
         height = max(1.5, (_BASE - 26) * count / top)
-        shapes.append(
-            f'<rect x="{place(start):.1f}" y="{_BASE - height:.1f}" width="{bar * _BAR_SHARE:.1f}"'
-            f' height="{height:.1f}" rx="1.5" fill="var(--moving)">'
-            f"<title>from {spell_ms(start)}: {int(count):,}</title></rect>"
-        )
-    shapes += [
-        f'<text x="{label_place(mark):.1f}" y="{_BASE + 17}" text-anchor="middle">'
-        f"{spell_ms(mark)}</text>"
-        for mark in _MARKS_MS
-        if low <= mark <= high
-    ]
-    shapes += [
-        f'<line x1="{place(at):.1f}" x2="{place(at):.1f}" y1="20" y2="{_BASE}"'
-        f' stroke="var(--warn)" stroke-dasharray="3 3"/>'
-        f'<text x="{label_place(at):.1f}" y="13" text-anchor="middle">{name} {spell_ms(at)}</text>'
-        for name, at in quantiles.items()
-        if name in _QUANTILE_LINES
-    ]
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(shapes)}</svg>'
+        says = f"from {spell_ms(start)}: {int(count):,}"
+        bars.append(_bar(place(start), _BASE - height, width, height, "var(--moving)", says))
+    labels = [label(mark, _BASE + 17, spell_ms(mark)) for mark in _MARKS_MS if low <= mark <= high]
+    lines = {name: quantiles[name] for name in _QUANTILE_LINES if name in quantiles}
+    labels += [label(at, 13, f"{name} {spell_ms(at)}") for name, at in lines.items()]
+    marks = [round(place(at), 1) for at in lines.values()]
+    return Chart(_HEIGHT, labels, bars=bars, axis=_BASE, marks=marks)
 
 
-def _doublings(low: float, high: float) -> float:
-    return log2(high / low)
-
-
-def _log_share(value: float, low: float, high: float) -> float:
-    return _doublings(low, max(value, low)) / _doublings(low, high)
+def _bar(  # a tenth of a pixel is enough
+    x: float, y: float, width: float, height: float, fill: str, says: str = ""
+) -> Bar:
+    return Bar(round(x, 1), round(y, 1), round(width, 1), round(height, 1), fill, says)

@@ -1,230 +1,141 @@
-"""The HTML report of a run: one file, no external resources, readable light and dark. Pure.
+"""The HTML report of a run: one file, no external resources, readable light and dark.
 
-Receives the summary (`summary`); hands on the document. Everything that comes from a ledger is
-escaped: a topic or a dead-letter reason is written by strangers.
+Receives the summary (`summary`); hands on the document, which is `templates/report.html` filled.
+Here is what the template cannot say: what is grouped, how charts lie, how numbers are spelt.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from reliable_mq.reconcile.judgement.verdict import MEANINGS, Verdict
-from reliable_mq.reconcile.report.report_chart import colour, spell_ms, verdict_bar
-from reliable_mq.reconcile.report.report_flow import (
-    days_section,
-    latency_section,
-    table,
-    throughput_section,
+from reliable_mq.reconcile.report.report_chart import (
+    Chart,
+    arrival_columns,
+    colour,
+    day_columns,
+    histogram,
+    spell_ms,
 )
-from reliable_mq.reconcile.report.report_style import STYLE
 from reliable_mq.reconcile.report.summary import unread_sentence
 
-FINDINGS_OPEN_MAX = 1
+DAYS_SHOWN_MAX = 62
+TOPICS_SHOWN_MAX = 30
+_QUANTILES = ("p50", "p90", "p99", "max")
+_HOUR, _MINUTE = 3_600, 60
 _ORDER = list(Verdict)
 
 
 def html_report(summary: Mapping[str, Any]) -> str:
     """Return the report as one HTML document."""
-    sections = (
-        _missing(summary["whole"]),
-        _verdicts(summary),
-        _findings(summary),
-        _repair(summary["repair"]),
-        _dead_letters(summary.get("dead_letters", ())),
-        _unread(summary["unread_topics"]),
-        _topics(summary["by_topic"]),
-        days_section(summary["by_day"]),
-        latency_section(summary["latency_ms"], summary["stations"]),
-        throughput_section(summary["throughput"]),
-        _whole(summary),
-    )
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Reconciliation {_text(summary['as_of'])}</title><style>{STYLE}</style></head>"
-        f"<body><main>{_head(summary)}{_tiles(summary)}{''.join(sections)}{_foot(summary)}"
-        "</main></body></html>\n"
+    return _TEMPLATES.get_template("report.html").render(
+        run=summary,
+        findings=_findings(summary["findings"]),
+        days=_days(summary["by_day"]),
+        latencies=_latencies(summary["latency_ms"]),
+        slowest=_slowest(summary["stations"]),
+        quantiles=_QUANTILES,
+        arrivals=_arrivals(summary["throughput"]),
+        took=summary.get("seconds", {}).get("all"),
     )
 
 
-def _text(value: object) -> str:
-    return escape(str(value))
-
-
-def _head(summary: Mapping[str, Any]) -> str:
-    found = summary["findings_total"]
-    if summary["clean"]:
-        badge = '<div class="badge">✓ clean</div>'
-    elif found:
-        badge = f'<div class="badge bad">{found:,} finding{"s" if found > 1 else ""}</div>'
-    else:
-        badge = '<div class="badge bad">a ledger is not whole</div>'
-    since, until = summary["since"] or "the beginning", summary["until"] or "now"
-    return (
-        "<header><div><h1>Reconciliation</h1>"
-        f'<p class="soft">Judged as of {_text(summary["as_of"])}, messages from {_text(since)} to'
-        f" {_text(until)}, grace {spell_ms(summary['grace_seconds'] * 1000)}</p>"
-        f'<p class="soft">Store <code>{_text(summary["store"])}</code></p></div>{badge}</header>'
-    )
-
-
-def _tiles(summary: Mapping[str, Any]) -> str:
-    ledgers = summary["ledgers"]
-    tiles = {
-        "messages": summary["messages"],
-        "verdicts": summary["rows"],
-        "stubs": ledgers["stubs"],
-        "broker records": ledgers["first_deliveries"],
-        "consume logs": ledgers["consume_logs"],
-        "sent again": summary["suppressed_copies"],
-        "redeliveries": summary["retries"],
-    }
-    return (
-        '<div class="tiles">'
-        + "".join(
-            f'<div class="tile"><b>{count:,}</b><span>{name}</span></div>'
-            for name, count in tiles.items()
-        )
-        + "</div>"
-    )
-
-
-def _missing(whole: Mapping[str, str | None]) -> str:
-    """Return what a reader has to know before all else: what of the ledgers was not there."""
-    lacks = "".join(f"<p>{_text(name)}: {_text(lack)}</p>" for name, lack in whole.items() if lack)
-    return f'<section class="notice"><h2>Not whole</h2>{lacks}</section>' if lacks else ""
-
-
-def _whole(summary: Mapping[str, Any]) -> str:
-    """Return which ledgers were read, and whether whole."""
-    rows = (
-        (_text(name), f'<span class="bad">{_text(lack)}</span>' if lack else "✓ whole")
-        for name, lack in summary["whole"].items()
-    )
-    return f"<section><h2>The ledgers</h2>{table(('ledger', 'was read'), rows)}</section>"
-
-
-def _verdicts(summary: Mapping[str, Any]) -> str:
-    counts: Mapping[str, int] = summary["verdicts"]
-    total = sum(counts.values())
-    rows = "".join(
-        f'<tr><td style="white-space:nowrap"><span class="dot" style="background:{colour(name)}">'
-        f'</span>{_text(name)}</td><td class="number">{count:,}</td>'
-        f'<td class="number soft">{100 * count / total:.2f} %</td>'
-        f'<td class="soft">{_text(MEANINGS[Verdict(name)])}</td></tr>'
-        for name, count in counts.items()
-    )
-    if not rows:
-        return "<section><h2>Verdicts</h2><p>The ledgers hold no message.</p></section>"
-    return (
-        f"<section><h2>Verdicts</h2>{verdict_bar(counts, 18)}"
-        f'<table style="margin-top:14px">{rows}</table></section>'
-    )
-
-
-def _findings(summary: Mapping[str, Any]) -> str:
-    findings: Sequence[Mapping[str, Any]] = summary["findings"]
-    if not findings:
-        return ""
+def _findings(
+    findings: Sequence[Mapping[str, Any]],
+) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """Return the findings of each verdict, in the order of verdicts."""
     in_order = sorted(findings, key=lambda finding: _ORDER.index(Verdict(finding["verdict"])))
-    parts = []
-    for verdict, group in groupby(in_order, key=lambda finding: str(finding["verdict"])):
-        rows = list(group)
-        cards = "".join(
-            _finding(finding, is_open=number < FINDINGS_OPEN_MAX)
-            for number, finding in enumerate(rows)
-        )
-        parts.append(
-            f"<h3>{_text(verdict)} · {len(rows)}</h3>"
-            f'<p class="soft" style="margin-bottom:10px">{_text(MEANINGS[Verdict(verdict)])}</p>'
-            f"{cards}"
-        )
-    hidden = summary["findings_total"] - len(findings)
-    more = f'<p class="soft">and {hidden:,} more, in the Parquet files</p>' if hidden > 0 else ""
-    return f"<section><h2>Findings and their proof</h2>{''.join(parts)}{more}</section>"
+    groups = groupby(in_order, key=lambda finding: str(finding["verdict"]))
+    return [(verdict, list(group)) for verdict, group in groups]
 
 
-def _finding(finding: Mapping[str, Any], *, is_open: bool) -> str:
-    values = "".join(
-        f"<div><dt>{_text(name.replace('_', ' '))}</dt><dd>{_value(value)}</dd></div>"
-        for name, value in finding["evidence"].items()
-    )
-    repair = _text(finding["repair"] or "a person decides")
-    if finding.get("command"):
-        repair += f": <code>{_text(finding['command'])}</code>"
-    return (
-        f"<details{' open' if is_open else ''}><summary>"
-        f'<span class="mono">{_text(finding["message_id"])}</span><span class="group">'
-        f"{_text(finding['topic'])} → {_text(finding['consumer_group'] or 'broker only')}</span>"
-        f'<span class="says">{_text(finding["says"])}</span></summary>'
-        f"<dl>{values}<div><dt>repair</dt><dd>{repair}</dd></div></dl></details>"
-    )
+class _Days(NamedTuple):
+    """Charts by topic, with its number of verdicts, and how many topics are not shown."""
+
+    shown: list[tuple[str, int, Chart]]
+    hidden: int
 
 
-def _value(value: object) -> str:
-    return _text(", ".join(map(str, value)) if isinstance(value, list) else value)
+def _days(by_day: Sequence[Mapping[str, Any]]) -> _Days:
+    """Return the verdicts of each topic by day; nothing when all are of one day."""
+    days = sorted({row["day"] for row in by_day})[-DAYS_SHOWN_MAX:]
+    if len(days) < 2:
+        return _Days([], 0)
+    topics: dict[str, dict[str, Mapping[str, int]]] = {}
+    for row in by_day:
+        topics.setdefault(row["topic"], {})[row["day"]] = row["verdicts"]
+    shown = []
+    for topic, known in list(topics.items())[:TOPICS_SHOWN_MAX]:
+        columns = [(day, known.get(day, {})) for day in days]
+        if any(counts for _, counts in columns):
+            total = sum(sum(counts.values()) for _, counts in columns)
+            shown.append((topic, total, day_columns(columns)))
+    return _Days(shown, max(0, len(topics) - TOPICS_SHOWN_MAX))
 
 
-def _repair(repair: Mapping[str, Any] | None) -> str:
-    if not repair:
-        return ""
-    rows = (
-        (
-            f'<span class="mono">{_text(action["message_id"])}</span>',
-            _text(action["action"]),
-            _text(", ".join(action["consumer_groups"]) or "broker only"),
-            _text(", ".join(action["verdicts"])),
-            _text(action["outcome"]),
-        )
-        for action in repair["actions"]
-    )
-    title = "Repair plan" if repair["mode"] == "plan" else f"Repaired · {repair['changed']}"
-    heads = ("message", "action", "consumer groups", "because", "outcome")
-    return f"<section><h2>{title}</h2>{table(heads, rows)}</section>"
-
-
-def _dead_letters(letters: Iterable[Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            _text(each["consumer_group"]),
-            f"{each['count']:,}",
-            f"<code>{_text(each['command'])}</code>",
-        )
-        for each in letters
+def _latencies(latencies: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any], Chart]]:
+    """Return how long messages took from station to station, over all topics."""
+    return [
+        (name, latency, histogram(latency["buckets"], latency))
+        for name, latency in latencies.items()
+        if latency
     ]
-    if not rows:
-        return ""
-    heads = ("consumer group", "dead letters", "lets them come again")
-    return f"<section><h2>Dead letters, for a person</h2>{table(heads, rows)}</section>"
 
 
-def _unread(topics: Iterable[Mapping[str, Any]]) -> str:
-    told = "".join(f"<p>{_text(unread_sentence(each))}</p>" for each in topics)
-    return f"<section><h2>Topics that nobody is known to read</h2>{told}</section>" if told else ""
+def _slowest(stations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the slowest ways by topic, in the order of stations; nothing of one topic alone."""
+    if len({each["topic"] for each in stations}) < 2:
+        return []
+    names = list(dict.fromkeys(each["station"] for each in stations))
+    slowest = sorted(stations, key=lambda each: -each["p99"])[:TOPICS_SHOWN_MAX]
+    return sorted(slowest, key=lambda each: names.index(each["station"]))
 
 
-def _topics(topics: Iterable[Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            _text(topic["topic"]),
-            _text(topic["consumer_group"] or "broker only"),
-            f"{sum(topic['verdicts'].values()):,}",
-            verdict_bar(topic["verdicts"], 10),
-        )
-        for topic in topics
+def _arrivals(throughput: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any], Chart]]:
+    """Return how many messages were committed, stored and consumed when, on one axis."""
+    step = throughput["slot_seconds"]
+    kinds = {name: each for name, each in throughput.items() if isinstance(each, Mapping)}
+    times = [
+        datetime.fromisoformat(moment).timestamp()
+        for each in kinds.values()
+        for moment, _ in each["slots"]
     ]
-    if not rows:
-        return ""
-    heads = ("topic", "consumer group", "verdicts", "")
-    told = table(heads, rows, numbers_from=2)
-    return f"<section><h2>By topic and consumer group</h2>{told}</section>"
+    if not times:
+        return []
+    begin, end = min(times), max(times) + step
+    return [
+        (name, each, arrival_columns(each["slots"], begin, end, step))
+        for name, each in kinds.items()
+        if each["slots"]
+    ]
 
 
-def _foot(summary: Mapping[str, Any]) -> str:
-    seconds = summary.get("seconds", {}).get("all")
-    took = f" in {seconds} s" if seconds is not None else ""
-    return (
-        f"<footer>Run <code>{_text(summary['run_id'])}</code>{took}. All verdicts with their"
-        " evidence are in <code>verdicts.parquet</code> beside this page.</footer>"
-    )
+def _spell_rate(per_second: float) -> str:
+    """Return a rate in the unit in which it is one or more."""
+    if per_second >= 1:
+        return f"{per_second:,.3g}/s" if per_second < _HOUR else f"{per_second:,.0f}/s"
+    if per_second * _MINUTE >= 1:
+        return f"{per_second * _MINUTE:.3g}/min"
+    return f"{per_second * _HOUR:.3g}/h"
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("reliable_mq.reconcile.report", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_TEMPLATES.filters |= {
+    "colour": colour,
+    "latency": spell_ms,
+    "listed": lambda value: ", ".join(map(str, value)) if isinstance(value, list) else value,
+    "meaning": lambda verdict: MEANINGS[Verdict(verdict)],
+    "number": "{:,}".format,
+    "rate": _spell_rate,
+    "unread": unread_sentence,
+}

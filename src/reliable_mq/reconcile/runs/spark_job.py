@@ -59,7 +59,7 @@ class Ledgers:
         db_share: the part of the time that reads of a database may take.
         log_size: approximate bytes of all logs.
         export: the folder of an export, which is read instead of databases and logs.
-        skew_seconds: the largest difference of the ledgers' clocks; see `sql_clocks`.
+        skew_seconds: the largest difference of the ledgers' clocks; see `database_clocks`.
         increment: of an increment: what it reads from the tables. None: this is no increment.
         log_ranges: of an increment: broker -> the log offsets to read.
         carried: of an increment: the URI of the carried events. None: it is the first one.

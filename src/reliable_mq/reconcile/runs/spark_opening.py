@@ -4,12 +4,15 @@ Receives the options of a run. Returns the locations of its ledgers, and the sma
 read before the job. Errors of the ledgers are found here, before anything is written.
 """
 
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
+from reliable_mq.database.sql_clock import measure
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.spark_brokers import (
     UNNAMED,
@@ -18,10 +21,10 @@ from reliable_mq.reconcile.brokers.spark_brokers import (
     named_stores,
     open_logs,
 )
-from reliable_mq.reconcile.clocks import largest_difference
+from reliable_mq.reconcile.clocks import LedgerClock, largest_difference
 from reliable_mq.reconcile.databases import sql_ledger
 from reliable_mq.reconcile.databases.sql_changed_names import ChangedNames, changed_names
-from reliable_mq.reconcile.databases.sql_clocks import database_clocks
+from reliable_mq.reconcile.databases.sql_connection import connected
 from reliable_mq.reconcile.moments import first_id
 from reliable_mq.reconcile.report.summary import LOG, OLD_STUBS
 from reliable_mq.reconcile.runs.run_options import RunOptions, judged_since, managed_topics
@@ -179,3 +182,21 @@ def of_its_brokers(options: RunOptions, opened: OpenedLedgers) -> tuple[RunOptio
         is_partial=options.partial,
     )
     return replace(options, broker_name=claimed), replace(opened.ledgers, logs=logs)
+
+
+def database_clocks(
+    urls: Sequence[str], local: Callable[[], float] = time.time
+) -> Iterator[LedgerClock]:
+    """Yield the clock of each database.
+
+    Args:
+        urls: the databases. An SQLite file has no clock of its own, so it does not differ.
+        local: this machine's clock, seconds since the epoch.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError: when a database cannot be reached.
+    """
+    for url in urls:
+        with connected(url) as connection:
+            ahead, took = measure(connection, local)
+        yield LedgerClock(f"the database {make_url(url).render_as_string()}", ahead, took / 2)

@@ -1,13 +1,21 @@
 """One run of reconciliation, from the ledgers to the report. The command line calls it.
 
-The input is checked before Spark starts (`spark_opening`). A run has its own folder, and ends with
-the steps of `conclusion`, so that an incomplete report never looks complete.
+The input is checked before Spark starts (`spark_opening`). A run has its own folder. Its last steps
+have an order that allows a kill at any point, so that an incomplete report never looks complete:
+
+1. Write the run's files completely.
+2. Commit the run's row together with its findings.
+3. Repair stubs. Each repair is a transaction with an audit row that names the run.
+4. Make the run the newest one.
+
+If a run is killed before step 2, it counts as never done, and the next run removes its folder. If
+it is killed later, the run is valid, and the next run finds the unrepaired stubs again.
 """
 
 import json
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -30,6 +38,7 @@ from reliable_mq.reconcile.repairs.by_hand import LedgerLocations, with_commands
 from reliable_mq.reconcile.repairs.repair import plan
 from reliable_mq.reconcile.repairs.repair_outcome import outcome_of
 from reliable_mq.reconcile.repairs.sql_repair import RepairOrder, repair_all
+from reliable_mq.reconcile.report.report_html import html_report
 from reliable_mq.reconcile.report.sql_digest import tell
 from reliable_mq.reconcile.report.summary import (
     CONTENTS,
@@ -39,10 +48,15 @@ from reliable_mq.reconcile.report.summary import (
     summarize,
     verdict_counts,
 )
-from reliable_mq.reconcile.runs import conclusion
-from reliable_mq.reconcile.runs.file_result import FileResult
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolders
-from reliable_mq.reconcile.runs.run_folder import VERDICTS, RunFolder, RunFolders, RunResult
+from reliable_mq.reconcile.runs.run_folder import (
+    REPORT,
+    SUMMARY,
+    VERDICTS,
+    RunFolder,
+    RunFolders,
+    RunResult,
+)
 from reliable_mq.reconcile.runs.run_options import RunOptions, check, judged_since, lack_of_stubs
 from reliable_mq.reconcile.runs.run_plan import (
     PreviousIncrement,
@@ -64,7 +78,7 @@ from reliable_mq.reconcile.runs.spark_opening import (
     removed_until,
     whole_of,
 )
-from reliable_mq.reconcile.runs.spark_result import SparkResult
+from reliable_mq.reconcile.runs.spark_result import FileResult, SparkResult
 from reliable_mq.reconcile.runs.spark_run_folders import HadoopRunFolders
 from reliable_mq.reconcile.runs.spark_session import session
 from reliable_mq.reconcile.runs.sql_outcome import (
@@ -180,7 +194,7 @@ def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
     try:
         summary, result = _judge(run)
         summary["seconds"] = clock.seconds()
-        conclusion.keep(run.folder, summary, lambda summary: _record(run, summary, result))
+        keep(run.folder, summary, lambda summary: _record(run, summary, result))
     except BaseException:
         if not _may_have_a_row(run.options, run.run_id):
             run.folder.remove()
@@ -192,8 +206,33 @@ def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
         return repaired
 
     applies = run.options.repair == "apply" and summary["findings_total"] > 0
-    conclusion.finish(run.folder, summary, repair if applies else None)
+    finish(run.folder, summary, repair if applies else None)
     return summary
+
+
+def keep(
+    folder: RunFolder, summary: dict[str, Any], record: Callable[[dict[str, Any]], None]
+) -> None:
+    """Write the run's files, then its row by calling `record`."""
+    summary["report"] = f"{folder.place}/{REPORT}"
+    summary["parquet"] = f"{folder.place}/{VERDICTS}"
+    _write_files(folder, summary)
+    record(summary)
+
+
+def finish(
+    folder: RunFolder, summary: dict[str, Any], repair: Callable[[], dict[str, Any]] | None
+) -> None:
+    """Repair if `repair` is given, add the outcome to the run's files, and make it the newest."""
+    if repair is not None:
+        summary["repair"] = repair()
+        _write_files(folder, summary)
+    folder.publish()
+
+
+def _write_files(folder: RunFolder, summary: dict[str, Any]) -> None:
+    folder.write(REPORT, html_report(summary))
+    folder.write(SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
 def _recorded(options: RunOptions, run_ids: Collection[str]) -> Collection[str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psycopg
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from reliable_mq.cli.demo.processes import DemoFailed
+from examples.demo.processes import DemoFailed
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from reliable_mq.cli.demo.faults import FaultTarget, PlannedFault, orders_to_die_at
-from reliable_mq.cli.demo.processes import Process, run_to_the_end
+from examples.demo.disk_room import lack_of_room
+from examples.demo.faults import FaultTarget, PlannedFault, orders_to_die_at
+from examples.demo.processes import Process, run_to_the_end
 from reliable_mq.cli.reconcile import CLEAN, FINDINGS
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.testing.disk_room import lack_of_room
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
 APPLICATION = "examples.shop:mq"
@@ -26,12 +26,7 @@ READY_SECONDS_MAX = 30.0
 # Seconds between sends of a stub: the demo is more impatient than the default ladder.
 RESEND_WAITS = "[4, 8, 15, 30]"
 TOOL_SECONDS_MAX = 300.0
-PACKAGE = Path(__file__).resolve().parent
-
-
-def examples_root() -> Path:
-    """Return what holds `examples/`: in a wheel the directory of this file, else the checkout."""
-    return PACKAGE if (PACKAGE / "examples").is_dir() else PACKAGE.parents[3]
+EXAMPLES_ROOT = Path(__file__).resolve().parents[2]  # what holds `examples/`
 
 
 class DemoStage:
@@ -132,7 +127,7 @@ class DemoStage:
         deaths = [word for order in orders_to_die_at(faults) for word in ("--die-at", str(order))]
         self._add(
             FaultTarget.PRODUCER,
-            *("-m", "reliable_mq.cli.demo.producer"),
+            *("-m", "examples.demo.producer"),
             *("--orders", str(orders), "--rate", str(rate), *deaths),
         ).start()
 
@@ -172,7 +167,7 @@ class DemoStage:
     def _process(self, name: str, *arguments: str) -> Process:
         environment = {
             "PYTHONPATH": os.pathsep.join(
-                filter(None, (str(examples_root()), os.environ.get("PYTHONPATH")))
+                filter(None, (str(EXAMPLES_ROOT), os.environ.get("PYTHONPATH")))
             ),
             "RELIABLE_MQ_BROKER": self.name_server,
             "RELIABLE_MQ_DATABASE": self.postgres.url,

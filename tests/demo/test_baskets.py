@@ -3,13 +3,8 @@
 from datetime import datetime
 from decimal import Decimal
 
-from reliable_mq.cli.demo.baskets import (
-    BASKETS_OF_THE_YEAR,
-    Basket,
-    Line,
-    first_basket_ids,
-    first_baskets,
-)
+from examples.demo.baskets import Basket, Line, first_basket_ids, first_baskets
+from examples.demo.command import BASKETS_OF_THE_YEAR
 
 
 def test_the_first_baskets_come_by_time_with_their_lines() -> None:

@@ -2,19 +2,15 @@
 
     start -> orders, faults -> drain -> (lose) -> reconcile -> (drain, reconcile) -> check
 
-Exit code 0 only when every step held.
+Receives what the command line said; hands on whether every step held.
 """
 
 import random
-import secrets
 import signal
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
 
-import typer
-
-from reliable_mq.cli.demo.acts import (
+from examples.demo.acts import (
     DemoOptions,
     check,
     lose_messages,
@@ -23,35 +19,25 @@ from reliable_mq.cli.demo.acts import (
     replay_orders,
     resume,
 )
-from reliable_mq.cli.demo.baskets import BASKETS_OF_THE_YEAR
-from reliable_mq.cli.demo.faults import plan_faults
-from reliable_mq.cli.demo.processes import DemoFailed
-from reliable_mq.cli.demo.screen import Screen
-from reliable_mq.cli.demo.stage import DemoStage
+from examples.demo.faults import plan_faults
+from examples.demo.processes import DemoFailed
+from examples.demo.screen import Screen
+from examples.demo.stage import DemoStage
 
 TRAFFIC_SECONDS = 45.0  # the default run's share of its three minutes
 RATE_MIN = 10.0
 
 
-def command(
-    orders: Annotated[
-        int, typer.Option(min=50, max=BASKETS_OF_THE_YEAR, help="How many orders to replay.")
-    ] = 2_000,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the faults; one is drawn when not given.")
-    ] = None,
-    lose: Annotated[
-        int, typer.Option(min=0, max=20, help="Delete so many stored messages, then repair.")
-    ] = 0,
-    kills: Annotated[
-        int, typer.Option(min=0, max=10, help="How often to kill broker, workers and producer.")
-    ] = 3,
-    out: Annotated[
-        Path, typer.Option(help="Directory for store, logs and reports; it is emptied.")
-    ] = Path("demo-output"),
-) -> None:
-    """Replay real orders through faults and prove that nothing was lost or doubled."""
-    seed = secrets.randbelow(1_000_000) if seed is None else seed
+def tell(orders: int, seed: int, lose: int, kills: int, out: Path) -> bool:
+    """Play the whole story on the screen, and return whether every step held.
+
+    Args:
+        orders: how many are replayed.
+        seed: what is left to chance is drawn from it.
+        lose: how many stored messages are deleted.
+        kills: how often broker, workers and producer are killed, each.
+        out: emptied and filled, see `DemoStage`.
+    """
     rng = random.Random(seed)  # noqa: S311 - it must be repeatable, not secret
     rate = max(RATE_MIN, orders / TRAFFIC_SECONDS)
     options = DemoOptions(orders=orders, rate=rate, lose=lose, rng=rng)
@@ -63,8 +49,7 @@ def command(
         screen.plain(f"\nFAILED: {failure}")
         held = False
     screen.plain(f"\n{screen.seconds:.0f} s in all; logs, store and reports are in {out}/")
-    if not held:
-        raise typer.Exit(1)
+    return held
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -1,6 +1,6 @@
 """The process that places the orders, and dies between commit and send where it is told to.
 
-`python -m reliable_mq.cli.demo.producer --orders 2000 --rate 40 --die-at 247 --die-at 574`
+`python -m examples.demo.producer --orders 2000 --rate 40 --die-at 247 --die-at 574`
 
 Receives the number of orders and a pace; hands on nothing but what `examples.shop` writes. Started
 again, it goes on at the first order that is not in the database, as a till would.
@@ -16,8 +16,8 @@ import typer
 from sqlalchemy import create_engine, event, func, select
 from sqlalchemy.orm import Session
 
+from examples.demo.baskets import Basket, first_baskets
 from examples.shop import NewLine, NewOrder, Order, mq, place_order
-from reliable_mq.cli.demo.baskets import Basket, first_baskets
 
 DATABASE_VARIABLE = "RELIABLE_MQ_DATABASE"
 

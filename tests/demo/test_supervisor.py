@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from reliable_mq.cli.demo.faults import FaultAction, FaultTarget, PlannedFault
-from reliable_mq.cli.demo.processes import DemoFailed
-from reliable_mq.cli.demo.stage import DemoStage
-from reliable_mq.cli.demo.supervisor import Supervisor
+from examples.demo.faults import FaultAction, FaultTarget, PlannedFault
+from examples.demo.processes import DemoFailed
+from examples.demo.stage import DemoStage
+from examples.demo.supervisor import Supervisor
 
 
 class ToldProcess:

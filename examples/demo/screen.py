@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from reliable_mq.cli.demo.counts import OrderProgress as Counts
+from examples.demo.counts import OrderProgress as Counts
 
 PLAIN_SECONDS = 5.0
 BARS = {

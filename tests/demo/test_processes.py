@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reliable_mq.cli.demo.processes import DemoFailed, Process, run_to_the_end
+from examples.demo.processes import DemoFailed, Process, run_to_the_end
 
 pytestmark = pytest.mark.processes
 

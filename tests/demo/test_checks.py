@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
+from examples.demo.baskets import Basket, first_baskets
+from examples.demo.checks import CheckResult, check_outcome, check_sequence
+from examples.demo.producer import order_of
 from examples.shop import LoyaltyAccount, Payment, ShopTable, write_order
-from reliable_mq.cli.demo.baskets import Basket, first_baskets
-from reliable_mq.cli.demo.checks import CheckResult, check_outcome, check_sequence
-from reliable_mq.cli.demo.producer import order_of
 
 ORDERS = 40
 

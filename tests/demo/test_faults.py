@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from reliable_mq.cli.demo.faults import (
+from examples.demo.faults import (
     DOWN_SECONDS_MAX,
     FaultAction,
     FaultTarget,

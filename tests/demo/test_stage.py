@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from reliable_mq.cli.demo.stage import DemoStage
+from examples.demo import disk_room
+from examples.demo.stage import DemoStage
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.testing import disk_room
 
 
 def test_a_folder_that_no_demo_made_is_refused_and_left_as_it_is(

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from reliable_mq.errors import UsageError
 
-BASKETS_OF_THE_YEAR = 155_848
 _CENT = Decimal("0.01")
 
 

@@ -10,14 +10,14 @@ from collections import Counter as Tally
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from reliable_mq.cli.demo.checks import check_outcome, check_sequence
-from reliable_mq.cli.demo.counts import Counter
-from reliable_mq.cli.demo.faults import FaultAction, FaultTarget, PlannedFault
-from reliable_mq.cli.demo.loss import AcknowledgedMessage, delete_message, unconsumed_messages
-from reliable_mq.cli.demo.processes import DemoFailed
-from reliable_mq.cli.demo.screen import Screen
-from reliable_mq.cli.demo.stage import DemoStage
-from reliable_mq.cli.demo.supervisor import Supervisor
+from examples.demo.checks import check_outcome, check_sequence
+from examples.demo.counts import Counter
+from examples.demo.faults import FaultAction, FaultTarget, PlannedFault
+from examples.demo.loss import AcknowledgedMessage, delete_message, unconsumed_messages
+from examples.demo.processes import DemoFailed
+from examples.demo.screen import Screen
+from examples.demo.stage import DemoStage
+from examples.demo.supervisor import Supervisor
 from reliable_mq.reconcile.judgement.verdict import Verdict
 from reliable_mq.reconcile.report.report_text import print_report
 

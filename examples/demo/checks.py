@@ -12,7 +12,7 @@ import psycopg
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from reliable_mq.cli.demo.baskets import parquet_file
+from examples.demo.baskets import parquet_file
 
 SAMPLE = 5
 

@@ -7,9 +7,9 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from reliable_mq.cli.demo.faults import FaultAction, FaultTarget, PlannedFault
-from reliable_mq.cli.demo.processes import DemoFailed, Process
-from reliable_mq.cli.demo.stage import DemoStage
+from examples.demo.faults import FaultAction, FaultTarget, PlannedFault
+from examples.demo.processes import DemoFailed, Process
+from examples.demo.stage import DemoStage
 
 
 class Supervisor:

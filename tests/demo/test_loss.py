@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from reliable_mq.cli.demo.loss import FILLER_TAG, AcknowledgedMessage, delete_message, filler_for
-from reliable_mq.cli.demo.processes import DemoFailed
+from examples.demo.loss import FILLER_TAG, AcknowledgedMessage, delete_message, filler_for
+from examples.demo.processes import DemoFailed
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (

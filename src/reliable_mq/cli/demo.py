@@ -1,0 +1,21 @@
+"""`reliable-mq demo`: finds the demo among the examples, which are no part of the package.
+
+Receives nothing; hands on the command of `examples.demo`. In a checkout `examples/` lies beside
+`src/`; a wheel carries `examples/shop` and `examples/demo` in `bundled/` beside this file.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).resolve()
+
+
+def examples_root() -> Path:
+    """Return the directory that holds `examples/`."""
+    bundled = _HERE.parent / "bundled"
+    return bundled if bundled.is_dir() else _HERE.parents[3]
+
+
+sys.path.insert(0, str(examples_root()))
+command = importlib.import_module("examples.demo.command").command
