@@ -12,7 +12,7 @@ from reliable_mq.app.declarations import Declarations
 from reliable_mq.consume.consumer import DEFAULT_CONCURRENCY
 from reliable_mq.database.sql_databases import Databases
 from reliable_mq.errors import UsageError
-from reliable_mq.idempotency.asyncio_calls import idempotent_function
+from reliable_mq.idempotency.idempotent_function import idempotent_function
 from reliable_mq.idempotency.key_reading import KeySource
 from reliable_mq.idempotency.keyed_function import KeyedFunction, Source
 from reliable_mq.idempotency.thread_calls import CallBook
