@@ -45,10 +45,13 @@ class HandlerRun:
         results = self._results
         singly: list[Attempt] = []
         try:
-            ready = await self._receive([each for each in wanted if each.receipt], singly)
-            ready += [each for each in wanted if not each.receipt]
+            ready = [each for each in wanted if not each.receipt]
+            if len(ready) < len(wanted):
+                receipts = [each for each in wanted if each.receipt]
+                ready = await self._receive(receipts, singly) + ready
             while ready:
-                ready = await self._receive(await self._run(ready), singly)
+                conflicts = await self._run(ready)
+                ready = await self._receive(conflicts, singly) if conflicts else []
             for each in singly:
                 await self._run(await self._receive([each], []))
         except Exception as error:  # noqa: BLE001 - told by `unhandled`
@@ -57,8 +60,6 @@ class HandlerRun:
         return results
 
     async def _receive(self, wanted: Sequence[Attempt], singly: list[Attempt]) -> list[Attempt]:
-        if not wanted:
-            return []
         return await self._world.aside(self._attempts.receive, wanted, self._results, singly)
 
     async def _run(self, ready: Sequence[Attempt]) -> list[Attempt]:
@@ -87,7 +88,9 @@ class HandlerRun:
                         continue
                     run.begin(each)
                     try:
-                        await self._call(session, each, begun)
+                        if begun is AttemptStart.RUN:
+                            await self._answer(session, each)
+                            await world.on(session, attempts.finish, each)
                         await world.on(session, _release, savepoint)
                     except Exception as raised:
                         run.fail(error := await self._cause_of(session, raised))
@@ -162,7 +165,9 @@ class HandlerRun:
         run = SharedTransaction([attempt])
         run.begin(attempt)
         try:
-            await self._call(session, attempt, begun)
+            if begun is AttemptStart.RUN:
+                await self._answer(session, attempt)
+                await world.on(session, attempts.finish, attempt)
             await world.on(session, attempts.commit, [attempt])
         except Exception as raised:  # noqa: BLE001 - judged by `fail`
             run.fail(cause := await self._cause_of(session, raised))
@@ -173,11 +178,6 @@ class HandlerRun:
         else:
             results[token] = DONE
         return []
-
-    async def _call(self, session: Any, attempt: Attempt, begun: AttemptStart) -> None:
-        if begun is AttemptStart.RUN:
-            await self._answer(session, attempt)
-            await self._world.on(session, self._attempts.finish, attempt)
 
     async def _answer(self, session: Any, attempt: Attempt) -> None:
         """Call the handler, and the hooks around it; leave its transaction open."""

@@ -6,7 +6,7 @@ once: `ThreadWorld` serves it for `def` functions, `AsyncioWorld` for `async def
 
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import InvariantBroken
@@ -65,17 +65,16 @@ class ThreadWorld:
         time.sleep(seconds)
 
 
-class _Scope:
+class _Scope(NamedTuple):
     """A context manager that can be entered with `async with`."""
 
-    def __init__(self, scope: Any) -> None:
-        self._scope = scope
+    scope: Any
 
     async def __aenter__(self) -> Any:
-        return self._scope.__enter__()
+        return self.scope.__enter__()
 
     async def __aexit__(self, *raised: Any) -> Any:
-        return self._scope.__exit__(*raised)
+        return self.scope.__exit__(*raised)
 
 
 class StopRaised(Exception):
