@@ -25,7 +25,7 @@ from reliable_mq.doctor.finding import Finding
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.alerts import Alerts, Notifier
 from reliable_mq.extras import extra_of
-from reliable_mq.idempotency.asyncio_calls import idempotent_function
+from reliable_mq.idempotency.idempotent_function import idempotent_function
 from reliable_mq.idempotency.key_reading import KeySource
 from reliable_mq.idempotency.keyed_function import KeyedFunction, Source
 from reliable_mq.idempotency.thread_calls import CallBook

@@ -18,9 +18,9 @@ from msgspec.structs import asdict, replace
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.client.consuming.thread_handling import HandlerStillRunning
-from reliable_mq.consume import asyncio_handling, thread_handling
 from reliable_mq.consume.asyncio_consumed_lookups import ConsumedLookups
 from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.handling import HandlerRun
 from reliable_mq.consume.payload import decoder_of
 from reliable_mq.consume.retry_decider import PUT_OFF, DeliveryOutcome, Results
 from reliable_mq.consume.signing import SignatureCheck
@@ -31,6 +31,8 @@ from reliable_mq.consume.sql_receipts import (
     tell_postponed,
     tell_suppressed,
 )
+from reliable_mq.database.asyncio_world import AsyncioWorld
+from reliable_mq.database.thread_world import ThreadWorld, run
 from reliable_mq.errors import InvariantBroken, KeyInvalid
 from reliable_mq.idempotency.claim import (
     UNREACHABLE,
@@ -311,11 +313,11 @@ class MessageProcessing:
         self._running |= {each.entry.token: (started, each.entry) for each in wanted}
         try:
             if self._consumer.plan.is_async:
-                results = await asyncio_handling.handle(self._attempts, wanted)
+                world = AsyncioWorld(self._attempts.database)
+                results = await HandlerRun(world, self._attempts).handle(wanted)
             else:
-                results = await loop.run_in_executor(
-                    self._threads, thread_handling.handle, self._attempts, wanted
-                )
+                flow = HandlerRun(ThreadWorld(self._attempts.database), self._attempts).handle
+                results = await loop.run_in_executor(self._threads, run, flow, wanted)
         except asyncio.CancelledError as error:
             if self._consumer.plan.is_async:
                 raise

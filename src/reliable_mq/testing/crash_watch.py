@@ -45,7 +45,10 @@ _PACKAGE = "reliable_mq."
 # They pass on what others want.
 _CARRIERS = tuple(
     f"{_PACKAGE}{name}"
-    for name in ("testing.", "database.sql_handler_session", "database.sql_database")
+    for name in (
+        *("testing.", "database.sql_handler_session", "database.sql_database"),
+        *("database.thread_world", "database.asyncio_world"),
+    )
 )
 _TABLE = re.compile(r'\b(?:INTO|FROM|UPDATE|TABLE|LISTEN|NOTIFY)\s+"?(\w+)', re.IGNORECASE)
 _current_greenlet: Any = greenlet.getcurrent

@@ -1,0 +1,223 @@
+"""Runs a handler for some attempts: in which transactions and savepoints, and what follows.
+
+Written once for `def` and `async def` handlers: what differs is their world, see `thread_world`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+from sqlalchemy.orm import SessionTransaction
+
+from reliable_mq.consume.consumer import check_answer
+from reliable_mq.consume.observed_handlers import observed
+from reliable_mq.consume.retry_decider import DONE, HandlerExit, Results
+from reliable_mq.consume.shared_run import SharedTransaction
+from reliable_mq.consume.sql_consume_transaction import AttemptStart, ConsumeTransaction
+from reliable_mq.consume.sql_ended_attempts import settle, unsettled
+from reliable_mq.consume.sql_receipts import Attempt
+from reliable_mq.database.sql_handler_session import HandlerSession, TransactionEnded
+from reliable_mq.database.thread_world import ThreadWorld
+
+_NOT_OURS = (AttemptStart.RECEIVE, AttemptStart.SETTLED)
+
+
+class HandlerRun:
+    """Runs one consumer's handler for the attempts that were delivered together.
+
+    Invariant: an attempt that has a result is not run again.
+
+    Args:
+        world: a thread for a `def` handler, an event loop for an `async def` one.
+        attempts: the protocol's database part.
+    """
+
+    def __init__(self, world: ThreadWorld, attempts: ConsumeTransaction) -> None:
+        self._world = world
+        self._attempts = attempts
+        self._results: Results = {}
+
+    async def handle(self, wanted: Sequence[Attempt]) -> Results:
+        """Run the handler for all, many in one transaction; return how each ended, by token.
+
+        Never raises: a delivery whose fate is unknown is handed out again.
+        """
+        results = self._results
+        singly: list[Attempt] = []
+        try:
+            ready = [each for each in wanted if not each.receipt]
+            if len(ready) < len(wanted):
+                receipts = [each for each in wanted if each.receipt]
+                ready = await self._receive(receipts, singly) + ready
+            while ready:
+                conflicts = await self._run(ready)
+                ready = await self._receive(conflicts, singly) if conflicts else []
+            for each in singly:
+                await self._run(await self._receive([each], []))
+        except Exception as error:  # noqa: BLE001 - told by `unhandled`
+            for each in wanted:
+                results.setdefault(each.entry.token, self._attempts.unhandled(error))
+        return results
+
+    async def _receive(self, wanted: Sequence[Attempt], singly: list[Attempt]) -> list[Attempt]:
+        return await self._world.aside(self._attempts.receive, wanted, self._results, singly)
+
+    async def _run(self, ready: Sequence[Attempt]) -> list[Attempt]:
+        """Run attempts in one transaction; return those that must be received first."""
+        if self._attempts.consumer.batch == 1 or len(ready) <= 1:  # a series shares nothing
+            return await self._run_singly(ready)
+        if self._attempts.sharing.is_tried(ready) and await self._run_together(ready):
+            self._results.update((each.entry.token, DONE) for each in ready)
+            return []
+        return await self._run_in_savepoints(unsettled(ready, self._results))
+
+    async def _run_in_savepoints(self, ready: Sequence[Attempt]) -> list[Attempt]:
+        """Run attempts in one transaction, in a savepoint each; return as `_run` does."""
+        world, attempts = self._world, self._attempts
+        ended: Results = {}
+        conflicts = []
+        run = SharedTransaction(ready)
+        try:
+            async with world.session() as session:
+                for each in ready:
+                    savepoint = await world.on(session, HandlerSession.begin_nested)
+                    begun = await world.on(session, attempts.begin, each, ended)
+                    if begun in _NOT_OURS:
+                        await world.on(session, _undo, savepoint)
+                        conflicts += _to_receive(each, begun)
+                        continue
+                    run.begin(each)
+                    try:
+                        if begun is AttemptStart.RUN:
+                            await self._answer(session, each)
+                            await world.on(session, attempts.finish, each)
+                        await world.on(session, _release, savepoint)
+                    except Exception as raised:
+                        run.fail(error := await self._cause_of(session, raised))
+                        is_gone = world.inner(session).has_lost_connection
+                        if is_gone or isinstance(error, TransactionEnded):
+                            raise
+                        await world.on(session, _undo, savepoint)
+                        failed = await world.on(session, attempts.fail_inside, each, error)
+                        ended[each.entry.token] = failed
+                        run.undo()
+                    else:
+                        run.end()
+                        ended[each.entry.token] = DONE
+                await world.on(session, attempts.commit, run.done)
+        except Exception:  # noqa: BLE001 - one by one it shows whose it was
+            # The transaction of all is gone, with everything that was recorded in it.
+            if run.failed is not None:
+                await self._settle(session, run)
+            return await self._run_singly(unsettled(ready, self._results))
+        self._results.update(ended)
+        return conflicts
+
+    async def _run_together(self, ready: Sequence[Attempt]) -> bool:
+        """Run first attempts in one transaction without a savepoint each, as it mostly goes well.
+
+        Returns:
+            False when anything did not; then nothing of it is left but what has a result, and it
+            shows one by one whose it was.
+        """
+        world, attempts = self._world, self._attempts
+        run = SharedTransaction(ready, have_rows=True)
+        try:
+            async with world.session() as session:
+                world.inner(session).is_shared = True
+                if not await world.on(session, attempts.begin_together, ready):
+                    return False
+                for each in ready:
+                    run.begin(each)
+                    try:
+                        await self._answer(session, each)
+                    except Exception as raised:
+                        run.fail(await self._cause_of(session, raised))
+                        raise
+                    run.end()
+                await world.on(session, attempts.commit, ready)
+        except Exception:  # noqa: BLE001 - it comes again, with a savepoint, and is judged then
+            if run.failed is not None:
+                await self._settle(session, run)
+            return False
+        return True
+
+    async def _run_singly(self, ready: Sequence[Attempt]) -> list[Attempt]:
+        """Run each attempt in a transaction of its own; return as `_run` does."""
+        conflicts = []
+        for each in ready:
+            async with self._world.session() as session:
+                conflicts += await self._run_one(session, each)
+        return conflicts
+
+    async def _run_one(self, session: Any, attempt: Attempt) -> list[Attempt]:
+        world, attempts, results = self._world, self._attempts, self._results
+        token = attempt.entry.token
+        try:
+            begun = await world.on(session, attempts.begin, attempt, results)
+        except Exception as error:  # noqa: BLE001 - told by `unwritten`
+            await world.on(session, HandlerSession.rollback)
+            results[token] = await world.aside(attempts.unwritten, attempt, error)
+            return []
+        if begun in _NOT_OURS:
+            await world.on(session, HandlerSession.rollback)
+            return _to_receive(attempt, begun)
+        run = SharedTransaction([attempt])
+        run.begin(attempt)
+        try:
+            if begun is AttemptStart.RUN:
+                await self._answer(session, attempt)
+                await world.on(session, attempts.finish, attempt)
+            await world.on(session, attempts.commit, [attempt])
+        except Exception as raised:  # noqa: BLE001 - judged by `fail`
+            run.fail(cause := await self._cause_of(session, raised))
+            await world.on(session, HandlerSession.rollback)
+            await self._settle(session, run)
+            if token not in results:
+                results[token] = await world.aside(attempts.fail, attempt, cause)
+        else:
+            results[token] = DONE
+        return []
+
+    async def _answer(self, session: Any, attempt: Attempt) -> None:
+        """Call the handler, and the hooks around it; leave its transaction open."""
+        consumer, world, inner = self._attempts.consumer, self._world, self._world.inner(session)
+        plan, message = consumer.plan, attempt.message
+        arguments = plan.arguments(attempt.payload, session, message)
+        with inner.held(), observed(self._attempts.hooks, consumer.group, message) as is_wanted:
+            if not is_wanted:
+                return
+            try:
+                answer = await world.call(plan.function, **arguments)
+            except Exception:
+                raise
+            except BaseException as error:  # sys.exit() in a handler would end the loop's thread
+                if world.is_ended_by(error):
+                    raise
+                raise HandlerExit(repr(error)) from error
+            if inner.is_in_doubt:
+                await world.on(session, lambda _: inner.look_back(undo=False))
+            if answer is not None:
+                check_answer(answer)
+
+    async def _cause_of(self, session: Any, raised: Exception) -> Exception:
+        if not self._world.inner(session).is_in_doubt:
+            return raised
+        return await self._world.on(session, HandlerSession.cause_of, raised)
+
+    async def _settle(self, session: Any, run: SharedTransaction) -> None:
+        world, inner = self._world, self._world.inner(session)
+        while wait := await world.aside(settle, self._attempts, inner, run, self._results):
+            await world.pause(wait)
+
+
+def _release(_session: HandlerSession, savepoint: SessionTransaction) -> None:
+    savepoint.commit()
+
+
+def _undo(_session: HandlerSession, savepoint: SessionTransaction) -> None:
+    savepoint.rollback()
+
+
+def _to_receive(attempt: Attempt, begun: AttemptStart) -> list[Attempt]:
+    return [replace(attempt, receipt=True)] if begun is AttemptStart.RECEIVE else []

@@ -1,0 +1,61 @@
+"""An event loop as the world of a flow, which is a part of the calling task; see `thread_world`."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.thread_world import ThreadWorld
+
+T = TypeVar("T")
+
+
+class AsyncioWorld(ThreadWorld):
+    """What a flow may await, on the loop: the same as in a thread, while others have the loop.
+
+    Functions that take a session or a connection run on SQLAlchemy's greenlet.
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._task = asyncio.current_task()
+
+    def session(self) -> AsyncSession:
+        return self._database.async_handler_session()
+
+    def within(self, scope: Any) -> Any:
+        return scope
+
+    def inner(self, session: AsyncSession) -> Any:
+        return session.sync_session
+
+    async def on(self, session: AsyncSession, function: Callable[..., T], *arguments: Any) -> T:
+        return await session.run_sync(function, *arguments)
+
+    async def in_transaction(self, function: Callable[..., T], *arguments: Any) -> T:
+        async with self._database.async_engine.begin() as connection:
+            return await connection.run_sync(function, *arguments)
+
+    async def aside(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.to_thread(function, *arguments)
+
+    async def call(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        return await function(*given, **named)
+
+    def is_ended_by(self, error: BaseException) -> bool:
+        """Say whether the flow's own task is cancelled or taken apart."""
+        if isinstance(error, asyncio.CancelledError) and self._task is not None:
+            return self._task.cancelling() > 0
+        return isinstance(error, GeneratorExit) and not self._runs()
+
+    def _runs(self) -> bool:
+        """Say whether the task runs here; what is thrown into one that waits is from elsewhere."""
+        try:
+            return asyncio.current_task() is self._task
+        except RuntimeError:  # no loop runs
+            return False
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

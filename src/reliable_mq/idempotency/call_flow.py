@@ -1,0 +1,122 @@
+"""What an idempotent call does: claim the key, run the function, store its result.
+
+With a session the function's effect, the key and the result are one commit, so that the effect
+happens once. Without, the key is committed first and the result afterwards: an effect elsewhere
+happens at least once, and after a crash in between the function is told that it is in doubt.
+"""
+
+import logging
+from contextlib import nullcontext
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from reliable_mq.database.sql_handler_session import HandlerSession
+from reliable_mq.database.thread_world import ThreadWorld
+from reliable_mq.errors import UsageError
+from reliable_mq.idempotency.held_keys import holding
+from reliable_mq.idempotency.keyed_function import KeyedFunction, RequestedCall
+from reliable_mq.idempotency.sql_calls import CallDecision, CallFound, KeyedCall
+from reliable_mq.idempotency.thread_calls import CallBook
+
+log = logging.getLogger(__name__)
+
+
+class CallFlow:
+    """Calls one function.
+
+    Args:
+        book: the calls of this process.
+        function: the function.
+    """
+
+    def __init__(self, book: CallBook, function: KeyedFunction) -> None:
+        self._book = book
+        self._function = function
+
+    async def call(
+        self, make_world: type[ThreadWorld], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run the function, or return what it returned when it ran with this key."""
+        asked = self._function.asked(args, kwargs, self._book.token())
+        with holding(self._book, asked.call):
+            return await self._call(make_world(self._book.database), asked)
+
+    async def _call(self, world: ThreadWorld, asked: RequestedCall) -> Any:
+        given = asked.session
+        if given is not None:
+            async with world.within(given.begin_nested()):  # its owner may commit without it
+                return await self._call_inside(world, given, asked)
+        # Not beside a caller's transaction: another connection would wait for what it has locked.
+        await world.aside(self._book.database.clock.measured_now)
+        if self._function.session is None:
+            return await self._call_and_note(world, asked)
+        async with world.session() as session, world.within(session.begin()):
+            return await self._call_inside(world, session, asked)
+
+    async def _call_inside(self, world: ThreadWorld, session: Any, asked: RequestedCall) -> Any:
+        """Run the function in a transaction that commits the key, the effect and the result."""
+        book, function, call = self._book, self._function, asked.call
+
+        def begin(inner: Session) -> CallFound:
+            return book.begin(inner.connection(), call)
+
+        def finish(inner: Session, stored: bytes) -> bool:
+            inner.flush()
+            return book.finish(inner.connection(), call, stored)
+
+        found = await world.on(session, begin)
+        function.refuse(found, call)
+        if found.answer is CallDecision.REPLAY:
+            return function.decode(found.result)
+        inner = world.inner(session)
+        is_held = isinstance(inner, HandlerSession)  # its transaction stays open meanwhile
+        with inner.held() if is_held else nullcontext():
+            result = await world.call(function.run, asked, session, found)
+            if is_held and inner.is_in_doubt:
+                await world.on(session, lambda _: inner.look_back(undo=False))
+        stored = function.encode(result)
+        if not await world.on(session, finish, stored):
+            raise UsageError(f"{function.name}: it ended the transaction of its key")
+        return function.decode(stored)
+
+    async def _call_and_note(self, world: ThreadWorld, asked: RequestedCall) -> Any:
+        """Commit the key, run the function, commit its result."""
+        book, function, call = self._book, self._function, asked.call
+        found = await world.in_transaction(book.begin, call)
+        function.refuse(found, call)
+        if found.answer is CallDecision.REPLAY:
+            return function.decode(found.result)
+        book.started(call)
+        try:
+            try:
+                result = await world.call(function.run, asked, None, found)
+            except Exception:
+                await world.in_transaction(book.release, call)
+                raise
+            stored, fault = _stored_or_fault(function, result)
+            is_ours = await world.in_transaction(book.finish, call, stored)
+        finally:
+            book.ended(call)
+        if not is_ours:
+            _tell_overtaken(call)
+        if fault is not None:
+            raise fault
+        return function.decode(stored)
+
+
+def _stored_or_fault(
+    function: KeyedFunction, result: Any
+) -> tuple[bytes | None, UsageError | None]:
+    """Return a result to be stored, or why it cannot be: its effect has happened all the same."""
+    try:
+        return function.encode(result), None
+    except UsageError as error:
+        return None, error
+
+
+def _tell_overtaken(call: KeyedCall) -> None:
+    """Log that a call lost its claim while it ran: another one may have had the same effect."""
+    log.warning(
+        "%s: the call with key %r lost its claim, so it may have run twice", call.scope, call.shown
+    )

@@ -1,0 +1,34 @@
+"""The function that stands for a decorated one, for callers of a `def` or an `async def`."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from reliable_mq.database.asyncio_world import AsyncioWorld
+from reliable_mq.database.thread_world import ThreadWorld, run
+from reliable_mq.idempotency.call_flow import CallFlow
+from reliable_mq.idempotency.keyed_function import KeyedFunction
+from reliable_mq.idempotency.thread_calls import CallBook
+
+R = TypeVar("R")
+
+
+def idempotent_function(book: CallBook, keyed: KeyedFunction) -> Callable[..., R]:
+    """Return the function that callers call: it shows the parameters that they are to give."""
+    flow = CallFlow(book, keyed)
+
+    @wraps(keyed.function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return run(flow.call, ThreadWorld, args, kwargs)
+
+    @wraps(keyed.function)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        return await flow.call(AsyncioWorld, args, kwargs)
+
+    made: Any = call_async if keyed.is_async else call
+    made.__signature__ = keyed.signature
+    # Frameworks read annotations too, and would ask their callers for what is filled here.
+    filled = {keyed.session, keyed.told}
+    hints = keyed.function.__annotations__.items()
+    made.__annotations__ = {name: hint for name, hint in hints if name not in filled}
+    return cast("Callable[..., R]", made)
