@@ -79,8 +79,8 @@ class Declaring:
         str or bytes. A `def` runs in a thread, an `async def` as a task. Whatever would end the
         session's transaction raises `UsageError` while the function has it; savepoints are its own.
 
-        Raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters; any other
-        exception is a failed attempt.
+        Return or raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters;
+        any other exception is a failed attempt, any other value means consumed.
 
         Args:
             topic: the topic.

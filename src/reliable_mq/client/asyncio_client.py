@@ -149,8 +149,9 @@ class AsyncClient(AsyncSending):
 
         Args:
             subscription: what is read, and how.
-            handler: gets 1..`batch` messages of one topic, returns one outcome for each. Calls of
-                an `async def` run as tasks on this loop, which they must not block, those of a
+            handler: gets 1..`batch` messages of one topic, returns one outcome for each,
+                `Consumed`, `Retry` or `Reject`, or one for all; the last two may be raised. Calls
+                of an `async def` run as tasks on this loop, which they must not block, those of a
                 `def` in threads; `concurrency` of the subscription at once.
 
         Raises:

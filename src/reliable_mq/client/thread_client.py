@@ -186,8 +186,9 @@ class Client(ThreadSending):
 
         Args:
             subscription: what is read, and how.
-            handler: gets 1..`batch` messages of one topic, returns one outcome for each. Calls of
-                a `def` run in `concurrency` threads, those of an `async def` as so many tasks on
+            handler: gets 1..`batch` messages of one topic, returns one outcome for each,
+                `Consumed`, `Retry` or `Reject`, or one for all; the last two may be raised. Calls
+                of a `def` run in `concurrency` threads, those of an `async def` as so many tasks on
                 the client's own loop, which they must not block.
 
         Raises:

@@ -1,5 +1,6 @@
 """The simple consumer for threads: the verbs of `AsyncSimpleConsumer`, over the client's loop."""
 
+import warnings
 from typing import Self
 
 from reliable_mq.client.consuming.asyncio_simple_consumer import (
@@ -72,7 +73,7 @@ class SimpleConsumer:
         """
         self._thread.run(self._consumer.retry(message, after))
 
-    def give_up(self, message: ReceivedMessage, reason: str) -> None:
+    def reject(self, message: ReceivedMessage, reason: str) -> None:
         """Move a message to the group's dead-letter topic, and go on when it is stored there.
 
         That is tried until it succeeds, also when the thread is interrupted.
@@ -82,7 +83,12 @@ class SimpleConsumer:
             UsageError: when the consumer is closed.
             ConnectionLost: when the consumer is closed meanwhile: it is delivered again.
         """
-        self._thread.run(self._consumer.give_up(message, reason))
+        self._thread.run(self._consumer.reject(message, reason))
+
+    def give_up(self, message: ReceivedMessage, reason: str) -> None:
+        """The old name of `reject`."""
+        warnings.warn("give_up is an old name: say reject", DeprecationWarning, stacklevel=2)
+        self.reject(message, reason)
 
     def extend(self, message: ReceivedMessage, seconds: float) -> None:
         """Give the handling of a message `seconds` from now on.
