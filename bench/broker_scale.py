@@ -30,8 +30,9 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import scale_table
 from bench.send_throughput import BODY_BYTES, BROKERS, pin_to_two_cores
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 

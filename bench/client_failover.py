@@ -26,10 +26,11 @@ from bench.clusters import KINDS, OF_OURS, Cluster
 from bench.java_programs import missing_tools
 from bench.render import figures_table
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 LANES = 16
 BEFORE = 100

@@ -31,10 +31,11 @@ from bench.quiet import resident_mib
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import figures_table
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import Unavailable
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 BAR_MIB = 200
 """The limits let 64 MiB of bodies wait to be sent, and 8 queues pull 8,000 messages of 8 KiB;

@@ -18,9 +18,10 @@ import uvloop
 
 from bench.reliable_mq_broker import ReliableMQBroker
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 BODY = b"x" * 1024
 QUEUES = 8

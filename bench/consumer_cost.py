@@ -22,11 +22,12 @@ from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Together
 from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.runtime.lease_clock import lease_clock
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, reply

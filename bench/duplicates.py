@@ -23,7 +23,6 @@ from sqlalchemy import event
 
 from bench import raw_results
 from bench.render import figures_table
-from reliable_mq.client.consuming.subscription import CONSUMED
 from reliable_mq.consume.asyncio_delivery import MessageProcessing
 from reliable_mq.consume.asyncio_gate import HandlerGate
 from reliable_mq.consume.consumer import Consumer, plan_of
@@ -31,6 +30,7 @@ from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.redis_leases import RedisLeases
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
 BAR = 5_000

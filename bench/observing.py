@@ -31,8 +31,8 @@ from reliable_mq import (
     ReceivedMessage,
     Subscription,
 )
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.client.observing.middleware import Delivery, Sending
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 BODY = b"x" * 1024
 IN_FLIGHT = 64

@@ -13,9 +13,10 @@ import uvloop
 
 from bench.rival_rounds import BODY, Figures, Meter, in_lanes, serve_on_loop
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 QUEUES = 8
 AT_ONCE = 1000

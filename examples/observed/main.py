@@ -37,7 +37,7 @@ class Region(Middleware):
         """Say how the handler ended."""
         (message,) = delivery.messages
         print(f"{delivery.group} had {message.topic} of {message.properties['region']}:", end=" ")
-        print(delivery.outcomes[0] if delivery.outcomes else delivery.error)
+        print(repr(delivery.outcomes[0]) if delivery.outcomes else delivery.error)
 
 
 mq = ReliableMQ(

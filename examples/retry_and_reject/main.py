@@ -1,6 +1,7 @@
-"""What a handler may raise: `Retry` to be called again, `Reject` for the dead letters.
+"""What a handler may say: `Retry` to be called again, `Reject` for the dead letters.
 
-Every attempt that raises is rolled back: what it wrote is gone, as if it had never run.
+It returns or raises them. Either way its attempt is rolled back: what it wrote is gone, as if it
+had never run.
 """
 
 from threading import Event
@@ -34,7 +35,7 @@ class LetterWritten(BaseModel):
 
 
 @mq.consumer("letters", group="postman")
-def deliver(letter: LetterWritten, session: Session) -> None:
+def deliver(letter: LetterWritten, session: Session) -> Reject | None:
     """Deliver a letter; the slow one succeeds the third time, the bad one never."""
     session.add(Letter(to=letter.to))
     attempts[letter.to] += 1
@@ -42,7 +43,8 @@ def deliver(letter: LetterWritten, session: Session) -> None:
         raise Retry(after=0.1)
     finished[letter.to].set()
     if letter.to == "bad":
-        raise Reject("there is no such street")
+        return Reject("there is no such street")
+    return None
 
 
 mq.create_tables()

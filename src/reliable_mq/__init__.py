@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reliable_mq.client.connecting.security import TLS, Credentials
     from reliable_mq.client.consuming.asyncio_pull_consumer import AsyncPullConsumer
     from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
-    from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Sql, Subscription
+    from reliable_mq.client.consuming.subscription import Sql, Subscription
     from reliable_mq.client.consuming.thread_pull_consumer import PullConsumer
     from reliable_mq.client.consuming.thread_simple_consumer import SimpleConsumer
     from reliable_mq.client.observing.asyncio_message_trace import MessageTraceMiddleware
@@ -46,11 +46,13 @@ if TYPE_CHECKING:
     from reliable_mq.client.observing.prometheus import PrometheusMiddleware
     from reliable_mq.client.settings import ClientSettings
     from reliable_mq.client.thread_client import Client
-    from reliable_mq.consume.consumer import Reject, Retry
     from reliable_mq.idempotency.keyed_function import IdempotentCall
     from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
     from reliable_mq.outbox.schema import schema
     from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
+    from reliable_mq.outcomes import Consumed, Reject, Retry
+    from reliable_mq.outcomes import Dead as Dead  # old words, see `__getattr__`
+    from reliable_mq.outcomes import Later as Later
 
 _HOMES = {
     "AsyncClient": "reliable_mq.client.asyncio_client",
@@ -59,15 +61,13 @@ _HOMES = {
     "AsyncTransaction": "reliable_mq.outbox.sql_transaction",
     "Client": "reliable_mq.client.thread_client",
     "ClientSettings": "reliable_mq.client.settings",
-    "Consumed": "reliable_mq.client.consuming.subscription",
+    "Consumed": "reliable_mq.outcomes",
     "Credentials": "reliable_mq.client.connecting.security",
-    "Dead": "reliable_mq.client.consuming.subscription",
     "Decision": "reliable_mq.message",
     "Delivery": "reliable_mq.client.observing.middleware",
     "Ending": "reliable_mq.client.observing.middleware",
     "GroupChange": "reliable_mq.client.administering.groups",
     "IdempotentCall": "reliable_mq.idempotency.keyed_function",
-    "Later": "reliable_mq.client.consuming.subscription",
     "LoggingMiddleware": "reliable_mq.client.observing.logged",
     "Message": "reliable_mq.message",
     "MessageQueue": "reliable_mq.message",
@@ -78,9 +78,9 @@ _HOMES = {
     "PullConsumer": "reliable_mq.client.consuming.thread_pull_consumer",
     "Recall": "reliable_mq.client.observing.middleware",
     "ReceivedMessage": "reliable_mq.message",
-    "Reject": "reliable_mq.consume.consumer",
+    "Reject": "reliable_mq.outcomes",
     "ReliableMQ": "reliable_mq.app.application",
-    "Retry": "reliable_mq.consume.consumer",
+    "Retry": "reliable_mq.outcomes",
     "SendResult": "reliable_mq.message",
     "Sending": "reliable_mq.client.observing.middleware",
     "SimpleConsumer": "reliable_mq.client.consuming.thread_simple_consumer",
@@ -103,13 +103,11 @@ __all__ = [
     "ClientSettings",
     "Consumed",
     "Credentials",
-    "Dead",
     "Decision",
     "Delivery",
     "Ending",
     "GroupChange",
     "IdempotentCall",
-    "Later",
     "LoggingMiddleware",
     "Message",
     "MessageQueue",
@@ -136,6 +134,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in {"Dead", "Later"}:
+        from reliable_mq.outcomes import old_word  # noqa: PLC0415 - imported when it is first used
+
+        return old_word(__name__, name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from tests.app.kill_switch import KillSwitch
 from tests.waiting import eventually
 
-from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Outcome
 from reliable_mq.consume.asyncio_delivery import MessageProcessing
 from reliable_mq.consume.asyncio_gate import HandlerGate
 from reliable_mq.consume.consumer import Consumer, plan_of
@@ -20,6 +19,7 @@ from reliable_mq.idempotency.redis_leases import RedisLeases
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.outcomes import Consumed, Outcome, Reject, Retry
 
 LEASE = 0.02
 LONG = 30.0
@@ -150,10 +150,10 @@ class Life:
             outcomes = await self.handle(*waiting)
             later = []
             for message, outcome in zip(waiting, outcomes, strict=True):
-                if isinstance(outcome, Later):
+                if isinstance(outcome, Retry):
                     later.append(message)
                 else:
-                    assert isinstance(outcome, Consumed | Dead)
+                    assert isinstance(outcome, Consumed | Reject)
                     final[message.message_id] = outcome
             waiting[:] = later
             return not waiting

@@ -13,10 +13,10 @@ from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 from tests.steps import last_steps
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.errors import KeyInvalid, UsageError
 from reliable_mq.idempotency.key_reading import KeySource, key_reader_of
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Reject, Retry
 
 ORDER_7, ORDER_8 = b'{"order": {"id": 7}}', b'{"order": {"id": 8}}'
 BY_ORDER: dict[str, Any] = {"read_key": key_reader_of("order.id", "payments"), "lease": LONG}
@@ -110,7 +110,7 @@ def test_while_one_message_of_a_key_is_handled_another_waits(
             rival = asyncio.create_task(second.handle(delivery(B, ORDER_7)))
             if log_receipt:  # the key's row says so; without a receipt its insert waits
                 (outcome,) = await rival
-                assert isinstance(outcome, Later)
+                assert isinstance(outcome, Retry)
                 assert not outcome.counts
             go_on.set()
             assert await running == [CONSUMED]
@@ -138,7 +138,7 @@ def test_a_key_is_free_again_when_the_message_that_had_it_failed(
     async def scenario() -> None:
         options = {**BY_ORDER, "log_receipt": log_receipt, "handler": handler}
         async with Life(database_url, redis, **options) as life:
-            assert await life.handle(delivery(A, ORDER_7)) == [Later(0.01)]
+            assert await life.handle(delivery(A, ORDER_7)) == [Retry(0.01)]
             assert await life.handle(delivery(B, ORDER_7)) == [CONSUMED]
             assert await life.until_settled(delivery(A, ORDER_7)) == [CONSUMED]
 
@@ -165,7 +165,7 @@ def test_a_message_that_is_given_up_leaves_its_key_free_at_once_and_without_a_do
         async with Life(database_url, redis, **options) as life:
             for _ in range(2):  # its dead letter was not stored, so it came again
                 (outcome,) = await life.handle(delivery(A, ORDER_7))
-                assert isinstance(outcome, Dead)
+                assert isinstance(outcome, Reject)
             assert await life.handle(delivery(B, ORDER_7)) == [CONSUMED]
 
     asyncio.run(scenario())
@@ -266,7 +266,7 @@ def test_a_message_without_a_key_is_a_dead_letter_with_the_reason(
     async def scenario() -> None:
         reader = key_reader_of(source, "payments")
         async with Life(postgres_url, None, read_key=reader, lease=LONG) as life:
-            assert await life.handle(delivery(A, body)) == [Dead(f"no business key: {reason}")]
+            assert await life.handle(delivery(A, body)) == [Reject(f"no business key: {reason}")]
 
     asyncio.run(scenario())
 

@@ -13,10 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.consume.retry_decider import BUSY_IN_A_ROW_MAX
 from reliable_mq.database.sql_faults import FaultLog, is_database_busy, is_database_down
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Reject, Retry
 
 LAST_CHANCE: dict[str, Any] = {"max_attempts": 1, "lease": LONG}
 
@@ -50,7 +50,7 @@ def test_the_victim_of_a_deadlock_is_no_dead_letter_though_it_had_one_attempt(
                 for name, ended in zip((A, B), first, strict=True)
                 if ended != [CONSUMED]
             ]
-            assert isinstance(later, Later)
+            assert isinstance(later, Retry)
             assert (later.counts, later.after_seconds) == (False, 0.05)
             assert await life.handle(delivery(victim)) == [CONSUMED]
 
@@ -119,7 +119,7 @@ def test_a_handler_that_is_in_its_own_way_for_ever_uses_its_attempts_up(
     waits = [each.after_seconds for each in postponed]
     assert waits == sorted(waits)
     assert waits[-1] == 1.0
-    assert isinstance(last, Dead)
+    assert isinstance(last, Reject)
     assert "database is locked" in last.reason
     assert ledger.logs() == {("payments", A): (0, 1)}
     second.dispose()
@@ -148,7 +148,7 @@ def test_a_table_that_vanishes_under_a_worker_is_one_line_and_not_a_flood(
             ledger.database.logs.drop(ledger.database.engine)
             for _ in range(5):
                 for outcome in await life.handle(*map(delivery, (A, B, C))):
-                    assert isinstance(outcome, Later)
+                    assert isinstance(outcome, Retry)
                     assert not outcome.counts
 
     with caplog.at_level(logging.INFO):

@@ -8,9 +8,8 @@ import pytest
 from sqlalchemy.orm import Session
 from tests.app.lives import LEASE, LONG, A, B, C, Ledger, Life, delivery, write_effect
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
-from reliable_mq.consume.consumer import Reject
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Reject, Retry
 from reliable_mq.testing.local_servers import LocalValkey
 
 BOTH = ("loyalty", "payments")
@@ -74,7 +73,7 @@ def test_attempts_used_up_by_deaths_end_in_the_dead_letters_though_a_dead_owner_
             with life.database.engine.begin() as connection:
                 life.attempts.log.receive(connection, [entry], life.attempts._clock(), LEASE)
             (outcome,) = await life.until_settled(delivery(A))
-            assert isinstance(outcome, Dead)
+            assert isinstance(outcome, Reject)
 
     asyncio.run(scenario())
 
@@ -104,7 +103,7 @@ def test_a_handler_that_rejects_after_its_claim_was_taken_over_writes_no_dead_le
             await asyncio.to_thread(inside.wait, 60)
             assert await second.until_settled(delivery(A)) == [CONSUMED]
             go_on.set()
-            assert not any(isinstance(each, Dead | Later) for each in await running)
+            assert not any(isinstance(each, Reject | Retry) for each in await running)
 
     asyncio.run(scenario())
 

@@ -17,13 +17,13 @@ from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
 from tests.resend.watching import watch
 
 from reliable_mq import ReliableMQ
-from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.database.sql_clock import MEASURED_SECONDS, DatabaseClock
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.outcomes import CONSUMED, Retry
 
 HOUR = 3600.0
 
@@ -111,7 +111,7 @@ def test_a_worker_whose_clock_is_wrong_takes_over_nothing_that_runs(
             running = asyncio.create_task(right.handle(delivery(A)))
             await asyncio.to_thread(inside.wait, 60)
             (outcome,) = await wrong.handle(delivery(A))
-            assert isinstance(outcome, Later)
+            assert isinstance(outcome, Retry)
             assert outcome.after_seconds is not None
             assert 20 < outcome.after_seconds <= 31
             go_on.set()

@@ -17,7 +17,6 @@ from tests.app.lives import A, Ledger, Life, delivery
 from tests.steps import last_steps
 
 from reliable_mq.app.thread_resending import notice_consumer
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.confirm.sql_owed_notices import OwedNotice, SqlNotices
 from reliable_mq.confirm.thread_notices import Notices
 from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
@@ -29,6 +28,7 @@ from reliable_mq.message import (
     SendResult,
     SendStatus,
 )
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 FAR = 1e10
 """When every lease has passed."""

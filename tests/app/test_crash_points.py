@@ -13,13 +13,13 @@ from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import Ledger, Life, delivery
 from tests.steps import last_steps
 
-from reliable_mq.client.consuming.subscription import CONSUMED
 from reliable_mq.consume.retry_decider import Results
 from reliable_mq.consume.sql_consume_transaction import AttemptStart, ConsumeTransaction
 from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.idempotency.key_reading import KeyReader
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED
 from reliable_mq.testing.local_servers import LocalValkey
 
 ONE = ("A" * 32,)

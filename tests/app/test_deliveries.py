@@ -13,11 +13,11 @@ from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 from tests.waiting import eventually
 from tests.waiting_database import until_somebody_waits
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.client.consuming.thread_handling import HandlerStillRunning
 from reliable_mq.database.sql_types import READS_ONLY
 from reliable_mq.idempotency.key_reading import key_reader_of
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Retry
 from reliable_mq.testing.local_servers import LocalValkey
 
 
@@ -50,7 +50,7 @@ def test_the_lease_of_a_consumer_is_the_lease_that_redis_holds(
         ):
             await first.deliveries._claim([first.deliveries._entry(delivery(A))])
             (outcome,) = await second.handle(delivery(A))
-            assert isinstance(outcome, Later)
+            assert isinstance(outcome, Retry)
             assert outcome.after_seconds is not None
             assert 19 * LONG < outcome.after_seconds <= 20 * LONG
 
@@ -148,7 +148,7 @@ def test_two_owners_at_once_have_one_effect_and_nobody_acknowledges_too_early(
             running = asyncio.create_task(first.handle(delivery(A)))
             await asyncio.to_thread(inside.wait, 60)
             (outcome,) = await second.handle(delivery(A))
-            assert isinstance(outcome, Later)
+            assert isinstance(outcome, Retry)
             assert not outcome.counts
             go_on.set()
             assert await running == [CONSUMED]
@@ -218,7 +218,7 @@ def test_two_copies_of_a_message_in_one_batch_have_one_effect(
         async with Life(database_url, redis, batch=2, lease=LONG) as life:
             first, second = await life.handle(delivery(A), delivery(A))
             assert first == CONSUMED
-            assert isinstance(second, Later)
+            assert isinstance(second, Retry)
             assert not second.counts
 
     asyncio.run(scenario())
@@ -277,7 +277,7 @@ def test_a_handler_longer_than_its_lease_keeps_it(
 
             async def is_renewed() -> bool:
                 (outcome,) = await second.handle(delivery(A))
-                assert isinstance(outcome, Later)
+                assert isinstance(outcome, Retry)
                 left.append(outcome.after_seconds or 0.0)
                 return len(left) > 3 and left[-1] > left[-2]
 
@@ -316,7 +316,7 @@ def test_a_retry_keeps_the_leases_of_its_rows_though_it_began_without_one(
         options: dict[str, Any] = {"lease": LONG, "batch": batch}
         options["read_key"] = key_reader_of("n", "payments")
         async with Life(database_url, redis, handler=slow_at_last, **options) as life:
-            assert await life.handle(*messages) == [Later(0.01)] * batch
+            assert await life.handle(*messages) == [Retry(0.01)] * batch
             again.set()
             running = asyncio.create_task(life.handle(*messages))
             await asyncio.to_thread(inside.wait, 60)
@@ -374,7 +374,7 @@ def test_of_a_series_every_message_has_a_transaction_of_its_own(
         async with Life(database_url, redis, handler=handler, lease=LONG) as life:
             outcomes = await life.handle(*map(delivery, (A, B, C)))
             assert [outcomes[0], outcomes[2]] == [CONSUMED, CONSUMED]
-            assert isinstance(outcomes[1], Later)
+            assert isinstance(outcomes[1], Retry)
 
     asyncio.run(scenario())
 

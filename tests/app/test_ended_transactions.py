@@ -13,9 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead
 from reliable_mq.database.sql_probes import is_plain
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Reject
 
 REST = "-rest"
 ROUTINES = (
@@ -90,7 +90,7 @@ def assert_given_up(outcomes: Sequence[Any], ledger: Ledger, *, has_committed: b
     """See that B is a person's, with what it committed there once, and the others are whole."""
     first, second, third = outcomes
     assert (first, third) == (CONSUMED, CONSUMED)
-    assert isinstance(second, Dead)
+    assert isinstance(second, Reject)
     assert "the handler's transaction was ended by one of its statements" in second.reason
     whole = [A, A + REST, C, C + REST]
     assert ledger.effects() == sorted([*whole, *([B] if has_committed else [])])
@@ -155,7 +155,7 @@ def test_a_message_that_was_given_up_is_not_run_again_when_its_dead_letter_was_n
     forget(redis_url)  # its word would do, and may be gone
     again = asyncio.run(outcome(ending([], raises=False)))
 
-    assert isinstance(first, Dead)
+    assert isinstance(first, Reject)
     assert again == first
     assert ledger.effects() == [B]
     ledger.database.close()
@@ -263,7 +263,7 @@ def test_what_fails_behind_a_savepoint_of_ours_still_fails_on_postgresql(
 
     (outcome,), ledger = run(postgres_url, redis_url, handler, [A], max_attempts=2)
 
-    assert isinstance(outcome, Dead)
+    assert isinstance(outcome, Reject)
     assert outcome.reason.startswith("attempt 2 of 2 failed")
     assert ledger.effects() == []
 

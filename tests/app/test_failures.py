@@ -8,10 +8,9 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 from tests.app.lives import LEASE, LONG, A, B, C, Ledger, Life, delivery, write_effect
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
-from reliable_mq.consume.consumer import Reject, Retry
 from reliable_mq.consume.retry_decider import DOWN_TIMES_MAX
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Reject, Retry
 from reliable_mq.testing.local_servers import LocalPostgres
 
 
@@ -28,7 +27,7 @@ def test_a_handler_that_raises_leaves_nothing_but_its_attempt(
 
     async def scenario() -> None:
         async with Life(database_url, redis, handler=third_time_lucky, lease=LONG) as life:
-            assert await life.handle(delivery(A)) == [Later(0.01)]
+            assert await life.handle(delivery(A)) == [Retry(0.01)]
             assert ledger.effects() == []
             assert ledger.logs() == {("payments", A): (0, 1)}
             assert await life.until_settled(delivery(A)) == [CONSUMED]
@@ -56,7 +55,7 @@ def test_attempts_end_in_the_dead_letters_and_a_person_is_to_be_told(
 
     first, again = asyncio.run(scenario())
 
-    assert isinstance(first, Dead)
+    assert isinstance(first, Reject)
     assert first.reason == "attempt 3 of 3 failed: ValueError: never"
     assert again == first  # a copy that comes later says what the last attempt said
     assert len(calls) == 3
@@ -90,9 +89,9 @@ def test_an_attempt_during_which_the_process_died_counts_and_leaves_a_doubt(
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (Retry(), Later(0.01)),
-        (Retry(after=7.5), Later(7.5)),
-        (Reject("no such customer"), Dead("no such customer")),
+        (Retry(), Retry(0.01)),
+        (Retry(after=7.5), Retry(7.5)),
+        (Reject("no such customer"), Reject("no such customer")),
     ],
 )
 def test_a_handler_says_what_becomes_of_its_message(
@@ -120,7 +119,7 @@ def test_a_payload_that_does_not_validate_is_a_dead_letter_and_never_run(
     async def scenario() -> None:
         async with Life(database_url, redis, handler=handler, lease=LONG) as life:
             bad, good = await life.handle(delivery(A, b'{"n": "x"}'), delivery(B, b'{"n": 1}'))
-            assert isinstance(bad, Dead)
+            assert isinstance(bad, Reject)
             assert bad.reason.startswith("the payload does not validate: Expected `int`")
             assert good == CONSUMED
 
@@ -136,7 +135,7 @@ def test_a_body_that_cannot_be_unpacked_is_a_dead_letter_that_a_person_is_told_o
     async def scenario() -> None:
         async with Life(database_url, redis, lease=LONG) as life:
             (outcome,) = await life.handle(delivery(A, b"lz4", fault="LZ4 cannot be unpacked"))
-            assert outcome == Dead("the payload does not validate: LZ4 cannot be unpacked")
+            assert outcome == Reject("the payload does not validate: LZ4 cannot be unpacked")
 
     asyncio.run(scenario())
 
@@ -157,7 +156,7 @@ def test_a_reason_that_no_database_takes_as_it_is_holds_no_dead_letter_up(
 
     async def scenario() -> None:
         async with Life(database_url, redis, handler=handler, lease=LONG) as life:
-            assert await life.handle(delivery(A)) == [Dead(reason)]
+            assert await life.handle(delivery(A)) == [Reject(reason)]
 
     asyncio.run(scenario())
 
@@ -180,7 +179,7 @@ def test_one_poisonous_message_of_a_batch_does_not_take_its_neighbours_along(
         options: dict[str, Any] = {"batch": 3, "lease": LONG, "log_receipt": log_receipt}
         async with Life(database_url, redis, handler=handler, **options) as life:
             outcomes = await life.handle(*map(delivery, (A, B, C)))
-            assert outcomes == [CONSUMED, Later(0.01), CONSUMED]
+            assert outcomes == [CONSUMED, Retry(0.01), CONSUMED]
 
     asyncio.run(scenario())
 
@@ -204,7 +203,7 @@ def test_a_message_that_breaks_the_commit_of_its_batch_is_found_one_by_one(
     async def scenario() -> None:
         async with Life(postgres_url, redis_url, batch=3, lease=LONG) as life:
             outcomes = await life.handle(*map(delivery, (A, B, C)))
-            assert outcomes == [CONSUMED, Later(0.01), CONSUMED]
+            assert outcomes == [CONSUMED, Retry(0.01), CONSUMED]
 
     asyncio.run(scenario())
 
@@ -222,7 +221,7 @@ def test_a_handler_must_leave_the_commit_to_us(
     async def scenario() -> None:
         async with Life(database_url, redis, handler=handler, lease=LONG) as life:
             (outcome,) = await life.handle(delivery(A))
-            assert isinstance(outcome, Later)
+            assert isinstance(outcome, Retry)
 
     asyncio.run(scenario())
 
@@ -241,7 +240,7 @@ def test_a_database_that_is_down_costs_no_attempt(
             try:
                 for _ in range(DOWN_TIMES_MAX + 2):
                     (outcome,) = await life.handle(delivery(A))
-                    assert isinstance(outcome, Later)
+                    assert isinstance(outcome, Retry)
                     assert not outcome.counts
             finally:
                 postgres_server.start()
@@ -289,7 +288,7 @@ def test_a_handler_that_would_end_its_thread_or_whoever_tells_of_it_has_failed_o
     async def scenario() -> None:
         async with Life(database_url, redis_url, handler=handler, batch=batch, lease=LONG) as life:
             outcomes = await life.handle(*map(delivery, (A, B, C)[:batch]))
-            assert outcomes == [Later(0.01), CONSUMED, CONSUMED][:batch]
+            assert outcomes == [Retry(0.01), CONSUMED, CONSUMED][:batch]
 
     asyncio.run(scenario())
 

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import insert
 from tests.app.lives import LONG, A, B, Ledger, Life, delivery
 
-from reliable_mq.client.consuming.subscription import CONSUMED
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import CONFIRM_TO, CONSUMED_BY, RESENT, written_before_consumed
 from reliable_mq.outbox.stub import Stub, message_of
+from reliable_mq.outcomes import CONSUMED
 
 HERE = "rmq_notices_0123456789abcdef:payments"
 WRITTEN = 1_000_000_000.0

@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Reject, Retry
 
 ENDS: dict[str, Callable[[Session], object]] = {
     "session.commit": lambda session: session.commit(),
@@ -67,8 +67,8 @@ def test_a_handler_that_ends_its_transaction_takes_no_message_of_its_batch_along
 
     assert (first, third) == (CONSUMED, CONSUMED)
     consumed = [A, B, C] if second == CONSUMED else [A, C]
-    assert second == CONSUMED or isinstance(second, Dead)
-    assert swallows or isinstance(second, Dead)
+    assert second == CONSUMED or isinstance(second, Reject)
+    assert swallows or isinstance(second, Reject)
     assert ledger.effects() == consumed
     states = {name: state for (_, name), (state, _) in ledger.logs().items()}
     assert [name for name in (A, B, C) if states[name] == 1] == consumed
@@ -88,7 +88,7 @@ def test_a_handler_that_ends_its_transaction_every_time_never_has_an_effect(
 
     (outcome,) = asyncio.run(scenario())
 
-    assert isinstance(outcome, Dead)
+    assert isinstance(outcome, Reject)
     assert outcome.reason.startswith("attempt 3 of 3 failed: UsageError: a handler must not commit")
     assert ledger.effects() == []
     assert ledger.logs() == {("payments", A): (0, 3)}
@@ -179,7 +179,7 @@ def test_a_handler_that_has_not_run_when_it_returns_is_not_acknowledged(
     async def scenario() -> None:
         async with Life(database_url, redis, handler=behind_a_decorator, lease=LONG) as life:
             (outcome,) = await life.handle(delivery(A))
-            assert isinstance(outcome, Later)
+            assert isinstance(outcome, Retry)
 
     asyncio.run(scenario())
 

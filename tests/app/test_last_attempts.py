@@ -14,8 +14,8 @@ from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
 from tests.app.test_commands import Shop
 from tests.waiting import until
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Reject
 
 POISON = B
 ATTEMPTS = 3
@@ -97,7 +97,7 @@ def test_a_last_attempt_after_one_that_did_not_finish_is_made_alone(
 
     assert last.most_beside_the_last <= 1
     assert [settled[name] for name in (A, C)] == [CONSUMED] * 2
-    assert isinstance(settled[POISON], Dead)
+    assert isinstance(settled[POISON], Reject)
     assert "3 attempts did not finish" in settled[POISON].reason
     assert ledger.effects() == [A, C]
     ledger.database.close()

@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import LONG, A, Handler, Ledger, Life, delivery, write_effect
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome, Reject, Retry
 
 ATTEMPTS = 3
 
@@ -166,7 +166,7 @@ def test_a_delivery_between_the_ends_of_both_leases_comes_again_and_counts_nowhe
 
     # Then it waits for that, and nobody has counted
     for outcome in outcomes:
-        assert isinstance(outcome, Later)
+        assert isinstance(outcome, Retry)
         assert not outcome.counts
         assert outcome.after_seconds is not None
         assert 0 < outcome.after_seconds <= LONG
@@ -181,7 +181,7 @@ def test_a_delivery_between_the_ends_of_both_leases_comes_again_and_counts_nowhe
         assert shop.runs[deaths:] == [("A", deaths + 1, True)]
         assert shop.row(A) == (1, deaths + 1)
     else:
-        assert outcome == Dead(f"{ATTEMPTS} attempts did not finish")
+        assert outcome == Reject(f"{ATTEMPTS} attempts did not finish")
         assert len(shop.runs) == ATTEMPTS
 
 
@@ -195,7 +195,7 @@ def test_a_delivery_whose_row_is_free_before_redis_says_so_comes_again_and_count
 
     outcome = shop.handles(A, face(shop))
 
-    assert isinstance(outcome, Later)
+    assert isinstance(outcome, Retry)
     assert not outcome.counts
     assert (shop.row(A), shop.counted(A)) == ((0, 1), 1)
     shop.end_redis_lease(A)
@@ -259,7 +259,7 @@ def test_a_last_attempt_that_did_not_count_is_made_again_though_redis_had_lost_i
             may_end.set()
             (ended,) = await running
         for outcome in (copy, ended):
-            assert isinstance(outcome, Later)
+            assert isinstance(outcome, Retry)
             assert not outcome.counts
 
     asyncio.run(scenario())
@@ -279,7 +279,7 @@ def test_the_only_attempt_is_not_made_twice_though_no_row_tells_of_it(
     shop.end_leases(A)
     assert shop.row(A) is None
 
-    assert shop.handles(A) == Dead("1 attempts did not finish")
+    assert shop.handles(A) == Reject("1 attempts did not finish")
 
     assert shop.runs == [("A", 1, False)]
 
@@ -318,5 +318,5 @@ def test_a_message_that_kills_before_its_handler_is_called_ends_as_a_dead_letter
         deaths += 1
         assert deaths <= ATTEMPTS + 1
 
-    assert settled == Dead(f"{ATTEMPTS} attempts did not finish")
+    assert settled == Reject(f"{ATTEMPTS} attempts did not finish")
     assert len(shop.runs) == runs

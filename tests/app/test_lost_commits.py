@@ -15,8 +15,8 @@ from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 from tests.waiting import until
 
 from reliable_mq import Client, ReliableMQ
-from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.message import RESENT, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Retry
 
 RESENDS: dict[str, Any] = {"properties": {RESENT: "true"}}
 
@@ -91,7 +91,7 @@ def test_a_message_that_redis_calls_done_waits_while_the_database_is_away(
             assert await life.handle(delivery(A)) == [CONSUMED]
             end_other_sessions(ledger)
             (outcome,) = await life.handle(delivery(A))
-            assert isinstance(outcome, Later)
+            assert isinstance(outcome, Retry)
             assert not outcome.counts
             assert await life.handle(delivery(A)) == [CONSUMED]
 

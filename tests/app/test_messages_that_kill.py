@@ -10,8 +10,8 @@ from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
 from tests.waiting import eventually
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Reject, Retry
 
 D = "D" * 32
 NAMES = (A, B, C, D)
@@ -55,7 +55,7 @@ def test_a_message_that_kills_costs_its_neighbours_one_attempt_and_ends_as_a_dea
             async def are_settled() -> bool:
                 outcomes = await life.handle(*map(delivery, waiting))
                 for name, outcome in zip(list(waiting), outcomes, strict=True):
-                    if not isinstance(outcome, Later):
+                    if not isinstance(outcome, Retry):
                         settled[name] = outcome
                         waiting.remove(name)
                 return not waiting
@@ -75,7 +75,7 @@ def test_a_message_that_kills_costs_its_neighbours_one_attempt_and_ends_as_a_dea
         assert POISON not in done
 
     assert {name: settled[name] for name in (A, C, D)} == dict.fromkeys((A, C, D), CONSUMED)
-    assert isinstance(settled[POISON], Dead)
+    assert isinstance(settled[POISON], Reject)
     assert "3 attempts did not finish" in settled[POISON].reason
     assert deaths == 3  # one for each attempt of the poison
     assert ledger.effects() == [A, C, D]

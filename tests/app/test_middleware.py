@@ -13,10 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.client.observing.seen import Noted
 
-from reliable_mq import OpenTelemetryMiddleware, ReceivedMessage, Reject, ReliableMQ, Retry
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
+from reliable_mq import OpenTelemetryMiddleware, ReceivedMessage, ReliableMQ
 from reliable_mq.client.observing.middleware import Delivery, Middleware, Sending, Skip
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.outcomes import CONSUMED, Reject, Retry
 from reliable_mq.testing.message_world import MessageWorld
 
 
@@ -76,7 +76,7 @@ def test_what_the_relay_sends_and_each_call_of_a_handler_is_seen(shops: Any) -> 
     paid = [each for each in noted.deliveries if each.group == "payments"]
     assert [(each.outcomes, type(each.error)) for each in paid] == [
         (None, ZeroDivisionError),
-        ((Later(1),), type(None)),
+        ((Retry(1),), type(None)),
         ((CONSUMED,), type(None)),
     ]
     (packed,) = [each for each in noted.deliveries if each.group == "packing"]
@@ -91,7 +91,7 @@ def test_a_rejected_message_is_seen_as_dead(shops: Any) -> None:
         shop.place()
         world.settle()
 
-    assert [each.outcomes for each in noted.deliveries] == [(Dead("no payer"),)]
+    assert [each.outcomes for each in noted.deliveries] == [(Reject("no payer"),)]
 
 
 class Breaks(Middleware):
@@ -131,7 +131,7 @@ class Skips(Middleware):
 
 
 def test_what_a_hook_skips_has_no_effect_and_is_settled_as_the_hook_says(shops: Any) -> None:
-    shop = shops(Skips(Skip(Later(1)), Skip(Dead("not today"))))
+    shop = shops(Skips(Skip(Retry(1)), Skip(Reject("not today"))))
     with MessageWorld(shop.mq) as world:
         shop.place()
         world.settle()

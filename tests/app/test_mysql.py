@@ -17,12 +17,12 @@ from tests.local_mysql import LocalMySQL
 from tests.outbox.benches import Bench
 from tests.resend.worlds import World
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import is_database_busy, is_database_down
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Retry
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_handler_that_goes_on_after_a_deadlock_commits_nothing(accounts: Ledge
         url = accounts.database.url.render_as_string(hide_password=False)
         async with Life(url, None, handler=transfer, lease=LONG, max_attempts=3) as life:
             (outcome,) = await life.handle(delivery(A))
-            assert isinstance(outcome, Later)
+            assert isinstance(outcome, Retry)
             assert await life.until_settled(delivery(A)) == [CONSUMED]
 
     asyncio.run(scenario())

@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, Ledger, Life, delivery, write_effect
 
-from reliable_mq.client.consuming.subscription import Later
 from reliable_mq.database.sql_handler_session import _ends_on_mysql
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import Retry
 
 
 def assert_refused(mysql_url: str, handler: Callable[..., Any]) -> None:
@@ -23,7 +23,7 @@ def assert_refused(mysql_url: str, handler: Callable[..., Any]) -> None:
     async def scenario() -> None:
         async with Life(mysql_url, None, handler=handler, max_attempts=9, lease=LONG) as life:
             (outcome,) = await life.handle(delivery(A))
-            assert isinstance(outcome, Later)
+            assert isinstance(outcome, Retry)
 
     asyncio.run(scenario())
 

@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.message import CONTENT_TYPE, ReceivedMessage
 from reliable_mq.outbox.schema import schema
+from reliable_mq.outcomes import CONSUMED, Reject, Retry
 from reliable_mq.trace_context import trace_properties
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -42,7 +42,7 @@ def test_versions_are_read_as_the_newest_and_newer_ones_wait_for_newer_code(
             assert await life.handle(newest) == [CONSUMED]
             assert await life.handle(older) == [CONSUMED]
             (outcome,) = await life.handle(newer)
-            assert isinstance(outcome, Later)
+            assert isinstance(outcome, Retry)
             assert outcome.counts  # a failed attempt: it ends as a dead letter, not never
 
     asyncio.run(scenario())
@@ -61,7 +61,7 @@ def test_a_newer_message_is_a_dead_letter_when_no_newer_worker_came(
         ) as life:
             newer = delivery(C, b"{}", properties=version(3))
             (outcome,) = await life.until_settled(newer)
-            assert isinstance(outcome, Dead)
+            assert isinstance(outcome, Reject)
             assert "version 3 of schema order.placed: this code knows 2" in outcome.reason
 
     asyncio.run(scenario())
@@ -79,7 +79,7 @@ def test_a_content_type_that_cannot_be_decoded_is_a_dead_letter_and_not_lost(
         async with Life(database_url, redis, handler=write_order, lease=LONG) as life:
             odd = delivery(A, b"{}", properties={CONTENT_TYPE: content_type})
             (outcome,) = await life.handle(odd)
-            assert isinstance(outcome, Dead)
+            assert isinstance(outcome, Reject)
             assert "the payload does not validate" in outcome.reason
 
     asyncio.run(scenario())

@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 
 from reliable_mq.client.consuming.received import received
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.consume.retry_decider import DOWN_TIMES_MAX, REFUSED_TIMES_MAX
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome, Reject, Retry
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record, pack_host
 
@@ -53,7 +53,7 @@ def test_a_statement_that_kills_its_connection_each_time_is_not_a_database_that_
     outcomes = asyncio.run(scenario())
 
     dead = outcomes[len(outcomes) // 2]
-    assert isinstance(dead, Dead)
+    assert isinstance(dead, Reject)
     assert dead.reason.startswith("attempt 2 of 2 failed: ")
     assert [each for each in outcomes if each is not dead] == [CONSUMED] * (batch - 1)
     assert ledger.effects() == ([A, C] if batch > 1 else [])
@@ -83,9 +83,9 @@ def test_a_handler_whose_other_database_is_away_uses_its_attempts_up(
 
     *postponed, counted, dead = asyncio.run(scenario())
 
-    assert postponed == [Later(1.0, counts=False)] * DOWN_TIMES_MAX
-    assert counted == Later(0.01)
-    assert isinstance(dead, Dead)
+    assert postponed == [Retry(1.0, counts=False)] * DOWN_TIMES_MAX
+    assert counted == Retry(0.01)
+    assert isinstance(dead, Reject)
     assert ledger.logs() == {("payments", A): (0, 2)}
     assert doubts == {False}  # each of them ended, and we know
 
@@ -104,9 +104,9 @@ def test_a_message_whose_row_is_refused_is_a_dead_letter_that_a_person_is_told_o
 
     first, *others, (dead,) = asyncio.run(scenario())
 
-    assert first == [CONSUMED, Later(1.0, counts=False), CONSUMED]  # no neighbour waits for it
-    assert others == [[Later(1.0, counts=False)]] * (REFUSED_TIMES_MAX - 2)
-    assert isinstance(dead, Dead)
+    assert first == [CONSUMED, Retry(1.0, counts=False), CONSUMED]  # no neighbour waits for it
+    assert others == [[Retry(1.0, counts=False)]] * (REFUSED_TIMES_MAX - 2)
+    assert isinstance(dead, Reject)
     assert dead.reason.startswith("the consume log refuses it: ")
     assert ledger.effects() == [A, C]
     assert escalated(ledger) == [B]
@@ -121,7 +121,7 @@ def test_a_dead_letter_whose_row_is_refused_is_one_all_the_same(
     async def scenario() -> None:
         async with Life(database_url, redis, lease=LONG) as life:
             (outcome,) = await life.until_settled(delivery(B, b"lz4", fault="it is lz4"))
-            assert isinstance(outcome, Dead)
+            assert isinstance(outcome, Reject)
 
     asyncio.run(scenario())
 

@@ -13,9 +13,9 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from tests.waiting import SECONDS_MAX, within_limit
 
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2, hold_seconds=0.05)
 PATIENT = msgspec.structs.replace(QUICK, request_timeout_seconds=SECONDS_MAX)

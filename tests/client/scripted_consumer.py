@@ -12,13 +12,14 @@ from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.received import received
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.flow import Call, Flow
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import ClientIdentity
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.properties import encode_properties

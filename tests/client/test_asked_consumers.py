@@ -318,7 +318,7 @@ def test_who_waits_for_a_dead_letter_when_the_consumer_is_closed_hears_that() ->
         simple = simple_from(client.world, client=client)
         simple.start()
         (message,) = await simple.receive(timeout=60.0)
-        giving_up = asyncio.create_task(simple.give_up(message, "it cannot be read"))
+        giving_up = asyncio.create_task(simple.reject(message, "it cannot be read"))
         await client.is_asked.wait()
         await simple.close()
         with pytest.raises(ConnectionLost, match="this consumer was closed meanwhile"):

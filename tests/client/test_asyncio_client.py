@@ -13,12 +13,13 @@ from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_engine import REFRESHES_AT_ONCE
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.observing.middleware import Middleware, ObservedClient
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, ConnectionLost, Unavailable, UsageError
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, reply

@@ -16,8 +16,8 @@ from tests.client.scripted_consumer import QUICK, ScriptedClient, message, play,
 from tests.waiting import eventually
 
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
-from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome, Retry
 from reliable_mq.wire.codes import RequestCode
 
 LIMIT = 0.001
@@ -118,7 +118,7 @@ def test_what_a_handler_makes_of_properties_is_not_seen_by_the_next_attempt() ->
         seen.append(dict(properties))
         properties.clear()
         properties["mine"] = "yes"
-        return [CONSUMED if len(seen) == 3 else Later()]
+        return [CONSUMED if len(seen) == 3 else Retry()]
 
     async def scene() -> None:
         consumer, assigned = reading(

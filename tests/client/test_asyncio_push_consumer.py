@@ -25,12 +25,13 @@ from tests.waiting import eventually
 
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.received import received
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.flow import Call
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader

@@ -19,7 +19,7 @@ from tests.waiting import eventually, run_scene, scene_limit
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import Credentials
 from reliable_mq.client.connecting.signature import sign
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
     ConnectionLost,
@@ -29,6 +29,7 @@ from reliable_mq.errors import (
     Unavailable,
 )
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply, request
 from reliable_mq.wire.record import Record

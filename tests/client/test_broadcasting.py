@@ -15,9 +15,10 @@ from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.settling import settle
-from reliable_mq.client.consuming.subscription import Dead, Later, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import StoreError
 from reliable_mq.message import MessageQueue
+from reliable_mq.outcomes import Outcome, Reject, Retry
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 
 QUEUE = MessageQueue("t", "a", 0)
@@ -133,7 +134,7 @@ def test_a_queue_is_given_back_with_its_offset_or_a_line_in_the_log(
     assert "offsets were not kept: the disk is full" in caplog.text
 
 
-@pytest.mark.parametrize("outcome", [Later(reason="no"), Dead("no")])
+@pytest.mark.parametrize("outcome", [Retry(reason="no"), Reject("no")])
 def test_what_fails_is_tried_again_here_then_dropped_and_never_sent_anywhere(
     outcome: Outcome, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,7 +150,7 @@ def test_what_fails_is_tried_again_here_then_dropped_and_never_sent_anywhere(
             world.play(settle(group, assigned, message, outcome))
             world.seconds += 60
             group.wake(world.seconds)
-    assert attempts == (3 if isinstance(outcome, Later) else 1)
+    assert attempts == (3 if isinstance(outcome, Retry) else 1)
     assert world.calls == []
     assert "is dropped" in caplog.text
     assert assigned.commit_offset == 1

@@ -16,7 +16,9 @@ PAGES = Path(__file__).parents[2] / "docs"
 EXAMPLE = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["client.md", "administration.md"])
+@pytest.mark.parametrize(
+    "page", ["client.md", "client_sending.md", "client_consuming.md", "administration.md"]
+)
 def test_the_examples_of_the_page_print_what_it_says(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

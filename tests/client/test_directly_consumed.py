@@ -16,9 +16,9 @@ from tests.waiting import eventually
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.consuming.asyncio_answers import ConsumerAnswers
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
-from reliable_mq.client.consuming.subscription import Outcome
 from reliable_mq.client.flow import Instant
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import Outcome
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request

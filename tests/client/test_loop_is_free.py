@@ -11,10 +11,11 @@ from tests.client.servers import FeedingPeer, Servers
 from tests.waiting import run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.wire.record import COMPRESSED, Record
 
 STEP_SECONDS_MAX = 0.04

@@ -7,14 +7,11 @@ import pytest
 
 from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
 from reliable_mq.client.consuming.allocation import Configured
-from reliable_mq.client.consuming.subscription import (
-    CONSUMED,
-    Outcome,
-    Subscription,
-)
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 SHOP = Namespace("shop")
 

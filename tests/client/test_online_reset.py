@@ -10,8 +10,9 @@ from tests.client.cluster import QUICK, Seen, numbered, play
 from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 

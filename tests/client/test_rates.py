@@ -10,9 +10,9 @@ from tests.client.scripted_consumer import ScriptedClient, found, play, reading,
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.rates import TopicRates
 from reliable_mq.client.consuming.running_info import running_info
-from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
 from reliable_mq.client.flow import Instant
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome, Retry
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 
@@ -52,7 +52,7 @@ def test_an_administrator_is_told_what_was_pulled_and_how_it_was_handled() -> No
     async def scene() -> None:
         world = World({RequestCode.PULL_MESSAGE: found(5, record(3), record(4))})
         client = ScriptedClient(world)
-        outcomes: list[Outcome] = [CONSUMED, Later(), Later(counts=False), CONSUMED, CONSUMED]
+        outcomes: list[Outcome] = [CONSUMED, Retry(), Retry(counts=False), CONSUMED, CONSUMED]
 
         async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
             return [outcomes.pop(0) for _ in messages]

@@ -7,16 +7,10 @@ from tests.client.script import World, fails, group_of, in_turn, says
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.settling import delay_level_of, settle
-from reliable_mq.client.consuming.subscription import (
-    CONSUMED,
-    Dead,
-    Later,
-    Outcome,
-    Subscription,
-    checked_outcomes,
-)
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import ConnectionLost, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome, Reject, Retry, checked_outcomes
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.headers import SendBackHeader, SendMessageHeaderV2
 from reliable_mq.wire.message_id import ledger_id
@@ -95,7 +89,7 @@ def test_a_consumed_message_is_finished_without_a_word() -> None:
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_message_without_a_key_is_sent_back(ordered: bool) -> None:
     scene = Scene(ordered=ordered)
-    scene.settle(Later())
+    scene.settle(Retry())
     assert scene.is_finished
     header = scene.back()
     assert (header.offset, header.group, header.delay_level) == (4711, "g", 0)
@@ -104,13 +98,13 @@ def test_a_message_without_a_key_is_sent_back(ordered: bool) -> None:
 
 def test_a_keyed_message_is_sent_back_when_order_does_not_count() -> None:
     scene = Scene(key="k", ordered=False)
-    scene.settle(Later(after_seconds=30))
+    scene.settle(Retry(after=30))
     assert scene.back().delay_level == 4
 
 
 def test_a_keyed_message_is_held_and_handed_out_again_as_the_next_attempt() -> None:
     scene = Scene(key="k")
-    scene.settle(Later(after_seconds=2.5))
+    scene.settle(Retry(after=2.5))
     assert scene.world.calls == []
     assert scene.group.wake(scene.world.seconds) == scene.world.seconds + 2.5
     scene.group.wake(scene.world.seconds + 2.5)
@@ -122,7 +116,7 @@ def test_the_usual_delay_of_a_held_message_doubles() -> None:
     delays = []
     for failed in range(8):
         scene = Scene(key="k", attempts=16, failed=failed)
-        scene.settle(Later())
+        scene.settle(Retry())
         delays.append((scene.queue.next_due() or 0) - scene.world.seconds)
     assert delays == [1, 2, 4, 8, 16, 30, 30, 30]
 
@@ -131,7 +125,7 @@ def test_a_groups_own_waits_are_exact_for_what_is_held_and_the_last_goes_on() ->
     delays = []
     for failed in range(4):
         scene = Scene(key="k", attempts=16, failed=failed, waits=(0.5, 7.0))
-        scene.settle(Later())
+        scene.settle(Retry())
         delays.append((scene.queue.next_due() or 0) - scene.world.seconds)
     assert delays == [0.5, 7, 7, 7]
 
@@ -140,23 +134,23 @@ def test_a_groups_own_waits_become_delay_levels_for_what_is_sent_back() -> None:
     levels = []
     for failed in range(3):
         scene = Scene(failed=failed, attempts=16, waits=(4.0, 60.0))
-        scene.settle(Later())
+        scene.settle(Retry())
         levels.append(scene.back().delay_level)
     assert levels == [2, 5, 5]
 
 
 def test_a_time_that_the_handler_says_counts_more_than_the_groups() -> None:
     scene = Scene(key="k", waits=(7.0,))
-    scene.settle(Later(2.0))
+    scene.settle(Retry(2.0))
     assert scene.queue.next_due() == scene.world.seconds + 2
     scene = Scene(key="k", waits=(7.0,))
-    scene.settle(Later(counts=False))
+    scene.settle(Retry(counts=False))
     assert scene.queue.next_due() == scene.world.seconds + 1, "it was no attempt"
 
 
 def test_what_does_not_count_is_held_without_a_key_too_and_never_runs_out_of_attempts() -> None:
     scene = Scene(attempts=1, failed=7)
-    scene.settle(Later(after_seconds=1, counts=False))
+    scene.settle(Retry(after=1, counts=False))
     assert not scene.is_finished
     assert scene.world.calls == []
 
@@ -164,7 +158,7 @@ def test_what_does_not_count_is_held_without_a_key_too_and_never_runs_out_of_att
 @pytest.mark.parametrize("key", ["", "k"])
 def test_the_last_attempt_makes_a_dead_letter(key: str) -> None:
     scene = Scene(key=key, attempts=3, failed=2)
-    scene.settle(Later(reason="ValueError: no"))
+    scene.settle(Retry(reason="ValueError: no"))
     header, properties = scene.sent()
     assert header.topic == "%DLQ%g"
     assert properties["DEAD_LETTER_REASON"] == "attempt 3 of 3 failed: ValueError: no"
@@ -175,7 +169,7 @@ def test_a_dead_letter_carries_the_message_its_origin_and_the_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scene = Scene()
-    scene.settle(Dead("no such customer\x01\nat all"))
+    scene.settle(Reject("no such customer\x01\nat all"))
     (line,) = caplog.messages
     assert line.endswith("is a dead letter: no such customer  at all")
     call = scene.world.calls_of(SEND)[-1]
@@ -198,7 +192,7 @@ def test_a_dead_letter_keeps_the_id_that_its_producer_chose_though_no_ledger_hol
     scene.message = msgspec.structs.replace(
         scene.message, message_id=ledger_id(chosen), properties={"UNIQ_KEY": chosen}
     )
-    scene.settle(Dead("reason"))
+    scene.settle(Reject("reason"))
     _, properties = scene.sent()
     assert properties["UNIQ_KEY"] == chosen
 
@@ -206,7 +200,7 @@ def test_a_dead_letter_keeps_the_id_that_its_producer_chose_though_no_ledger_hol
 def test_a_dead_letter_that_cannot_be_sent_is_moved_by_the_broker() -> None:
     scene = Scene()
     scene.world.answers[SEND] = says(ResponseCode.MESSAGE_ILLEGAL, remark="no")
-    scene.settle(Dead("reason"))
+    scene.settle(Reject("reason"))
     assert scene.back().delay_level == -1
     assert scene.is_finished
 
@@ -215,7 +209,7 @@ def test_a_dead_letter_is_tried_until_it_is_stored() -> None:
     scene = Scene()
     scene.world.answers[SEND] = in_turn(*[says(ResponseCode.MESSAGE_ILLEGAL)] * 3, STORED)
     scene.world.answers[BACK] = fails(ConnectionLost("gone"))
-    scene.settle(Dead("reason"))
+    scene.settle(Reject("reason"))
     assert len(scene.world.calls_of(SEND)) == 4
     assert scene.world.waits == [5.0] * 3
     assert scene.is_finished
@@ -224,7 +218,7 @@ def test_a_dead_letter_is_tried_until_it_is_stored() -> None:
 def test_a_message_that_the_broker_does_not_take_back_is_sent_to_the_retry_topic() -> None:
     scene = Scene(attempts=16, failed=2, ordered=False)
     scene.world.answers[BACK] = says(ResponseCode.SYSTEM_ERROR, remark="look message by offset")
-    scene.settle(Later())
+    scene.settle(Retry())
     header, properties = scene.sent()
     assert header.topic == "%RETRY%g"
     assert (header.reconsume_times, header.max_reconsume_times) == (3, 16)
@@ -236,7 +230,7 @@ def test_a_message_that_the_broker_does_not_take_back_is_sent_to_the_retry_topic
 def test_a_group_that_holds_locks_sends_nothing_to_its_retry_topic_where_it_would_be_dead() -> None:
     scene = Scene()
     scene.world.answers[BACK] = says(ResponseCode.SYSTEM_ERROR, remark="look message by offset")
-    scene.settle(Later())
+    scene.settle(Retry())
     assert scene.world.calls_of(SEND) == []
     assert not scene.is_finished
 
@@ -245,7 +239,7 @@ def test_an_ordered_group_never_sends_to_its_retry_topic_itself() -> None:
     """A broker that knows locks of the group would make a dead letter of it."""
     scene = Scene()
     scene.world.answers[BACK] = says(ResponseCode.SYSTEM_ERROR, remark="look message by offset")
-    scene.settle(Later())
+    scene.settle(Retry())
     assert scene.world.calls_of(SEND) == []
     assert not scene.is_finished
     assert scene.queue.next_due() == scene.world.seconds + 5
@@ -255,7 +249,7 @@ def test_a_message_that_goes_nowhere_is_held_and_the_attempt_does_not_count() ->
     scene = Scene(ordered=False)
     scene.world.answers[BACK] = fails(ConnectionLost("gone"))
     scene.world.answers[SEND] = fails(ConnectionLost("gone"))
-    scene.settle(Later())
+    scene.settle(Retry())
     due = scene.group.wake(scene.world.seconds)
     assert due == scene.world.seconds + 5
     scene.group.wake(due)

@@ -13,10 +13,11 @@ from tests.client.test_assignment import COMMITTED, LOCK, received, started
 from reliable_mq.client.consuming.assignment import keep_ready
 from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
 from reliable_mq.client.consuming.offsets import commit, commit_at_last
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import ClientIdentity
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.wire.codes import RequestCode
 
 

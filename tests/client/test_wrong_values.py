@@ -25,15 +25,7 @@ from reliable_mq.client.administering.thread_admin import (
 from reliable_mq.client.administering.topic_settings import TopicChange
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import TLS, Credentials
-from reliable_mq.client.consuming.subscription import (
-    CONSUMED,
-    Dead,
-    Later,
-    Outcome,
-    Sql,
-    Subscription,
-    checked_outcomes,
-)
+from reliable_mq.client.consuming.subscription import Sql, Subscription
 from reliable_mq.client.consuming.thread_pull_consumer import PullConsumer
 from reliable_mq.client.consuming.thread_simple_consumer import SimpleConsumer
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
@@ -41,6 +33,7 @@ from reliable_mq.client.sending.thread_sending import Batcher
 from reliable_mq.client.thread_client import Client, PushConsumer
 from reliable_mq.errors import ConfigurationError, MessageRefused, UsageError
 from reliable_mq.message import Decision, Half, Message, MessageQueue, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Dead, Later, Outcome, checked_outcomes
 
 QUEUE = MessageQueue("t", "a", 0)
 HALF = Half(message_id="ID", group="g", queue=QUEUE, half_offset=0, commit_log_offset=0)

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from tests.client.cluster import QUICK
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import Outcome
 
 
 async def dies(_: Sequence[ReceivedMessage]) -> Sequence[Outcome]:

@@ -21,10 +21,11 @@ from reliable_mq.client.administering.groups import GroupChange
 from reliable_mq.client.administering.topic_settings import TopicChange
 from reliable_mq.client.administering.tracking import Track
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import Dead, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import NotFound, Refused, ReliableMQError, UsageError
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import Reject
 
 pytestmark = pytest.mark.processes
 
@@ -244,7 +245,7 @@ def test_the_synchronous_face_does_the_same_and_sends_a_dead_letter_again(
     with Client(cluster.name_server_address, settings=QUICK) as client:
         admin = client.admin
         names = admin.topics.create(topic, 1).value
-        seen = Seen(Dead("cannot be read"))
+        seen = Seen(Reject("cannot be read"))
         wanted = Subscription(group=group, topics={topic: "*"}, from_where="first")
         client.consume(wanted, seen)
         client.send(Message(topic=topic, body=b"poison"))
@@ -284,7 +285,7 @@ def test_an_application_with_a_namespace_looks_after_its_own_names(
             assert topic in (await admin.topics.names()).value
             assert f"{topic}-of-others" not in (await admin.topics.names()).value
             assert f"shop%{topic}" in (await outside.admin.topics.names()).value
-            seen = Seen(Dead("cannot be read"))
+            seen = Seen(Reject("cannot be read"))
             wanted = Subscription(group=group, topics={topic: "*"}, from_where="first")
             consumer = await client.consume(wanted, seen)
             sent = await client.send(Message(topic=topic, body=b"poison"))

@@ -6,8 +6,9 @@ from tests.conformance.clusters import running
 from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import Later, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.message import CheckBack, Decision, Message
+from reliable_mq.outcomes import Retry
 
 pytestmark = [pytest.mark.java, pytest.mark.processes]
 
@@ -20,7 +21,7 @@ def test_messages_halves_and_retries_arrive_at_apaches_broker(topic: str, group:
     async def scene(name_servers: str) -> None:
         async with AsyncClient(name_servers, settings=PATIENT) as client:
             await client.create_topic(topic, 4)
-            seen = Seen(Later(after_seconds=1))
+            seen = Seen(Retry(after=1))
             wanted = Subscription(group=group, topics={topic: "*"})
             consumer = await client.consume(wanted, seen)
             await client.send(Message(topic=topic, body=b"alone"))

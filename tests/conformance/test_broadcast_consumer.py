@@ -9,9 +9,10 @@ from tests.conformance.clusters import Cluster
 from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import Later, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message
+from reliable_mq.outcomes import Retry
 
 pytestmark = pytest.mark.processes
 
@@ -29,7 +30,7 @@ def test_every_member_gets_every_message_and_goes_on_where_it_was(
         async with member("a") as client, member("b") as another:
             await client.create_topic(topic, 2)
             await client.send_many(numbered(topic, 30, keys=5))
-            seen = [Seen(Later(0.01)), Seen()]
+            seen = [Seen(Retry(0.01)), Seen()]
             consumer = await client.consume(wanted, seen[0])
             await another.consume(wanted, seen[1])
             await eventually(lambda: len(seen[0].messages) == 31 and len(seen[1].messages) == 30)

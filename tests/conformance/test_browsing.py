@@ -11,9 +11,10 @@ from tests.waiting import eventually, until
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.settling import DEAD_LETTER_REASON
-from reliable_mq.client.consuming.subscription import Dead, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import NoRoute
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import Reject
 
 SETTINGS = msgspec.structs.replace(QUICK, route_refresh_seconds=1.0)
 """A group's retry topic may come to the second of two brokers when its route is known already."""
@@ -47,7 +48,7 @@ def test_a_dead_letter_is_found_shown_and_comes_to_its_group_again(
     async def scene() -> None:
         async with AsyncClient(cluster.name_server_address, settings=SETTINGS) as client:
             await client.create_topic(topic, 1)
-            seen = Seen(Dead("cannot be read"))
+            seen = Seen(Reject("cannot be read"))
             options = {"ordered": ordered, "from_where": "first"}
             wanted = Subscription(group=group, topics={topic: "*"}, **options)  # type: ignore[arg-type]
             await client.consume(wanted, seen)

@@ -12,9 +12,10 @@ from tests.waiting import eventually
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_answers import stacks
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
-from reliable_mq.client.consuming.subscription import Dead, Later, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import call
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import Outcome, Reject, Retry
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
@@ -73,8 +74,8 @@ def test_a_consumer_tells_what_it_reads_and_how_far_it_is(
     ("outcome", "result", "remark"),
     [
         (None, "CR_SUCCESS", None),
-        (Later(reason="the shop is closed"), "CR_LATER", "the shop is closed"),
-        (Dead("no such order"), "CR_LATER", "a dead letter: no such order"),
+        (Retry(reason="the shop is closed"), "CR_LATER", "the shop is closed"),
+        (Reject("no such order"), "CR_LATER", "a dead letter: no such order"),
         (ValueError("on fire"), "CR_THROW_EXCEPTION", "ValueError: on fire"),
     ],
 )
@@ -82,7 +83,7 @@ def test_a_message_is_handled_because_somebody_asks_for_it(
     cluster: Cluster,
     topic: str,
     group: str,
-    outcome: Outcome | Exception | None,
+    outcome: Outcome | ValueError | None,
     result: str,
     remark: str | None,
 ) -> None:
@@ -93,7 +94,7 @@ def test_a_message_is_handled_because_somebody_asks_for_it(
             outcomes = await super().__call__(messages)
             if len(self.messages) < 2 or outcome is None:
                 return outcomes
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, ValueError):
                 raise outcome
             return [outcome]
 

@@ -17,7 +17,7 @@ from tests.conformance.clusters import Cluster
 from tests.waiting import SECONDS_MAX, eventually, until
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.message import (
@@ -28,6 +28,7 @@ from reliable_mq.message import (
     SendResult,
     SendStatus,
 )
+from reliable_mq.outcomes import CONSUMED, Outcome, Reject, Retry
 
 pytestmark = pytest.mark.processes
 
@@ -117,7 +118,7 @@ def test_a_message_that_fails_comes_back_by_the_retry_topic(
         async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
             await client.create_topic(topic, 1)
             sent = await client.send(Message(topic=topic, body=b"again", tag="t", keys=("k",)))
-            seen = Seen(Later(after_seconds=1))
+            seen = Seen(Retry(after=1))
             await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
             await eventually(lambda: len(seen.messages) == 2)
             first, second = seen.messages
@@ -137,7 +138,7 @@ def test_a_dead_letter_can_be_read_with_its_reason(
             await client.create_topic(topic, 1)
             sent = await client.send(Message(topic=topic, body=b"broken", ordering_key="k"))
             await client.send(Message(topic=topic, body=b"next", ordering_key="k"))
-            seen = Seen(Dead("it does not validate"))
+            seen = Seen(Reject("it does not validate"))
             await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
             await eventually(lambda: seen.bodies == [b"broken", b"next"])
             letters = Seen()
@@ -168,7 +169,7 @@ def test_a_failing_key_waits_while_the_other_keys_go_on_and_then_keeps_its_order
                 (message,) = messages
                 if message.ordering_key == "key-0" and failures < 3:
                     failures += 1
-                    return [Later(after_seconds=0.3)]
+                    return [Retry(after=0.3)]
                 order.append(message.body)
                 return [CONSUMED]
 

@@ -8,9 +8,10 @@ from tests.conformance.clusters import Cluster
 from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import CheckBack, Decision, Message
+from reliable_mq.outcomes import CONSUMED
 
 pytestmark = pytest.mark.processes
 

@@ -14,8 +14,9 @@ from tests.conformance.clusters import Cluster
 from tests.waiting import eventually, run_process
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 pytestmark = pytest.mark.processes
 
@@ -36,7 +37,7 @@ def cancels() -> object:
 
 NONSENSE: Sequence[Callable[[], object]] = (
     *(raises, exits, cancels),
-    *(lambda: None, list, lambda: ["yes"], lambda: CONSUMED, lambda: 7),
+    *(lambda: None, list, lambda: ["yes"], lambda: "yes", lambda: 7),
 )
 """What a handler does on each call before it does well."""
 

@@ -7,11 +7,7 @@ from tests.conformance.clusters import Cluster
 from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import (
-    Dead,
-    Later,
-    Subscription,
-)
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import NoRoute
 from reliable_mq.message import (
     CheckBack,
@@ -21,6 +17,7 @@ from reliable_mq.message import (
     ReceivedMessage,
     SendResult,
 )
+from reliable_mq.outcomes import Reject, Retry
 
 CLUSTERS = ("bundled", "apache")
 
@@ -79,7 +76,7 @@ def test_what_fails_stays_in_the_namespace_until_its_dead_letter(
     async def scene() -> None:
         async with client_in(cluster, "shop") as shop, client_in(cluster, "") as anybody:
             await shop.create_topic(topic, 1)
-            seen = Seen(Later(after_seconds=1), Dead("for good"))
+            seen = Seen(Retry(after=1), Reject("for good"))
             await shop.consume(Subscription(group=group, topics={topic: "*"}, ordered=False), seen)
             await shop.send(Message(topic=topic, body=b"x"))
             await eventually(lambda: len(seen.messages) == 2)

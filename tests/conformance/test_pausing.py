@@ -9,9 +9,10 @@ from tests.conformance.clusters import Cluster
 from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 CLUSTERS = ("bundled", "apache")
 pytestmark = pytest.mark.processes

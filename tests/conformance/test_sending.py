@@ -13,10 +13,11 @@ from tests.conformance.clusters import Cluster
 from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import Refused, RemoteError, ReplyTimeout
 from reliable_mq.message import CheckBack, Decision, Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.wire.compression import KINDS
 
 pytestmark = pytest.mark.processes

@@ -27,8 +27,9 @@ from tests.with_java import INTEROP
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 CLUSTERS = ("bundled", "apache", "mixed, our name server")
 ROUNDS = 10

@@ -142,7 +142,7 @@ def test_what_is_given_up_is_a_dead_letter_with_its_reason(
             wanted = Subscription(group=group, topics={topic: "*"}, max_attempts=2)
             async with await client.simple_consumer(wanted) as simple:
                 (message,) = await simple.receive(timeout=RECEIVE_SECONDS)
-                await simple.give_up(message, "cannot be read")
+                await simple.reject(message, "cannot be read")
 
     play(scene())
     with Browser(cluster.name_server_address) as browser:

@@ -10,9 +10,10 @@ from tests.interop.admin_shell import AdminShell
 from tests.waiting import until
 from tests.with_java import INTEROP, Broker, started
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client, PushConsumer
 from reliable_mq.message import Message, ReceivedMessage, SendResult
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 DEADLINE_SECONDS = 60.0
 TOPIC, GROUP = "orders", "payments"

@@ -11,9 +11,10 @@ from tests.waiting import eventually
 from tests.with_java import INTEROP, started
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 TOPIC, GROUP = "prices", "caches"
 INSTANCE = "member"  # what Member.java is called

@@ -15,7 +15,6 @@ from tests.waiting import until
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq import Client, Decision, Message, MessageTraceMiddleware, Subscription
-from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
 from reliable_mq.client.observing.message_trace import (
     TraceRecord,
     begun_records,
@@ -33,6 +32,7 @@ from reliable_mq.client.observing.middleware import (
 )
 from reliable_mq.errors import Refused
 from reliable_mq.message import Half
+from reliable_mq.outcomes import CONSUMED, Outcome, Retry
 
 SECONDS_MAX = 60.0
 ORIGIN = ClientIdentity(client_id="me", address_of=lambda _: "10.0.0.1:10911")
@@ -63,7 +63,7 @@ def broker(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
 def traced(broker: Broker) -> tuple[str, str, str]:
     """Send, fail and handle, and roll back; return the ids of the first, and of the half."""
     tracing = MessageTraceMiddleware(wait_seconds=0.2)
-    answers: list[Outcome] = [Later(0.1), CONSUMED]
+    answers: list[Outcome] = [Retry(0.1), CONSUMED]
 
     def handle(messages: Any) -> list[Outcome]:
         return [answers.pop(0)]
@@ -129,7 +129,7 @@ def records() -> list[TraceRecord]:
         begun=0.0,
         begun_ms=17,
         seconds=1.25,
-        outcomes=[CONSUMED, Later()],
+        outcomes=[CONSUMED, Retry()],
     )
     half = Half(message_id="A", group="shop", queue=QUEUE, half_offset=1, commit_log_offset=2)
     ends = [

@@ -17,9 +17,10 @@ from tests.waiting import eventually
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import ReplyTimeout
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome
 from reliable_mq.wire.compression import KINDS, flags_of
 
 ASKED = "questions"

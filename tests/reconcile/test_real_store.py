@@ -17,9 +17,10 @@ from tests.waiting import eventually, pending
 from tests.with_java import started
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import CheckBack, Decision, Message, ReceivedMessage, SendResult
+from reliable_mq.outcomes import CONSUMED, Outcome, Reject
 from reliable_mq.reconcile.brokers.file_queues import read_progress
 from reliable_mq.reconcile.brokers.file_store import read_batches, read_layout
 from reliable_mq.reconcile.brokers.log_roles import DELAY_TOPICS
@@ -67,7 +68,7 @@ def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
 
     async def handler(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
         handled.extend(message.message_id for message in messages)
-        return [Dead("no such card") if m.body == b"7" else CONSUMED for m in messages]
+        return [Reject("no such card") if m.body == b"7" else CONSUMED for m in messages]
 
     async def scene() -> None:
         async with AsyncClient(name_servers, settings=PATIENT) as client:

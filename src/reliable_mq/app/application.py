@@ -213,8 +213,8 @@ class ReliableMQ:
         dataclass, dict, str or bytes. A `def` runs in a thread, an `async def` as a task. The
         function may use savepoints, but ending the session's transaction raises `UsageError`.
 
-        Raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters; any other
-        exception is a failed attempt.
+        Return or raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters.
+        Any other exception is a failed attempt. Any other value means consumed.
 
         Args:
             topic: the topic.

@@ -150,9 +150,10 @@ class AsyncClient(AsyncSending):
 
         Args:
             subscription: which messages to read, and how.
-            handler: gets 1..`batch` messages of one topic, returns one outcome for each. Calls of
-                an `async def` run as tasks on this loop, and must not block it. Calls of a `def`
-                run in threads. At most `concurrency` of the subscription run at a time.
+            handler: gets 1..`batch` messages of one topic, returns one outcome for each,
+                `Consumed`, `Retry` or `Reject`, or one for all; the last two may be raised. Calls
+                of an `async def` run as tasks on this loop, which they must not block, those of a
+                `def` in threads; `concurrency` of the subscription at once.
 
         Raises:
             UsageError: when the handler is no function, or this client already consumes for the

@@ -186,9 +186,10 @@ class Client(ThreadSending):
 
         Args:
             subscription: which messages to read, and how.
-            handler: gets 1..`batch` messages of one topic, returns one outcome for each. Calls of
-                a `def` run in `concurrency` threads. Calls of an `async def` run as up to
-                `concurrency` tasks on the client's loop, and must not block it.
+            handler: gets 1..`batch` messages of one topic, returns one outcome for each,
+                `Consumed`, `Retry` or `Reject`, or one for all; the last two may be raised. Calls
+                of a `def` run in `concurrency` threads, those of an `async def` as so many tasks on
+                the client's own loop, which they must not block.
 
         Raises:
             UsageError: when the handler is no function, or this client already consumes for the

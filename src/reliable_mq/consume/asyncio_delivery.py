@@ -16,7 +16,6 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.client.consuming.thread_handling import HandlerStillRunning
 from reliable_mq.consume.asyncio_consumed_lookups import ConsumedLookups
 from reliable_mq.consume.asyncio_gate import HandlerGate
@@ -48,6 +47,7 @@ from reliable_mq.idempotency.sql_consume_log import LogEntry
 from reliable_mq.idempotency.sql_key_log import KeyEntry
 from reliable_mq.message import RESENT, ReceivedMessage
 from reliable_mq.outbox.schema import PayloadInvalid, SchemaTooNew
+from reliable_mq.outcomes import CONSUMED, Outcome, Reject, Retry, retry_of_ours
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class MessageProcessing:
         faults = [self._seal.fault_of(message) for message in messages]
         sound = [message for message, fault in zip(messages, faults, strict=True) if not fault]
         outcomes = iter(await self._handle_sound(sound) if sound else ())
-        return [Dead(fault) if fault else next(outcomes) for fault in faults]
+        return [Reject(fault) if fault else next(outcomes) for fault in faults]
 
     async def _handle_sound(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
         gate = self._gate
@@ -247,7 +247,7 @@ class MessageProcessing:
         if step is ClaimStep.LATER:
             tell_postponed(entry)
             wait = max(claim.wait, HELD_SECONDS_MIN)
-            results[entry.token] = DeliveryOutcome(Later(wait, counts=False))
+            results[entry.token] = DeliveryOutcome(retry_of_ours(wait, counts=False))
             return None
         if claim.in_doubt and not alone and 1 < claim.attempt == consumer.max_attempts:
             results[entry.token] = PUT_OFF
@@ -305,7 +305,7 @@ class MessageProcessing:
         copies: Results = {}
         for attempt in attempts:
             if by_id.setdefault(attempt.entry.message_id, attempt) is not attempt:
-                again = Later(HELD_SECONDS_MIN, counts=False)
+                again = Retry(HELD_SECONDS_MIN, counts=False)
                 copies[attempt.entry.token] = DeliveryOutcome(again, "back")
         wanted = list(by_id.values())
         loop = asyncio.get_running_loop()

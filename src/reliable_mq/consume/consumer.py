@@ -1,78 +1,28 @@
-"""What an application says about a consumer, and what its handler may raise. Values only."""
+"""What an application says about a consumer, and what its handler's answer means. Values only."""
 
 import inspect
 import math
-from collections.abc import Callable
-from numbers import Real
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from reliable_mq.client.checked import check_fields, check_value
+from reliable_mq.client.checked import check_fields
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.consume.payload import Decoder, decoder_of
-from reliable_mq.errors import ConfigurationError, UsageError, words_of
+from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeyReader
-from reliable_mq.limits import DELAY_LEVEL_SECONDS, RETRY_ATTEMPTS_MAX
+from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.schema import SchemaTooNew
+from reliable_mq.outcomes import RAISED, checked_outcome, is_said
 from reliable_mq.settings import MAIN_DATABASE
 
 DEFAULT_CONCURRENCY = 8
 SERIES_MAX = 8
 """Most messages that a thread is handed at once to handle them one after another."""
-RETRY_SECONDS_MAX = DELAY_LEVEL_SECONDS[-1]
-
-
-class Retry(Exception):
-    """Raise it in a handler: undo this attempt and hand the message out again.
-
-    Args:
-        after: seconds until then, two hours at most: any real number, those of numpy and fractions
-            too; None: the usual wait.
-        reason: why; the log and, after the last attempt, the dead letter say it. Without one they
-            name the error that it was raised from, if there is one.
-
-    Raises:
-        UsageError: when `after` is no number, negative, or longer than the broker keeps a message
-            back, or when the reason is no text.
-    """
-
-    def __init__(self, after: float | None = None, reason: str = "") -> None:
-        told = "again" if after is None else f"again after {after} s"
-        super().__init__(f"{told}: {reason}" if reason else told)
-        check_value("the reason of Retry", reason, str)
-        self.reason = reason
-        if not isinstance(after, Real) or isinstance(after, bool):
-            check_value("after of Retry", after, float | None)
-        elif not 0 <= after <= RETRY_SECONDS_MAX:
-            raise UsageError(f"Retry(after={after}): it must be within 0..{RETRY_SECONDS_MAX:g} s")
-        self.after = None if after is None else float(after)
-
-    @property
-    def why(self) -> str:
-        """What people are told: the reason, and the error that it was raised from or after."""
-        cause = self.__cause__ or (None if self.__suppress_context__ else self.__context__)
-        parts = (self.reason, words_of(cause) if cause is not None else "")
-        return "; ".join(filter(None, parts)) or "the handler asked for it and gave no reason"
-
-
-class Reject(Exception):
-    """Raise it in a handler: undo this attempt; the message goes to the dead letters at once.
-
-    Args:
-        reason: what people are told.
-
-    Raises:
-        UsageError: when it is no text.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        check_value("the reason of Reject", reason, str)
-        self.reason = reason
 
 
 class CallPlan(NamedTuple):
@@ -159,11 +109,22 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
 
 
 def check_answer(answer: object) -> None:
-    """Refuse what a handler returned when it shows that the handler has not run.
+    """Judge what a handler returned: `Retry` and `Reject` are raised, anything else is "consumed".
 
     Raises:
-        UsageError: when `answer` still waits to be run: an awaitable, a generator.
+        Retry, Reject: when the handler returned it.
+        UsageError: when `answer` still waits to be run (an awaitable, a generator), or is a list of
+            outcomes.
     """
+    if is_said(answer):
+        outcome = checked_outcome(answer)
+        if isinstance(outcome, RAISED):  # without the frames of whoever raised the same before
+            raise outcome.with_traceback(None)
+        return
+    if isinstance(answer, list | tuple) and _says(answer):
+        raise UsageError(
+            f"a handler returned {answer!r:.200}: it is called for one message, return its outcome"
+        )
     if inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer):
         if inspect.iscoroutine(answer):
             answer.close()  # or it would warn that nobody awaited it
@@ -171,6 +132,13 @@ def check_answer(answer: object) -> None:
             f"a handler returned {type(answer).__name__!r}, which nobody runs; "
             "a decorator around an async def must be an async def itself"
         )
+
+
+def _says(answers: Sequence[object]) -> bool:
+    """Say whether these are outcomes, and one of them is not that all is done."""
+    if not answers or not is_said(answers[0]):
+        return False
+    return any(is_said(each) and isinstance(checked_outcome(each), RAISED) for each in answers)
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from reliable_mq import trace_context
-from reliable_mq.client.consuming.subscription import CONSUMED, Consumed, Dead, Later, Outcome
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import ClientIdentity, Middleware
 from reliable_mq.client.observing.open_telemetry import ContextCarrier, OpenTelemetryMiddleware
-from reliable_mq.consume.consumer import Reject, Retry
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, RAISED, Consumed, Outcome
 from reliable_mq.trace_context import extracted
 
 _OUTSIDE = ("after_start", "before_close", "before_send", "after_send", "after_end")
@@ -63,26 +62,16 @@ def observed(hooks: Hooks, group: str, message: ReceivedMessage) -> Iterator[boo
             _raise_unless_consumed(skipped[0])
         yield skipped is None
     except BaseException as error:
-        outcome = _outcome_of(error)
-        if outcome is None:
-            hooks.fail(delivery, error)
+        if isinstance(error, RAISED):
+            hooks.end(delivery, (error,))
         else:
-            hooks.end(delivery, (outcome,))
+            hooks.fail(delivery, error)
         raise
     hooks.end(delivery, skipped or (CONSUMED,))
 
 
 def _raise_unless_consumed(outcome: Outcome) -> None:
-    if isinstance(outcome, Later):
-        raise Retry(outcome.after_seconds)
-    if isinstance(outcome, Dead):
-        raise Reject(outcome.reason)
+    if isinstance(outcome, RAISED):  # without the frames of other messages that got the same
+        raise outcome.with_traceback(None)
     if not isinstance(outcome, Consumed):
         raise TypeError(f"a middleware returned {outcome!r:.200}, which is not an outcome")
-
-
-def _outcome_of(error: BaseException) -> Outcome | None:
-    """Return the outcome that a handler requested by raising; None: it failed."""
-    if isinstance(error, Retry):
-        return Later(error.after)
-    return Dead(error.reason) if isinstance(error, Reject) else None

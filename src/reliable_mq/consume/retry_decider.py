@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
-from reliable_mq.consume.consumer import Consumer, Reject, Retry
+from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.sql_receipts import Attempt, numbered
 from reliable_mq.database.sql_faults import (
     FaultLog,
@@ -22,6 +21,7 @@ from reliable_mq.database.sql_faults import (
 from reliable_mq.database.sql_handler_session import TransactionEnded
 from reliable_mq.errors import UsageError, words_of
 from reliable_mq.idempotency.lease_store import Fate
+from reliable_mq.outcomes import CONSUMED, RAISED, Outcome, Reject, Retry, fault_of, retry_of_ours
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,15 @@ class DeliveryOutcome(msgspec.Struct, frozen=True):
     fate: Fate | None = None
     is_put_off: bool = False
 
+    def next_at(self, now: float) -> float:
+        """Return when the next attempt is expected: at once where this one counts for none."""
+        if isinstance(self.outcome, Retry) and self.outcome.counts:
+            return now + (self.outcome.after or 0.0)
+        return now
+
 
 DONE = DeliveryOutcome(CONSUMED, "done")
-PUT_OFF = DeliveryOutcome(Later(0.0, counts=False), "back", is_put_off=True)
+PUT_OFF = DeliveryOutcome(Retry(0.0, counts=False), "back", is_put_off=True)
 Results = dict[str, DeliveryOutcome]
 
 
@@ -68,7 +74,7 @@ def one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attem
     for each in attempts:
         key = each.entry.message_id if each.key is None else each.key.message_id
         if first.setdefault(key, each) is not each:
-            results[each.entry.token] = DeliveryOutcome(Later(BUSY_SECONDS, counts=False), "back")
+            results[each.entry.token] = DeliveryOutcome(Retry(BUSY_SECONDS, counts=False), "back")
     return list(first.values())
 
 
@@ -98,32 +104,33 @@ class RetryDecider:
         number = max(attempt.entry.attempt, self._consumer.max_attempts)
         return numbered(attempt, number, attempt.entry.in_doubt)
 
-    def failed(
-        self, attempt: Attempt, error: Exception, now: float
-    ) -> tuple[DeliveryOutcome, float]:
-        """Return how a failed attempt ends, and when its next one is expected."""
+    def failed(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
+        """Return how a failed attempt ends."""
         number, message_id = attempt.entry.attempt, attempt.entry.message_id
         wait = self._retry_waits[min(number, len(self._retry_waits)) - 1]
+        if isinstance(error, RAISED) and (fault := fault_of(error)):  # a subclass may say anything
+            error = UsageError(f"a handler says {type(error).__name__}: {fault}")
         if isinstance(error, ClaimLost):
-            return DeliveryOutcome(Later(wait, counts=False)), now
+            return DeliveryOutcome(retry_of_ours(wait, counts=False))
         if isinstance(error, Reject):
-            return DeliveryOutcome(Dead(error.reason), "fail"), now
+            return DeliveryOutcome(Reject(error.reason), "fail")
         if isinstance(error, TransactionEnded):  # a retry would repeat a part of its effect
-            return DeliveryOutcome(Dead(words_of(error)), "fail"), now
+            return DeliveryOutcome(Reject(words_of(error)), "fail")
         if is_database_down(error) and self._down.more(message_id) <= DOWN_TIMES_MAX:
             self._faults.tell(error)
-            return DeliveryOutcome(Later(DATABASE_DOWN_SECONDS, counts=False), "back"), now
+            return DeliveryOutcome(Retry(DATABASE_DOWN_SECONDS, counts=False), "back")
         if is_database_busy(error) and (soon := self._busy_wait(message_id)):
             self._faults.tell(error)
-            return DeliveryOutcome(Later(soon, counts=False), "back"), now
+            return DeliveryOutcome(Retry(soon, counts=False), "back")
         if isinstance(error, Retry):
             wait = wait if error.after is None else error.after
             why = error.why
         else:
             why = words_of(error)
-        if number >= self._consumer.max_attempts:
+        counts = not isinstance(error, Retry) or error.counts
+        if counts and number >= self._consumer.max_attempts:
             reason = f"attempt {number} of {self._consumer.max_attempts} failed: {why}"
-            return DeliveryOutcome(Dead(reason), "fail"), now
+            return DeliveryOutcome(Reject(reason), "fail")
         told = (self._consumer.group, number, message_id, wait, why)
         if isinstance(error, Retry):
             log.info("group %s: attempt %d at message %s is rolled back, again in %g s: %s", *told)
@@ -133,7 +140,7 @@ class RetryDecider:
                 *told,
                 exc_info=None if isinstance(error, UsageError) else error,
             )
-        return DeliveryOutcome(Later(wait), "fail"), now + wait
+        return DeliveryOutcome(retry_of_ours(wait, counts=counts), "fail" if counts else "back")
 
     def _busy_wait(self, message_id: str) -> float | None:
         """Return the wait after a lost conflict with other transactions; None: it counts now."""
@@ -145,7 +152,7 @@ class RetryDecider:
 
     def unhandled(self, error: Exception) -> DeliveryOutcome:
         """Return how a delivery ends whose handler was never called."""
-        return DeliveryOutcome(Later(self.wait_after(error), counts=False), "back")
+        return DeliveryOutcome(Retry(self.wait_after(error), counts=False), "back")
 
     def wait_after(self, error: Exception) -> float:
         """Log a fault of the database; return the seconds until the next try."""
@@ -155,13 +162,15 @@ class RetryDecider:
     def unwritten(self, message_id: str, error: Exception) -> DeliveryOutcome:
         """Return how a delivery ends if no row could be written for it."""
         if is_row_refused(error) and self._refused.more(message_id) >= REFUSED_TIMES_MAX:
-            return DeliveryOutcome(Dead(f"the consume log refuses it: {fault_line(error)}"), "fail")
+            return DeliveryOutcome(
+                Reject(f"the consume log refuses it: {fault_line(error)}"), "fail"
+            )
         return self.unhandled(error)
 
     def unrecorded(self, fault: Exception) -> DeliveryOutcome:
         """Return how a delivery ends whose end was not recorded: not counted, the lease stays."""
         self._faults.tell(fault)
-        return DeliveryOutcome(Later(DATABASE_DOWN_SECONDS, counts=False), None)
+        return DeliveryOutcome(Retry(DATABASE_DOWN_SECONDS, counts=False), None)
 
 
 class _Times:

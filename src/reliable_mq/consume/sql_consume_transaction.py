@@ -11,7 +11,6 @@ from enum import Enum
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from reliable_mq.client.consuming.subscription import Dead, Later
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import ClientIdentity
 from reliable_mq.confirm.sql_confirmation import confirmation_of
@@ -44,6 +43,7 @@ from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import SqlKeyLog
+from reliable_mq.outcomes import Reject, retry_of_ours
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class ConsumeTransaction:
             results[entry.token] = self.acknowledge(entry)
         else:
             tell_postponed(entry)
-            results[entry.token] = DeliveryOutcome(Later(found.wait, counts=False), "back")
+            results[entry.token] = DeliveryOutcome(retry_of_ours(found.wait, counts=False), "back")
 
     def begin_together(self, session: Session, attempts: Sequence[Attempt]) -> bool:
         """Begin first attempts in one transaction; False: some are not first attempts.
@@ -254,21 +254,18 @@ class ConsumeTransaction:
 
     def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> DeliveryOutcome:
         """Record a failed attempt after its savepoint's rollback, in the shared transaction."""
-        settled, retry_at = self._judge.failed(attempt, error, self._clock())
-        spent = self._judge.spent(attempt, error)
-        return self._record(session.connection(), spent, settled, retry_at)
+        settled = self._judge.failed(attempt, error)
+        return self._record(session.connection(), self._judge.spent(attempt, error), settled)
 
     def fail(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
         """Record a failed attempt after its transaction's rollback; never raises."""
-        settled, retry_at = self._judge.failed(attempt, error, self._clock())
+        settled = self._judge.failed(attempt, error)
         if settled.fate is None or (settled.fate == "back" and not attempt.receipt):
             return settled  # not ours to record, or nothing to record
         try:
             with self.database.engine.begin() as connection:
-                return self._record(
-                    connection, self._judge.spent(attempt, error), settled, retry_at
-                )
-        except Exception as fault:  # noqa: BLE001 - logged there
+                return self._record(connection, self._judge.spent(attempt, error), settled)
+        except Exception as fault:  # noqa: BLE001 - told there
             is_away = settled.fate == "back" and is_database_down(fault)
             return settled if is_away else self._judge.unrecorded(fault)
 
@@ -311,7 +308,7 @@ class ConsumeTransaction:
                 if step is ClaimStep.RECEIVE_FIRST:
                     unfinished = f"{self.consumer.max_attempts} attempts did not finish"
                     why = reason or self.log.last_words(connection, entry) or unfinished
-                    return self._fail(connection, entry, DeliveryOutcome(Dead(why), "fail"), now)
+                    return self._fail(connection, entry, DeliveryOutcome(Reject(why), "fail"))
                 return self._others(connection, entry, "back")
         except Exception as fault:  # noqa: BLE001 - logged there
             return self._unwritten_or_unrecorded(attempt, fault)
@@ -327,7 +324,7 @@ class ConsumeTransaction:
         A dead letter is escalated here, since no row can inform another database about it.
         """
         entry, settled = attempt.entry, self._judge.unwritten(attempt.entry.message_id, error)
-        if isinstance(settled.outcome, Dead):
+        if isinstance(settled.outcome, Reject):
             try:
                 with self.database.engine.begin() as connection:
                     self._exhaust(connection, entry, settled.outcome.reason, self._clock())
@@ -336,26 +333,27 @@ class ConsumeTransaction:
         return settled
 
     def _record(
-        self, connection: Connection, attempt: Attempt, settled: DeliveryOutcome, retry_at: float
+        self, connection: Connection, attempt: Attempt, settled: DeliveryOutcome
     ) -> DeliveryOutcome:
         """Record the end of an attempt without an effect; one that does not count leaves no row."""
+        retry_at = settled.next_at(self._clock())
         if attempt.key is not None and attempt.receipt:
             self.keys.release(connection, attempt.key, retry_at)
         if settled.fate == "back" and attempt.receipt:
             self.log.release(connection, attempt.entry, retry_at)
         if settled.fate != "fail":
             return settled
-        return self._fail(connection, attempt.entry, settled, retry_at)
+        return self._fail(connection, attempt.entry, settled)
 
     def _fail(
-        self, connection: Connection, entry: LogEntry, settled: DeliveryOutcome, retry_at: float
+        self, connection: Connection, entry: LogEntry, settled: DeliveryOutcome
     ) -> DeliveryOutcome:
         """Record a failure if the claim is still ours; otherwise return what its row says."""
         now = self._clock()
         reason = ""
-        if isinstance(settled.outcome, Dead):
+        if isinstance(settled.outcome, Reject):
             reason = settled.outcome.reason or "no reason given"
-        if not self.log.fail(connection, entry, now, retry_at, reason):
+        if not self.log.fail(connection, entry, now, settled.next_at(now), reason):
             return self._others(connection, entry, "fail")
         if reason and not entry.confirm_to:  # otherwise the stub's own database escalates it
             self._exhaust(connection, entry, reason, now)
@@ -375,7 +373,7 @@ class ConsumeTransaction:
             return self.acknowledge(entry)
         tell_postponed(entry)
         wait = DATABASE_DOWN_SECONDS if found is None or not found.wait else found.wait
-        return DeliveryOutcome(Later(wait, counts=False), fate)
+        return DeliveryOutcome(retry_of_ours(wait, counts=False), fate)
 
     def renew(self, tokens: Collection[str]) -> None:
         """Extend the leases of running attempts with a RECEIVED row; never raises.

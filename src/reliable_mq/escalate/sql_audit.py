@@ -40,7 +40,7 @@ class SqlAudit:
         self.table = table
         self._insert = insert(table)
 
-    def write(self, connection: Connection, acts: Iterable[AuditEntry], now: float) -> None:
+    def write_acts(self, connection: Connection, acts: Iterable[AuditEntry], now: float) -> None:
         """Insert audit entries. `now` is in seconds since the epoch."""
         at = utc_datetime(now)
         rows = [

@@ -167,7 +167,7 @@ class SqlDeadLetters:
             )
             for message_id in message_ids
         ]
-        self._audit.write(connection, acts, now)
+        self._audit.write_acts(connection, acts, now)
 
     def refuse(
         self,
@@ -189,7 +189,7 @@ class SqlDeadLetters:
             )
             for (group, message_id), outcome in refused.items()
         ]
-        self._audit.write(connection, acts, now)
+        self._audit.write_acts(connection, acts, now)
 
     def done(
         self,

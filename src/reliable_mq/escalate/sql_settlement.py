@@ -186,7 +186,7 @@ class SqlOperatorActions:
             )
             for message_id, changed in done.items()
         ]
-        self._audit.write(connection, acts, now)
+        self._audit.write_acts(connection, acts, now)
         return done, legal
 
 

@@ -209,7 +209,7 @@ class SqlTopics:
         done = AuditEntry(
             actor=values["who"], action=act, message_id="", changed=True, detail=detail
         )
-        self._audit.write(connection, [done], now)
+        self._audit.write_acts(connection, [done], now)
 
     def _write(
         self, statement: Any, topic: str, values: dict[str, Any], now: float, act: str = ""

@@ -17,13 +17,7 @@ from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.settling import settle
-from reliable_mq.client.consuming.subscription import (
-    CONSUMED,
-    Handler,
-    Outcome,
-    Subscription,
-    checked_outcomes,
-)
+from reliable_mq.client.consuming.subscription import Handler, Subscription
 from reliable_mq.client.flow import (
     Call,
     CallAll,
@@ -42,6 +36,7 @@ from reliable_mq.client.sending.outgoing import Sign
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome, outcomes_of
 from reliable_mq.testing.faults import Faults
 from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.memory_broker import NAME_SERVER, MemoryBroker
@@ -314,7 +309,7 @@ class MemoryConsumer(GroupMember):
                 self._assigned(message).hold(message.queue_offset, until, counts=False)
         if not now:
             return 0
-        outcomes = checked_outcomes(await self._handler(tuple(now)), len(now))
+        outcomes = await outcomes_of(self._handler(tuple(now)), len(now))
         for message, outcome in zip(now, outcomes, strict=True):
             await self._settle(message, outcome)
             if outcome == CONSUMED and self._faults.meet("duplicate", message.topic):

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from tests.client.observing.seen import Noted, received, stored
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
 from reliable_mq.client.consuming.thread_handling import Threads, is_asynchronous
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import (
@@ -26,6 +25,7 @@ from reliable_mq.client.observing.rate_limited_log import SAID_AGAIN_SECONDS, Ra
 from reliable_mq.client.observing.send_results import of_batch, of_many, of_one
 from reliable_mq.errors import ConfigurationError, RequestTimeout, UsageError
 from reliable_mq.message import Message, ReceivedMessage, SendResult
+from reliable_mq.outcomes import CONSUMED, Outcome, Retry
 
 MESSAGE = Message(topic="orders", body=b"{}")
 
@@ -261,7 +261,7 @@ def test_a_handler_that_fails_is_seen_with_its_error(
 def test_what_a_hook_skips_is_not_handled_and_has_its_outcome(handler: Any) -> None:
     class Skips(Middleware):
         def before_consume(self, delivery: Delivery) -> None:
-            raise Skip(Later(5.0, counts=False))
+            raise Skip(Retry(5.0, counts=False))
 
     noted = Noted()
 
@@ -275,7 +275,7 @@ def test_what_a_hook_skips_is_not_handled_and_has_its_outcome(handler: Any) -> N
     outcomes, error = consume(hooks(Skips(), noted), wanted, received(), received(b"two"))
 
     assert error is None
-    assert outcomes == [Later(5.0, counts=False)] * 2
+    assert outcomes == [Retry(5.0, counts=False)] * 2
     assert noted.deliveries[0].outcomes == outcomes
 
 

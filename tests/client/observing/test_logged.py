@@ -6,11 +6,11 @@ import logging
 import pytest
 from tests.client.observing.seen import QUEUE, received, stored
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.client.observing.logged import LoggingMiddleware
 from reliable_mq.client.observing.middleware import ClientIdentity, Delivery, Ending, Sending
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import Decision, Half, Message
+from reliable_mq.outcomes import CONSUMED, Reject, Retry
 
 #: what every record has; the rest came as fields
 PLAIN = logging.LogRecord("", 0, "", 0, "", (), None).__dict__.keys() | {"message", "asctime"}
@@ -45,7 +45,7 @@ def delivery() -> Delivery:
         begun=0.0,
         begun_ms=0,
         seconds=0.25,
-        outcomes=[CONSUMED, Later(5.0, reason="no money"), Dead("no payer"), Later(counts=False)],
+        outcomes=[CONSUMED, Retry(5.0, reason="no money"), Reject("no payer"), Retry(counts=False)],
     )
 
 

@@ -15,7 +15,6 @@ from tests.waiting import eventually, run_scene
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteCache
-from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.asyncio_message_trace import MessageTraceMiddleware
 from reliable_mq.client.observing.message_trace import (
@@ -47,6 +46,7 @@ from reliable_mq.errors import (
     UsageError,
 )
 from reliable_mq.message import Decision, Half, Message, SendStatus
+from reliable_mq.outcomes import CONSUMED, Retry
 from reliable_mq.wire.recall_handle import RecallHandle, encode_recall_handle
 
 ORIGIN = ClientIdentity(client_id="me", address_of=lambda _: "10.0.0.1:10911")
@@ -149,7 +149,7 @@ def test_a_handlers_call_leaves_a_record_before_and_after_with_one_request_id() 
 @pytest.mark.parametrize(
     ("more", "success", "code"),
     [
-        ({"outcomes": [Later()]}, "false", "4"),
+        ({"outcomes": [Retry()]}, "false", "4"),
         ({"outcomes": None, "error": ZeroDivisionError()}, "false", "2"),
         ({"outcomes": None, "error": UsageError("no outcome")}, "false", "3"),
         ({"outcomes": None, "verb": "receive"}, "true", "0"),
@@ -164,7 +164,7 @@ def test_a_record_says_how_the_handler_ended(more: dict[str, Any], success: str,
 def test_each_message_of_a_batch_has_its_own_end_and_its_share_of_the_time() -> None:
     wanted, other = received(message_id="A"), received(message_id="C")
     messages = [wanted, received(message_id="B", TRACE_ON="false"), other]
-    seen = delivery(messages=messages, outcomes=[CONSUMED, CONSUMED, Later()])
+    seen = delivery(messages=messages, outcomes=[CONSUMED, CONSUMED, Retry()])
 
     assert [fields_of(each)[2:5] for each in ended_records(seen, "R")] == [
         ["A", "16", "true"],

@@ -12,13 +12,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.client.observing.seen import received, stored
 
 from reliable_mq import trace_context
-from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import ClientIdentity, SendVerb
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
 from reliable_mq.client.observing.send_results import of_many
 from reliable_mq.errors import ConfigurationError, RemoteError, RequestTimeout
 from reliable_mq.message import Message, SendResult
+from reliable_mq.outcomes import CONSUMED, RAISED, Outcome, Reject, Retry
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE_ID, SPAN_ID = PARENT.split("-")[1:3]
@@ -171,7 +171,7 @@ def test_what_is_not_sent_is_an_error_of_its_span(error: Exception, kind: str) -
 def handle(traced: Traced, outcome: Outcome | Exception, **properties: str) -> ReadableSpan:
     delivery = traced.hooks.begin("payments", [received(b"{}", **properties)])
     inside = trace.get_current_span().get_span_context()
-    if isinstance(outcome, Exception):
+    if isinstance(outcome, Exception) and not isinstance(outcome, RAISED):
         traced.hooks.fail(delivery, outcome)
     else:
         traced.hooks.end(delivery, [outcome])
@@ -217,8 +217,8 @@ def test_a_message_without_a_context_begins_a_trace() -> None:
 @pytest.mark.parametrize(
     ("outcome", "kind", "why"),
     [
-        (Later(reason="no money"), "later", "no money"),
-        (Dead("no payer"), "dead", "no payer"),
+        (Retry(reason="no money"), "later", "no money"),
+        (Reject("no payer"), "dead", "no payer"),
         (ZeroDivisionError("by zero"), "ZeroDivisionError", "by zero"),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_handler_that_did_not_consume_is_an_error_of_its_span(
 
 
 def test_what_is_postponed_is_no_error() -> None:
-    span = handle(Traced(), Later(1.0, counts=False))
+    span = handle(Traced(), Retry(1.0, counts=False))
 
     assert span.status.is_unset
     assert attributes(span)["reliable_mq.outcome"] == "postponed"
@@ -243,7 +243,7 @@ def test_a_batch_is_handled_in_one_span_that_is_linked_to_each_context() -> None
     traced = Traced()
     other = PARENT.replace(SPAN_ID, "00f067aa0ba902b7")
     messages = [received(traceparent=PARENT), received(), received(traceparent=other)]
-    traced.hooks.end(traced.hooks.begin("payments", messages), [CONSUMED, Later(), CONSUMED])
+    traced.hooks.end(traced.hooks.begin("payments", messages), [CONSUMED, Retry(), CONSUMED])
 
     (span,) = traced.spans
     assert span.parent is None

@@ -7,7 +7,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.client.observing.seen import received, stored
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.client.observing import prometheus
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import ClientIdentity
@@ -15,6 +14,7 @@ from reliable_mq.client.observing.prometheus import PrometheusMiddleware
 from reliable_mq.client.observing.send_results import of_many
 from reliable_mq.errors import ConfigurationError, RemoteError, RequestTimeout
 from reliable_mq.message import Message, SendResult
+from reliable_mq.outcomes import CONSUMED, Retry
 
 
 class Metrics:
@@ -67,7 +67,7 @@ def test_what_is_handled_is_counted_by_outcome_and_timed_by_call() -> None:
 
     delivery = metrics.hooks.begin("payments", [received(), received()])
     assert metrics.of("handling_messages", **labels) == 2
-    metrics.hooks.end(delivery, [CONSUMED, Later()])
+    metrics.hooks.end(delivery, [CONSUMED, Retry()])
     failing = metrics.hooks.begin("payments", [received()])
     metrics.hooks.fail(failing, ZeroDivisionError())
     metrics.hooks.handed_over("payments", [received()])

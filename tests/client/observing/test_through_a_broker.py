@@ -18,9 +18,7 @@ from tests.waiting import eventually, until
 from reliable_mq import (
     AsyncClient,
     Client,
-    Dead,
     Decision,
-    Later,
     LoggingMiddleware,
     Message,
     MessageTraceMiddleware,
@@ -28,15 +26,17 @@ from reliable_mq import (
     OpenTelemetryMiddleware,
     PrometheusMiddleware,
     ReceivedMessage,
+    Reject,
+    Retry,
     Subscription,
 )
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.observing.message_trace import TRACE_TOPIC
 from reliable_mq.client.observing.middleware import Sending
 from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.errors import MessageRefused, NoRoute
 from reliable_mq.message import CheckBack
+from reliable_mq.outcomes import CONSUMED, Outcome
 
 pytestmark = pytest.mark.processes
 
@@ -174,7 +174,7 @@ def test_a_trace_goes_on_through_a_send_back_and_a_message_held_to_the_dead_lett
             await client.create_topic("orders", 1)
             await client.send(message(b"sent back"))
             await client.send(message(b"held", ordering_key="c1"))
-            handled = Seen(Later(1.0), Later(0.01), Dead("no payer"), Dead("no payer"))
+            handled = Seen(Retry(1.0), Retry(0.01), Reject("no payer"), Reject("no payer"))
             await client.consume(Subscription(group="g", topics={"orders": "*"}), handled)
             dead = Seen()
             letters = Subscription(group="people", topics={"%DLQ%g": "*"}, ordered=False)

@@ -13,11 +13,12 @@ import msgspec
 
 from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC, Route
 from reliable_mq.client.consuming.allocation import Configured
-from reliable_mq.client.consuming.subscription import Handler, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Handler, Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler, SyncHandler, is_asynchronous
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.outcomes import Outcome
 
 T = TypeVar("T")
 

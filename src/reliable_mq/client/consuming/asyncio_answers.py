@@ -17,11 +17,11 @@ from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.consuming.running_info import directly_consumed, running_info
-from reliable_mq.client.consuming.subscription import Outcome
 from reliable_mq.client.consuming.thread_handling import HandlerStillRunning
 from reliable_mq.client.flow import Instant
 from reliable_mq.errors import RecordError
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outcomes import Outcome
 from reliable_mq.runtime.link import OnRequest
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -114,7 +114,7 @@ class ConsumerAnswers:
             outcome = error
         seconds = time.monotonic() - begun
         log.info(
-            "group %s: message %s was handled because %s asked for it: %s",
+            "group %s: message %s was handled because %s asked for it: %r",
             *(consumer.group_name, message.message_id, address, outcome),
         )
         ordered = consumer.group.subscription.ordered

@@ -18,14 +18,7 @@ from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.handler_call import HandlerCall
 from reliable_mq.client.consuming.handler_pool import PATIENCE_SECONDS, HandlerPool
 from reliable_mq.client.consuming.settling import settle
-from reliable_mq.client.consuming.subscription import (
-    Consumed,
-    Handler,
-    Later,
-    Outcome,
-    checked_outcomes,
-    is_failure,
-)
+from reliable_mq.client.consuming.subscription import Handler
 from reliable_mq.client.consuming.thread_handling import (
     AnyHandler,
     HandlerStillRunning,
@@ -34,6 +27,14 @@ from reliable_mq.client.consuming.thread_handling import (
 )
 from reliable_mq.client.flow import Flow
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import (
+    Consumed,
+    Outcome,
+    Retry,
+    is_failure,
+    outcomes_of,
+    retry_of_ours,
+)
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +176,7 @@ class AsyncHandlerPool:
         Raises:
             Exception: the handler's exception.
         """
-        (outcome,) = checked_outcomes(await self._handler((message,)), 1)
+        (outcome,) = await outcomes_of(self._handler((message,)), 1)
         return outcome
 
     async def finish(self) -> None:
@@ -306,7 +307,7 @@ class AsyncHandlerPool:
             handling = self._handler(call.messages)
             if self._threads is None:
                 handling = _in_its_own_context(cast("Coroutine[Any, Any, Any]", handling))
-            return checked_outcomes(await handling, len(call.messages))
+            return await outcomes_of(handling, len(call.messages))
         except asyncio.CancelledError as error:
             if self._closed:
                 call.goes_on = isinstance(error, HandlerStillRunning)
@@ -321,7 +322,7 @@ class AsyncHandlerPool:
         finally:
             while hand.cancelling() and not self._closed:
                 hand.uncancel()  # the call was cancelled, not the worker task
-        return [Later(reason=reason)] * len(call.messages)
+        return [Retry(reason=reason)] * len(call.messages)
 
     async def _settle(
         self, assigned: AssignedQueue, message: ReceivedMessage, outcome: Outcome
@@ -362,7 +363,7 @@ class AsyncHandlerPool:
         for assigned, message in taken:
             if not assigned.is_given_back:
                 wait = self._group.subscription.retry_wait(message.reconsume_times)
-                outcome = Later(wait or HANDED_ON_SECONDS, reason=reason)
+                outcome = retry_of_ours(wait or HANDED_ON_SECONDS, reason=reason)
                 await self._settle(assigned, message, outcome)
 
     def _be_patient(self) -> None:

@@ -6,8 +6,9 @@ same way (`settle`). In between, this client keeps leases (`Leases`) that the br
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Protocol, Self
+import warnings
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, Self
 
 from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.checked import checked
@@ -19,10 +20,10 @@ from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.leases import Lease, Leases
 from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.settling import settle
-from reliable_mq.client.consuming.subscription import Dead, Later, Outcome
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.errors import LeaseLost, UsageError, closed, closed_meanwhile
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import Outcome, Reject, retry_of_ours
 
 log = logging.getLogger(__name__)
 
@@ -176,10 +177,10 @@ class AsyncSimpleConsumer(GroupMember):
         self._check_open()
         if after is not None and not after >= 0:
             raise UsageError(f"after is {after}: it must not be negative")
-        await self._settled(message, Later(after, reason="it was handed back"))
+        await self._settled(message, retry_of_ours(after, reason="it was handed back"))
 
     @checked(but=("message",))
-    async def give_up(self, message: ReceivedMessage, reason: str) -> None:
+    async def reject(self, message: ReceivedMessage, reason: str) -> None:
         """Move a message to the group's dead-letter topic, and go on when it is stored there.
 
         That is tried until it succeeds, also when who waits for it is cancelled.
@@ -190,7 +191,12 @@ class AsyncSimpleConsumer(GroupMember):
             ConnectionLost: when the consumer is closed meanwhile: it is delivered again.
         """
         self._check_open()
-        await self._settled(message, Dead(reason))
+        await self._settled(message, Reject(reason))
+
+    def give_up(self, message: ReceivedMessage, reason: str) -> Coroutine[Any, Any, None]:
+        """The old name of `reject`."""
+        warnings.warn("give_up is an old name: say reject", DeprecationWarning, stacklevel=2)
+        return self.reject(message, reason)
 
     @checked(but=("message",))
     async def extend(self, message: ReceivedMessage, seconds: float) -> None:
@@ -265,7 +271,9 @@ class AsyncSimpleConsumer(GroupMember):
 
     def _expire(self) -> None:
         for lease in self._leases.expired(self._client.lease_clock()):
-            self._begin_to_settle(lease, Later(0.0, reason="nobody acknowledged it in time"))
+            self._begin_to_settle(
+                lease, retry_of_ours(0.0, reason="nobody acknowledged it in time")
+            )
         self._watch()
 
     def _begin_to_settle(self, lease: Lease, outcome: Outcome) -> asyncio.Task[None]:

@@ -7,8 +7,8 @@ It receives a group and the time, and returns bodies of replies. Source: Apache 
 from reliable_mq.client.consuming.assigned_queue import NEVER, AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.filters import subscription_data
-from reliable_mq.client.consuming.subscription import Consumed, Dead, Outcome
 from reliable_mq.client.flow import Instant
+from reliable_mq.outcomes import Consumed, Outcome, Reject, Retry
 from reliable_mq.wire import fastjson
 
 _MEBIBYTE = 1024 * 1024
@@ -75,12 +75,12 @@ def directly_consumed(outcome: Outcome | BaseException, seconds: float, *, order
     remark = None
     if isinstance(outcome, Consumed):
         result = "CR_SUCCESS"
-    elif isinstance(outcome, BaseException):
-        result, remark = "CR_THROW_EXCEPTION", f"{type(outcome).__name__}: {outcome}"
+    elif isinstance(outcome, Retry):
+        result, remark = "CR_LATER", outcome.grounds
+    elif isinstance(outcome, Reject):
+        result, remark = "CR_LATER", f"a dead letter: {outcome.reason}"
     else:
-        result, remark = "CR_LATER", outcome.reason
-        if isinstance(outcome, Dead):
-            remark = f"a dead letter: {outcome.reason}"
+        result, remark = "CR_THROW_EXCEPTION", f"{type(outcome).__name__}: {outcome}"
     body: dict[str, object] = {
         "autoCommit": True,
         "consumeResult": result,

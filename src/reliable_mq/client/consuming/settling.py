@@ -11,11 +11,11 @@ import msgspec
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Outcome
 from reliable_mq.client.flow import Flow, Wait, call, now, succeeded
 from reliable_mq.errors import ReliableMQError, RemoteError, Unavailable
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.outcomes import Consumed, Outcome, Reject, Retry, retry_of_ours
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
 from reliable_mq.wire.headers import SendBackHeader
@@ -75,20 +75,20 @@ def settle(
     After the last counted attempt, a failed message becomes a dead letter. Storing a dead letter
     is retried until it succeeds. Until then the message is unfinished, and its ordering key waits.
     """
-    if isinstance(outcome, Dead):
+    if isinstance(outcome, Reject):
         yield from dead_letter(group, message, outcome.reason)
-    elif isinstance(outcome, Later):
+    elif isinstance(outcome, Retry):
         attempt = message.reconsume_times + 1
         level = delay_level_of(_wait_of(group, message, outcome))
         if outcome.counts and attempt >= group.subscription.max_attempts:
             reason = f"attempt {attempt} of {group.subscription.max_attempts} failed"
-            reason += f": {outcome.reason}" if outcome.reason else ""
+            reason += f": {outcome.grounds}" if outcome.grounds else ""
             yield from dead_letter(group, message, reason)
         elif not outcome.counts or _stays_here(group, message):
             yield from _hold(group, assigned, message, outcome)
             return
         elif not (yield from _send_back(group, message, level)):
-            pause = Later(group.settings.settle_retry_seconds, counts=False)
+            pause = retry_of_ours(group.settings.settle_retry_seconds, counts=False)
             yield from _hold(group, assigned, message, pause)
             return
     elif not isinstance(outcome, Consumed):
@@ -102,15 +102,15 @@ def _stays_here(group: ConsumerGroup, message: ReceivedMessage) -> bool:
     return subscription.broadcasting or (subscription.ordered and bool(message.ordering_key))
 
 
-def _wait_of(group: ConsumerGroup, message: ReceivedMessage, outcome: Later) -> float | None:
+def _wait_of(group: ConsumerGroup, message: ReceivedMessage, outcome: Retry) -> float | None:
     """Return the seconds before the next attempt if the handler or the group sets them."""
-    if outcome.after_seconds is not None or not outcome.counts:
-        return outcome.after_seconds
+    if outcome.after is not None or not outcome.counts:
+        return outcome.after
     return group.subscription.retry_wait(message.reconsume_times)
 
 
 def _hold(
-    group: ConsumerGroup, assigned: AssignedQueue, message: ReceivedMessage, outcome: Later
+    group: ConsumerGroup, assigned: AssignedQueue, message: ReceivedMessage, outcome: Retry
 ) -> Flow[None]:
     instant = yield from now()
     pause = _wait_of(group, message, outcome)

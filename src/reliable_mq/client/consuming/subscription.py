@@ -1,51 +1,28 @@
-"""Subscriptions of consumers, and the outcomes of their handlers.
+"""What a consumer asks for, and the form of its handler.
 
 It receives the application's values and checks them. It must not know brokers.
 """
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from reliable_mq.client.checked import check_fields, is_integer
 from reliable_mq.client.consuming.allocation import Allocation, average
-from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, EVERY_TAG, RETRY_PREFIX, check_name
+from reliable_mq.outcomes import OLD_WORDS, Outcome, old_word
 
-
-class Consumed(msgspec.Struct, frozen=True):
-    """The message is done with."""
-
-
-class Later(msgspec.Struct, frozen=True):
-    """Hand the message out again, after `after_seconds` or the usual delay.
-
-    `counts` says whether this was an attempt. One that does not count (somebody else holds the
-    message's lease, say) never brings a message nearer to the dead letters. `reason` is what a
-    dead letter says when this was the last attempt.
-    """
-
-    after_seconds: float | None = None
-    counts: bool = True
-    reason: str = ""
-
-
-class Dead(msgspec.Struct, frozen=True):
-    """Move the message to the group's dead-letter topic, with the reason, and go on."""
-
-    reason: str
-
-
-CONSUMED = Consumed()
-
-Outcome = Consumed | Later | Dead
-_OUTCOMES = (Consumed, Later, Dead)  # a union would be made anew for each message
 Handler = Callable[[Sequence[ReceivedMessage]], Awaitable[Sequence[Outcome]]]
-"""Gets 1..batch messages of one topic and queue, returns one outcome for each. Raising is Later."""
+"""Gets 1..batch messages of one topic and queue, returns one outcome for each or one for all.
+
+`Retry` and `Reject` may be raised as well, and count for all. Whatever else it raises is a failed
+attempt, as `Retry()`.
+"""
 
 
 class Sql(msgspec.Struct, frozen=True):
@@ -86,7 +63,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         broadcasting: whether every member reads all queues and keeps its own offsets. A failed
             message is held and retried here, and dropped after `max_attempts`.
         retry_waits: seconds before the second, third, … attempt of a message, the last for all
-            that follow; a `Later` that says its own time counts more. Exact for a message that is
+            that follow; a `Retry` that says its own time counts more. Exact for a message that is
             held; one that is sent back waits for the next longer of the broker's 18 delay levels,
             2 h at most. Empty: 1 s, 2 s, … 30 s for a held one, and what the broker decides (10 s,
             30 s, 1 min, …) for one that is sent back.
@@ -186,22 +163,7 @@ def _check_topics(group: str, topics: Mapping[str, str | Sql]) -> None:
             )
 
 
-def is_failure(outcome: Outcome) -> bool:
-    """Return whether an outcome is a failed attempt."""
-    return isinstance(outcome, Dead) or (isinstance(outcome, Later) and outcome.counts)
-
-
-def checked_outcomes(outcomes: object, count: int) -> Sequence[Outcome]:
-    """Check and return a handler's result: one outcome for each of `count` messages.
-
-    Raises:
-        UsageError: when it is something else.
-    """
-    if not isinstance(outcomes, Sequence) or len(outcomes) != count:
-        raise UsageError(f"a handler got {count} messages and returned {outcomes!r:.200}")
-    for outcome in outcomes:
-        if not isinstance(outcome, _OUTCOMES):
-            raise UsageError(f"a handler returned {outcome!r:.200}, which is no outcome")
-        if not isinstance(outcome, Consumed):
-            check_fields(outcome)
-    return outcomes
+def __getattr__(name: str) -> Any:
+    if name not in OLD_WORDS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return old_word(__name__, name)

@@ -9,8 +9,9 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from reliable_mq.client.consuming.subscription import Handler, Outcome
+from reliable_mq.client.consuming.subscription import Handler
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import Outcome
 from reliable_mq.runtime.daemon_threads import DaemonThreads
 
 A = TypeVar("A")

@@ -1,5 +1,6 @@
 """The simple consumer for threads: the verbs of `AsyncSimpleConsumer`, run on the client's loop."""
 
+import warnings
 from typing import Self
 
 from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
@@ -49,14 +50,19 @@ class SimpleConsumer(ThreadFace[AsyncSimpleConsumer]):
         """
         self._started().run(self._twin.retry(message, after))
 
-    def give_up(self, message: ReceivedMessage, reason: str) -> None:
-        """Move a message to the group's dead-letter topic, and go on when it is stored there.
+    def reject(self, message: ReceivedMessage, reason: str) -> None:
+        """Move a message to the group's dead-letter topic, and wait until it is stored there.
 
-        That is tried until it succeeds, also when the thread is interrupted.
+        The move is tried until it succeeds, also when the thread is interrupted.
 
         Raises:
-            LeaseLost: when it was not in your hands any more.
+            LeaseLost: when the lease of the message has ended.
             UsageError: when the consumer is closed.
             ConnectionLost: when the consumer is closed meanwhile: it is delivered again.
         """
-        self._started().run(self._twin.give_up(message, reason))
+        self._started().run(self._twin.reject(message, reason))
+
+    def give_up(self, message: ReceivedMessage, reason: str) -> None:
+        """The old name of `reject`."""
+        warnings.warn("give_up is an old name: say reject", DeprecationWarning, stacklevel=2)
+        self.reject(message, reason)

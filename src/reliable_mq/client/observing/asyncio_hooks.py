@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar, cast
 
-from reliable_mq.client.consuming.subscription import Handler, Outcome, checked_outcomes
+from reliable_mq.client.consuming.subscription import Handler
 from reliable_mq.client.consuming.thread_handling import AnyHandler, is_asynchronous
 from reliable_mq.client.observing.middleware import (
     ClientIdentity,
@@ -34,6 +34,7 @@ from reliable_mq.client.sending.outgoing import fault_of, named
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import Decision, Half, Message, ReceivedMessage
 from reliable_mq.message_checks import size_of
+from reliable_mq.outcomes import Outcome, checked_outcomes, outcomes_of, raised_outcomes
 
 log = logging.getLogger(__name__)
 
@@ -247,7 +248,7 @@ class Hooks:
             if delivery.outcomes is not None:  # skipped
                 return self.end(delivery, delivery.outcomes)
             try:
-                outcomes = checked_outcomes(await handler(messages), len(messages))
+                outcomes = await outcomes_of(handler(messages), len(messages))
             except BaseException as error:
                 self.fail(delivery, error)
                 raise
@@ -269,8 +270,10 @@ class Hooks:
                     return self._awaited(context, delivery, answer)
                 outcomes = checked_outcomes(answer, len(messages))
             except BaseException as error:
-                context.run(self.fail, delivery, error)
-                raise
+                if (said := raised_outcomes(error, len(messages))) is None:
+                    context.run(self.fail, delivery, error)
+                    raise
+                outcomes = said
             return context.run(self.end, delivery, outcomes)
 
         return observed
@@ -282,7 +285,7 @@ class Hooks:
 
         async def waiting() -> Sequence[Outcome]:
             try:
-                outcomes = checked_outcomes(await answer, len(delivery.messages))
+                outcomes = await outcomes_of(answer, len(delivery.messages))
             except BaseException as error:
                 self.fail(delivery, error)
                 raise

@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from reliable_mq.client.consuming.subscription import Consumed, Later, Outcome
 from reliable_mq.client.observing.middleware import Delivery, SendOutcome
 from reliable_mq.errors import RemoteError
 from reliable_mq.message import ReceivedMessage, SendResult
+from reliable_mq.outcomes import Consumed, Outcome, Retry
 from reliable_mq.wire.codes import ResponseCode
 
 Fate = Literal["consumed", "later", "postponed", "dead", "failed", "received"]
-"""`postponed` is a `Later` that counts as no attempt, `failed` an exception, `received` that the
-messages went to a caller."""
+"""`later` is a `Retry`, `postponed` one that counts as no attempt, `dead` a `Reject`, `failed` any
+other exception, `received` that the messages went to a caller. Dashboards know these words."""
 WELL: frozenset[Fate] = frozenset({"consumed", "postponed", "received"})
 """Outcomes that need no attention."""
 
@@ -33,8 +33,8 @@ def fates(delivery: Delivery) -> Iterator[tuple[ReceivedMessage, Fate, str]]:
 def _of_outcome(outcome: Outcome) -> tuple[Fate, str]:
     if isinstance(outcome, Consumed):
         return "consumed", ""
-    if isinstance(outcome, Later):
-        return ("later" if outcome.counts else "postponed"), outcome.reason
+    if isinstance(outcome, Retry):
+        return ("later" if outcome.counts else "postponed"), outcome.grounds
     return "dead", outcome.reason
 
 

@@ -15,10 +15,10 @@ from enum import IntEnum
 import msgspec
 
 from reliable_mq.client.connecting.namespace import Namespace
-from reliable_mq.client.consuming.subscription import Consumed
 from reliable_mq.client.observing.middleware import Delivery, Ending, Recall, Sending
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult, SendStatus
+from reliable_mq.outcomes import Consumed
 from reliable_mq.wire.properties import MSG_REGION, TRACE_ON
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"

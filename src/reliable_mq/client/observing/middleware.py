@@ -12,11 +12,11 @@ import msgspec
 
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.routes import RouteCache
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Decision, Half, Message, ReceivedMessage, SendResult
+from reliable_mq.outcomes import CONSUMED, Outcome, checked_outcome
 
 T = TypeVar("T")
 
@@ -31,12 +31,13 @@ class Skip(Exception):
     """Raised by `before_consume`: the handler is not called, and `outcome` counts for all messages.
 
     Args:
-        outcome: what becomes of them, by default that they are done with.
+        outcome: what becomes of them, by default that they are done with: `Consumed`, `Retry` or
+            `Reject`, as a handler returns them.
     """
 
-    def __init__(self, outcome: Outcome = CONSUMED) -> None:
-        super().__init__(f"skipped: {outcome}")
-        self.outcome = outcome
+    def __init__(self, outcome: Outcome | type[Outcome] = CONSUMED) -> None:
+        super().__init__(f"skipped: {outcome!r}")
+        self.outcome: Outcome = checked_outcome(outcome) if isinstance(outcome, type) else outcome
 
 
 class ClientIdentity(msgspec.Struct, frozen=True, kw_only=True):

@@ -245,7 +245,7 @@ class _Database:
                 results.append(RepairOutcome(repair, not trouble, trouble or "done"))
             chosen = [each.repair for each in results if each.changed]
             self._write(connection, chosen, stubs, at)
-            self._audit.write(connection, map(self._act, results), at)
+            self._audit.write_acts(connection, map(self._act, results), at)
         return results
 
     def _locked_attempts(self, connection: Connection, message_ids: Sequence[str]) -> set[str]:
