@@ -333,7 +333,7 @@ def test_a_message_that_is_illegal_fails_none_that_was_sent_in_one_request_with_
 
 def test_a_reply_with_too_few_ids_is_not_believed() -> None:
     command = Command(code=0, ext_fields=STORED)
-    with pytest.raises(ProtocolError, match="2 messages were sent, 1"):
+    with pytest.raises(ProtocolError, match="2 messages were sent, the broker reports 1"):
         read_batch_results(command, ["a", "b"], MessageQueue("t", "a", 0))
 
 

@@ -19,7 +19,7 @@ from reliable_mq.outbox.delay import (
 
 NOW = 1_000_000.0
 CENTURY = timedelta(seconds=3.2e9)
-NO_TIMERS = NoTimers("the broker at old is older than 5.0 and has no timers")
+NO_TIMERS = NoTimers("the broker at elder is older than 5.0 and has no timers")
 TOO_FAR = Refused(13, "timer message illegal, the delay time should not be bigger than …")
 
 

@@ -206,9 +206,9 @@ def test_tables_without_partitions_are_told_from_those_that_have_some(postgres_u
     plain.create_tables()
     mq = ReliableMQ("shop", database=postgres_url, retention="partitions")
 
-    with pytest.raises(ConfigurationError, match="needs table rmq_message_stub to be partitioned"):
+    with pytest.raises(ConfigurationError, match="needs a partitioned table rmq_message_stub"):
         mq.create_tables()
-    with pytest.raises(ConfigurationError, match="needs table rmq_message_stub to be partitioned"):
+    with pytest.raises(ConfigurationError, match="needs a partitioned table rmq_message_stub"):
         mq.databases.check_tables()
     with pytest.raises(ConfigurationError, match="is for PostgreSQL"):
         _ = ReliableMQ("shop", database="sqlite:///x.db", retention="partitions").database
