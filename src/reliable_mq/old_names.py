@@ -1,9 +1,9 @@
 """The earlier names of settings, and how they are read.
 
-Receives names and values as somebody wrote them; hands on the same under the names of today.
-Whoever writes an old name is warned once with the new one. Refuses to know where names come from.
+Receives values by name. Returns them under the current names, and warns once for each old name. It
+does not know the sources of the names.
 
-A row stays: a name that was once documented keeps working.
+Never remove a row: a documented name keeps working.
 """
 
 import inspect
@@ -34,7 +34,7 @@ SETTINGS: Mapping[str, str] = {
     "retry_waits": "retry_waits_seconds",
     "shutdown_timeout": "shutdown_timeout_seconds",
 }
-"""Of `reliable_mq.settings.Settings`: the old name, then the new one."""
+"""Old name -> new name, of `reliable_mq.settings.Settings`."""
 
 CLIENT_SETTINGS: Mapping[str, str] = {
     "request_timeout": "request_timeout_seconds",
@@ -51,27 +51,27 @@ CLIENT_SETTINGS: Mapping[str, str] = {
     "held_total_size_max": "held_total_bytes_max",
     "close_timeout": "close_timeout_seconds",
 }
-"""Of `reliable_mq.client.settings.ClientSettings`: the old name, then the new one."""
+"""Old name -> new name, of `reliable_mq.client.settings.ClientSettings`."""
 
 Tell = Callable[[str], None]
-"""Warns of an old name, with a sentence that has both."""
+"""Warns about an old name, with a sentence that has both names."""
 
 _BETWEEN = frozenset({"reliable_mq", "pydantic", "pydantic_settings"})
-"""Packages whose frames lie between a caller and a warning."""
+"""Packages whose frames are skipped when the caller of an old name is looked for."""
 
 
 def now_called(old: str, new: str) -> str:
-    """Return the sentence that every warning and every error says of an old name."""
+    """Return the sentence of every warning and every error about an old name."""
     return f"{old} is called {new} now"
 
 
 def refuse_both(old: str, new: str) -> ConfigurationError:
-    """Return the error of somebody who gave one setting by both of its names."""
+    """Return the error for a setting that is given by both of its names."""
     return ConfigurationError(f"{old} and {new} are one setting, and both are given: keep {new}")
 
 
 def tell_caller(sentence: str) -> None:
-    """Warn the developer whose line gave or read an old name (`DeprecationWarning`)."""
+    """Warn at the line of code that used an old name (`DeprecationWarning`)."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_back is not None and _lies_between(frame.f_globals):
         level, frame = level + 1, frame.f_back
@@ -83,27 +83,27 @@ def _lies_between(module: Mapping[str, Any]) -> bool:
 
 
 def tell_operator(sentence: str) -> None:
-    """Warn whoever wrote an old name into the environment or a file (`FutureWarning`).
+    """Warn about an old name in the environment or in a file (`FutureWarning`).
 
-    All come from this line, so that Python shows each sentence once in a process.
+    All these warnings come from this line, so Python shows each sentence once in a process.
     """
     warnings.warn(sentence, FutureWarning, stacklevel=1)
 
 
 def tell_nobody(_: str) -> None:
-    """Read old names that nobody writes any more, as those in a pickle."""
+    """Give no warning: for old names in a pickle."""
 
 
 def read(
     given: Mapping[str, Any], names: Mapping[str, str], tell: Tell, place: str = ""
 ) -> dict[str, Any]:
-    """Return what is given under the names of today.
+    """Return the given values under the current names.
 
     Args:
-        given: one source's values by name; other names are left as they are.
-        names: the old name to the new one.
+        given: the values of one source, by name; other names are unchanged.
+        names: old name -> new name.
         tell: called once for each old name.
-        place: leads the names in what is told, "client: ".
+        place: a prefix for the names in messages, for example "client: ".
 
     Raises:
         ConfigurationError: when a setting has both of its names here.
@@ -120,16 +120,16 @@ def read(
 
 
 def written_in(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
-    """Return the new names of what is given by its old one, with that."""
+    """Return new name -> old name, of the values that are given by an old name."""
     return {new: old for old, new in names.items() if old in given}
 
 
 def as_written(text: str, written: Mapping[str, str]) -> str:
-    """Return an error's text with the names that somebody wrote, and what these are called now.
+    """Return an error's text with the names that the user wrote, and with hints of the new names.
 
     Args:
-        text: has the names of today.
-        written: the new names of what was given by its old one, with that.
+        text: the text, with the current names.
+        written: new name -> old name, of the values that were given by an old name.
     """
     hints = []
     for new, old in written.items():

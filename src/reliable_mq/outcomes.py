@@ -1,11 +1,11 @@
-"""What a handler says of a message: one set of words, in the framework and in the bare client.
+"""The outcomes of a handler: one set of words, in the framework and in the bare client.
 
-    Consumed            it is done with
-    Retry(after=…)      hand it out again
-    Reject(reason)      it goes to the dead letters
+    Consumed            the message is finished
+    Retry(after=…)      deliver the message again
+    Reject(reason)      move the message to the dead letters
 
-A handler may return each of them, and may raise the last two. Receives what handlers say; hands on
-outcomes that are sound. Refuses to know what is done with them.
+A handler may return each of them, and may raise the last two. Receives the results of handlers.
+Returns checked outcomes. It does not know what a consumer does with them.
 """
 
 import sys
@@ -20,36 +20,36 @@ from reliable_mq.errors import UsageError, words_of
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
 
 RETRY_SECONDS_MAX = DELAY_LEVEL_SECONDS[-1]
-"""The broker keeps nothing back for longer: its longest delay level."""
+"""The longest wait of `Retry`: the longest delay level of brokers."""
 
 
 class Consumed(msgspec.Struct, frozen=True):
-    """The message is done with."""
+    """The message is finished."""
 
 
 CONSUMED = Consumed()
 
 
 class _Word(Exception):
-    """What is a value and may be raised: equal to its like, and the same when it was pickled."""
+    """An outcome that may also be raised. It compares by value, and survives pickling."""
 
     reason: str = ""
 
     def _values(self) -> tuple[object, ...] | None:
-        """Return what makes it equal to others; None: a subclass may carry more than we know."""
+        """Return the values to compare; None for a user's subclass, which may have more values."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
         values = self._values()
         if values is None or not isinstance(other, _Word):
-            return NotImplemented  # equal to itself alone
+            return NotImplemented  # equal only to itself
         return values == other._values()
 
     def __hash__(self) -> int:
         values = self._values()
         return super().__hash__() if values is None else hash(values)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # as it is: its class may want other arguments
+    def __reduce__(self) -> tuple[Any, ...]:  # without __init__, which a subclass may change
         return _made_again, (type(self), self.args), self.__dict__
 
 
@@ -58,21 +58,21 @@ def _made_again(kind: type[_Word], args: tuple[object, ...]) -> _Word:
 
 
 class Retry(_Word):
-    """Return or raise it in a handler: hand the message out again; what it has done is undone.
+    """Return or raise it in a handler to get the message delivered again.
 
-    In the framework what is undone is the handler's transaction. The bare client has none.
+    The framework rolls the handler's transaction back. The bare client has no transaction.
 
     Args:
-        after: seconds until then, two hours at most: any real number, those of numpy and fractions
-            too; None: the usual wait.
-        reason: why; the log and, after the last attempt, the dead letter say it. Without one they
-            name the error that it was raised from, if there is one.
-        counts: whether this was an attempt. One that does not count (somebody else has what the
-            handler needs, say) never brings a message nearer to the dead letters.
+        after: seconds until the next delivery, at most two hours. Any real number, also of numpy
+            or `fractions`. None: the usual wait.
+        reason: the reason, for the log and, after the last attempt, for the dead letter. Without
+            a reason, they name the error that this was raised from, if there is one.
+        counts: whether this is an attempt. A `Retry` that does not count never brings the message
+            nearer to the dead letters. Use it when a resource is busy, for example.
 
     Raises:
-        UsageError: when `after` is no number, negative, or longer than the broker keeps a message
-            back, when the reason is no text, or `counts` neither True nor False.
+        UsageError: when `after` is not a number, is negative, or is above two hours; when the
+            reason is not a text; when `counts` is not a bool.
     """
 
     after: float | None = None
@@ -94,12 +94,12 @@ class Retry(_Word):
 
     @property
     def why(self) -> str:
-        """What people are told: the reason, and the error that it was raised from or after."""
+        """The text for people: the reason, and the error that it was raised from or after."""
         return self.grounds or "the handler asked for it and gave no reason"
 
     @property
     def grounds(self) -> str:
-        """The reason, and the error that it was raised from or after; "" when there is neither."""
+        """The reason, and the error that it was raised from or after; "" without both."""
         cause = self.__cause__ or (None if self.__suppress_context__ else self.__context__)
         return "; ".join(filter(None, (self.reason, words_of(cause) if cause is not None else "")))
 
@@ -121,15 +121,15 @@ class Retry(_Word):
 
 
 class Reject(_Word):
-    """Return or raise it in a handler: undo this attempt; the message goes to the dead letters.
+    """Return or raise it in a handler to move the message to the dead letters.
 
-    That is done at once, however many attempts are left.
+    It happens at once, also when attempts are left. The attempt is rolled back.
 
     Args:
-        reason: what people are told.
+        reason: the reason, for people.
 
     Raises:
-        UsageError: when it is no text.
+        UsageError: when the reason is not a text.
     """
 
     __match_args__ = ("reason",)
@@ -149,15 +149,15 @@ class Reject(_Word):
 
 Outcome = Consumed | Retry | Reject
 RAISED = (Retry, Reject)
-"""What may be raised as well."""
-_WORDS = (Consumed, Retry, Reject)  # a union would be made anew for each message
+"""The outcomes that may be raised."""
+_WORDS = (Consumed, Retry, Reject)  # `isinstance` with a union is slower
 
 
 def retry_of_ours(after: float | None, *, counts: bool = True, reason: str = "") -> Retry:
-    """Return a `Retry` that no handler said: its time may be longer than a handler's.
+    """Return a `Retry` of the client itself, whose time may exceed two hours.
 
-    A lease, a setting and a caller of `retry` may say more than two hours: what is held here waits
-    as long, what is sent back waits as long as the broker can.
+    The time comes from a lease, a setting, or a caller of `retry`. A held message waits that long.
+    A message that is sent back waits at most for the broker's longest delay level.
     """
     outcome = Retry(reason=reason, counts=counts)
     outcome.after = after
@@ -165,21 +165,21 @@ def retry_of_ours(after: float | None, *, counts: bool = True, reason: str = "")
 
 
 def is_failure(outcome: Outcome) -> bool:
-    """Say whether an outcome is a failed attempt."""
+    """Return whether an outcome is a failed attempt."""
     return isinstance(outcome, Reject) or (isinstance(outcome, Retry) and outcome.counts)
 
 
 def is_said(answer: object) -> TypeGuard[Outcome | type[Outcome]]:
-    """Say whether what a handler returned is an outcome, or the class of one."""
+    """Return whether a handler's return value is an outcome, or the class of one."""
     kind = answer if isinstance(answer, type) else type(answer)
     return issubclass(kind, _WORDS)
 
 
 def checked_outcome(answer: object) -> Outcome:
-    """Return one outcome that a handler returned. A class stands for what calling it makes.
+    """Check and return one outcome of a handler. A class is called without arguments.
 
     Raises:
-        UsageError: when it is none, or one that says what cannot be.
+        UsageError: when the value is no outcome, or has invalid attributes.
     """
     if not is_said(answer):
         raise UsageError(f"a handler returned {answer!r:.200}, which is no outcome")
@@ -192,19 +192,19 @@ def checked_outcome(answer: object) -> Outcome:
 def _made_of(word: Callable[[], Outcome]) -> Outcome:
     try:
         return word()
-    except TypeError as error:  # as Python says of a class that is raised
+    except TypeError as error:  # as for a class that is raised
         raise UsageError(f"a handler returned {word!r}, a class and no object: {error}") from error
 
 
 def checked_outcomes(answer: object, count: int) -> Sequence[Outcome]:
-    """Return what a handler returned for `count` messages: one outcome for each.
+    """Check a handler's return value for `count` messages; return one outcome for each.
 
     Args:
-        answer: a sequence of so many outcomes, or one that counts for all messages.
+        answer: a sequence of `count` outcomes, or one outcome for all messages.
         count: how many messages the handler got.
 
     Raises:
-        UsageError: when it is something else.
+        UsageError: when `answer` is something else.
     """
     if is_said(answer):
         return [checked_outcome(answer)] * count
@@ -220,22 +220,22 @@ def checked_outcomes(answer: object, count: int) -> Sequence[Outcome]:
 
 
 def raised_outcomes(error: BaseException, count: int) -> Sequence[Outcome] | None:
-    """Return what a handler said for `count` messages by raising; None: it has just failed."""
+    """Return the outcomes that a handler raised for `count` messages; None: it has failed."""
     if not isinstance(error, RAISED):
         return None
     if text := fault_of(error):
         error.add_note(f"This is a failed attempt: {text}.")
         return None
-    # Where it was raised is of no use to who does what it says; its frames would live as long.
+    # The traceback would keep the handler's frames in memory as long as the outcome.
     return [error.with_traceback(None)] * count
 
 
 async def outcomes_of(call: Awaitable[object], count: int) -> Sequence[Outcome]:
-    """Wait for a handler's call; return what it said for `count` messages, returned or raised.
+    """Await a handler's call; return its outcomes for `count` messages, returned or raised.
 
     Raises:
-        UsageError: when it returned what is no outcome.
-        BaseException: whatever else it raised.
+        UsageError: when the handler returned something that is no outcome.
+        BaseException: any other error that the handler raised.
     """
     try:
         return checked_outcomes(await call, count)
@@ -253,7 +253,7 @@ class _Fault(NamedTuple):
 
 
 def fault_of(outcome: Retry | Reject) -> str:
-    """Return why an outcome cannot be; "" when it can. Its attributes may have been set since."""
+    """Return why an outcome is invalid; "" when it is valid. Attributes may have been set since."""
     fault = _fault_of(outcome)
     if fault is None and isinstance(outcome, Retry) and outcome.after is not None:
         most = sys.float_info.max
@@ -278,22 +278,22 @@ def _fault_of(outcome: Retry | Reject) -> _Fault | None:
     return None
 
 
-# The words of before --------------------------------------------------------------------------
+# Old names -----------------------------------------------------------------------------------
 
 
 class _Renamed(type):
-    """The class of a word that has a new name: what is made by the new one is of it, too."""
+    """The metaclass of an old name: instances of the new class are instances of it, too."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return cls.__subclasscheck__(type(instance))
 
     def __subclasscheck__(cls, kind: type) -> bool:
-        word: type | None = vars(cls).get("new_word")  # of this class, not of one behind it
+        word: type | None = vars(cls).get("new_word")  # of this class, not inherited
         return super().__subclasscheck__(kind) if word is None else issubclass(kind, word)
 
 
 class Later(Retry, metaclass=_Renamed):
-    """The old word for `Retry`. Its time has no limit, and its values are checked when it is used.
+    """The old name of `Retry`. Its time has no limit. Its values are checked when it is used.
 
     Args:
         after_seconds: as `after` of `Retry`.
@@ -318,7 +318,7 @@ class Later(Retry, metaclass=_Renamed):
 
 
 class Dead(Reject, metaclass=_Renamed):
-    """The old word for `Reject`. Its reason is checked when it is used.
+    """The old name of `Reject`. Its reason is checked when it is used.
 
     Args:
         reason: as that of `Reject`.
@@ -340,12 +340,12 @@ OLD_WORDS: dict[str, type[Retry] | type[Reject]] = {"Later": Later, "Dead": Dead
 
 
 def old_word(module: str, name: str) -> type[Retry] | type[Reject]:
-    """Return what an old name stands for, and warn whoever asks for it.
+    """Return the class of an old name, and warn the caller.
 
-    To be called by `__getattr__` of a module that had the name.
+    `__getattr__` of a module that had the name calls it.
     """
     word = OLD_WORDS[name]
-    # An import from a package looks for the name first, and then takes it: one warning is enough.
+    # An import from a package asks for the name twice, first from importlib. Warn once.
     if sys._getframe(2).f_globals.get("__name__") != "importlib._bootstrap":
         text = f"{module}.{name} is an old name: say {word.__base__.__name__}"  # type: ignore[union-attr]
         warnings.warn(text, DeprecationWarning, stacklevel=3)

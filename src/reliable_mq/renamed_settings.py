@@ -1,7 +1,7 @@
 """Pydantic's settings with fields that had other names before.
 
-Receives what keywords, the environment and files say; hands it to pydantic under the names of
-today, so that the nearer source wins whichever name it has. Refuses to know single settings.
+Receives the values of keywords, the environment and files. Passes them to pydantic under the
+current names, so that the nearer source wins whichever name it uses. It knows no single setting.
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,7 @@ from reliable_mq import old_names
 from reliable_mq.errors import ConfigurationError
 
 _written: ContextVar[dict[str, str]] = ContextVar("reliable_mq_names_written")
-"""Of the settings that are being made: what is given, by its new name, as the nearest source of it
-names it."""
+"""Of the settings that are being made: new name -> the name that the nearest source used."""
 
 
 class RenamedSettings(BaseSettings):
@@ -39,16 +38,16 @@ class RenamedSettings(BaseSettings):
             subclass declares a field by an old name.
     """
 
-    #: the old names of fields, each with the new one
+    #: old name -> new name of fields
     renamed: ClassVar[Mapping[str, str]] = {}
-    #: fields that are dictionaries of other settings, each with their old and new names
+    #: field that is a dictionary of other settings -> their old name -> their new name
     renamed_inside: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
     @classmethod
     def settings_customise_sources(
         cls, *given: Any, **named: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return pydantic's sources; each is read with old names, too."""
+        """Return pydantic's sources; each of them also reads old names."""
         sources = super().settings_customise_sources(*given, **named)
         return tuple(_reading_old_names(each) for each in sources)
 
@@ -60,7 +59,7 @@ class RenamedSettings(BaseSettings):
                 sentence = old_names.now_called(old, new)
                 raise ConfigurationError(f"{cls.__name__} declares the field {old}: {sentence}")
         chosen = vars(cls).get("settings_customise_sources")
-        if chosen is not None:  # a subclass chooses other sources; they are read as ours are
+        if chosen is not None:  # sources that a subclass chooses read old names, too
             cls.settings_customise_sources = classmethod(  # type: ignore[method-assign, assignment]
                 lambda own, *given, **named: tuple(
                     _reading_old_names(each) for each in chosen.__func__(own, *given, **named)
@@ -68,7 +67,7 @@ class RenamedSettings(BaseSettings):
             )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy; as pydantic's, it does not check what is updated."""
+        """Return a copy; as in pydantic, updated values are not checked."""
         return super().model_copy(update=self._read(update or {}), deep=deep)
 
     @classmethod
@@ -77,7 +76,7 @@ class RenamedSettings(BaseSettings):
         return _read_inside(cls, found, old_names.tell_caller)
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
-        """Take a pickle, also one of a release whose fields had the old names."""
+        """Restore a pickle, also one of a release with the old names."""
         values, kind = state.get("__dict__", {}), type(self)
         values = old_names.read(values, kind.renamed, old_names.tell_nobody)
         values = _read_inside(kind, values, old_names.tell_nobody)
@@ -85,7 +84,7 @@ class RenamedSettings(BaseSettings):
         state = {**state, "__dict__": values, "__pydantic_fields_set__": given}
         super().__setstate__(state)
 
-    if not TYPE_CHECKING:  # type checkers see the fields of today only
+    if not TYPE_CHECKING:  # type checkers only see the current names
 
         def __init__(self, /, **given: Any) -> None:
             """Read all sources; see pydantic's `BaseSettings`."""
@@ -104,7 +103,7 @@ class RenamedSettings(BaseSettings):
 
         @classmethod
         def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
-            """Return settings of values that are not checked, without other sources."""
+            """Return settings of unchecked values, without other sources."""
             if _fields_set is not None:
                 _fields_set = {cls.renamed.get(name, name) for name in _fields_set}
             return super().model_construct(_fields_set, **cls._read(values))
@@ -118,7 +117,7 @@ class RenamedSettings(BaseSettings):
 
 
 def _reading_old_names(source: PydanticBaseSettingsSource) -> PydanticBaseSettingsSource:
-    """Let a source read old names, too. It stays of its kind: pydantic asks for that."""
+    """Let a source read old names, too. Its class stays a subclass: pydantic checks it."""
     if isinstance(source, PydanticBaseSettingsSource):  # any callable may be a source
         source.__class__ = _kind_with_old_names(type(source))
     return source
@@ -144,7 +143,9 @@ def _in_new_names(source: PydanticBaseSettingsSource, found: dict[str, Any]) -> 
         found = _with_old_variables(source, kind, found, written)
         tell, prefix = old_names.tell_operator, source.env_prefix.upper()
     else:
-        is_code = InitSettingsSource in type(source).__bases__  # files are read by kinds of it
+        is_code = (
+            InitSettingsSource in type(source).__bases__
+        )  # readers of files are subclasses of it
         tell, prefix = old_names.tell_caller if is_code else old_names.tell_operator, ""
         written = old_names.written_in(found, kind.renamed)
         found = old_names.read(found, kind.renamed, tell)
@@ -160,11 +161,11 @@ def _with_old_variables(
     found: dict[str, Any],
     written: dict[str, str],
 ) -> dict[str, Any]:
-    """Return what is found, and what variables or files of secrets say by old names."""
+    """Return `found`, with the values of variables or secret files that have old names."""
     if isinstance(source, SecretsSettingsSource) and not getattr(source, "secrets_paths", None):
         return found
     prefix = source.env_prefix
-    found = {  # a .env file hands on what it does not know
+    found = {  # a .env file also returns unknown names
         name: value
         for name, value in found.items()
         if name.lower().removeprefix(prefix.lower()) not in kind.renamed
@@ -190,7 +191,7 @@ def _with_old_variables(
 def _read_inside(
     kind: type[RenamedSettings], found: dict[str, Any], tell: old_names.Tell, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return what is found, with the new names of the settings that single fields hold."""
+    """Return `found`, with the new names inside fields that hold other settings."""
     for name, names in kind.renamed_inside.items():
         inside = found.get(name)
         if isinstance(inside, Mapping):
@@ -202,7 +203,7 @@ def _read_inside(
 def _as_written(
     error: ValidationError, written: Mapping[str, str], is_hidden: bool
 ) -> ValidationError:
-    """Return the error with the names that were written, and what these are called now."""
+    """Return the error with the names that the user wrote, and with hints of the new names."""
     lines: list[InitErrorDetails] = []
     for each in error.errors(include_url=False):
         place, text = each["loc"], old_names.as_written(each["msg"], written)

@@ -1,7 +1,7 @@
-"""`reliable-mq demo`: finds the demo among the examples, which are no part of the package.
+"""`reliable-mq demo`: finds the demo among the examples, which are not part of the package.
 
-Receives nothing; hands on the command of `examples.demo`. In a checkout `examples/` lies beside
-`src/`; a wheel carries `examples/shop` and `examples/demo` in `bundled/` beside this file.
+In a checkout, `examples/` lies beside `src/`. A wheel has `examples/shop` and `examples/demo` in
+`bundled/` beside this file.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""A verb that is awaited as one for threads: same parameters and words, run by the client's loop.
+"""Verbs for threads, made from asynchronous verbs: same parameters and docstring, run by the loop.
 
-Receives a verb of a twin on the loop; hands on the verb of the face. Each class of a face has the
-table of its verbs; what differs in its behaviour or its words is written there in full.
+Receives a verb of the asynchronous class. Returns the verb for threads. Each class for threads has
+a table of its verbs. A verb that behaves differently is written there in full.
 """
 
 from collections.abc import Callable, Coroutine
@@ -15,15 +15,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Started = Callable[[], LoopThread]
-"""Gives the thread of a client, or raises because it is not started."""
+"""Returns the thread of a client, or raises if the client is not started."""
 
 
 class ThreadFace(Generic[A]):
-    """Verbs for threads over those of a twin on the client's loop.
+    """The base of a class for threads, over an object on the client's loop.
 
     Args:
-        started: gives the thread of the loop.
-        twin: has the verbs that are awaited.
+        started: returns the thread of the loop.
+        twin: the object with the asynchronous verbs.
     """
 
     def __init__(self, started: Started, twin: A) -> None:
@@ -34,7 +34,7 @@ class ThreadFace(Generic[A]):
 def waits(
     verb: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[ThreadFace[A], P], R]:
-    """Return the verb of a twin as one that waits in the caller's thread."""
+    """Return a verb that waits in the caller's thread for the asynchronous verb."""
 
     @wraps(verb)
     def wait(self: ThreadFace[A], /, *args: P.args, **kwargs: P.kwargs) -> R:

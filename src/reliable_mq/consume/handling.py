@@ -1,6 +1,6 @@
-"""Runs a handler for some attempts: in which transactions and savepoints, and what follows.
+"""Runs a handler for its attempts, in transactions and savepoints, and settles their results.
 
-Written once for `def` and `async def` handlers: what differs is their world, see `thread_world`.
+Written once for `def` and `async def` handlers. Only their world differs, see `thread_world`.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ _NOT_OURS = (AttemptStart.RECEIVE, AttemptStart.SETTLED)
 
 
 class HandlerRun:
-    """Runs one consumer's handler for the attempts that were delivered together.
+    """Runs a consumer's handler for attempts that were delivered together.
 
     Invariant: an attempt that has a result is not run again.
 
     Args:
         world: a thread for a `def` handler, an event loop for an `async def` one.
-        attempts: the protocol's database part.
+        attempts: the statements of the consumer's protocol.
     """
 
     def __init__(self, world: ThreadWorld, attempts: ConsumeTransaction) -> None:
@@ -38,9 +38,9 @@ class HandlerRun:
         self._results: Results = {}
 
     async def handle(self, wanted: Sequence[Attempt]) -> Results:
-        """Run the handler for all, many in one transaction; return how each ended, by token.
+        """Run the handler for all attempts; return their results by token.
 
-        Never raises: a delivery whose fate is unknown is handed out again.
+        It never raises: an attempt with an unknown result is delivered again.
         """
         results = self._results
         singly: list[Attempt] = []
@@ -63,7 +63,7 @@ class HandlerRun:
         return await self._world.aside(self._attempts.receive, wanted, self._results, singly)
 
     async def _run(self, ready: Sequence[Attempt]) -> list[Attempt]:
-        """Run attempts in one transaction; return those that must be received first."""
+        """Run attempts in one transaction; return those that need a RECEIVED row first."""
         if self._attempts.consumer.batch == 1 or len(ready) <= 1:  # a series shares nothing
             return await self._run_singly(ready)
         if self._attempts.sharing.is_tried(ready) and await self._run_together(ready):
@@ -72,7 +72,7 @@ class HandlerRun:
         return await self._run_in_savepoints(unsettled(ready, self._results))
 
     async def _run_in_savepoints(self, ready: Sequence[Attempt]) -> list[Attempt]:
-        """Run attempts in one transaction, in a savepoint each; return as `_run` does."""
+        """Run attempts in one transaction, each in a savepoint; returns as `_run`."""
         world, attempts = self._world, self._attempts
         ended: Results = {}
         conflicts = []
@@ -105,8 +105,8 @@ class HandlerRun:
                         run.end()
                         ended[each.entry.token] = DONE
                 await world.on(session, attempts.commit, run.done)
-        except Exception:  # noqa: BLE001 - one by one it shows whose it was
-            # The transaction of all is gone, with everything that was recorded in it.
+        except Exception:  # noqa: BLE001 - the single runs find the attempt that failed
+            # The shared transaction is rolled back, with everything that was recorded in it.
             if run.failed is not None:
                 await self._settle(session, run)
             return await self._run_singly(unsettled(ready, self._results))
@@ -114,11 +114,10 @@ class HandlerRun:
         return conflicts
 
     async def _run_together(self, ready: Sequence[Attempt]) -> bool:
-        """Run first attempts in one transaction without a savepoint each, as it mostly goes well.
+        """Run first attempts in one transaction without savepoints, because most succeed.
 
         Returns:
-            False when anything did not; then nothing of it is left but what has a result, and it
-            shows one by one whose it was.
+            False when something failed. Then everything is rolled back, except settled results.
         """
         world, attempts = self._world, self._attempts
         run = SharedTransaction(ready, have_rows=True)
@@ -136,14 +135,14 @@ class HandlerRun:
                         raise
                     run.end()
                 await world.on(session, attempts.commit, ready)
-        except Exception:  # noqa: BLE001 - it comes again, with a savepoint, and is judged then
+        except Exception:  # noqa: BLE001 - it runs again with savepoints, and is judged then
             if run.failed is not None:
                 await self._settle(session, run)
             return False
         return True
 
     async def _run_singly(self, ready: Sequence[Attempt]) -> list[Attempt]:
-        """Run each attempt in a transaction of its own; return as `_run` does."""
+        """Run each attempt in its own transaction; returns as `_run`."""
         conflicts = []
         for each in ready:
             async with self._world.session() as session:
@@ -180,7 +179,7 @@ class HandlerRun:
         return []
 
     async def _answer(self, session: Any, attempt: Attempt) -> None:
-        """Call the handler, and the hooks around it; leave its transaction open."""
+        """Call the handler and the hooks around it. Its transaction stays open."""
         consumer, world, inner = self._attempts.consumer, self._world, self._world.inner(session)
         plan, message = consumer.plan, attempt.message
         arguments = plan.arguments(attempt.payload, session, message)

@@ -1,4 +1,4 @@
-"""An event loop as the world of a flow, which is a part of the calling task; see `thread_world`."""
+"""The world of a flow on an event loop, within the calling task; see `thread_world`."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class AsyncioWorld(ThreadWorld):
-    """What a flow may await, on the loop: the same as in a thread, while others have the loop.
+    """The steps of a flow on the loop; other tasks run while a step waits.
 
     Functions that take a session or a connection run on SQLAlchemy's greenlet.
     """
@@ -45,13 +45,13 @@ class AsyncioWorld(ThreadWorld):
         return await function(*given, **named)
 
     def is_ended_by(self, error: BaseException) -> bool:
-        """Say whether the flow's own task is cancelled or taken apart."""
+        """Return whether the flow's own task is cancelled or closed."""
         if isinstance(error, asyncio.CancelledError) and self._task is not None:
             return self._task.cancelling() > 0
         return isinstance(error, GeneratorExit) and not self._runs()
 
     def _runs(self) -> bool:
-        """Say whether the task runs here; what is thrown into one that waits is from elsewhere."""
+        """Return whether the task runs here; a closed coroutine is thrown into from elsewhere."""
         try:
             return asyncio.current_task() is self._task
         except RuntimeError:  # no loop runs

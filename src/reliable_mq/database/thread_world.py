@@ -1,7 +1,7 @@
-"""A thread as the world of a flow: whatever the flow awaits is done at once.
+"""The world of a flow in a thread: each step that the flow awaits is done at once.
 
-A flow over transactions is a coroutine that awaits its world and nothing else. So it is written
-once: `ThreadWorld` serves it for `def` functions, `AsyncioWorld` for `async def` functions.
+A flow over transactions is a coroutine that only awaits the methods of its world. So it is written
+once. `ThreadWorld` runs its steps for `def` functions, `AsyncioWorld` for `async def` functions.
 """
 
 import time
@@ -15,21 +15,21 @@ T = TypeVar("T")
 
 
 class ThreadWorld:
-    """What a flow may await, in the calling thread.
+    """The steps of a flow, in the calling thread.
 
     Args:
-        database: where sessions and connections lead.
+        database: the database of sessions and connections.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def session(self) -> Any:
-        """Return what is to be entered with `async with` for a new session of a handler."""
+        """Return a new handler's session; enter it with `async with`."""
         return _Scope(self._database.handler_session())
 
     def within(self, scope: Any) -> Any:
-        """Return what is to be entered with `async with` instead of `scope`, a transaction."""
+        """Return the transaction `scope` in a form for `async with`."""
         return _Scope(scope)
 
     def inner(self, session: Any) -> Any:
@@ -37,36 +37,36 @@ class ThreadWorld:
         return session
 
     async def on(self, session: Any, function: Callable[..., T], *arguments: Any) -> T:
-        """Call `function(session, *arguments)`; it gets the synchronous session."""
+        """Call `function(session, *arguments)` with the synchronous session."""
         return function(session, *arguments)
 
     async def in_transaction(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call `function(connection, *arguments)` in a transaction of its own, and commit it."""
+        """Call `function(connection, *arguments)` in its own transaction, and commit."""
         with self._database.engine.begin() as connection:
             return function(connection, *arguments)
 
     async def aside(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call `function(*arguments)`, which takes a while, where no event loop waits for it."""
+        """Call a slow `function(*arguments)` without blocking an event loop."""
         return function(*arguments)
 
     async def call(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Return what a function of the application returns; in an event loop await that."""
+        """Call a function of the application; on an event loop, await its result."""
         try:
             return function(*given, **named)
         except StopIteration as error:
             raise StopRaised(error) from error
 
     def is_ended_by(self, _error: BaseException) -> bool:
-        """Say whether what `call` raised ends the flow itself, rather than that function."""
+        """Return whether an error of `call` ends the flow itself, not only the function."""
         return False
 
     async def pause(self, seconds: float) -> None:
-        """Return after `seconds`."""
+        """Wait for `seconds`."""
         time.sleep(seconds)
 
 
 class _Scope(NamedTuple):
-    """A context manager that can be entered with `async with`."""
+    """A context manager in a form for `async with`."""
 
     scope: Any
 
@@ -78,7 +78,7 @@ class _Scope(NamedTuple):
 
 
 class StopRaised(Exception):
-    """Carries a `StopIteration` through a flow: no coroutine lets one through (PEP 479)."""
+    """Carries a `StopIteration` through a flow: coroutines convert a bare one (PEP 479)."""
 
     def __init__(self, stopped: StopIteration) -> None:
         super().__init__(repr(stopped))
@@ -86,11 +86,11 @@ class StopRaised(Exception):
 
 
 def run(flow: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
-    """Return what `flow(*arguments)` returns, a flow in a `ThreadWorld`.
+    """Run `flow(*arguments)`, a flow in a `ThreadWorld`; return its result.
 
     Raises:
-        Exception: what it raises, also a `StopIteration` of the application's function.
-        InvariantBroken: when it awaits something else than its world.
+        Exception: any error of the flow, also a `StopIteration` of the application's function.
+        InvariantBroken: when the flow awaits something else than its world.
     """
     coroutine = flow(*arguments)
     try:

@@ -1,8 +1,8 @@
-"""What an idempotent call does: claim the key, run the function, store its result.
+"""The flow of an idempotent call: claim the key, run the function, store its result.
 
-With a session the function's effect, the key and the result are one commit, so that the effect
-happens once. Without, the key is committed first and the result afterwards: an effect elsewhere
-happens at least once, and after a crash in between the function is told that it is in doubt.
+With a session, the function's effect, the key and the result are one commit. So the effect happens
+once. Without a session, the key is committed first and the result afterwards. Then an effect
+elsewhere happens at least once. After a crash in between, the next call is marked in doubt.
 """
 
 import logging
@@ -37,7 +37,7 @@ class CallFlow:
     async def call(
         self, make_world: type[ThreadWorld], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run the function, or return what it returned when it ran with this key."""
+        """Run the function, or return its stored result for this key."""
         asked = self._function.asked(args, kwargs, self._book.token())
         with holding(self._book, asked.call):
             return await self._call(make_world(self._book.database), asked)
@@ -45,9 +45,9 @@ class CallFlow:
     async def _call(self, world: ThreadWorld, asked: RequestedCall) -> Any:
         given = asked.session
         if given is not None:
-            async with world.within(given.begin_nested()):  # its owner may commit without it
+            async with world.within(given.begin_nested()):  # the caller may commit without it
                 return await self._call_inside(world, given, asked)
-        # Not beside a caller's transaction: another connection would wait for what it has locked.
+        # Not inside a caller's transaction: another connection would wait for its locks.
         await world.aside(self._book.database.clock.measured_now)
         if self._function.session is None:
             return await self._call_and_note(world, asked)
@@ -55,7 +55,7 @@ class CallFlow:
             return await self._call_inside(world, session, asked)
 
     async def _call_inside(self, world: ThreadWorld, session: Any, asked: RequestedCall) -> Any:
-        """Run the function in a transaction that commits the key, the effect and the result."""
+        """Run the function in the transaction of the key, the effect and the result."""
         book, function, call = self._book, self._function, asked.call
 
         def begin(inner: Session) -> CallFound:
@@ -108,7 +108,7 @@ class CallFlow:
 def _stored_or_fault(
     function: KeyedFunction, result: Any
 ) -> tuple[bytes | None, UsageError | None]:
-    """Return a result to be stored, or why it cannot be: its effect has happened all the same."""
+    """Return the result to store, or the error: the effect has happened in both cases."""
     try:
         return function.encode(result), None
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""The function that stands for a decorated one, for callers of a `def` or an `async def`."""
+"""The function that replaces a decorated one, for a `def` or an `async def`."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def idempotent_function(book: CallBook, keyed: KeyedFunction) -> Callable[..., R]:
-    """Return the function that callers call: it shows the parameters that they are to give."""
+    """Return the function for callers; its signature has only the parameters that they give."""
     flow = CallFlow(book, keyed)
 
     @wraps(keyed.function)
@@ -27,7 +27,7 @@ def idempotent_function(book: CallBook, keyed: KeyedFunction) -> Callable[..., R
 
     made: Any = call_async if keyed.is_async else call
     made.__signature__ = keyed.signature
-    # Frameworks read annotations too, and would ask their callers for what is filled here.
+    # Web frameworks read annotations, and would ask their callers for the injected parameters.
     filled = {keyed.session, keyed.told}
     hints = keyed.function.__annotations__.items()
     made.__annotations__ = {name: hint for name, hint in hints if name not in filled}
