@@ -55,6 +55,7 @@ class LocalMySQL(LocalDatabaseServer):
                 f"or name the program in {PROGRAM_VARIABLE}"
             )
         self._program = program
+        self._temporary = self.directory / "temporary"
         self._options = options
 
     @property
@@ -72,7 +73,7 @@ class LocalMySQL(LocalDatabaseServer):
         return [
             str(self._program),
             "--no-defaults",
-            f"--datadir={self._data}",
+            *self._place(),
             f"--port={self.port}",
             "--bind-address=127.0.0.1",
             f"--socket={self.directory / 'mysql.sock'}",
@@ -95,7 +96,8 @@ class LocalMySQL(LocalDatabaseServer):
     def _create_data(self) -> None:
         shutil.rmtree(self._data, ignore_errors=True)  # what an interrupted start left
         self._data.mkdir(mode=0o700, parents=True)
-        self._give_away(self.directory, self._data)  # the folder for the socket
+        self._temporary.mkdir(mode=0o700, exist_ok=True)
+        self._give_away(self.directory, self._data, self._temporary)  # `directory`: for the socket
         self._run(self._creation())
 
     def _creation(self) -> list[str]:
@@ -112,4 +114,9 @@ class LocalMySQL(LocalDatabaseServer):
         ]
 
     def _place(self) -> list[str]:
-        return [f"--datadir={self._data}"]
+        """Return the options of the server's own folders.
+
+        A server that starts removes all `#sql*` files of its temporary folder. In a shared `/tmp`
+        those may belong to another server.
+        """
+        return [f"--datadir={self._data}", f"--tmpdir={self._temporary}"]
