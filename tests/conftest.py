@@ -203,7 +203,14 @@ def redis_url(valkey_server: LocalValkey) -> str:
 
 
 ON_MYSQL_TOO = frozenset(
-    {"test_schema", "test_faults_in_databases", "test_doctor", "test_sources", "test_sql_arrow"}
+    {
+        "test_schema",
+        "test_migration_under_traffic",
+        "test_faults_in_databases",
+        "test_doctor",
+        "test_sources",
+        "test_sql_arrow",
+    }
     | {"test_sql_consume_log", "test_sql_stubs", "test_scheduler"}
     | {"test_deliveries", "test_failures", "test_handlers_transaction", "test_ended_transactions"}
     | {"test_alerts", "test_stuck", "test_hands", "test_dead_letters"}
