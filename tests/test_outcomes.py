@@ -235,7 +235,7 @@ def test_an_old_name_is_there_and_warns_once_who_asks_for_it(
     assert [(each.category, each.filename) for each in told] == [
         (DeprecationWarning, "their_module.py")
     ]
-    assert str(told[0].message) == f"{home.__name__}.{old} is an old name: say {new}"
+    assert str(told[0].message) == f"{home.__name__}.{old} is called {new} now"
     assert names[old] is getattr(outcomes, old)
 
 

@@ -9,13 +9,13 @@ Returns checked outcomes. It does not know what a consumer does with them.
 """
 
 import sys
-import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from numbers import Real
 from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 
+from reliable_mq import old_names
 from reliable_mq.errors import UsageError, words_of
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
 
@@ -336,7 +336,7 @@ class Dead(Reject, metaclass=_Renamed):
     __str__ = __repr__
 
 
-OLD_WORDS: dict[str, type[Retry] | type[Reject]] = {"Later": Later, "Dead": Dead}
+OLD_WORDS: dict[str, type[Later] | type[Dead]] = {"Later": Later, "Dead": Dead}
 
 
 def old_word(module: str, name: str) -> type[Retry] | type[Reject]:
@@ -347,6 +347,6 @@ def old_word(module: str, name: str) -> type[Retry] | type[Reject]:
     word = OLD_WORDS[name]
     # An import from a package asks for the name twice, first from importlib. Warn once.
     if sys._getframe(2).f_globals.get("__name__") != "importlib._bootstrap":
-        text = f"{module}.{name} is an old name: say {word.__base__.__name__}"  # type: ignore[union-attr]
-        warnings.warn(text, DeprecationWarning, stacklevel=3)
+        sentence = old_names.now_called(f"{module}.{name}", word.new_word.__name__)
+        old_names.tell_caller(sentence)
     return word

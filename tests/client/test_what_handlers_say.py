@@ -318,7 +318,7 @@ def test_give_up_is_the_old_name_of_reject_and_says_so(broker: Cluster, topic: s
             received: list[ReceivedMessage] = []
             while len(received) < 2:
                 received += simple.receive(timeout=5.0)
-            with pytest.warns(DeprecationWarning, match="say reject") as told:
+            with pytest.warns(DeprecationWarning, match="is called reject now") as told:
                 simple.give_up(received[0], "cannot be read")
             assert [each.filename for each in told] == [__file__]
             simple.reject(received[1], reason="nor can this")
@@ -336,7 +336,7 @@ def test_give_up_on_the_loop_says_so_too(broker: Cluster, topic: str) -> None:
                 received: list[ReceivedMessage] = []
                 while not received:
                     received += await simple.receive(timeout=5.0)
-                with pytest.warns(DeprecationWarning, match="say reject") as told:
+                with pytest.warns(DeprecationWarning, match="is called reject now") as told:
                     await asyncio.create_task(simple.give_up(received[0], "cannot be read"))
                 assert [each.filename for each in told] == [__file__]
 

@@ -6,10 +6,10 @@ same way (`settle`). In between, this client keeps leases (`Leases`) that the br
 
 import asyncio
 import logging
-import warnings
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, Self
 
+from reliable_mq import old_names
 from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.checked import checked
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
@@ -195,7 +195,7 @@ class AsyncSimpleConsumer(GroupMember):
 
     def give_up(self, message: ReceivedMessage, reason: str) -> Coroutine[Any, Any, None]:
         """The old name of `reject`."""
-        warnings.warn("give_up is an old name: say reject", DeprecationWarning, stacklevel=2)
+        old_names.tell_caller(old_names.now_called("SimpleConsumer.give_up", "reject"))
         return self.reject(message, reason)
 
     @checked(but=("message",))

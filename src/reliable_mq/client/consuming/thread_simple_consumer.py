@@ -1,8 +1,8 @@
 """The simple consumer for threads: the verbs of `AsyncSimpleConsumer`, run on the client's loop."""
 
-import warnings
 from typing import Self
 
+from reliable_mq import old_names
 from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
 from reliable_mq.client.thread_face import ThreadFace, waits
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -64,5 +64,5 @@ class SimpleConsumer(ThreadFace[AsyncSimpleConsumer]):
 
     def give_up(self, message: ReceivedMessage, reason: str) -> None:
         """The old name of `reject`."""
-        warnings.warn("give_up is an old name: say reject", DeprecationWarning, stacklevel=2)
+        old_names.tell_caller(old_names.now_called("SimpleConsumer.give_up", "reject"))
         self.reject(message, reason)
