@@ -44,7 +44,10 @@ MACHINES = (
         "An alert", escalation.__name__, escalation.AlertState.GATHERED, escalation.TRANSITIONS
     ),
     Machine(
-        "The circuit breaker of Redis", breaker.__name__, breaker.Circuit.CLOSED, breaker.TRANSITIONS
+        "The circuit breaker of Redis",
+        breaker.__name__,
+        breaker.Circuit.CLOSED,
+        breaker.TRANSITIONS,
     ),
 )
 

@@ -159,7 +159,9 @@ class MessageWorld:
         if isinstance(at, str) and not switch.dead:
             close = get_close_matches(at, switch.names, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            warnings.warn(f"no step was named {at!r}, so the process was not killed{hint}", stacklevel=3)
+            warnings.warn(
+                f"no step was named {at!r}, so the process was not killed{hint}", stacklevel=3
+            )
 
     @contextmanager
     def _dying(self, at: int | str) -> Iterator[CrashSwitch]:
