@@ -137,7 +137,9 @@ class MessageWorld:
         passed, step = 0.0, 1.0
         while self._unsettled():
             if passed > _QUIET_SECONDS_MAX:
-                raise AssertionError(f"not settled in a day: {self._unsettled()}")
+                raise AssertionError(
+                    f"after a day these stubs are not settled: {self._unsettled()}"
+                )
             self.advance(step)
             passed += step
             step = min(2 * step, 3600.0)
