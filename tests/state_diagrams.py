@@ -1,4 +1,4 @@
-"""Draws the state machines of the code as docs/state_machines.md.
+"""Write the state machines of the code as docs/state_machines.md.
 
 Run `python -m tests.state_diagrams` after a table has changed; a test compares page and tables.
 """
@@ -17,13 +17,13 @@ PAGE = Path(__file__).parent.parent / "docs" / "state_machines.md"
 
 HEAD = """# State machines
 
-Each diagram is drawn from a literal table of the code. An event that is not drawn for a state is
-illegal there: it raises, and a statement that stands for it finds no row and changes nothing.
+Each diagram shows a literal table of the code. An event that a state does not have is illegal
+there: the code raises, or its SQL statement finds no row. Then nothing changes.
 """
 
 
 class Machine(NamedTuple):
-    """A table, and what its states are states of."""
+    """A table of transitions, and what has these states."""
 
     title: str
     module: str
@@ -34,7 +34,7 @@ class Machine(NamedTuple):
 MACHINES = (
     Machine("A stub", stub.__name__, StubStatus.UNCONFIRMED, stub.TRANSITIONS),
     Machine(
-        "A half message, for the process that sent it",
+        "A half message, in the process that sent it",
         half.__name__,
         half.HalfState.PREPARED,
         half.HALF_TRANSITIONS,
@@ -44,7 +44,10 @@ MACHINES = (
         "An alert", escalation.__name__, escalation.AlertState.GATHERED, escalation.TRANSITIONS
     ),
     Machine(
-        "The circuit before Redis", breaker.__name__, breaker.Circuit.CLOSED, breaker.TRANSITIONS
+        "The circuit breaker of Redis",
+        breaker.__name__,
+        breaker.Circuit.CLOSED,
+        breaker.TRANSITIONS,
     ),
 )
 

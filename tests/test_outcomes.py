@@ -172,16 +172,22 @@ def test_a_class_without_arguments_is_as_good_as_its_object() -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ([Reject], "a class and no object: .*missing 1 required positional argument: 'reason'"),
-        (CardBusy, "a class and no object: .*missing 1 required positional argument: 'card'"),
+        (
+            [Reject],
+            "returned the class .*: .*missing 1 required positional argument: 'reason'",
+        ),
+        (
+            CardBusy,
+            "returned the class .*: .*missing 1 required positional argument: 'card'",
+        ),
         (None, "got 1 messages and returned None: return one outcome for each, or one for all"),
         ([Retry(), Retry()], "got 1 messages and returned .*: return one outcome for each"),
         ((each for each in [Retry()]), "returned <generator object"),
         ({Retry()}, "returned {Retry()}"),
-        ([[Retry()]], "which is no outcome"),
-        ([ValueError()], "which is no outcome"),
-        ([Exception], "which is no outcome"),
-        ([None], "which is no outcome"),
+        ([[Retry()]], "which is not an outcome"),
+        ([ValueError()], "which is not an outcome"),
+        ([Exception], "which is not an outcome"),
+        ([None], "which is not an outcome"),
     ],
 )
 def test_what_is_no_outcome_is_refused_with_what_to_do(answer: Any, says: str) -> None:

@@ -113,11 +113,13 @@ def check_times(message: Message) -> None:
         raise MessageRefused(f"a delay of {message.delay} is negative")
     if message.deliver_at is not None and message.deliver_at.utcoffset() is None:
         raise MessageRefused(
-            f"deliver_at {message.deliver_at} has no time zone: use datetime.now(UTC), say"
+            f"deliver_at {message.deliver_at} has no time zone: add one, such as datetime.now(UTC)"
         )
     taken = _OF_TIMERS.intersection(message.properties)
     if taken:
-        raise MessageRefused(f"property {min(taken)} is of another timer: leave it out")
+        raise MessageRefused(
+            f"property {min(taken)} sets another time than the field of the message: leave it out"
+        )
 
 
 def timer_properties(message: Message) -> dict[str, str]:

@@ -182,10 +182,10 @@ def checked_outcome(answer: object) -> Outcome:
         UsageError: when the value is no outcome, or has invalid attributes.
     """
     if not is_said(answer):
-        raise UsageError(f"a handler returned {answer!r:.200}, which is no outcome")
+        raise UsageError(f"a handler returned {answer!r:.200}, which is not an outcome")
     outcome = _made_of(answer) if isinstance(answer, type) else answer
     if not isinstance(outcome, Consumed) and (text := fault_of(outcome)):
-        raise UsageError(f"a handler says {outcome!r:.200}: {text}")
+        raise UsageError(f"a handler returned {outcome!r:.200}: {text}")
     return outcome
 
 
@@ -193,7 +193,9 @@ def _made_of(word: Callable[[], Outcome]) -> Outcome:
     try:
         return word()
     except TypeError as error:  # as for a class that is raised
-        raise UsageError(f"a handler returned {word!r}, a class and no object: {error}") from error
+        raise UsageError(
+            f"a handler returned the class {word!r}, and it cannot be called: {error}"
+        ) from error
 
 
 def checked_outcomes(answer: object, count: int) -> Sequence[Outcome]:

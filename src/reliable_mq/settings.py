@@ -222,8 +222,9 @@ class Settings(ClusterSettings):
                 raise ValueError(f"databases: {name!r} has no URL")
             if name == MAIN_DATABASE or not re.fullmatch(_DATABASE_NAME, name):
                 raise ValueError(
-                    f"databases: {name!r} is no name for one: a lower-case letter, then letters, "
-                    f"digits, _ and -, 32 at most, and not {MAIN_DATABASE!r}, which is `database`"
+                    f"databases: {name!r} is not allowed as a name: use a lower-case letter, then "
+                    f"letters, digits, _ and -, at most 32 characters, and not {MAIN_DATABASE!r}, "
+                    "which is `database`"
                 )
         if self.duplicate_window_seconds <= self.claim_lease_seconds:
             raise ValueError("duplicate_window_seconds must be longer than claim_lease_seconds")

@@ -94,9 +94,9 @@ def signer_of(keys: str, *, is_required: bool = True) -> Signer | None:
         match = _KEY.fullmatch(part.strip())
         if match is None or match[1] in found:
             raise ConfigurationError(
-                f"signing_keys: key {number} must be NAME:SECRET, the name once, of "
-                f"1..{NAME_LENGTH_MAX} of a-z A-Z 0-9 . _ -, the secret of {SECRET_LENGTH_MIN} "
-                "printable characters or more, without a comma or a space"
+                f"signing_keys: key {number} must be NAME:SECRET. NAME has 1..{NAME_LENGTH_MAX} of "
+                f"a-z A-Z 0-9 . _ - and is used once. SECRET has {SECRET_LENGTH_MIN} or more "
+                "printable characters, without a comma or a space"
             )
         found[match[1]] = match[2].encode()
     return Signer(found, is_required) if found else None

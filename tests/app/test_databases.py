@@ -134,9 +134,9 @@ def test_effect_log_and_own_messages_of_a_handler_lie_in_its_database(shop: Reli
 @pytest.mark.parametrize(
     ("databases", "says"),
     [
-        ({"main": "sqlite:///b.db"}, "is no name for one"),
-        ({"Billing": "sqlite:///b.db"}, "is no name for one"),
-        ({"": "sqlite:///b.db"}, "is no name for one"),
+        ({"main": "sqlite:///b.db"}, "is not allowed as a name"),
+        ({"Billing": "sqlite:///b.db"}, "is not allowed as a name"),
+        ({"": "sqlite:///b.db"}, "is not allowed as a name"),
         ({"billing": "sqlite:///./a.db"}, "'main' and 'billing' are the same"),
         ({"billing": ""}, "'billing' has no URL"),
         ({"billing": "nonsense"}, "is not an SQLAlchemy URL"),

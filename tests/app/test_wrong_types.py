@@ -153,9 +153,9 @@ class Hasty(Pager):
 @pytest.mark.parametrize(
     ("notifiers", "says"),
     [
-        ([None], "notifier None is no object with `name`, `cooldown` and `tell"),
-        (["x"], "notifier 'x' is no object"),
-        ([Pager], "is no object with"),
+        ([None], "notifier None is not an object with `name`, `cooldown` and `tell"),
+        (["x"], "notifier 'x' is not an object"),
+        ([Pager], "is not an object with"),
         (Pager(), "give a list of them"),
         ("x", "give a list of them"),
         ([Nameless()], "notifier None: a name has 1..64 printable characters"),

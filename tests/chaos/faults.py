@@ -17,7 +17,7 @@ class Fault(StrEnum):
     PRODUCER = "producer killed"
     SCHEDULER = "scheduler killed"
     BROKER = "broker killed"
-    REDIS = "Redis killed, empty when it is back"
+    REDIS = "Redis killed, empty after its start"
     FLUSH = "Redis flushed"
     CONNECTIONS = "database connections cut"
     DATABASE = "database server killed"

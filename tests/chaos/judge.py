@@ -68,14 +68,14 @@ def judge(rows: Rows) -> Verdict:
     paid = Counter(str(each.order_id) for each in rows.effects if each.group == "payments")
     return Verdict(
         {
-            "P1: orders and stubs of another number than one": _differences(
+            "P1: orders without exactly one stub": _differences(
                 keys["orders"], Counter(str(order) for order in rows.orders)
             ),
-            "P1: announcements of another number than two": _differences(
+            "P1: announced orders without exactly two stubs": _differences(
                 keys["announced"],
                 Counter({str(order): 2 for order in announced(rows.orders)}),
             ),
-            "P1: payments without their message, or the other way round": _differences(
+            "P1: payments without message, messages without payment": _differences(
                 keys["paid"], paid
             ),
             "P2: stubs that are not confirmed": sum(s.status != CONFIRMED for s in stubs),
@@ -86,10 +86,10 @@ def judge(rows: Rows) -> Verdict:
             "P4: consume logs that do not say CONSUMED": sum(
                 state != CONSUMED for state, _ in rows.log_states
             ),
-            "P6: effects that overtook an earlier one of their key": sum(
+            "P6: effects that are not in the order of their key": sum(
                 later.order_id < earlier.order_id for earlier, later in _pairs(rows.effects)
             ),
-            "P6: effects that did not see the one before them": sum(
+            "P6: effects that did not see the effect before them": sum(
                 later.previous != earlier.order_id
                 for earlier, later in _pairs(each for each in rows.effects if each.group == CARRIED)
             ),
@@ -97,10 +97,10 @@ def judge(rows: Rows) -> Verdict:
         {
             "orders": len(rows.orders),
             "messages": len(stubs),
-            "halves that were rolled back for want of a stub": len(rows.stubs) - len(stubs),
+            "half messages rolled back, because they had no stub": len(rows.stubs) - len(stubs),
             "effects": len(rows.effects),
             "resends": sum(stub.sends - 1 for stub in rows.stubs if stub.sends > 1),
-            "attempts that were not the first": sum(n - 1 for _, n in rows.log_states),
+            "attempts after the first one of a message": sum(n - 1 for _, n in rows.log_states),
         },
     )
 

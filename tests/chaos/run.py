@@ -53,7 +53,9 @@ class Outcome(NamedTuple):
     def _broken(self) -> dict[str, int]:
         bound = sent_within_seconds()
         late = {
-            f"P2: not all is sent {bound:g} s after the last fault": int(self.sent_after is None)
+            f"P2: not everything is sent {bound:g} s after the last fault": int(
+                self.sent_after is None
+            )
         }
         return self.verdict.broken | late | self._of_reconciling()
 
@@ -61,9 +63,11 @@ class Outcome(NamedTuple):
         if self.reconciled is None:
             return {}
         return {
-            "P8: findings that were none": len(self.reconciled.findings),
-            "P8: reconciliations that failed by themselves": len(self.reconciled.failures),
-            "P8: not clean when all is at rest": int(not self.reconciled.last_was_clean),
+            "P8: findings that are wrong": len(self.reconciled.findings),
+            "P8: reconciliations that failed while no server was away": len(
+                self.reconciled.failures
+            ),
+            "P8: not clean after everything was drained": int(not self.reconciled.last_was_clean),
         }
 
     def table(self) -> str:
@@ -78,7 +82,10 @@ class Outcome(NamedTuple):
             "suppressed duplicates": self.suppressed,
             "stubs that waited at the end of the last outage": self.waited,
             **dict(sorted(self.faults.items())),
-            **{f"ended by itself: {who}": n for who, n in self.ended_by_themselves.items()},
+            **{
+                f"ended without being killed: {who}": n
+                for who, n in self.ended_by_themselves.items()
+            },
         }
         if self.reconciled is not None:
             counts["reconciliations"] = self.reconciled.runs
@@ -86,7 +93,7 @@ class Outcome(NamedTuple):
         lines += [f"| {name} | {count:,} |" for name, count in counts.items()]
         if self.sent_after is not None:
             lines.append(
-                f"| seconds from the last fault until all is sent | {self.sent_after:.1f} |"
+                f"| seconds from the last fault until everything is sent | {self.sent_after:.1f} |"
             )
         lines += [f"| **{claim}** | **{n:,}** |" for claim, n in self._broken().items()]
         if not self.is_drained:

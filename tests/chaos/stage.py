@@ -220,7 +220,7 @@ class Stage:
         if code == -signal.SIGKILL:
             self.done[STATEMENT] += 1
         else:
-            self.ended_by_themselves[f"{name.partition('-')[0]} with {code}"] += 1
+            self.ended_by_themselves[f"{name.partition('-')[0]} with code {code}"] += 1
 
     def _bring_back(self, name: str) -> None:
         del self._back_at[name]

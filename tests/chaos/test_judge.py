@@ -40,15 +40,15 @@ def effects_with(rows: Rows, **changes: Any) -> Rows:
 
 FLAWS: dict[str, tuple[str, Callable[[Rows], Rows]]] = {
     "an order without its message": (
-        "P1: orders and stubs",
+        "P1: orders without",
         lambda rows: rows._replace(orders=[*rows.orders, 9]),
     ),
     "a message without its order": (
-        "P1: orders and stubs",
+        "P1: orders without",
         lambda rows: rows._replace(stubs=[*rows.stubs, Stub("orders", "9", 1, False, 1)]),
     ),
     "an order that was announced once": (
-        "P1: announcements",
+        "P1: announced orders",
         lambda rows: rows._replace(
             stubs=[each for each in rows.stubs if each.topic != "announced"]
             + [Stub("announced", "5", 1, False, 1)]
@@ -77,7 +77,7 @@ FLAWS: dict[str, tuple[str, Callable[[Rows], Rows]]] = {
         lambda rows: rows._replace(log_states=[(0, 1)]),
     ),
     "an effect that overtook another one": (
-        "P6: effects that overtook",
+        "P6: effects that are not in the order",
         lambda rows: effects_with(rows, number=-1),
     ),
     "an effect that did not see the one before it": (

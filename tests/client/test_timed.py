@@ -165,7 +165,7 @@ def test_what_a_broker_says_to_a_recall_is_told(code: int, kind: type[Exception]
 def test_what_is_no_handle_is_the_callers_fault_and_a_lost_broker_is_not() -> None:
     world, _ = world_of(TWO_BROKERS)
     for text in ("", "x", "djE=", "%%%"):
-        with pytest.raises(UsageError, match="no recall handle"):
+        with pytest.raises(UsageError, match="not a recall handle"):
             world.play(recall(route_table(), ClientSettings(), text, 3.0))
     gone = encode_recall_handle(RecallHandle("t", "gone", "1", "ID"))
     with pytest.raises(Unavailable, match="broker gone"):

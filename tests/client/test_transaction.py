@@ -147,7 +147,7 @@ def test_nobody_ends_a_half_by_not_knowing(world: World, flows: TransactionFlows
     with pytest.raises(UsageError):
         world.play(flows.end(half(), Decision.UNKNOWN))
     word: Any = "commit"
-    with pytest.raises(UsageError, match="'commit' is no Decision"):
+    with pytest.raises(UsageError, match="'commit' is not a Decision"):
         world.play(flows.end(half(), word))
     world.play(flows.post(half(), Decision.UNKNOWN))
     assert (world.calls, world.posts) == ([], [])

@@ -194,7 +194,7 @@ def test_the_last_attempts_dead_letter_says_why_and_from_which_error() -> None:
         (raises(Reject), "missing 1 required positional argument"),
         (raises(Consumed), "exceptions must derive from BaseException"),
         (returns(None), "returned None: return one outcome for each, or one for all"),
-        (returns([None]), "which is no outcome"),
+        (returns([None]), "which is not an outcome"),
         (lambda: (each for each in [Retry(30)]), "returned <generator"),
         (raises(ExceptionGroup("all", [Retry(30)])), "all"),
     ],

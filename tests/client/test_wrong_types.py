@@ -90,10 +90,13 @@ def test_a_setting_of_a_wrong_type_is_refused_without_showing_it(
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"topics": ["t"]}, 'the topics are of type list: give what is wanted of each, as {"'),
+        (
+            {"topics": ["t"]},
+            'the topics are of type list: give a dict of topics and tags, such as {"',
+        ),
         ({"topics": "t"}, "the topics are of type str"),
-        ({"topics": {"t": ["paid"]}}, "of topic t .* is wanted: give tags"),
-        ({"topics": {"t": None}}, "of topic t None is wanted"),
+        ({"topics": {"t": ["paid"]}}, "the subscription to topic t is .*: give tags"),
+        ({"topics": {"t": None}}, "the subscription to topic t is None"),
         ({"group": None}, "consumer group None is not a legal name"),
         ({"concurrency": "2"}, "concurrency is '2'"),
         ({"batch": True}, "batch is True"),
@@ -102,8 +105,8 @@ def test_a_setting_of_a_wrong_type_is_refused_without_showing_it(
         ({"takes_faulty": None}, "takes_faulty is None: give True or False"),
         ({"from_time_ms": "5"}, "from_time_ms is '5': give milliseconds"),
         ({"retry_waits": 5}, "retry_waits is 5: give a tuple"),
-        ({"retry_waits": ("5",)}, "a time of '5' s"),
-        ({"handling_seconds": None}, "a time of None s"),
+        ({"retry_waits": ("5",)}, "or handling_seconds: a time is '5' s"),
+        ({"handling_seconds": None}, "or handling_seconds: a time is None s"),
         ({"allocation": "average"}, "allocation is 'average': give a function"),
     ],
 )
@@ -136,13 +139,13 @@ def test_verbs_that_are_given_nonsense_say_so_before_anybody_is_asked() -> None:
             with pytest.raises(UsageError, match="a received message is needed"):
                 await settled
         for queue in ("t", ("t", 0)):
-            with pytest.raises(UsageError, match="is no MessageQueue"):
+            with pytest.raises(UsageError, match="is not a MessageQueue"):
                 await pull.assign([queue])  # type: ignore[list-item]
         with pytest.raises(UsageError, match="only a received message can be answered"):
             await client.reply(nonsense, b"")
         with pytest.raises(MessageRefused, match="a request is of type NoneType"):
             await client.request(nonsense)
-        with pytest.raises(UsageError, match="is no recall handle"):
+        with pytest.raises(UsageError, match="is not a recall handle"):
             await client.recall(nonsense)
         for queues in (0, "8"):
             with pytest.raises(ConfigurationError, match="is not a number of queues"):
@@ -156,7 +159,7 @@ def test_verbs_that_are_given_nonsense_say_so_before_anybody_is_asked() -> None:
 )
 def test_a_batcher_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
     async def scene(client: AsyncClient, shelf: Shelf) -> None:
-        with pytest.raises(ConfigurationError, match="cannot work"):
+        with pytest.raises(ConfigurationError, match="count and size must be positive"):
             client.batcher(**wrong)
 
     play(scene)

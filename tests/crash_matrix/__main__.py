@@ -1,8 +1,8 @@
 """Kill a real process at every step it takes: `python -m tests.crash_matrix`.
 
-Prints the matrix, and writes it to a page of the docs when told to. With `--point` one death is
-tried, again and again if wanted, with everything that was wrong after it. With `--journal` a run
-can be ended at any moment, and goes on where it was.
+Prints the matrix. With `--page` it also writes the matrix into a page of the docs. With `--point`
+it tries one death and prints everything that was wrong after it. With `--journal` a run can be
+ended at any moment and continued later.
 """
 
 import argparse
@@ -29,19 +29,33 @@ TELL_EVERY = 25  # deaths
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.crash_matrix", description=__doc__)
-    parser.add_argument("--hands", type=int, default=6, help="how many runs go on at once")
-    parser.add_argument("--times", type=int, default=1, help="deaths at the first N of one name")
-    parser.add_argument("--before", action="store_true", help="also before what has not left yet")
-    parser.add_argument("--some", action="store_true", help="only the modes of the tests")
-    parser.add_argument("--mysql", action="store_true", help="the modes of MySQL, and no others")
-    parser.add_argument("--once", action="store_true", help="each point in one mode")
+    parser.add_argument("--hands", type=int, default=6, help="how many runs at the same time")
+    parser.add_argument(
+        "--times", type=int, default=1, help="deaths at the first N steps of each name"
+    )
+    parser.add_argument("--before", action="store_true", help="also die before each step")
+    parser.add_argument(
+        "--some", action="store_true", help="only some modes: any two values of two columns meet"
+    )
+    parser.add_argument("--mysql", action="store_true", help="only the modes of MySQL")
+    parser.add_argument("--once", action="store_true", help="each point in one mode only")
     parser.add_argument("--role", choices=[str(role) for role in Role], action="append")
-    parser.add_argument("--mode", choices=[str(mode) for mode in MODES], action="append")
-    parser.add_argument("--point", action="append", help="only these points, written NAME#1")
-    parser.add_argument("--points", action="store_true", help="print the points and try none")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin none afterwards")
-    parser.add_argument("--journal", type=Path, help="keep what was tried, and go on from there")
-    parser.add_argument("--page", type=Path, help="write the matrix into this page")
+    parser.add_argument(
+        "--mode",
+        choices=[str(mode) for mode in MODES],
+        action="append",
+        metavar="MODE",
+        help='such as "SQLite, one database, outbox, Redis up"',
+    )
+    parser.add_argument(
+        "--point", action="append", help="only this point, such as NAME#1; repeatable"
+    )
+    parser.add_argument("--points", action="store_true", help="only print the points")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="start no death after this time"
+    )
+    parser.add_argument("--journal", type=Path, help="file of results; a later run continues it")
+    parser.add_argument("--page", type=Path, help="the page to write the matrix into")
     return parser.parse_args()
 
 

@@ -20,9 +20,8 @@ def scope(points: Points, deaths: Sequence[Death], seconds: float) -> str:
     if tried == whole:
         return f"Every point in every mode: {len(whole):,} in {modes}, in {minutes}."
     return (
-        f"{len(tried):,} of {len(whole):,} were tried in {minutes}: {len(done):,} of "
-        f"{len(names):,} points, each in as many of the {modes} as the table says. What remains: "
-        "the same points in the other modes."
+        f"{len(tried):,} of {len(whole):,} deaths were tried in {minutes}, at {len(done):,} of "
+        f"{len(names):,} points, in {modes}. The table says in how many modes each point was tried."
     )
 
 

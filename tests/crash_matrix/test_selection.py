@@ -60,7 +60,7 @@ def test_a_run_goes_on_where_its_journal_ends_and_the_page_says_what_remains(
     points = {column: list(these) for column, these in again.points.items()}
     assert points == POINTS
     page = put_into(f"before {BEGIN}\nold\n{END} after", points, again.deaths, again.seconds)
-    assert "1 of 4 were tried in 2 minutes" in page
+    assert "1 of 4 deaths were tried in 2 minutes" in page
     assert "| worker | `a: after COMMIT` | 2 | 1 | 1 | 0 |" in page
     assert f"| a flaw | {SQLITE} | yes | effects of payments: [] |" in page
     assert page.startswith("before ")

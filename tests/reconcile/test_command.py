@@ -38,7 +38,7 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
     [
         ({"--db": ""}, "--db is missing"),
         ({"--store": ""}, "--store is missing"),
-        ({"--store": "nowhere"}, "nowhere is no store directory: it does not exist"),
+        ({"--store": "nowhere"}, "nowhere is not a store directory: it does not exist"),
         ({"--store": "."}, "has no folder commitlog"),
         ({"--store": __file__}, "is no store directory: it is a file"),
         ({"--store": "", "--cluster": "nobody"}, "name server 'nobody' is no host:port"),

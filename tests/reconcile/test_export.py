@@ -33,7 +33,7 @@ NOTHING: dict[str, Any] = {"prefix": "rmq_", "stores": {}, "progress": {}, "now"
 def test_a_folder_that_is_no_whole_export_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "stubs").mkdir()
 
-    with pytest.raises(ConfigurationError, match="is no export of ledgers, or an incomplete one"):
+    with pytest.raises(ConfigurationError, match="is not an export of ledgers, or is not complete"):
         open_export(spark, tmp_path.as_uri())
 
 
@@ -112,8 +112,8 @@ def test_exported_records_are_of_the_broker_that_each_names() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"store": "store"}, "--ledgers replaces --db, --store and --export"),
-        ({"export": "other"}, "--ledgers replaces --db, --store and --export"),
+        ({"store": "store"}, "--ledgers cannot be used with --db, --store"),
+        ({"export": "other"}, "--ledgers cannot be used with --db, --store"),
         ({"repair": "plan"}, "--repair needs the databases: give --db and --store"),
     ],
 )

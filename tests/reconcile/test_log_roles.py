@@ -133,5 +133,5 @@ def test_without_a_level_of_its_own_a_delay_has_that_of_its_queue() -> None:
 
 @pytest.mark.parametrize("text", ["1x", "s", "1s, 2s"])
 def test_delay_levels_that_are_none_are_named(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no list of delay levels"):
+    with pytest.raises(ConfigurationError, match="is not a list of delay levels"):
         delay_levels(text)

@@ -112,13 +112,13 @@ def test_what_a_group_passes_behind_the_end_of_the_log_is_not_passed(
 def test_a_store_that_is_not_whole_may_be_left_out_when_its_name_is_known(tmp_path: Path) -> None:
     stores = {"b-1": store_at(tmp_path / "one", 1), "b-2": str(tmp_path / "nowhere")}
 
-    with pytest.raises(StoreError, match=r"nowhere is no store directory"):
+    with pytest.raises(StoreError, match=r"nowhere is not a store directory"):
         open_logs(stores)
     logs = open_logs(stores, is_partial=True)
 
     assert (sorted(logs.brokers), sorted(logs.stores)) == (["b-1"], ["b-1"])
     assert sorted(logs.missing) == ["b-2"]
-    with pytest.raises(StoreError, match=r"nowhere is no store directory"):
+    with pytest.raises(StoreError, match=r"nowhere is not a store directory"):
         open_logs({"": str(tmp_path / "nowhere")}, is_partial=True)
 
 
@@ -258,7 +258,7 @@ def test_a_cluster_is_judged_whole_or_it_is_said_which_broker_is_away(
     nobody = f"127.0.0.1:{free_port()}"
     with pytest.raises(Unavailable, match=f"no name server answers \\({nobody}: "):
         open_logs({}, nobody)
-    with pytest.raises(ConfigurationError, match="b-1 is in the cluster, and given by --store"):
+    with pytest.raises(ConfigurationError, match="b-1 is given twice, by --cluster and by --store"):
         open_logs({"b-1": str(first.store)}, first.name_server_address, is_partial=True)
 
 
@@ -319,7 +319,7 @@ def test_a_run_judges_each_message_by_its_brokers_log(spark: SparkSession, tmp_p
 
     whole = reconcile(asked)
     away = replace(asked, stores=(f"b-2={tmp_path / 'nowhere'}",))
-    with pytest.raises(StoreError, match="nowhere is no store directory: it does not exist"):
+    with pytest.raises(StoreError, match="nowhere is not a store directory: it does not exist"):
         reconcile(away)
     part = reconcile(replace(away, partial=True))
 

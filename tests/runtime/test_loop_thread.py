@@ -134,7 +134,7 @@ def test_a_task_that_will_not_be_cancelled_does_not_keep_the_thread(
     closing.join(60)
     may_end.set()
     assert not thread._thread.is_alive()
-    assert "1 tasks will not be cancelled" in caplog.text
+    assert "1 tasks do not end after their cancellation" in caplog.text
 
 
 def test_an_errand_is_begun_on_the_loop_and_its_end_lets_the_thread_go() -> None:

@@ -13,8 +13,8 @@ MIB = 1024 * 1024
 @pytest.mark.parametrize(
     ("what", "name"),
     [
-        ("frames that have not come in whole", "RECEIVED_SIZE_MAX"),
-        ("answers that are not read", "UNSENT_SIZE_MAX"),
+        ("incomplete frames", "RECEIVED_SIZE_MAX"),
+        ("unread answers", "UNSENT_SIZE_MAX"),
     ],
 )
 def test_a_total_is_the_one_that_the_docs_state(what: str, name: str) -> None:

@@ -213,7 +213,7 @@ def test_a_step_that_never_came_is_warned_of(shop: Shop) -> None:
     with MessageWorld(shop.mq) as world:
         shop.place()
         with (
-            pytest.warns(UserWarning, match="no step 'payment token' came.*'payment taken'"),
+            pytest.warns(UserWarning, match="no step was named 'payment token'.*'payment taken'"),
             world.crash("payment token"),
         ):
             world.deliver()

@@ -111,7 +111,7 @@ def test_the_largest_frame_is_read_and_one_byte_more_is_not_written() -> None:
 
 
 def test_a_header_longer_than_its_frame_is_refused_before_the_body_comes() -> None:
-    with pytest.raises(FrameError, match="header of 7 bytes in a frame of 10"):
+    with pytest.raises(FrameError, match="header of 7 bytes does not fit into a frame of 10"):
         FrameReader().feed(bytes.fromhex("0000000a 00000007"))
 
 

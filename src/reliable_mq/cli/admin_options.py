@@ -28,13 +28,15 @@ C = TypeVar("C", bound=Collection[str])
 FAILED = 1
 
 Broker = Annotated[
-    str, typer.Option("--broker", envvar=BROKER_VARIABLE, help="Name servers HOST:PORT;….")
+    str, typer.Option("--broker", envvar=BROKER_VARIABLE, help="Name servers, HOST:PORT;HOST:PORT.")
 ]
 At = Annotated[
     list[str] | None,
     typer.Option("--at", metavar="BROKER_NAME", help="Only at this broker; repeatable."),
 ]
-Everything = Annotated[bool, typer.Option("--all", help="Include the brokers' own.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="Include the names that brokers use themselves.")
+]
 
 
 @contextmanager
@@ -50,7 +52,10 @@ def administered(broker: str) -> Iterator[Admin]:
             f"no cluster is named: give --broker HOST:PORT of a name server, or {BROKER_VARIABLE}"
         )
     if broker.startswith(EMBEDDED):
-        raise UsageError("the broker runs inside the application's process and cannot be reached")
+        raise UsageError(
+            f"{broker}: this broker runs inside the application's process, so no command can reach "
+            "it; start reliable-mq broker and give --broker HOST:PORT"
+        )
     with Client(broker, settings=of_all_tenants()) as client:
         yield client.admin
 

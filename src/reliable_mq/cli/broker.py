@@ -34,7 +34,7 @@ def command(
     port: Annotated[
         int | None,
         typer.Option(
-            help="Port of the broker; 0 for a free one.",
+            help="Port of the broker; 0: a free one.",
             min=0,
             max=PORT_MAX,
             show_default=str(_PORT),
@@ -43,25 +43,28 @@ def command(
     namesrv_port: Annotated[
         int,
         typer.Option(
-            help="Port of the name server in this process; 0 for a free one.", min=0, max=PORT_MAX
+            help="Port of the name server in this process; 0: a free one.", min=0, max=PORT_MAX
         ),
     ] = _NAME_SERVER_PORT,
     namesrv: Annotated[
         str | None,
         typer.Option(
-            help="HOST:PORT;… of other name servers; then none runs in this process.",
+            help="Other name servers, HOST:PORT;…; then none runs in this process.",
             show_default=False,
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A broker.conf with Apache RocketMQ's properties.", show_default=False),
+        typer.Option(
+            help="A file with properties of Apache RocketMQ, such as broker.conf.",
+            show_default=False,
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="A property that overrides the file: name=value; repeatable.",
+            help="A property, name=value; overrides the file; repeatable.",
             show_default=False,
         ),
     ] = None,

@@ -20,10 +20,16 @@ from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.settings import MAIN_DATABASE
 
 Application = Annotated[
-    str, typer.Option("--app", metavar="MODULE:OBJECT", help="A ReliableMQ; or give --db.")
+    str,
+    typer.Option(
+        "--app", metavar="MODULE:OBJECT", help="The application, such as shop:mq; or give --db."
+    ),
 ]
 Named = Annotated[
-    str, typer.Argument(metavar="[MODULE:OBJECT]", help="A ReliableMQ; or give --db.")
+    str,
+    typer.Argument(
+        metavar="[MODULE:OBJECT]", help="The application, such as shop:mq; or give --db."
+    ),
 ]
 Db = Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")]
 Prefix = Annotated[
@@ -105,7 +111,7 @@ def opened(
     """
     db = database_of(application, db)
     if name and db:
-        raise UsageError("--database goes with --app: it names a database of the application")
+        raise UsageError("--database needs --app: it names a database of the application")
     if db:
         databases: Mapping[str, Database] = {
             MAIN_DATABASE: Database(db, prefix=prefix, connections=1)

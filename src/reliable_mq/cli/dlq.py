@@ -37,7 +37,8 @@ Everything = Annotated[
     bool, typer.Option("--all", help="Include those that were retried, voided or consumed since.")
 ]
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="[MESSAGE_ID…]", help="Which; or a filter.")
+    list[str] | None,
+    typer.Argument(metavar="[MESSAGE_ID…]", help="Message ids of dead letters; or use a filter."),
 ]
 
 
@@ -46,8 +47,12 @@ def letter_filter(
     group: Group = "",
     topic: Annotated[str, typer.Option(help="Only of messages sent to this topic.")] = "",
     key: Annotated[str, typer.Option(help="Only with this message key.")] = "",
-    since: Annotated[str, typer.Option(help="Only given up since: ISO time (UTC), or -1h.")] = "",
-    until: Annotated[str, typer.Option(help="Only given up before: ISO time (UTC), or -1h.")] = "",
+    since: Annotated[
+        str, typer.Option(help="Only dead letters since: ISO time (UTC), or -1h.")
+    ] = "",
+    until: Annotated[
+        str, typer.Option(help="Only dead letters before: ISO time (UTC), or -1h.")
+    ] = "",
     reason_holds: Annotated[
         str, typer.Option("--reason-holds", help="Only with this text in the reason.")
     ] = "",
@@ -77,7 +82,7 @@ def list_(
     prefix: options.Prefix = DEFAULT_PREFIX,
     broker: options.Broker = "",
     everything: Everything = False,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 50,
     as_json: printing.AsJson = False,
 ) -> None:
     """List the dead letters that wait for a person, the newest first."""
@@ -89,7 +94,7 @@ def list_(
 
 @app.command()
 def show(
-    message_id: Annotated[str, typer.Argument(help="Which message.")],
+    message_id: Annotated[str, typer.Argument(help="The message id.")],
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
@@ -203,7 +208,10 @@ def _checked(name_servers: str) -> str:
     if not name_servers:
         raise UsageError("dead letters are at the broker: give --app, or --broker HOST:PORT")
     if name_servers.startswith(EMBEDDED):
-        raise UsageError("the broker runs inside the application's process and cannot be reached")
+        raise UsageError(
+            f"{name_servers}: this broker runs inside the application's process, so no command can "
+            "reach it; start reliable-mq broker and give --broker HOST:PORT"
+        )
     return name_servers
 
 

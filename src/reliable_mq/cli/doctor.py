@@ -27,7 +27,9 @@ def command(
         str, typer.Option(envvar="RELIABLE_MQ_REDIS", help="Redis URL, with --db.")
     ] = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings fail, too.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")
+    ] = False,
     as_json: printing.AsJson = False,
 ) -> None:
     """Check tables, indexes, isolation, clocks, leases, windows, orphaned states, broker, Redis.

@@ -23,7 +23,7 @@ app.command()(group_offsets.progress)
 app.command()(group_offsets.reset)
 app.command()(group_offsets.clone)
 
-Group = Annotated[str, typer.Argument(help="Which consumer group.")]
+Group = Annotated[str, typer.Argument(help="The consumer group.")]
 SETTINGS = (
     *("group", "broker", "may_consume", "may_broadcast", "is_ordered"),
     *("retries_max", "retry_queues"),
@@ -70,10 +70,10 @@ def group_change(
         typer.Option(min=0, help="How many retries a message has before it is a dead letter."),
     ] = None,
     retry_queues: Annotated[
-        int | None, typer.Option(min=0, help="Queues of its retry topic; 0 ends retries.")
+        int | None, typer.Option(min=0, help="Queues of the group's retry topic; 0: no retries.")
     ] = None,
     consume: Annotated[
-        bool | None, typer.Option("--consume/--no-consume", help="Whether it may consume.")
+        bool | None, typer.Option("--consume/--no-consume", help="Whether the group may consume.")
     ] = None,
     broadcast: Annotated[
         bool | None,
@@ -82,7 +82,8 @@ def group_change(
         ),
     ] = None,
     ordered: Annotated[
-        bool | None, typer.Option("--ordered/--unordered", help="For Apache's proxy only.")
+        bool | None,
+        typer.Option("--ordered/--unordered", help="Ordered or not, for Apache's proxy only."),
     ] = None,
 ) -> GroupChange:
     """Return the settings from the options."""
@@ -185,7 +186,7 @@ def members(
     group: Group,
     broker: options.Broker = "",
     stack: Annotated[
-        bool, typer.Option("--stack", help="Show what their threads are doing, too.")
+        bool, typer.Option("--stack", help="Also show the stacks of the members' threads.")
     ] = False,
     as_json: printing.AsJson = False,
 ) -> None:
@@ -222,7 +223,10 @@ def members(
 @app.command()
 def producers(
     group: Annotated[
-        str, typer.Argument(metavar="[PRODUCER_GROUP]", help="Only of this one; default: of all.")
+        str,
+        typer.Argument(
+            metavar="[PRODUCER_GROUP]", help="Only of this producer group; default: all."
+        ),
     ] = "",
     broker: options.Broker = "",
     as_json: printing.AsJson = False,

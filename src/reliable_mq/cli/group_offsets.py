@@ -20,11 +20,12 @@ from reliable_mq.errors import NotFound, ReliableMQError, UsageError
 from reliable_mq.message import MessageQueue
 from reliable_mq.reconcile.moments import parse_moment
 
-Group = Annotated[str, typer.Argument(help="Which consumer group.")]
+Group = Annotated[str, typer.Argument(help="The consumer group.")]
 OptionalGroup = Annotated[
-    str, typer.Argument(metavar="[GROUP]", help="Which; default: all, one line for each.")
+    str,
+    typer.Argument(metavar="[GROUP]", help="The consumer group; default: all, one line for each."),
 ]
-Topic = Annotated[str, typer.Argument(help="Which topic.")]
+Topic = Annotated[str, typer.Argument(help="The topic.")]
 
 QUEUES = (
     *("topic", "broker", "queue", "end", "committed", "lag", "in_flight"),
@@ -39,13 +40,13 @@ def progress(
     broker: options.Broker = "",
     topic: Annotated[str, typer.Option(help="Only in this topic.")] = "",
     members: Annotated[
-        bool, typer.Option("--members", help="Ask the members which queues they have.")
+        bool, typer.Option("--members", help="Ask each member which queues it has.")
     ] = False,
     as_json: printing.AsJson = False,
 ) -> None:
     """Show a group's progress in each queue; without a group, the progress of all groups."""
     if not group and (topic or members):
-        raise UsageError("--topic and --members go with a group")
+        raise UsageError("--topic and --members need a group: give its name")
     with administered(broker) as admin:
         if not group:
             _print_all(admin, as_json=as_json)
@@ -119,12 +120,15 @@ def reset(
     topic: Topic,
     broker: options.Broker = "",
     to_time: Annotated[
-        str, typer.Option(help="Messages stored since: ISO time (UTC), or -1h.")
+        str, typer.Option(help="Read messages stored since: ISO time (UTC), or -1h.")
     ] = "",
-    to_start: Annotated[bool, typer.Option("--to-start", help="All stored messages.")] = False,
-    to_end: Annotated[bool, typer.Option("--to-end", help="No stored message.")] = False,
+    to_start: Annotated[
+        bool, typer.Option("--to-start", help="Read all stored messages again.")
+    ] = False,
+    to_end: Annotated[bool, typer.Option("--to-end", help="Skip all stored messages.")] = False,
     to_offset: Annotated[
-        int | None, typer.Option(min=0, help="One queue from this offset; with --at, --queue.")
+        int | None,
+        typer.Option(min=0, help="Read one queue from this offset; needs --at and --queue."),
     ] = None,
     at: Annotated[
         str, typer.Option(metavar="BROKER_NAME", help="The broker, with --to-offset.")
@@ -138,7 +142,7 @@ def reset(
     if bool(to_time) + to_start + to_end + (to_offset is not None) != 1:
         raise UsageError("give one of --to-time, --to-start, --to-end and --to-offset")
     if (to_offset is not None) != bool(at) or bool(at) != (queue is not None):
-        raise UsageError("--to-offset goes with --at BROKER_NAME and --queue: give all or none")
+        raise UsageError("--to-offset needs --at BROKER_NAME and --queue: give all three or none")
     moment = parse_moment(to_time, "--to-time", datetime.now(UTC)) if to_time else None
 
     def set_offsets(admin: Admin, *, dry_run: bool) -> ClusterReply[list[QueueReset]]:

@@ -34,7 +34,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "broker": Verb("broker", "Run the bundled broker, with a name server unless one is named."),
+    "broker": Verb("broker", "Run the bundled broker, and a name server if none is given."),
     "namesrv": Verb("namesrv", "Run a name server."),
     "run": Verb("run", "Run the consumers of an application."),
     "resend": Verb("resend", "Send unconfirmed stubs again; escalate those sent too often."),
@@ -45,11 +45,11 @@ VERBS = {
     "stub": Verb("stub", "List, show, retry or void message stubs."),
     "dlq": Verb("dlq", "List, show or retry the dead letters of consumer groups."),
     "topic": Verb("topic", "List, show, create, change or delete topics."),
-    "group": Verb("group", "Consumer groups: members, progress, offsets set, settings."),
+    "group": Verb("group", "Consumer groups: members, progress, offsets, settings."),
     "message": Verb("message", "Find and show stored messages."),
     "notifiers": Verb("notifiers", "List notifiers and waiting escalations; send a test."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
-    "demo": Verb("demo", "Replay real orders through faults; prove that nothing was lost."),
+    "demo": Verb("demo", "Replay real orders while processes are killed; check every effect."),
     "walk": Verb("walk", "Print the path of one message through all stations."),
 }
 

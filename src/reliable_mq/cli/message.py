@@ -18,7 +18,7 @@ from reliable_mq.plain_text import printable
 
 app = typer.Typer(no_args_is_help=True, help="Find and show stored messages.")
 
-Topic = Annotated[str, typer.Argument(help="Which topic.")]
+Topic = Annotated[str, typer.Argument(help="The topic.")]
 Since = Annotated[str, typer.Option(help="Only stored since: ISO time (UTC), or -1h.")]
 Until = Annotated[str, typer.Option(help="Only stored before: ISO time (UTC), or -1h.")]
 
@@ -29,7 +29,7 @@ _PREVIEW = 40
 @app.command()
 def show(
     message_id: Annotated[
-        str, typer.Argument(help="A message id, with --topic, or an offset message id.")
+        str, typer.Argument(help="An offset message id; with --topic, a message id.")
     ],
     broker: options.Broker = "",
     topic: Annotated[str, typer.Option(help="Look the message id up in this topic.")] = "",
@@ -86,7 +86,7 @@ def list_(
     broker: options.Broker = "",
     since: Since = "",
     until: Until = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 50,
     as_json: printing.AsJson = False,
 ) -> None:
     """List the messages of a topic, queue by queue, each in its order."""
@@ -119,9 +119,9 @@ def at(
     topic: Topic,
     broker_name: Annotated[str, typer.Argument(help="The broker's name.")],
     queue: Annotated[int, typer.Argument(min=0, help="The queue's number.")],
-    offset: Annotated[int, typer.Argument(min=0, help="The first message's offset in it.")],
+    offset: Annotated[int, typer.Argument(min=0, help="The queue offset of the first message.")],
     broker: options.Broker = "",
-    count: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 1,
     as_json: printing.AsJson = False,
 ) -> None:
     """Show the messages of a queue from an offset on, with content and properties."""

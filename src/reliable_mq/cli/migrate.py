@@ -22,19 +22,19 @@ def command(
         bool, typer.Option("--check", help="Change nothing; exit with 1 if a migration is needed.")
     ] = False,
     sql: Annotated[
-        bool, typer.Option("--sql", help="Print the SQL instead, without asking the database.")
+        bool, typer.Option("--sql", help="Only print the SQL; do not connect to the database.")
     ] = False,
     since: Annotated[
-        str, typer.Option(help="With --sql: the database's revision; default: no tables yet.")
+        str, typer.Option(help="With --sql: the revision of the tables; default: no tables yet.")
     ] = "",
     as_json: printing.AsJson = False,
 ) -> None:
     """Migrate the tables to this release; create them if there are none."""
     db = options.database_of(application, db, "MODULE:OBJECT")
     if since and not sql:
-        raise UsageError("--since goes with --sql")
+        raise UsageError("--since needs --sql")
     if sql and (check or as_json):
-        raise UsageError("--sql goes with neither --check nor --json")
+        raise UsageError("--sql cannot be used with --check or --json")
     if db:
         databases = {"": Database(db, prefix=prefix, connections=1)}
     else:

@@ -15,7 +15,7 @@ from reliable_mq.wire.record import address_of
 
 def command(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 for a free one.", min=0, max=PORT_MAX)] = 9876,
+    port: Annotated[int, typer.Option(help="Port; 0: a free one.", min=0, max=PORT_MAX)] = 9876,
     kv_config: Annotated[
         Path | None,
         typer.Option(help="File that stores settings of tools and brokers (kvConfig.json)."),

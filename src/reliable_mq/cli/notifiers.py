@@ -19,7 +19,9 @@ def command(
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
-    test: Annotated[bool, typer.Option("--test", help="Send a test by each of them now.")] = False,
+    test: Annotated[
+        bool, typer.Option("--test", help="Send a test report with each notifier now.")
+    ] = False,
     as_json: printing.AsJson = False,
 ) -> None:
     """List the notifiers and what waits for them; or test whether they can notify people."""

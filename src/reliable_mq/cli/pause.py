@@ -18,14 +18,23 @@ from reliable_mq.resend.topic_gate import TopicRow, gate_of
 
 
 def command(
-    topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="Which; without one, list.")] = "",
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TOPIC]", help="The topic; without it, list paused and closed topics."
+        ),
+    ] = "",
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
-    until: Annotated[str, typer.Option(help="End it at this time: 2026-11-20T08:00 (UTC).")] = "",
-    lasting: Annotated[str, typer.Option("--for", help="End it after 90s, 10m, 2h.")] = "",
+    until: Annotated[
+        str, typer.Option(help="End the pause at this time, such as 2026-11-20T08:00 (UTC).")
+    ] = "",
+    lasting: Annotated[
+        str, typer.Option("--for", help="End the pause after this time, such as 90s, 10m or 2h.")
+    ] = "",
     end: Annotated[
-        bool, typer.Option("--end", help="End its pause; open it if it is closed.")
+        bool, typer.Option("--end", help="End the pause now; open the topic if it is closed.")
     ] = False,
     note: Annotated[str, typer.Option(help="The reason; kept with the topic.")] = "",
     as_json: printing.AsJson = False,

@@ -192,7 +192,7 @@ def _times(since: str, until: str, grace: str) -> dict[str, Any]:
 
 def _interval(every: str, follow: bool) -> timedelta:
     if every != options.EVERY and not follow:
-        raise ConfigurationError("--every goes with --follow")
+        raise ConfigurationError("--every needs --follow")
     return parse_duration(every, "--every")
 
 
@@ -200,7 +200,9 @@ def _check_broker(broker: str, repair: str) -> None:
     if not broker:
         return
     if repair != "apply":
-        raise ConfigurationError("--broker goes with --repair apply: it sends the stubs made due")
+        raise ConfigurationError(
+            "--broker needs --repair apply: it sends the stubs that the repair made due"
+        )
     split_addresses(broker)
 
 
@@ -218,7 +220,7 @@ def _repairs(
     named = {"--repair-only": only, "--void": void, "--repair-rate": rate}
     lonely = [option for option, given in named.items() if given]
     if lonely and not repair:
-        raise ConfigurationError(f"{lonely[0]} goes with --repair plan or --repair apply")
+        raise ConfigurationError(f"{lonely[0]} needs --repair plan or --repair apply")
     chosen = (
         frozenset(parse_verdict(option, text) for text in texts or ())
         for option, texts in (("--repair-only", only), ("--void", void))
@@ -239,7 +241,7 @@ def _checked(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> "R
             "--store is missing: the broker's store directory; or --cluster: the name servers"
         )
     if asked["anew"] and not asked["increment"]:
-        raise ConfigurationError("--full goes with --increment; without it every run is full")
+        raise ConfigurationError("--full needs --increment; without it every run is full")
     _check_out(asked["out"])
     if metrics:
         check_replaceable("--prometheus", metrics)

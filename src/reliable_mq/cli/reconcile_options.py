@@ -124,7 +124,7 @@ Increment = Annotated[
 ]
 Full = Annotated[
     bool,
-    typer.Option("--full", help="With --increment: begin again.", rich_help_panel=TIME),
+    typer.Option("--full", help="With --increment: read everything again.", rich_help_panel=TIME),
 ]
 Follow = Annotated[
     bool,
@@ -137,14 +137,16 @@ Follow = Annotated[
 Every = Annotated[
     str,
     typer.Option(
-        metavar="DURATION", help="With --follow: how often, 60s or 10m.", rich_help_panel=TIME
+        metavar="DURATION",
+        help="With --follow: how often, such as 60s or 10m.",
+        rich_help_panel=TIME,
     ),
 ]
 Forget = Annotated[
     bool,
     typer.Option(
         "--forget",
-        help="Let retention remove rows without waiting for increments, and end.",
+        help="Do not run: only let retention remove rows without waiting for increments.",
         rich_help_panel=TIME,
     ),
 ]

@@ -22,7 +22,7 @@ def command(
         typer.Option(envvar=BROKER_VARIABLE, help="Name servers HOST:PORT;…, with --db."),
     ] = "127.0.0.1:9876",
     prefix: options.Prefix = DEFAULT_PREFIX,
-    once: Annotated[bool, typer.Option("--once", help="Run once, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Do what is due once, then end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
@@ -30,7 +30,7 @@ def command(
     """Send unconfirmed stubs again; escalate those sent too often."""
     db = options.database_of(application, db, "MODULE:OBJECT")
     if as_json and not once:
-        raise UsageError("--json goes with --once")
+        raise UsageError("--json needs --once")
     if application:
         mq = options.loaded(application)
     else:

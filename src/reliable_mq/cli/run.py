@@ -31,7 +31,12 @@ FAILING_RESTART_SECONDS = 60.0
 
 
 def command(
-    application: Annotated[str, typer.Argument(metavar="MODULE:OBJECT", help="A ReliableMQ.")],
+    application: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:OBJECT", help="The application: a ReliableMQ object, such as shop:mq."
+        ),
+    ],
     processes: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,

@@ -40,7 +40,8 @@ COLUMNS = ("message_id", "topic", "message_key", "status", "count", "resend_time
 app = typer.Typer(no_args_is_help=True, help="List, show, retry or void message stubs.")
 
 SomeIds = Annotated[
-    list[str] | None, typer.Argument(metavar="[MESSAGE_ID…]", help="Which stubs; or a filter.")
+    list[str] | None,
+    typer.Argument(metavar="[MESSAGE_ID…]", help="Message ids of stubs; or use a filter."),
 ]
 
 
@@ -53,7 +54,7 @@ def list_(
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
     database: options.Name = "",
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 50,
     as_json: printing.AsJson = False,
 ) -> None:
     """List stubs, the newest first, and the topics that are closed or paused."""
@@ -77,7 +78,7 @@ def list_(
 
 @app.command()
 def show(
-    message_id: Annotated[str, typer.Argument(help="Which message.")],
+    message_id: Annotated[str, typer.Argument(help="The message id.")],
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,

@@ -16,11 +16,15 @@ from reliable_mq.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="List, show, create, change or delete topics.")
 
-Topic = Annotated[str, typer.Argument(help="Which topic.")]
+Topic = Annotated[str, typer.Argument(help="The topic.")]
 Permission = Annotated[str, typer.Option(help=f"One of {', '.join(PERMISSIONS)}.")]
 Attributes = Annotated[
     list[str] | None,
-    typer.Option("--attribute", metavar="NAME=VALUE", help="Like message.type=FIFO; repeatable."),
+    typer.Option(
+        "--attribute",
+        metavar="NAME=VALUE",
+        help="An attribute, such as message.type=FIFO; repeatable.",
+    ),
 ]
 SETTINGS = ("broker", "read_queues", "write_queues", "permission", "is_ordered", "attributes")
 PLACES = ("broker", "cluster", "addresses", "read_queues", "write_queues", "permission")
@@ -104,7 +108,9 @@ def create(
     broker: options.Broker = "",
     queues: Annotated[int, typer.Option(min=1, help="Queues at each broker.")] = QUEUES,
     permission: Permission = "rw",
-    ordered: Annotated[bool, typer.Option("--ordered", help="A mark for Apache's tools.")] = False,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="Mark it as ordered, for Apache's tools only.")
+    ] = False,
     attributes: Attributes = None,
     at: options.At = None,
     dry_run: printing.DryRun = False,
@@ -132,18 +138,25 @@ def update(
     queues: Annotated[
         int | None, typer.Option(min=1, help="Queues at each broker, to read and to write.")
     ] = None,
-    read_queues: Annotated[int | None, typer.Option(min=0, help="Only queues to read.")] = None,
-    write_queues: Annotated[int | None, typer.Option(min=0, help="Only queues to write.")] = None,
+    read_queues: Annotated[
+        int | None, typer.Option(min=0, help="Queues to read, if different.")
+    ] = None,
+    write_queues: Annotated[
+        int | None, typer.Option(min=0, help="Queues to write, if different.")
+    ] = None,
     permission: Annotated[
         str | None, typer.Option(help=f"One of {', '.join(PERMISSIONS)}.")
     ] = None,
     ordered: Annotated[
-        bool | None, typer.Option("--ordered/--unordered", help="A mark for Apache's tools.")
+        bool | None,
+        typer.Option("--ordered/--unordered", help="Mark it as ordered, for Apache's tools only."),
     ] = None,
     attributes: Attributes = None,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without-attribute", metavar="NAME", help="Remove it; repeatable."),
+        typer.Option(
+            "--without-attribute", metavar="NAME", help="Remove this attribute; repeatable."
+        ),
     ] = None,
     at: options.At = None,
     dry_run: printing.DryRun = False,

@@ -129,7 +129,7 @@ def _send_and_consume(broker: str, database: str, redis: str, recorder: WalkReco
         with sender.transaction() as tx:
             tx.send(TOPIC, b"order 7")
         if not arrived.wait(WAIT_SECONDS_MAX):
-            raise TimeoutError(f"the message did not arrive; not passed: {recorder.missed}")
+            raise TimeoutError(f"the message did not arrive; it did not pass {recorder.missed}")
     sender.close()
     return since
 
@@ -143,4 +143,4 @@ def _wait_until_reading(client: Client) -> None:
         if progress and all(committed >= 1 for committed, _ in progress.values()):
             return
         time.sleep(0.05)
-    raise TimeoutError("the receiver does not consume")
+    raise TimeoutError(f"the receiver consumed no message in {WAIT_SECONDS_MAX:g} s")

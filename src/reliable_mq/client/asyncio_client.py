@@ -163,7 +163,7 @@ class AsyncClient(AsyncSending):
             StoreError: when a file of offsets cannot be used.
         """
         if not callable(handler):
-            raise UsageError(f"the handler is of type {type(handler).__name__}, no function")
+            raise UsageError(f"the handler is of type {type(handler).__name__}, not a function")
         engine = self._engine
         group = await engine.checked_group(subscription)
         if subscription.broadcasting:

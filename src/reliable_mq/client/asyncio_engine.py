@@ -122,7 +122,7 @@ class AsyncEngine:
         """
         self._refuse_in_fork()
         if self._links is not None:
-            raise UsageError("this client was started before: make a new one")
+            raise UsageError("this client was started before: create a new one")
         settings = self.settings
         self._loop = asyncio.get_running_loop()
         self._links = Links(
@@ -290,7 +290,7 @@ class AsyncEngine:
             except Exception:  # a bad request must not end the connection, which others share
                 log.exception("%s sent a request %d that cannot be handled", address, command.code)
                 return reply(command, ResponseCode.SYSTEM_ERROR, "the request cannot be handled")
-        log.debug("%s asked for %d, which this client does not do", address, command.code)
+        log.debug("%s sent request %d, which this client does not support", address, command.code)
         remark = f" request type {command.code} not supported"
         return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 

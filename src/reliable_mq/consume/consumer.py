@@ -129,8 +129,8 @@ def check_answer(answer: object) -> None:
         if inspect.iscoroutine(answer):
             answer.close()  # or it would warn that nobody awaited it
         raise UsageError(
-            f"a handler returned {type(answer).__name__!r}, which nobody runs; "
-            "a decorator around an async def must be an async def itself"
+            f"a handler returned {type(answer).__name__!r}, which is not "
+            "awaited; a decorator of an async def must be an async def itself"
         )
 
 

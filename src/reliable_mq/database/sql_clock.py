@@ -141,7 +141,8 @@ class DatabaseClock:
         is_within = abs(ahead) <= max(TOLERATED_SECONDS, error)
         if not is_within and abs(ahead - self._ahead) > TOLERATED_SECONDS:
             log.warning(
-                "the clock of this machine is %.1f s %s the database's; the database's is used",
+                "the clock of this machine is %.1f s %s the database's: leases and due times use "
+                "the database's clock; set the clock of this machine",
                 *(abs(ahead), "behind" if ahead > 0 else "ahead of"),
             )
         self._ahead = 0.0 if is_within else ahead

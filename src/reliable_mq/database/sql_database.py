@@ -87,7 +87,8 @@ class Database:
     ) -> None:
         if not re.fullmatch(TABLE_PREFIX_PATTERN, prefix):
             raise ConfigurationError(
-                f"prefix {prefix!r}: a lower-case letter, then letters, digits and _, 32 at most"
+                f"prefix {prefix!r}: write a lower-case letter, then letters, digits and _, at "
+                "most 32 characters"
             )
         self.url = checked_url(url)
         name = self.url.get_backend_name()

@@ -113,7 +113,8 @@ def check_notifiers(notifiers: Sequence[Notifier]) -> tuple[Notifier, ...]:
     for each in notifiers:
         if isinstance(each, type) or not callable(getattr(each, "tell", None)):
             raise ConfigurationError(
-                f"notifier {each!r:.200} is no object with `name`, `cooldown` and `tell(digest)`"
+                f"notifier {each!r:.200} is not an object with `name`, `cooldown` and "
+                "`tell(digest)`"
             )
         check_notifier(getattr(each, "name", None), getattr(each, "cooldown", None))
     names = [each.name for each in notifiers]

@@ -62,7 +62,7 @@ class WebhookNotifier:
             # The text does not show the URL: its path may be a secret, and what looks like a port
             # may be a part of a password.
             raise ConfigurationError(
-                "escalation_webhook is no valid URL: write it like https://host/path, without a"
+                "escalation_webhook is not a valid URL: write it like https://host/path, without a"
                 " login; percent-encode blanks (%20) and all characters outside ASCII"
             )
         self._url = url

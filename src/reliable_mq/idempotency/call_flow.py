@@ -77,7 +77,10 @@ class CallFlow:
                 await world.on(session, lambda _: inner.look_back(undo=False))
         stored = function.encode(result)
         if not await world.on(session, finish, stored):
-            raise UsageError(f"{function.name}: it ended the transaction of its key")
+            raise UsageError(
+                f"{function.name}: it committed or rolled back its session: the transaction of "
+                "its key must not end inside the function"
+            )
         return function.decode(stored)
 
     async def _call_and_note(self, world: ThreadWorld, asked: RequestedCall) -> Any:

@@ -73,7 +73,7 @@ class ResendPolicy(msgspec.Struct, frozen=True, kw_only=True):
             except Exception as error:
                 raise ConfigurationError(
                     f"the wait after send {count} cannot be computed: "
-                    f"{error or type(error).__name__}; a wait knows only the number of sends"
+                    f"{error or type(error).__name__}; the function gets only the number of sends"
                 ) from error
             if not 0 < seconds <= WAIT_MAX:
                 raise ConfigurationError(

@@ -159,7 +159,7 @@ def check_texts(tag: str, message_key: str, ordering_key: str) -> None:
             raise MessageRefused(f"the {name} {text!r} holds a character that cannot be printed")
     if "||" in tag or tag == "*" or tag != tag.strip():
         raise MessageRefused(
-            f"tag {tag!r}: no consumer could ask for it; || joins the tags of a filter, * is all"
+            f"tag {tag!r}: no consumer can subscribe to it: || joins tags, and * means all"
         )
 
 

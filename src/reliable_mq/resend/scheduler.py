@@ -272,7 +272,9 @@ class Scheduler:
         except NoRoute:
             return {}  # no broker has the topic, so no broker has the message
         except Exception as error:  # noqa: BLE001 - unknown progress decides nothing
-            log.warning("progress of group %s in topic %s: %s", group, topic, error)
+            log.warning(
+                "the progress of group %s in topic %s cannot be read: %s", group, topic, error
+            )
             return None
 
 

@@ -22,7 +22,7 @@ OnBroken = Callable[[Exception], NoReturn]
 
 def die(cause: Exception) -> NoReturn:
     """Log the cause and end the process with code 1."""
-    log.critical("the broker cannot go on, it stops: %s", cause, exc_info=cause)
+    log.critical("the broker cannot continue and stops: %s", cause, exc_info=cause)
     logging.shutdown()
     os._exit(1)
 

@@ -125,7 +125,10 @@ class LoopThread:
                 interpreter is ending.
         """
         if threading.get_ident() == self._thread.ident:
-            raise UsageError("a synchronous call on the event loop's own thread waits for ever")
+            raise UsageError(
+                "a synchronous call on the event loop's own thread would wait for ever: await the "
+                "call of AsyncClient instead"
+            )
         self._refuse_foreign()
         self._refuse_ending()
         self._refuse_dead()
@@ -194,8 +197,8 @@ class LoopThread:
         """
         if sys.is_finalizing():  # daemon threads do not run any more: a wait would last for ever
             raise UsageError(
-                "the interpreter is ending, and the client's thread with it: use and close a client"
-                " before, not in a __del__ that runs then"
+                "the interpreter is ending, and the client's thread has ended: close the client"
+                " earlier, not in a __del__"
             )
 
     def _refuse_dead(self) -> None:
@@ -215,7 +218,7 @@ class LoopThread:
         try:
             self._loop.run_forever()
         except BaseException:  # SystemExit or KeyboardInterrupt of a task or callback
-            log.critical("the event loop has ended, nothing is served any more", exc_info=True)
+            log.critical("the event loop has ended: nothing is served any more", exc_info=True)
         with self._ending:
             self._closed = self._has_stopped = True
         try:
@@ -250,4 +253,7 @@ async def _end_tasks() -> None:
         if not task.cancelled():
             task.exception()  # marks the error as retrieved; the task's owner handles it
     if stubborn:
-        log.warning("%d tasks will not be cancelled: they stop where they are", len(stubborn))
+        log.warning(
+            "%d tasks do not end after their cancellation; the loop ends without them",
+            len(stubborn),
+        )

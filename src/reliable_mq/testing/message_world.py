@@ -137,7 +137,9 @@ class MessageWorld:
         passed, step = 0.0, 1.0
         while self._unsettled():
             if passed > _QUIET_SECONDS_MAX:
-                raise AssertionError(f"not settled in a day: {self._unsettled()}")
+                raise AssertionError(
+                    f"after a day these stubs are not settled: {self._unsettled()}"
+                )
             self.advance(step)
             passed += step
             step = min(2 * step, 3600.0)
@@ -147,19 +149,21 @@ class MessageWorld:
         """Kill the process at a step of what the block does; it lives again after the block.
 
         Args:
-            at: the number of the step, from 0, or its name. Which there are say the `names` of
-                what this gives, after a block that was not killed; `crash_here("paid")` of
-                `testing.crash_points` makes one in the application's own code.
+            at: the number of the step, from 0, or its name. After a block that was not killed,
+                `names` of the returned switch lists all names. `crash_here("paid")` of
+                `testing.crash_points` makes a step in the application's own code.
 
-        A block that ends before that step is not killed: see `dead` of what this gives. When it
-        has a name, that is warned of, because a name that is misspelt would try nothing.
+        If the block ends before that step, the process is not killed: see `dead` of the returned
+        switch. If the step was given by name, there is a warning, because the name may be wrong.
         """
         with self._dying(at) as switch:
             yield switch
         if isinstance(at, str) and not switch.dead:
             close = get_close_matches(at, switch.names, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            warnings.warn(f"no step {at!r} came, so nothing died{hint}", stacklevel=3)
+            warnings.warn(
+                f"no step was named {at!r}, so the process was not killed{hint}", stacklevel=3
+            )
 
     @contextmanager
     def _dying(self, at: int | str) -> Iterator[CrashSwitch]:

@@ -368,7 +368,9 @@ def _decode_compact(header: bytes) -> Command:
         at += 4
         end = at + ext_length
         if not at <= end <= len(header):
-            raise FrameError(f"ext fields of {ext_length} bytes in a header of {len(header)}")
+            raise FrameError(
+                f"ext fields of {ext_length} bytes do not fit into a header of {len(header)} bytes"
+            )
         ext: dict[str, str] = {}
         for _ in range(FIELDS_MAX):
             if at >= end:
@@ -395,5 +397,7 @@ def _sized_text(buffer: bytes, at: int, size: struct.Struct) -> tuple[str, int]:
     start = at + size.size
     end = start + length
     if not start <= end <= len(buffer):
-        raise FrameError(f"a text of {length} bytes at {at} in a header of {len(buffer)}")
+        raise FrameError(
+            f"a text of {length} bytes at {at} does not fit into a header of {len(buffer)} bytes"
+        )
     return buffer[start:end].decode(), end

@@ -75,7 +75,8 @@ class FrameReader:
             header_end = header_at + (header_info & _HEADER_LENGTH_MASK)
             if header_end > end:
                 raise FrameError(
-                    f"a header of {header_end - header_at} bytes in a frame of {length} bytes"
+                    f"a header of {header_end - header_at} bytes does not fit into a frame of "
+                    f"{length} bytes"
                 )
             if end > available:
                 self._wanted = end - at

@@ -179,11 +179,13 @@ def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
         raise RecordError(f"magic {magic:#010x} at {start} is not the magic of a record")
     end = start + size
     if not RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX or end > len(buffer):
-        raise RecordError(f"a record at {start} claims {size} bytes of {len(buffer) - start}")
+        raise RecordError(
+            f"a record at {start} has the size {size}, but {len(buffer) - start} bytes are left"
+        )
     body_at = start + fixed.size
     body_end = body_at + body_length
     if not body_at <= body_end < end:
-        raise RecordError(f"a record at {start} claims a body of {body_length} bytes")
+        raise RecordError(f"a record at {start} has the body size {body_length}, beyond its end")
     body = bytes(buffer[body_at:body_end])
     if check_body and crc32(body) & CRC_MASK != crc:
         raise RecordError(f"the body of the record at {start} does not match its checksum")

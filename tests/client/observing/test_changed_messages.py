@@ -38,7 +38,7 @@ def test_a_message_that_a_hook_made_illegal_is_sent_as_it_was(
     send(hooks(Adds(region=value)), sent)
 
     assert sent.messages[0].properties == {}
-    assert "a middleware made a message of topic orders illegal" in caplog.text
+    assert "a middleware made a message of topic orders invalid" in caplog.text
 
 
 def test_no_hook_is_blamed_for_what_was_illegal_before(caplog: pytest.LogCaptureFixture) -> None:

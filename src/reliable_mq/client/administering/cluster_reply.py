@@ -229,7 +229,7 @@ def epoch_ms(moment: datetime) -> int:
         UsageError: when it has no time zone, or is before the epoch.
     """
     if moment.tzinfo is None:
-        raise UsageError(f"{moment} is in no time zone: make it aware, as datetime.now(UTC) is")
+        raise UsageError(f"{moment} has no time zone: add one, such as datetime.now(UTC)")
     milliseconds = int(moment.timestamp() * 1000)
     if milliseconds < 0:
         raise UsageError(f"{moment} is before 1970")

@@ -168,7 +168,9 @@ def at(
         RemoteError, Unavailable, ProtocolError: when the broker fails to answer.
     """
     if offset < 0 or count < 0 or queue.queue_id < 0:
-        raise UsageError("a queue, an offset or a count is negative")
+        raise UsageError(
+            f"queue {queue.queue_id}, offset {offset}, count {count}: none may be negative"
+        )
     yield from cluster.routes.of(queue.topic)  # it has the broker's address
     found: list[ReceivedMessage] = []
     while len(found) < count:

@@ -73,7 +73,7 @@ def to_time(
         RemoteError, Unavailable, ProtocolError: when no broker does it.
     """
     if time_ms < END:
-        raise UsageError(f"{time_ms} ms is before the epoch")
+        raise UsageError(f"{time_ms} ms is before 1970")
     brokers = yield from brokers_of(cluster, topic)
     known = yield from offsets_in(cluster, brokers, group, topic)
     before = {row.queue: row.committed for rows in known.value.values() for row in rows}

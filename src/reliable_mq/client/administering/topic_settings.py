@@ -108,7 +108,9 @@ def to_put(topic: str, after: TopicSettings, before: Mapping[str, str]) -> Comma
         ConfigurationError: when a setting is invalid.
     """
     if min(after.read_queues, after.write_queues) < 0:
-        raise ConfigurationError("the number of queues is negative")
+        raise ConfigurationError(
+            f"{after.read_queues} queues to read and {after.write_queues} to write: give 0 or more"
+        )
     changed = {name: value for name, value in after.attributes.items() if before.get(name) != value}
     added = [f"+{name}={value}" for name, value in changed.items()]
     gone = [f"-{name}" for name in before if name not in after.attributes]
@@ -140,5 +142,7 @@ def permission_number(text: str) -> int:
         return PERMISSIONS[text]
     number = sum(bit for letter, bit in _LETTERS if letter in text)
     if permission_text(number) != text:
-        raise ConfigurationError(f"{text!r} is no permission: give one of {', '.join(PERMISSIONS)}")
+        raise ConfigurationError(
+            f"{text!r} is not a permission: give one of {', '.join(PERMISSIONS)}"
+        )
     return number

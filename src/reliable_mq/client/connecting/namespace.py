@@ -85,7 +85,7 @@ class Namespace:
         if queue is None:
             return None
         if not isinstance(queue, MessageQueue):
-            raise UsageError(f"{queue!r:.100} is no MessageQueue: `topic_route` names them")
+            raise UsageError(f"{queue!r:.100} is not a MessageQueue: get one from `topic_route`")
         if not self.name:
             return queue
         return msgspec.structs.replace(queue, topic=self.whole(queue.topic))

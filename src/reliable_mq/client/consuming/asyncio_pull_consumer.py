@@ -386,7 +386,7 @@ class AsyncPullConsumer:
     def _check_still(self, known: PulledQueues | None) -> None:
         self._check_open()
         if self._pulled is not known:
-            raise UsageError("this consumer reads something already: make another one")
+            raise UsageError("this consumer already has topics or queues: create another one")
 
 
 def _milliseconds(when: datetime) -> int:

@@ -92,7 +92,7 @@ def settle(
             yield from _hold(group, assigned, message, pause)
             return
     elif not isinstance(outcome, Consumed):
-        raise TypeError(f"a handler returned {outcome!r}, which is no outcome")
+        raise TypeError(f"a handler returned {outcome!r}, which is not an outcome")
     assigned.finish(message.queue_offset)
 
 
@@ -190,7 +190,11 @@ def _ask_to_take_back(group: ConsumerGroup, message: ReceivedMessage, level: int
     try:
         succeeded((yield from call(address, command, SEND_BACK_TIMEOUT)))
     except (Unavailable, RemoteError) as error:
-        log.warning("group %s: the broker took no message back: %s", group.name, error)
+        log.warning(
+            "group %s: the broker did not accept messages that were sent back: %s",
+            group.name,
+            error,
+        )
         return False
     return True
 

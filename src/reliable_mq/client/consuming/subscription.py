@@ -104,11 +104,13 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"retry_waits is {self.retry_waits!r}: give a tuple")
         for wait in (*self.retry_waits, self.handling_seconds):
             if not isinstance(wait, int | float) or not wait > 0:
-                raise ConfigurationError(f"a time of {wait!r} s: it must be positive")
+                raise ConfigurationError(
+                    f"retry_waits or handling_seconds: a time is {wait!r} s: it must be positive"
+                )
         if not callable(self.allocation):
             raise ConfigurationError(f"allocation is {self.allocation!r}: give a function")
         if math.inf in self.retry_waits:
-            raise ConfigurationError("a wait in retry_waits never ends")
+            raise ConfigurationError("a wait in retry_waits is infinite: give finite seconds")
         if self.batch > 1 and self.series > 1:
             raise ConfigurationError(f"series is {self.series}: with a batch it must be 1")
 
@@ -149,8 +151,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 def _check_topics(group: str, topics: Mapping[str, str | Sql]) -> None:
     if not isinstance(topics, Mapping):
         raise ConfigurationError(
-            f"the topics are of type {type(topics).__name__}: give what is wanted of each, as"
-            ' {"orders": "*"}'
+            f"the topics are of type {type(topics).__name__}: give a dict of topics and tags, such"
+            ' as {"orders": "*"}'
         )
     if not topics:
         raise ConfigurationError(f"consumer group {group} subscribes to no topic")
@@ -158,7 +160,7 @@ def _check_topics(group: str, topics: Mapping[str, str | Sql]) -> None:
         check_name("topic", topic, TOPIC_LENGTH_MAX)
         if not isinstance(wanted, str | Sql):
             raise ConfigurationError(
-                f"of topic {topic} {wanted!r:.100} is wanted: give tags, as"
+                f"the subscription to topic {topic} is {wanted!r:.100}: give tags, such as"
                 ' "paid || refunded", "*" or Sql("…")'
             )
 

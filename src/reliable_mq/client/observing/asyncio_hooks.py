@@ -188,7 +188,7 @@ class Hooks:
         is_its_own = fault_of(before, size_max) is None  # otherwise the sender gets the error
         if is_its_own and self._faults.note("changed", time.monotonic()) is not None:
             log.error(
-                "a middleware made a message of topic %s illegal, the original is sent: %s",
+                "a middleware made a message of topic %s invalid; the original is sent: %s",
                 *(before.topic, fault),
             )
         return False

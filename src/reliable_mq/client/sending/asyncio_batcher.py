@@ -257,7 +257,9 @@ class AsyncBatcher:
         try:
             return self._sorted_in(parcel, route)
         except Exception as error:  # a bug; otherwise the sender would wait for ever
-            log.exception("a message for topic %s found no row", parcel.letter.message.topic)
+            log.exception(
+                "a message for topic %s cannot be put into a batch", parcel.letter.message.topic
+            )
             self._end(parcel, error)
             return False
 
@@ -267,7 +269,7 @@ class AsyncBatcher:
             route = await self._run(self._routes.to_send(topic))
         except Exception as error:  # includes bugs; otherwise senders would wait for ever
             if not isinstance(error, ReliableMQError):
-                log.exception("the route of topic %s was not found", topic)
+                log.exception("cannot find the route of topic %s", topic)
             for parcel in self._unsorted.pop(topic):
                 self._end(parcel, error)
             return

@@ -178,8 +178,9 @@ class AsyncSending:
         size = settings.batch_bytes_max if size is None else size
         if not (count >= 1 and 0 <= linger < math.inf and 0 < size <= settings.body_bytes_max):
             raise ConfigurationError(
-                f"a batcher of {count} messages, {size} bytes, {linger} s cannot work: count and"
-                f" size are positive, size is at most body_bytes_max ({settings.body_bytes_max})"
+                f"a batcher of {count} messages, {size} bytes, {linger} s: count and size must be "
+                f"positive, size at most body_bytes_max ({settings.body_bytes_max}), and linger "
+                "not negative"
             )
         rows = LingerQueues(
             count_max=count,

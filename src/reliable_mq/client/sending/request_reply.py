@@ -65,11 +65,13 @@ def reply_to(
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not asked.get(name)]
     if missing:
         raise UsageError(
-            f"message {request.message_id} is no request, it lacks the property {missing[0]}"
+            f"message {request.message_id} is not a request: it has no property {missing[0]}"
         )
     topic = f"{asked[CLUSTER]}_{_TOPIC_SUFFIX}"
     if not is_legal_name(topic, TOPIC_LENGTH_MAX):
-        raise UsageError(f"message {request.message_id} names no cluster: {asked[CLUSTER]!r}")
+        raise UsageError(
+            f"message {request.message_id} has an invalid property {CLUSTER}: {asked[CLUSTER]!r}"
+        )
     marks = {name: asked[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in asked}
     return Message(
         topic=topic, body=body, tag=tag, properties={**properties, **marks, MESSAGE_TYPE: _REPLY}

@@ -88,7 +88,7 @@ def recall(routes: RouteCache, settings: ClientSettings, handle: str, timeout: f
     """
     named = decode_recall_handle(handle) if isinstance(handle, str) else None
     if named is None:
-        raise UsageError(f"{handle!r} is no recall handle: only timed messages have one")
+        raise UsageError(f"{handle!r} is not a recall handle: only timed messages have one")
     broker = routes.broker(named.broker)
     if broker is None:
         broker = (yield from routes.of(named.topic)).brokers.get(named.broker)

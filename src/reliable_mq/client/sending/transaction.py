@@ -85,7 +85,9 @@ class TransactionFlows:
                 check-backs.
         """
         if message.is_delayed:
-            raise MessageRefused("a half message cannot be delayed: brokers drop one of the two")
+            raise MessageRefused(
+                "a half message cannot be delayed: a broker ignores the delay or the transaction"
+            )
         marks = {TRANSACTION_PREPARED: "true", PRODUCER_GROUP: group}
         instant = yield from now()
         marked = extra_properties(message, marks)
@@ -106,7 +108,7 @@ class TransactionFlows:
         )
         if result.status is not SendStatus.SEND_OK:
             yield from self.post(half, Decision.ROLLBACK)
-            raise Unavailable(f"{result.status.name}: the half may not survive a crash")
+            raise Unavailable(f"{result.status.name}: the half message may be lost in a crash")
         return half
 
     def post(self, half: Half, decision: Decision) -> Flow[None]:
@@ -128,7 +130,10 @@ class TransactionFlows:
             Unavailable: when it does not answer; the half may have ended nevertheless.
         """
         if decision is Decision.UNKNOWN:
-            raise UsageError("a half is ended by COMMIT or ROLLBACK; leave it alone while unknown")
+            raise UsageError(
+                "a half message is ended by COMMIT or ROLLBACK; while the result is unknown, do "
+                "not end it"
+            )
         address, timeout = (yield from self._address(half)), self._settings.request_timeout_seconds
         reply = yield from call(address, _end_command(half, decision), timeout)
         if reply.code == ResponseCode.ILLEGAL_OPERATION:
@@ -261,7 +266,9 @@ def _end_command(
     half: Half, decision: Decision, *, oneway: bool = False, from_check: bool = False
 ) -> Command:
     if not isinstance(decision, Decision):
-        raise UsageError(f"{decision!r:.100} is no Decision, as Decision.COMMIT")
+        raise UsageError(
+            f"{decision!r:.100} is not a Decision: give Decision.COMMIT or Decision.ROLLBACK"
+        )
     header = EndTransactionHeader(
         producer_group=half.group,
         tran_state_table_offset=half.half_offset,

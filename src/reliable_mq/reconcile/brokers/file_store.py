@@ -115,15 +115,15 @@ def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
         split_size: approximate bytes of one partition. Default 64 MiB.
 
     Raises:
-        StoreError: when `store` is no store directory.
+        StoreError: when `store` is not a store directory.
     """
     root = Path(store)
     log = root / "commitlog"
     if not root.is_dir():
         why = "it is a file" if root.exists() else "it does not exist"
-        raise StoreError(f"{store} is no store directory: {why}")
+        raise StoreError(f"{store} is not a store directory: {why}")
     if not any((root / mark).exists() for mark in _MARKS_OF_A_STORE):
-        raise StoreError(f"{store} is no store directory: it has no folder commitlog")
+        raise StoreError(f"{store} is not a store directory: it has no folder commitlog")
     files = sorted(log.iterdir()) if log.is_dir() else []  # the first message makes the folder
     segments = [path for path in files if is_offset_name(path.name)]
     if files and not segments:

@@ -57,7 +57,9 @@ def delay_levels(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(word[:-1]) * _MS_OF_UNIT[word[-1]] for word in text.split())
     except (ValueError, KeyError) as error:
-        raise ConfigurationError(f"{text!r} is no list of delay levels, such as 1s 5s") from error
+        raise ConfigurationError(
+            f"{text!r} is not a list of delay levels; write it like 1s 5s 10s"
+        ) from error
 
 
 @dataclass(frozen=True)

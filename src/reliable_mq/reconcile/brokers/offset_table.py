@@ -39,7 +39,7 @@ def committed_offsets(text: bytes) -> Progress:
             )
         }
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no table of offsets: {error!r}") from error
+        raise ValueError(f"not a table of offsets: {error!r}") from error
 
 
 def group_names(text: bytes) -> frozenset[str]:

@@ -130,7 +130,9 @@ def open_logs(
     names = [name for each in found for name in (*each.brokers, *each.missing)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigurationError(f"the broker {twice[0]} is in the cluster, and given by --store")
+        raise ConfigurationError(
+            f"the broker {twice[0]} is given twice, by --cluster and by --store: leave out one"
+        )
     return _together(found, stores, cluster)
 
 

@@ -108,7 +108,9 @@ def check(options: RunOptions) -> None:
         raise ConfigurationError("--repair needs the databases: give --db and --store")
     from_logs = (options.store, *options.stores, options.cluster, options.export)
     if options.ledgers is not None and (options.databases or any(from_logs)):
-        raise ConfigurationError("--ledgers replaces --db, --store and --export: give one of both")
+        raise ConfigurationError(
+            "--ledgers cannot be used with --db, --store, --cluster or --export: it replaces them"
+        )
     if options.export is not None and (options.cluster or options.partial):
         raise ConfigurationError(
             "--export writes whole logs, from files: give every broker's --store, without --cluster"

@@ -44,7 +44,9 @@ def open_export(spark: SparkSession, uri: str) -> ExportManifest:
     try:
         (about,) = spark.read.parquet(f"{uri}/{ABOUT}").collect()
     except (AnalysisException, ValueError) as error:
-        raise ConfigurationError(f"{uri} is no export of ledgers, or an incomplete one") from error
+        raise ConfigurationError(
+            f"{uri} is not an export of ledgers, or is not complete"
+        ) from error
     if about["version"] != VERSION:
         raise ConfigurationError(f"{uri} is an export of layout {about['version']}, not {VERSION}")
     removed_until = about["removed_until"]
