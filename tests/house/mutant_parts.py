@@ -103,7 +103,7 @@ PARTS = {
             f"client/test_{name}.py"
             for name in (
                 *("assigned_queue", "consumer_group", "handler_call", "leases"),
-                *("moving_queues", "polling", "pulling", "settling", "bounded_memory"),
+                *("moving_queues", "polling", "pulling", "rates", "settling", "bounded_memory"),
             )
         ),
     ),
@@ -198,6 +198,12 @@ EQUIVALENT: dict[Equivalent, str] = {
         "",
         "the stages need only differ from each other",
         ("HELD = 3", "HELD = 4"),
+    ),
+    **_in(
+        "client/consuming/assigned_queue.py",
+        "",
+        "no offset is negative: any negative one says that the offset is unknown",
+        ("OFFSET_UNKNOWN = -1", "OFFSET_UNKNOWN = -2"),
     ),
 }
 """Each with the reason why what a caller sees stays the same."""
