@@ -122,7 +122,8 @@ PARTS = {
                     "events",
                     "evidence",
                 ),
-                *("flow", "fold", "increments", "judge", "judge_places", "judging_tasks"),
+                *("flow", "fold", "increments", "judge", "judge_places", "judged_values"),
+                *("judging_tasks", "ledger_events"),
                 *("managed_topics", "moments", "report", "repair", "verdict"),
             )
         ),
