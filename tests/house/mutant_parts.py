@@ -123,7 +123,7 @@ PARTS = {
                     "evidence",
                 ),
                 *("flow", "fold", "increments", "judge", "judge_places", "judged_values"),
-                *("judging_tasks", "ledger_events"),
+                *("judged_facts", "judged_rows", "judging_tasks", "ledger_events", "tally"),
                 *("managed_topics", "moments", "report", "repair", "verdict"),
             )
         ),
