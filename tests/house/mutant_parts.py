@@ -124,6 +124,7 @@ PARTS = {
                 ),
                 *("flow", "fold", "increments", "judge", "judge_places", "judged_values"),
                 *("judged_facts", "judged_rows", "judging_tasks", "ledger_events", "tally"),
+                "increment_rules",
                 *("managed_topics", "moments", "report", "repair", "verdict"),
             )
         ),
