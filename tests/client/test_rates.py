@@ -2,21 +2,25 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from tests.client.script import World
-from tests.client.scripted_consumer import ScriptedClient, found, play, reading, record
+from tests.client.script import World, group_of
+from tests.client.scripted_consumer import ScriptedClient, found, message, play, reading, record
 
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.rates import TopicRates
 from reliable_mq.client.consuming.running_info import running_info
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Instant
-from reliable_mq.message import ReceivedMessage
+from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Outcome, Retry
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 
 BEGAN = 1000.0
+EPOCH_MS = 1_700_000_000_000
 
 
 def test_rates_are_those_of_the_last_minute() -> None:
@@ -64,11 +68,8 @@ def test_an_administrator_is_told_what_was_pulled_and_how_it_was_handled() -> No
         await asyncio.gather(*consumer.hands.tasks)
         now = asyncio.get_running_loop().time()
         instant = Instant(now, 0, now)
-        body = running_info(
-            consumer.group, instant, name_servers="", version="", calls=0, stacks=None
-        )
+        table = told_of(consumer.group, instant)["statusTable"]
         await consumer.close()
-        table = fastjson.loads(body)["statusTable"]
         assert table.keys() == {"t", "%RETRY%g"}
         told = {name: value for name, value in table["t"].items() if not name.endswith("RT")}
         assert told == {
@@ -79,3 +80,38 @@ def test_an_administrator_is_told_what_was_pulled_and_how_it_was_handled() -> No
         }
 
     play(scene())
+
+
+def test_an_administrator_is_told_zero_of_what_a_queue_has_never_done() -> None:
+    """It has pulled, started and locked nothing: Apache's tools print 0 as a dash."""
+    group = group_of(World(), Subscription(group="g", topics={"t": "*"}), queues={"a": 1})
+    assigned = group.assign(MessageQueue("t", "a", 0))
+    assigned.start_at(7)
+    row = of_the_queue(group)
+    assert [row[f"last{each}Timestamp"] for each in ("Pull", "Consume", "Lock")] == [0, 0, 0]
+    assert row["commitOffset"] == 7
+
+
+def test_an_administrator_is_told_when_a_queue_was_pulled_started_and_locked() -> None:
+    group = group_of(World(), Subscription(group="g", topics={"t": "*"}), queues={"a": 1})
+    assigned = group.assign(MessageQueue("t", "a", 0))
+    assigned.start_at(0)
+    assigned.put([message(assigned.queue, 0)], 1)
+    assigned.note_end(5, BEGAN - 3)
+    assigned.lock_until(BEGAN - 1 + group.settings.lock_valid_seconds)
+    assigned.take(1, BEGAN - 2)
+    row = of_the_queue(group)
+    times = [row[f"last{each}Timestamp"] for each in ("Pull", "Consume", "Lock")]
+    assert times == [EPOCH_MS - 3000, EPOCH_MS - 2000, EPOCH_MS - 1000]
+
+
+def of_the_queue(group: ConsumerGroup) -> dict[str, Any]:
+    """Return what an administrator is told of the only queue."""
+    (row,) = told_of(group, Instant(BEGAN, EPOCH_MS, BEGAN))["mqTable"].values()
+    return dict(row)
+
+
+def told_of(group: ConsumerGroup, instant: Instant) -> dict[str, Any]:
+    """Return what an administrator is told of a group."""
+    body = running_info(group, instant, name_servers="", version="", calls=0, stacks=None)
+    return dict(fastjson.loads(body))

@@ -90,10 +90,15 @@ PARTS = {
         ("outbox",),
         (
             "outbox",
+            "app/test_application.py",
             "app/test_half_transactions.py",
             "app/test_payloads.py",
             "app/test_shared_relays.py",
             "app/test_signatures.py",
+            "app/test_signed_properties.py",
+            "app/test_wrong_types.py",
+            "resend/test_hands.py",
+            "resend/test_policy.py",
             "resend/test_scheduler.py",
         ),
     ),
@@ -103,7 +108,7 @@ PARTS = {
             f"client/test_{name}.py"
             for name in (
                 *("assigned_queue", "consumer_group", "handler_call", "leases"),
-                *("moving_queues", "polling", "pulling", "settling", "bounded_memory"),
+                *("moving_queues", "polling", "pulling", "rates", "settling", "bounded_memory"),
             )
         ),
     ),
@@ -122,7 +127,9 @@ PARTS = {
                     "events",
                     "evidence",
                 ),
-                *("flow", "fold", "increments", "judge", "judge_places", "judging_tasks"),
+                *("flow", "fold", "increments", "judge", "judge_places", "judged_values"),
+                *("judged_facts", "judged_rows", "judging_tasks", "ledger_events", "tally"),
+                "increment_rules",
                 *("managed_topics", "moments", "report", "repair", "verdict"),
             )
         ),
@@ -198,6 +205,12 @@ EQUIVALENT: dict[Equivalent, str] = {
         "",
         "the stages need only differ from each other",
         ("HELD = 3", "HELD = 4"),
+    ),
+    **_in(
+        "client/consuming/assigned_queue.py",
+        "",
+        "no offset is negative: any negative one says that the offset is unknown",
+        ("OFFSET_UNKNOWN = -1", "OFFSET_UNKNOWN = -2"),
     ),
 }
 """Each with the reason why what a caller sees stays the same."""

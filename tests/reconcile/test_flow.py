@@ -122,3 +122,118 @@ def test_a_quantile_is_at_most_a_bucket_above_the_truth() -> None:
     assert quantile_ms(counts, 0.99) == bucket_start_ms(21)
     assert quantile_ms(counts, 1.0) == bucket_start_ms(31)
     assert quantile_ms({}, 0.5) is None
+
+
+def one(topic: str | None = "a", *, is_lead: bool = True, **columns: Any) -> dict[str, Any]:
+    """Return a verdict with some of its times and latencies."""
+    return dict.fromkeys(SCHEMA.names) | {"topic": topic, "is_lead": is_lead} | columns
+
+
+def flow_of(*verdicts: dict[str, Any]) -> Flow:
+    flow = Flow()
+    flow.add(pa.Table.from_pylist(list(verdicts), SCHEMA))
+    return flow
+
+
+EPOCH = NOW - timedelta(seconds=NOW.timestamp())
+
+
+def test_a_latency_is_counted_in_one_of_four_buckets_for_each_doubling() -> None:
+    """Below a millisecond counts as one. A bucket has its start, and not that of the next one."""
+    told = [-5, 0, 1, 2, 3, 4, 1_023, 1_024, 1_025, 2**40]
+    flow = flow_of(*(one(consumed_ms=each) for each in told))
+    counts = {0: 3, 4: 1, 6: 1, 8: 1, 39: 1, 40: 2, 160: 1}
+    assert flow.latencies == {("commit to effect", "a"): Counter(counts)}
+    assert [bucket_start_ms(bucket) for bucket in (0, 4, 8, 40)] == [1, 2, 4, 1_024]
+    assert bucket_start_ms(1) == pytest.approx(1.189, abs=0.001)
+
+
+def test_what_is_of_a_message_is_counted_at_its_first_group_only() -> None:
+    """Storing and delays are of messages. Effects are of groups."""
+    row: dict[str, Any] = {way.column: 8 for way in WAYS.values()}
+    row |= {way.column: EPOCH + timedelta(seconds=7.9) for way in ARRIVALS.values()}
+    flow = flow_of(one(**row), one(is_lead=False, **row), one(None, is_lead=False, effect_ms=1))
+    counts = {"commit to broker": 1, "delay to delivery": 1}
+    counts |= {"broker to effect": 2, "commit to effect": 2}
+    expected = {(name, "a"): Counter({12: count}) for name, count in counts.items()}
+    assert flow.latencies == expected | {("broker to effect", ""): Counter({0: 1})}
+    assert flow.arrivals == {
+        "committed": Counter({7: 1}),
+        "stored": Counter({7: 1}),
+        "consumed": Counter({7: 2}),
+    }
+
+
+def test_the_sum_of_all_topics_comes_first_and_has_those_without_a_topic() -> None:
+    flow = flow_of(one("b", stored_ms=1), one("a", stored_ms=1), one(None, stored_ms=4))
+    assert list(flow.by_topic("commit to broker")) == [
+        ("", Counter({0: 2, 8: 1})),
+        ("a", Counter({0: 1})),
+        ("b", Counter({0: 1})),
+    ]
+    assert list(flow.by_topic("commit to effect")) == []
+
+
+def stored_at(seconds: list[int]) -> Flow:
+    return flow_of(*(one(record_store_time=EPOCH + timedelta(seconds=each)) for each in seconds))
+
+
+@pytest.mark.parametrize(
+    ("count", "apart", "slot_seconds", "slots"),
+    [
+        (SLOTS_MAX, 1, 1, SLOTS_MAX),
+        (SLOTS_MAX + 1, 1, 5, 401),
+        (SLOTS_MAX + 1, 5, 15, 667),
+        (SLOTS_MAX + 1, 400 * 86_400, 31_449_600, SLOTS_MAX + 1),
+    ],
+)
+def test_slots_become_longer_when_there_is_one_too_many(
+    count: int, apart: int, slot_seconds: int, slots: int
+) -> None:
+    """The times are counted by the start of their slot. A slot is never longer than a year."""
+    times = [number * apart for number in range(count)] + [0]
+    whole, added = stored_at(times), Flow()
+    for part in (times[: count // 2], times[count // 2 :]):
+        added.add_data(stored_at(part).to_data())
+    for flow in (whole, added):
+        assert (flow.slot_seconds, len(flow.arrivals["stored"])) == (slot_seconds, slots)
+        assert set(flow.arrivals["stored"]) == {
+            each // slot_seconds * slot_seconds for each in times
+        }
+        assert flow.arrivals["stored"].total() == count + 1
+        assert flow.arrivals["stored"][0] == sum(each < slot_seconds for each in times)
+        assert flow.invariants()
+
+
+def test_what_is_added_to_longer_slots_is_counted_in_them() -> None:
+    for parts in ((list(range(2_001)), [7, 9, 11]), ([7, 9, 11], list(range(2_001)))):
+        added = Flow()
+        for part in parts:
+            added.add_data(stored_at(part).to_data())
+        assert added.slot_seconds == 5
+        assert [added.arrivals["stored"][slot] for slot in (0, 5, 10)] == [5, 7, 6]
+        assert added.latencies == {}
+
+
+@pytest.mark.parametrize(
+    ("times", "bars", "step"),
+    [
+        ([100, 149], 50, 1),
+        ([100, 150], 50, 5),
+        ([100, 349], 50, 5),
+        ([100, 350], 50, 15),
+        ([100], 1, 1),
+        ([0, 10**9], 2, 31_449_600),
+    ],
+)
+def test_arrivals_are_told_in_the_shortest_slots_that_make_so_few_bars(
+    times: list[int], bars: int, step: int
+) -> None:
+    told, arrived = stored_at(times).arrived(bars)
+    assert told == step
+    assert arrived["stored"] == Counter(each // step * step for each in times)
+    assert arrived["committed"] == Counter()
+
+
+def test_arrivals_are_told_in_no_shorter_slots_than_they_are_counted_in() -> None:
+    assert stored_at(list(range(2_001))).arrived(10_000)[0] == 5

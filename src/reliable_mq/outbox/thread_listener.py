@@ -65,8 +65,6 @@ class CommitListener:
             except Exception as error:  # noqa: BLE001 - whatever the error is, it connects again
                 self._faults.tell_line("cut", f"its connection was lost: {fault_line(error)}")
                 self._stopped.wait(_AGAIN_SECONDS)
-            finally:
-                self.is_listening = False
 
     def _connect(self) -> Any:
         """Return a driver's connection that is detached from the pool."""
@@ -80,8 +78,11 @@ class CommitListener:
         quoted = self._engine.dialect.identifier_preparer.quote(self._channel)
         connection.execute(f"LISTEN {quoted}")
         self.is_listening = True
-        self._told()
-        while not self._stopped.is_set():
-            heard = list(connection.notifies(timeout=_LOOK_SECONDS, stop_after=1))
-            if heard:
-                self._told()
+        try:
+            self._told()
+            while not self._stopped.is_set():
+                heard = list(connection.notifies(timeout=_LOOK_SECONDS, stop_after=1))
+                if heard:
+                    self._told()
+        finally:
+            self.is_listening = False

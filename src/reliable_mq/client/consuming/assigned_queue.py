@@ -17,6 +17,7 @@ from enum import Enum
 
 import msgspec
 
+from reliable_mq.client.connecting.routes import MASTER_ID
 from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import InvariantBroken
@@ -77,7 +78,7 @@ class AssignedQueue:
         self.taken_at = NEVER  # when a message was last started, on the lease clock
         self.next_offset = OFFSET_UNKNOWN
         self.committed_offset = OFFSET_UNKNOWN
-        self.read_from = 0  # the broker id suggested by the broker
+        self.read_from = MASTER_ID  # later the broker id suggested by the broker
         self.failures = 0  # failed pulls in a row
         self._ordered = ordered
         self._settings = settings
@@ -130,7 +131,7 @@ class AssignedQueue:
     @property
     def lag(self) -> int:
         """Number of offsets between the commit offset and the last known end of the queue."""
-        return max(self.end_offset - self.commit_offset, 0) if self.is_started else 0
+        return max(self.end_offset - self.commit_offset, 0)
 
     @property
     def has_room(self) -> bool:
@@ -220,8 +221,9 @@ class AssignedQueue:
             self._ready.popleft()
             entry.stage = MessageStage.RUNNING
             taken.append(entry.message)
-        self._running += len(taken)
-        self.taken_at = now
+        if taken:
+            self._running += len(taken)
+            self.taken_at = now
         return taken
 
     def is_running(self, offset: int) -> bool:

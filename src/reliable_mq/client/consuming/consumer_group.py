@@ -240,7 +240,7 @@ class ConsumerGroup:
         for assigned in self.all_queues:
             if assigned.queue.broker_name in names:
                 assigned.lose_lock()
-                assigned.committed_offset = -1
+                assigned.committed_offset = OFFSET_UNKNOWN
 
     def by_broker(
         self, queues: Iterable[AssignedQueue]
