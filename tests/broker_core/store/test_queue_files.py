@@ -60,6 +60,7 @@ def test_a_queue_without_messages_has_no_file_and_begins_at_nought() -> None:
     disk = MemoryDisk()
     queue = opened(disk)
     assert extent(queue) == (0, 0, -1, 0)
+    assert (queue.topic, queue.queue_id) == ("orders", 3)
     assert (queue.begin, queue.is_waiting, queue.is_due) == (0, False, False)
     assert queue.is_contiguous
     assert queue.is_filled(0)
@@ -137,21 +138,22 @@ def test_a_lost_unit_is_seen_at_the_edges_of_each_file_and_at_the_end(
     assert queue.is_filled(13) is is_filled
 
 
-def test_a_queue_is_asked_only_for_units_that_it_has() -> None:
+@pytest.mark.parametrize("lost", [7, 9, 10, 12])
+def test_the_edges_of_a_queue_that_begins_within_a_file_are_its_own(lost: int) -> None:
     disk = MemoryDisk()
     queue = filled(disk, 13, begin=7)
     assert queue.is_filled(13)
     assert queue.is_filled(8)
-    disk.open(path(1), FILE_SIZE).write(40, (bytes(20),))  # the first one
+    disk.open(path(lost // 5), FILE_SIZE).write(lost % 5 * 20, (bytes(20),))
     assert not queue.is_filled(13)
 
 
-def test_a_log_offset_behind_a_hole_is_sought_before_it() -> None:
+def test_units_that_are_not_written_count_as_behind_every_log_offset() -> None:
     disk = MemoryDisk()
     queue = filled(disk, 10)
-    disk.open(path(0), FILE_SIZE).write(80, (pack_unit(4000, 0, 0) + bytes(0),))
-    assert queue.index_of(3000) == 3
-    assert queue.index_of(3001) == 4
+    disk.open(path(0), FILE_SIZE).write(80, (bytes(20),))
+    disk.open(path(1), FILE_SIZE).write(0, (bytes(FILE_SIZE),))
+    assert [queue.index_of(offset) for offset in (3000, 3001, 9000, 99_000)] == [3, 4, 4, 4]
 
 
 def test_growth_is_counted_in_messages_and_bytes_since_it_was_asked_last() -> None:
@@ -307,7 +309,10 @@ def test_a_cut_needs_a_sync_only_where_it_changed_something() -> None:
 def test_files_that_a_cut_removed_need_no_sync_and_are_closed() -> None:
     disk = MemoryDisk()
     queue = filled(disk, 13)
+    begin = len(disk.operations)
     queue.cut(5)
+    removed = [each.path for each in disk.operations[begin:] if each.verb == "remove"]
+    assert removed == [path(2), path(1)], "so a cut that is stopped leaves no gap"
     assert disk.names(FOLDER) == [f"{0:020d}"]
     assert synced(queue) == [path(0)]
     queue.close()
