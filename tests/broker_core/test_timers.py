@@ -266,9 +266,9 @@ def test_a_checkpoint_that_cannot_be_true_is_as_good_as_none(
 
     again = WorldAt(world.disk, world.now_ms)
     again.pass_time(5_000)
-    again.stop()
 
     assert delivered(again) == [b"late"]
+    again.stop()
 
 
 def test_what_one_turn_delivers_around_the_end_of_a_second_comes_once_after_a_crash(

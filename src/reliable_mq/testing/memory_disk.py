@@ -8,12 +8,14 @@ or any in between, and a new file may be gone with its name.
 
 import errno
 import mmap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from os import strerror
 from random import Random
 from typing import NamedTuple
 
 from reliable_mq.broker_core.store.disk import path_inside
+from reliable_mq.errors import StoreError
 
 SECTOR = 512
 _LARGE = 1024 * 1024
@@ -81,12 +83,24 @@ def _sectors(at: int, data: bytes) -> range:
 
 
 class MemoryFile:
-    """A file of a `MemoryDisk`."""
+    """A file of a `MemoryDisk`. A place before its begin is refused, and any use after `close`."""
 
     def __init__(self, disk: "MemoryDisk", path: str, content: _Content) -> None:
         self.path = path
         self._disk = disk
-        self._content = content
+        self._seen_by_all = content
+        self._is_closed = False
+        self._reserved = range(0)
+
+    @property
+    def _content(self) -> _Content:
+        if self._is_closed:
+            raise StoreError(f"{self.path}: the file is closed")
+        return self._seen_by_all
+
+    def _note(self, verb: str, at: int = 0, size: int = 0) -> None:
+        if self._disk.looks is not None:
+            self._disk.looks.append(Operation(verb, self.path, at, size))
 
     @property
     def size(self) -> int:
@@ -95,6 +109,9 @@ class MemoryFile:
 
     def read(self, at: int, size: int) -> bytes:
         """Return `size` bytes from `at`; fewer at the end of the file."""
+        if at < 0 or size < 0:
+            raise OSError(errno.EINVAL, strerror(errno.EINVAL), self.path)
+        self._note("read", at, size)
         return bytes(self._content.seen[at : at + size])
 
     def copy(self, at: int, size: int) -> bytes:
@@ -103,18 +120,27 @@ class MemoryFile:
 
     def reserve(self, size: int) -> None:
         """Take room for the first `size` bytes: it is there."""
+        self._reserved = range(size // 4)
+
+    def _check_reserved(self, places: Iterable[int]) -> None:
+        for place in places:
+            if place not in self._reserved:
+                raise IndexError(f"{self.path}: number {place} of {self._reserved}")
 
     def ints(self, places: Sequence[int]) -> list[int]:
         """Return the signed 4-byte numbers at these places."""
+        self._check_reserved(places)
         return [int.from_bytes(self.read(at * 4, 4), signed=True) for at in places]
 
     def put_ints(self, numbers: Mapping[int, int]) -> None:
         """Write signed 4-byte numbers, by place."""
+        self._check_reserved(numbers)
         for at, number in numbers.items():
             self.write(at * 4, (number.to_bytes(4, signed=True),))
 
     def find(self, needle: bytes, at: int) -> int:
         """Return where `needle` is found at or after `at`, or -1."""
+        self._note("find", at)
         return self._content.seen.find(needle, at)
 
     def write(self, at: int, parts: Sequence[bytes]) -> None:
@@ -122,13 +148,14 @@ class MemoryFile:
         data = b"".join(parts)
         if not data:
             return
-        if at + len(data) > self.size:
+        if not 0 <= at <= self.size - len(data):
             raise AssertionError(f"{self.path}: {len(data)} bytes at {at} of {self.size}")
         self._disk.operate(Operation("write", self.path, at, len(data)), self._content, data)
         self._content.write(at, data)
 
     def write_ahead(self, at: int) -> None:
         """Take no room: this medium has what it needs."""
+        self._note("write_ahead", at)
 
     def clear(self, at: int) -> bool:
         """Let everything from `at` on be zero; return whether it was."""
@@ -146,12 +173,17 @@ class MemoryFile:
 
     def read_ahead(self, *, is_wanted: bool) -> None:
         """Read ahead: there is nothing to wait for."""
+        self._note(f"read_ahead {is_wanted}")
 
     def release(self) -> None:
         """Let go of memory that reads took."""
+        self._note("release")
 
     def close(self) -> None:
         """Let go of the file."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._disk.opened[self.path] -= 1
 
 
 class MemoryDisk:
@@ -161,7 +193,8 @@ class MemoryDisk:
     machine there: `MachineStopped` is raised, now and for every later operation. With `torn` a
     write that is stopped leaves its first `torn` bytes. Then `kill` or `lose_power`, and go on.
     Set `fail_at` to let one operation fail with an OSError instead, without effect: a medium that
-    is broken, or with `error` ENOSPC one that is full.
+    is broken, or with `error` ENOSPC one that is full. `opened` counts by path what was not closed.
+    Set `looks` to a list to have noted there what changes nothing: reads, searches, and hints to the system.
     """
 
     def __init__(self) -> None:
@@ -175,6 +208,8 @@ class MemoryDisk:
         self._texts: dict[str, str] = {}
         self.used = 0.0
         self.modified: dict[str, int] = {}
+        self.opened: Counter[str] = Counter()
+        self.looks: list[Operation] | None = None
 
     @property
     def boot_id(self) -> str:
@@ -263,6 +298,7 @@ class MemoryDisk:
         if content is None or not content.seen:
             self.operate(Operation("create", path, 0, size))
             content = self._contents[path] = _Content(size)
+        self.opened[path] += 1
         return MemoryFile(self, path, content)
 
     def names(self, folder: str) -> list[str]:

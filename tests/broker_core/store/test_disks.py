@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.errors import StoreError
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -146,3 +147,46 @@ class Least(Random):
 
     def random(self) -> float:
         return 0.0
+
+
+def test_a_closed_file_and_a_place_before_its_begin_are_refused(disk: Disk) -> None:
+    file = disk.open("f", SIZE)
+    with pytest.raises(OSError, match="Invalid argument"):
+        file.copy(-1, 10)
+    file.close()
+    file.close()
+
+    for use in (lambda: file.copy(0, 1), lambda: file.write(0, [b"x"]), file.sync):
+        with pytest.raises(StoreError, match="the file is closed"):
+            use()
+
+
+def test_numbers_are_read_and_written_only_in_reserved_room(disk: Disk) -> None:
+    file = disk.open("f", SIZE)
+    file.reserve(9)
+    file.put_ints({1: -5})
+
+    assert file.ints([0, 1]) == [0, -5]
+    with pytest.raises(IndexError):
+        file.ints([2])
+    with pytest.raises(IndexError):
+        file.put_ints({2: 1})
+
+
+def test_the_one_in_memory_counts_open_files_and_notes_looks_on_demand() -> None:
+    disk = MemoryDisk()
+    one, other = disk.open("f", SIZE), disk.open("f", SIZE)
+    one.read(0, 1)
+    assert (disk.opened["f"], disk.looks) == (2, None)
+
+    one.close()
+    disk.looks = []
+    other.copy(3, 4)
+    other.release()
+    other.read_ahead(is_wanted=False)
+    other.write_ahead(9)
+
+    assert disk.opened["f"] == 1
+    assert [(look.verb, look.at, look.size) for look in disk.looks] == [
+        *(("read", 3, 4), ("release", 0, 0), ("read_ahead False", 0, 0), ("write_ahead", 9, 0)),
+    ]

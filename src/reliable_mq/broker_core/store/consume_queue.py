@@ -240,7 +240,6 @@ class ConsumeQueue:
             self._dirty.add(number)
             index += len(group) // CONSUME_QUEUE_UNIT_SIZE
             units = units[len(group) :]
-        self.end = index
         self._gathered = [
             units[at : at + CONSUME_QUEUE_UNIT_SIZE]
             for at in range(0, len(units), CONSUME_QUEUE_UNIT_SIZE)
@@ -262,12 +261,14 @@ class ConsumeQueue:
         return bool(self._gathered)
 
     def _begin_at(self, index: int) -> None:
-        """Let an empty queue begin at `index`; blank units fill its first file before that."""
+        """Let an empty queue begin at `index`; blank units fill its first file before that.
+
+        The file is synced with its first unit.
+        """
         if self.end > self.first or index < self.end:
             raise InvariantBroken(f"Q1: {self._folder}: unit {index} after {self.end - 1}")
         number, at = self._place(index)
         self._file(number).write(0, (_BLANK_UNIT * (at // CONSUME_QUEUE_UNIT_SIZE),))
-        self._dirty.add(number)
         self.first = self.end = index
 
     def flush(self) -> None:
@@ -304,8 +305,7 @@ class ConsumeQueue:
         number, at = self._place(index)
         self._file(number).write(at, (pack_unit(*unit),))
         self._dirty.add(number)
-        if index == self.end - 1:
-            self._set_end(self.end)
+        self._set_end(self.end)
 
     def units(self, index: int, count: int) -> list[QueueUnit]:
         """Return up to `count` units from message `index` on, but only from one file."""
@@ -322,7 +322,7 @@ class ConsumeQueue:
     def _packed(self, index: int, count: int) -> bytes:
         """Return the bytes of units, including unwritten ones."""
         number, in_file = divmod(index, self._per_file)
-        count = min(count, self.end - index, self._per_file - in_file)
+        count = min(count, self._per_file - in_file)
         written_end = self.end - len(self._gathered)
         written = min(count, written_end - index)
         packed = b""

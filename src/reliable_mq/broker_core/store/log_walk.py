@@ -65,10 +65,9 @@ class LogWalk:
             buffer = memoryview(segment.read(chunk_offset - first, chunk_size))
             at = 0
             while size := valid_size_at(buffer, at, chunk_offset + at):
-                if chunk_offset + at >= self._begin:
-                    self.end = chunk_offset + at
+                if self.end >= self._begin:
                     yield FoundRecord(self.end, size, buffer, at)
-                self.last = chunk_offset + at
+                self.last = self.end
                 at += size
                 self.end = chunk_offset + at
             if at == 0:  # no record, or one that is larger than the chunk
@@ -85,7 +84,7 @@ def record_at(log: CommitLog, offset: int) -> FoundRecord | None:
         return None
     first, segment = log.segment_at(offset)
     size = claimed_size_at(memoryview(segment.copy(offset - first, _LOOK)), 0, offset)
-    if not 0 < size <= FRAME_SIZE_MAX:  # no larger record can have arrived
+    if size > FRAME_SIZE_MAX:  # no larger record can have arrived
         return None
     buffer = memoryview(segment.copy(offset - first, size))
     return FoundRecord(offset, size, buffer, 0) if valid_size_at(buffer, 0, offset) else None
