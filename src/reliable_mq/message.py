@@ -23,6 +23,11 @@ CONSUMED_BY = "CONSUMED_BY"
 consumption, and when the message was written: `seconds:group,group`."""
 SIGNATURE = "SIGNATURE"
 """The property that proves the sender of a message: see `signature`."""
+TEXT_FIELDS: Mapping[str, str] = {
+    "tag": "TAGS",
+    "ordering_key": SHARDING_KEY,
+}
+"""The fields of `Message` that are sent as one property each, and the names of the properties."""
 NOTICE_TOPIC_PREFIX = "rmq_notices_"
 _SECONDS_DIGITS_MAX = 12
 _NOTICE_TOPIC = re.compile(NOTICE_TOPIC_PREFIX + "[0-9a-f]{16}")

@@ -17,7 +17,7 @@ from reliable_mq.limits import (
     RETRY_TOPIC_LENGTH_MAX,
     TOPIC_LENGTH_MAX,
 )
-from reliable_mq.message import Message
+from reliable_mq.message import TEXT_FIELDS, Message
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_legal_name
 from reliable_mq.wire.properties import (
     DELAY,
@@ -161,12 +161,11 @@ def properties_of(message: Message) -> bytes:
     properties = dict(message.properties)
     properties[UNIQ_KEY] = message.message_id
     properties[WAIT] = "true"
-    if message.tag:
-        properties[TAGS] = message.tag
+    for field, name in TEXT_FIELDS.items():
+        if value := getattr(message, field):
+            properties[name] = value
     if message.keys:
         properties[KEYS] = " ".join(message.keys)
-    if message.ordering_key:
-        properties[SHARDING_KEY] = message.ordering_key
     if message.delay_level:
         properties[DELAY] = str(message.delay_level)
     properties |= timer_properties(message)

@@ -16,8 +16,6 @@ from tests.broker_core.raw_client import RawClient
 from tests.waiting import Budget, until
 from tests.with_java import SERVERS, started
 
-from reliable_mq.broker_core.requests.handlers import HANDLERS
-from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 
@@ -154,21 +152,6 @@ def _comparable(probe: Probe, theirs: Answer, ours: Answer) -> tuple[Answer, Ans
     if probe.shows_all and _JAVA.match(str(theirs.get("remark"))):
         return {**theirs, "remark": None}, {**ours, "remark": None}
     return theirs, ours
-
-
-@pytest.mark.parametrize("code", HANDLERS, ids=lambda code: RequestCode(code).name)
-def test_both_brokers_are_asked_every_request_that_ours_answers(code: int) -> None:
-    assert code in {probe.code for probe in (*SCRIPT, *PLACES)}
-
-
-@pytest.mark.parametrize("code", NameServerCore().codes, ids=lambda code: RequestCode(code).name)
-def test_both_name_servers_are_asked_every_request_that_ours_answers(code: int) -> None:
-    assert code in {probe.code for probe in NAME_SERVER}
-
-
-@pytest.mark.parametrize("script", [SCRIPT, PLACES, NAME_SERVER])
-def test_every_probe_has_a_name_of_its_own(script: list[Probe]) -> None:
-    assert len({probe.name for probe in script}) == len(script)
 
 
 def test_the_running_state_is_told_under_apaches_names(answers: Answers) -> None:

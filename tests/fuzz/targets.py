@@ -130,7 +130,7 @@ def _odd_requests(random: Random, note: Input, **settings: str) -> None:
 def name_server(random: Random, note: Input) -> None:
     """A name server that is asked odd things answers, and goes on."""
     core = NameServerCore()
-    codes = [code for code in RequestCode if code >= 100 and code != 310]
+    known, any_code = sorted(core.codes), list(RequestCode)
     for _ in range(30):
         fields = {
             name: odd_text(random) if random.random() < 0.2 else "broker-a"
@@ -140,7 +140,8 @@ def name_server(random: Random, note: Input) -> None:
             fields |= {"brokerId": "0", "compressed": "false", "bodyCrc32": "0"}
         table = {"topicConfigTable": {"t": {"topicName": "t", "readQueueNums": 1, "perm": 6}}}
         value = {"filterServerList": [], "topicConfigSerializeWrapper": table}
-        command = request(random.choice(codes), fields, fastjson.dumps(mutated_json(random, value)))
+        code = random.choice(known if random.random() < 0.9 else any_code)
+        command = request(code, fields, fastjson.dumps(mutated_json(random, value)))
         note("request", command)
         encode_command(core.receive(1, command, START_MS))
 

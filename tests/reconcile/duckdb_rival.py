@@ -128,6 +128,44 @@ CREATE TABLE message AS
     FROM record LEFT JOIN stub USING (message_id) GROUP BY message_id;
 """
 
+# The verdict by what is known of a message and group: the decision table, written a second time.
+# `test_verdict` holds it against the product's for every combination of facts.
+VERDICT = """CASE
+    WHEN is_doubled THEN 'duplicate effect'
+    WHEN is_suppressed THEN 'suppressed'
+    WHEN status = 2 THEN CASE
+        WHEN is_consumed THEN 'voided but consumed'
+        WHEN NOT is_tombstone OR NOT is_stored AND NOT is_delayed THEN 'voided'
+        WHEN is_young THEN 'in flight'
+        ELSE 'orphan' END
+    WHEN NOT has_stub THEN CASE
+        WHEN NOT is_managed THEN 'unmanaged'
+        WHEN is_young OR is_unread THEN 'in flight'
+        WHEN NOT is_stored AND NOT is_delayed AND NOT is_stranded AND is_expired THEN 'expired'
+        ELSE 'orphan' END
+    WHEN is_unread THEN CASE WHEN is_consumed AND status = 1 THEN 'settled' ELSE 'in flight' END
+    WHEN differs THEN 'content differs'
+    WHEN is_forged THEN 'forged'
+    WHEN is_consumed THEN CASE
+        WHEN status = 1 OR NOT is_required OR NOT everyone THEN 'settled'
+        WHEN is_young THEN 'in flight'
+        ELSE 'consumed, not confirmed' END
+    WHEN has_group AND is_dead THEN 'dead-lettered'
+    WHEN NOT has_group AND status = 1
+        AND (is_stored OR is_delayed OR is_stranded OR is_expired) THEN 'settled'
+    WHEN is_young OR has_group AND is_at_work THEN 'in flight'
+    WHEN has_group AND waits THEN 'waiting'
+    WHEN status = 1 AND is_required THEN 'confirmed without a log'
+    WHEN NOT is_stored AND NOT is_delayed AND NOT is_stranded AND NOT is_expired THEN
+        CASE WHEN is_acknowledged OR status = 1 THEN 'lost by the broker' ELSE 'not sent' END
+    WHEN NOT is_stored AND NOT is_delayed AND NOT is_stranded THEN 'expired'
+    WHEN NOT has_group THEN 'sent, not marked'
+    WHEN is_stranded THEN 'stranded'
+    WHEN is_delayed AND is_overdue THEN 'stuck'
+    WHEN is_stored AND has_passed THEN CASE WHEN was_begun THEN 'stuck' ELSE 'not consumed' END
+    WHEN is_required AND NOT is_acknowledged THEN 'sent, not marked'
+    ELSE 'waiting' END"""
+
 JUDGEMENT = """
 CREATE TABLE judged AS
 WITH
@@ -212,6 +250,7 @@ known AS (
         NOT coalesce(m.is_stored OR m.is_delayed, false) AND coalesce(m.has_stranded, false)
             AS is_stranded,
         x.message_id IS NOT NULL AS is_expired,
+        false AS is_unread, -- an export has the logs of all brokers
         coalesce(r.has_passed, false) AS has_passed,
         coalesce(c.last_dead > greatest(coalesce(m.last_place, -1), coalesce(c.last_attempt, -1)),
             false) OR coalesce(list_contains(s.given_up_by, p.consumer_group), false) AS is_dead,
@@ -235,40 +274,7 @@ known AS (
     LEFT JOIN pairing i USING (message_id)
     LEFT JOIN suppressed u USING (message_id, consumer_group)
 )
-SELECT message_id, consumer_group, CASE
-    WHEN is_doubled THEN 'duplicate effect'
-    WHEN is_suppressed THEN 'suppressed'
-    WHEN status = 2 THEN CASE
-        WHEN is_consumed THEN 'voided but consumed'
-        WHEN NOT is_tombstone OR NOT is_stored AND NOT is_delayed THEN 'voided'
-        WHEN is_young THEN 'in flight'
-        ELSE 'orphan' END
-    WHEN NOT has_stub THEN CASE
-        WHEN NOT is_managed THEN 'unmanaged'
-        WHEN is_young THEN 'in flight'
-        WHEN NOT is_stored AND NOT is_delayed AND NOT is_stranded AND is_expired THEN 'expired'
-        ELSE 'orphan' END
-    WHEN differs THEN 'content differs'
-    WHEN is_forged THEN 'forged'
-    WHEN is_consumed THEN CASE
-        WHEN status = 1 OR NOT is_required OR NOT everyone THEN 'settled'
-        WHEN is_young THEN 'in flight'
-        ELSE 'consumed, not confirmed' END
-    WHEN has_group AND is_dead THEN 'dead-lettered'
-    WHEN NOT has_group AND status = 1
-        AND (is_stored OR is_delayed OR is_stranded OR is_expired) THEN 'settled'
-    WHEN is_young OR has_group AND is_at_work THEN 'in flight'
-    WHEN has_group AND waits THEN 'waiting'
-    WHEN status = 1 AND is_required THEN 'confirmed without a log'
-    WHEN NOT is_stored AND NOT is_delayed AND NOT is_stranded AND NOT is_expired THEN
-        CASE WHEN is_acknowledged OR status = 1 THEN 'lost by the broker' ELSE 'not sent' END
-    WHEN NOT is_stored AND NOT is_delayed AND NOT is_stranded THEN 'expired'
-    WHEN NOT has_group THEN 'sent, not marked'
-    WHEN is_stranded THEN 'stranded'
-    WHEN is_delayed AND is_overdue THEN 'stuck'
-    WHEN is_stored AND has_passed THEN CASE WHEN was_begun THEN 'stuck' ELSE 'not consumed' END
-    WHEN is_required AND NOT is_acknowledged THEN 'sent, not marked'
-    ELSE 'waiting' END AS verdict
+SELECT message_id, consumer_group, {verdict} AS verdict
 FROM known
 """
 
@@ -286,6 +292,7 @@ def judge(
     """
     values = {
         "folder": str(folder),
+        "verdict": VERDICT,
         "as_of": f"TIMESTAMPTZ '{as_of.isoformat()}'",
         "grace": f"INTERVAL '{grace // timedelta(microseconds=1)} microseconds'",
         "moving": f"INTERVAL '{MOVING // timedelta(microseconds=1)} microseconds'",

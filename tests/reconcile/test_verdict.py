@@ -7,6 +7,7 @@ from pathlib import Path
 
 import duckdb
 from tests.reconcile.decisions import decide, sql_case
+from tests.reconcile.duckdb_rival import VERDICT
 
 from reliable_mq.reconcile.judgement.verdict import (
     FACTS,
@@ -23,70 +24,41 @@ def combinations() -> Iterator[dict[str, str]]:
         yield dict(zip(FACTS, values, strict=True))
 
 
-def expected(facts: dict[str, str]) -> Verdict:  # noqa: C901, PLR0912 - told at length
-    """Say the verdict from the promises, written without a look at the table's order."""
-    stub, log, record = facts["stub"], facts["log"], facts["record"]
-    is_needed = facts["group"] != "ack"
-    if log == "twice":
-        return Verdict.DUPLICATE_EFFECT
-    if log == "other":
-        return Verdict.SUPPRESSED
-    if stub in ("voided", "tombstone"):
-        if log == "consumed":
-            return Verdict.VOIDED_BUT_CONSUMED
-        if stub == "voided" or record in ("absent", "stranded", "expired", "unknown"):
-            return Verdict.VOIDED
-        return Verdict.ORPHAN if facts["age"] == "old" else Verdict.IN_FLIGHT
-    if stub == "none":
-        if facts["topic"] == "unmanaged":
-            return Verdict.UNMANAGED
-        if facts["age"] == "fresh" or record == "unknown":
-            return Verdict.IN_FLIGHT
-        return Verdict.EXPIRED if record == "expired" else Verdict.ORPHAN
-    if record == "unknown":
-        is_sure = log == "consumed" and stub == "confirmed"
-        return Verdict.SETTLED if is_sure else Verdict.IN_FLIGHT
-    if record == "differs":
-        return Verdict.CONTENT_DIFFERS
-    if record == "forged":
-        return Verdict.FORGED
-    if log == "consumed":
-        is_owed = facts["group"] == "required" and facts["everyone"] == "yes"
-        if stub == "confirmed" or not is_owed:
-            return Verdict.SETTLED
-        return Verdict.IN_FLIGHT if facts["age"] == "fresh" else Verdict.CONSUMED_NOT_CONFIRMED
-    if is_needed and facts["retry"] == "dead":
-        return Verdict.DEAD_LETTERED
-    if not is_needed and stub == "confirmed" and record != "absent":
-        return Verdict.SETTLED
-    if facts["age"] == "fresh" or (is_needed and log == "live"):
-        return Verdict.IN_FLIGHT
-    if is_needed and facts["retry"] == "waiting":
-        return Verdict.WAITING
-    if facts["group"] == "required" and stub == "confirmed":
-        return Verdict.CONFIRMED_WITHOUT_LOG
-    if record == "absent":
-        was_acknowledged = facts["position"] == "known" or stub == "confirmed"
-        return Verdict.LOST if was_acknowledged else Verdict.NOT_SENT
-    if record == "expired":
-        return Verdict.EXPIRED
-    if not is_needed:
-        return Verdict.SENT_NOT_MARKED
-    if record == "stranded":
-        return Verdict.STRANDED
-    if record == "overdue":
-        return Verdict.STUCK
-    if record == "present" and facts["progress"] == "passed":
-        return Verdict.STUCK if log == "dead" else Verdict.NOT_CONSUMED
-    if facts["group"] == "required" and facts["position"] == "unknown":
-        return Verdict.SENT_NOT_MARKED
-    return Verdict.WAITING
+# What the second implementation knows of a message and group, by the facts of the product.
+KNOWN = """
+    log = 'twice' AS is_doubled, log = 'other' AS is_suppressed,
+    CASE stub WHEN 'unconfirmed' THEN 0 WHEN 'confirmed' THEN 1 WHEN 'none' THEN NULL ELSE 2 END
+        AS status,
+    stub = 'tombstone' AS is_tombstone, stub <> 'none' AS has_stub,
+    "group" <> 'ack' AS has_group, "group" = 'required' AS is_required,
+    position = 'known' AS is_acknowledged,
+    record IN ('present', 'differs', 'forged') AS is_stored,
+    record IN ('delayed', 'overdue') AS is_delayed, record = 'overdue' AS is_overdue,
+    record = 'stranded' AS is_stranded, record = 'expired' AS is_expired,
+    record = 'differs' AS differs, record = 'forged' AS is_forged, record = 'unknown' AS is_unread,
+    progress = 'passed' AS has_passed,
+    retry = 'dead' AS is_dead, retry = 'waiting' AS waits,
+    log = 'consumed' AS is_consumed, log = 'live' AS is_at_work, log <> 'none' AS was_begun,
+    everyone = 'yes' AS everyone, age = 'fresh' AS is_young, topic = 'managed' AS is_managed
+"""
 
 
 def test_every_combination_of_facts_has_the_verdict_that_the_promises_ask_for() -> None:
-    wrong = [facts for facts in combinations() if decide(facts) is not expected(facts)]
+    """Given all combinations of facts, then the decision table gives each the verdict of the second
+    implementation (`duckdb_rival.VERDICT`)."""
+    tables = ", ".join(
+        f'(VALUES {", ".join(f"({value!r})" for value in values)}) AS t_{name}("{name}")'
+        for name, values in FACTS.items()
+    )
+    facts = ", ".join(f'"{name}" AS fact_{name}' for name in FACTS)
+    query = f"SELECT COLUMNS('fact_.*'), {VERDICT} FROM (SELECT {facts}, {KNOWN} FROM {tables})"
 
-    assert wrong == []
+    rows = duckdb.connect().execute(query).fetchall()
+
+    assert len(rows) == sum(1 for _ in combinations())
+    judged = [(dict(zip(FACTS, row[:-1], strict=True)), row[-1]) for row in rows]
+    wrong = [(each, decide(each), other) for each, other in judged if decide(each) != other]
+    assert wrong[:1] == [], f"{len(wrong)} combinations: facts, verdict by RULES, by duckdb_rival"
 
 
 def test_every_verdict_can_occur() -> None:
@@ -145,7 +117,8 @@ def test_the_documentation_has_the_same_list_of_verdicts() -> None:
         kind = "yes" if verdict in FINDINGS else ""
         action = ACTIONS.get(verdict, "a person decides" if kind else "")
         row = f"| {verdict} | {kind} | {meaning} | {action} |"
-        assert row.replace("|  |", "| |").replace("|  |", "| |") in page
+        row = row.replace("|  |", "| |").replace("|  |", "| |")
+        assert row in page, f"write this row into docs/reconciliation_verdicts.md:\n{row}"
 
 
 def told_rules() -> str:
@@ -160,6 +133,7 @@ def told_rules() -> str:
 def test_the_documentation_prints_the_decision_table_and_the_facts() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reconciliation_verdicts.md").read_text()
 
-    assert told_rules() in page
+    rules = told_rules()
+    assert rules in page, f"write this table into docs/reconciliation_verdicts.md:\n{rules}"
     for name, values in FACTS.items():
         assert f"| {name} | {', '.join(values)} | " in page

@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
@@ -14,16 +14,13 @@ from reliable_mq.message import CONTENT_TYPE, Message, SendResult
 from reliable_mq.message_checks import check_message, size_of
 from reliable_mq.outbox.asyncio_listeners import Listeners, TransactionResult
 from reliable_mq.outbox.composing import (
+    ContentOptions,
     MessageOptions,
     check_room,
-    checked_id,
+    contents_of,
     fresh_message_id,
-    key_text,
-    with_trace,
 )
 from reliable_mq.outbox.delay import by_level, check_times, timed_by_delay
-from reliable_mq.outbox.payload import encode_payload
-from reliable_mq.outbox.stub import check_texts
 from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.settings import Strictness
 
@@ -113,33 +110,24 @@ class Producer:
         topic: str,
         payload: Any,
         *,
-        tag: str = "",
-        key: object = "",
-        ordering_key: object = "",
         delay: timedelta | None = None,
         deliver_at: datetime | None = None,
-        properties: Mapping[str, str] | None = None,
-        content_type: str = "",
-        message_id: str = "",
+        **options: Unpack[ContentOptions],
     ) -> Message:
         check_times(delay, deliver_at)
-        body, content_type = encode_payload(payload, content_type)
-        check_texts(tag, key_text(key), key_text(ordering_key))
+        contents = contents_of(payload, **options)
         message = Message(
             topic=topic,
-            body=body,
-            tag=tag,
-            keys=(key_text(key),) if key_text(key) else (),
-            message_id=checked_id(message_id) or fresh_message_id(time.time(), os.urandom),
-            ordering_key=key_text(ordering_key),
+            body=contents.body,
+            tag=contents.tag,
+            keys=(contents.key,) if contents.key else (),
+            message_id=contents.message_id or fresh_message_id(time.time(), os.urandom),
+            ordering_key=contents.ordering_key,
             delay=delay if delay is not None and delay > timedelta() else None,
             deliver_at=deliver_at,
-            properties={
-                **with_trace({} if properties is None else properties),
-                CONTENT_TYPE: content_type,
-            },
+            properties={**contents.properties, CONTENT_TYPE: contents.content_type},
         )
-        if properties:
+        if options.get("properties"):
             check_message(message, size_of(message))  # a client may accept larger bodies
             check_room(message)
         return message

@@ -6,7 +6,7 @@ Refuses a message that could not be sent, found or stored later, while the calle
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, PROPERTIES_SIZE_MAX
@@ -30,17 +30,22 @@ _FEW_GROUPS = 16  # their names cannot be too long for a record's properties
 RandomBytes = Callable[[int], bytes]
 
 
-class MessageOptions(TypedDict, total=False):
-    """Options of a message to send; see `Transaction.send`."""
+class ContentOptions(TypedDict, total=False):
+    """Options that say what is sent; `contents_of` reads them. See `Transaction.send`."""
 
     tag: str
     key: object
     ordering_key: object
-    delay: timedelta | None
-    deliver_at: datetime | None
     properties: Mapping[str, str] | None
     content_type: str
     message_id: str
+
+
+class MessageOptions(ContentOptions, total=False):
+    """Options of a message to send; see `Transaction.send`."""
+
+    delay: timedelta | None
+    deliver_at: datetime | None
 
 
 class StubOptions(MessageOptions, total=False):
@@ -61,6 +66,50 @@ class ManyOptions(TypedDict, total=False):
     content_type: str | Callable[[Any], str]
     message_id: Callable[[Any], str]
     required_groups: tuple[str, ...] | None
+
+
+class Contents(NamedTuple):
+    """What a caller wants to send, encoded and checked. An empty `message_id`: make a new one."""
+
+    body: bytes
+    content_type: str
+    tag: str
+    key: str
+    ordering_key: str
+    properties: dict[str, str]
+    message_id: str
+
+
+def contents_of(
+    payload: Any,
+    *,
+    tag: str = "",
+    key: object = "",
+    ordering_key: object = "",
+    properties: Mapping[str, str] | None = None,
+    content_type: str = "",
+    message_id: str = "",
+) -> Contents:
+    """Return the contents that a stub and a message without a stub have in common.
+
+    A new option that travels as a property joins `properties` here.
+
+    Raises:
+        MessageRefused: the payload, a text or a property cannot be sent.
+        UsageError: an option has a wrong type.
+    """
+    body, content_type = encode_payload(payload, content_type)
+    contents = Contents(
+        body=body,
+        content_type=content_type,
+        tag=tag,
+        key=key_text(key),
+        ordering_key=key_text(ordering_key),
+        properties=with_trace({} if properties is None else properties),
+        message_id=checked_id(message_id),
+    )
+    check_texts(contents.tag, contents.key, contents.ordering_key)
+    return contents
 
 
 class Composer:
@@ -89,37 +138,31 @@ class Composer:
         topic: str,
         payload: Any,
         *,
-        tag: str = "",
-        key: object = "",
-        ordering_key: object = "",
         delay: timedelta | None = None,
         deliver_at: datetime | None = None,
-        properties: Mapping[str, str] | None = None,
         required_groups: tuple[str, ...] | None = None,
-        content_type: str = "",
-        message_id: str = "",
+        **options: Unpack[ContentOptions],
     ) -> Stub:
         """Return the stub of one message, written at `now`; see `Transaction.send`."""
         check_topic(topic)  # before a wrong name could find no groups
-        body, content_type = encode_payload(payload, content_type)
+        contents = contents_of(payload, **options)
         if required_groups is None:
-            groups = self._groups_of_topic(topic, tag)
+            groups = self._groups_of_topic(topic, contents.tag)
         else:
             groups = checked_groups(required_groups)
         stub = Stub(
             seq=0,
-            message_id=checked_id(message_id) or fresh_message_id(now, self._random_bytes),
+            message_id=contents.message_id or fresh_message_id(now, self._random_bytes),
             topic=topic,
-            content=body,
-            tag=tag,
-            message_key=key_text(key),
-            ordering_key=key_text(ordering_key),
-            content_type=content_type,
-            properties=with_trace({} if properties is None else properties),
+            content=contents.body,
+            tag=contents.tag,
+            message_key=contents.key,
+            ordering_key=contents.ordering_key,
+            content_type=contents.content_type,
+            properties=contents.properties,
             required_groups=groups,
             deliver_time=deliver_time_of(delay, deliver_at, now),
         )
-        check_texts(stub.tag, stub.message_key, stub.ordering_key)
         if stub.deliver_time is not None and stub.ordering_key:
             self._check_order(stub.deliver_time - now)
         message = message_of(stub, confirm_to=_SOME_TOPIC)

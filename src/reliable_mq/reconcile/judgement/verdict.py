@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Verdict(StrEnum):
-    """All verdicts. `MEANINGS` explains them, and `FINDINGS` lists those that are findings."""
+    """All verdicts. `ABOUT` explains them."""
 
     SETTLED = "settled"
     IN_FLIGHT = "in flight"
@@ -42,40 +42,89 @@ class Verdict(StrEnum):
     DUPLICATE_EFFECT = "duplicate effect"
 
 
-MEANINGS: dict[Verdict, str] = {
-    Verdict.SETTLED: "the business transaction, the broker and the consumer agree",
-    Verdict.IN_FLIGHT: "younger than the grace time, or being handled now",
-    Verdict.WAITING: "stored by the broker; the consumer group has not reached it yet",
-    Verdict.VOIDED: "given up by a person or a rolled-back half message; nobody consumed it",
-    Verdict.UNMANAGED: "in a topic that has never had a stub; nothing is guaranteed",
-    Verdict.NOT_SENT: "committed, but no broker acknowledged it, and no log has it",
-    Verdict.LOST: "acknowledged by the broker, but its log does not have it any more",
-    Verdict.SENT_NOT_MARKED: "in the broker's log, but the stub does not have its position",
-    Verdict.NOT_CONSUMED: "the consumer group has passed it without consuming it",
-    Verdict.STUCK: "an attempt or a delay has begun, but no process continues it",
-    Verdict.STRANDED: "in the broker's log, but its topic was deleted: no consumer can read it",
-    Verdict.CONSUMED_NOT_CONFIRMED: "every required group consumed it; the stub does not say so",
-    Verdict.CONFIRMED_WITHOUT_LOG: "the stub is confirmed, but no consume log says CONSUMED",
-    Verdict.DEAD_LETTERED: "the consumer group gave it up; it is in the dead-letter topic",
-    Verdict.VOIDED_BUT_CONSUMED: "the stub is voided, but the group consumed it",
-    Verdict.ORPHAN: "in a managed topic or consumed, without a committed stub; or rolled back, and"
-    " yet visible",
-    Verdict.CONTENT_DIFFERS: "what the broker holds is not what the business transaction wrote",
-    Verdict.FORGED: "beside what the business transaction wrote, the broker holds another message"
-    " of its id",
-    Verdict.SUPPRESSED: "the group consumed another message of its id, not what the business"
-    " transaction wrote",
-    Verdict.EXPIRED: "not consumed, and the broker's log no longer reaches back to it",
-    Verdict.DUPLICATE_EFFECT: "the group consumed it twice, in two databases",
-}
+class About(NamedTuple):
+    """What there is to say about a verdict.
 
-FINDINGS = frozenset(Verdict) - {
-    Verdict.SETTLED,
-    Verdict.IN_FLIGHT,
-    Verdict.WAITING,
-    Verdict.VOIDED,
-    Verdict.UNMANAGED,
+    `repair`: the safe repair of a finding (`RepairAction`), empty: a person decides.
+    `may_be_voided`: a person may give the message up by `--void`, because no group has consumed it,
+    or will without help.
+    """
+
+    meaning: str
+    is_finding: bool = True
+    repair: str = ""
+    may_be_voided: bool = False
+
+
+ABOUT: Mapping[Verdict, About] = {
+    Verdict.SETTLED: About(
+        "the business transaction, the broker and the consumer agree", is_finding=False
+    ),
+    Verdict.IN_FLIGHT: About("younger than the grace time, or being handled now", is_finding=False),
+    Verdict.WAITING: About(
+        "stored by the broker; the consumer group has not reached it yet", is_finding=False
+    ),
+    Verdict.VOIDED: About(
+        "given up by a person or a rolled-back half message; nobody consumed it", is_finding=False
+    ),
+    Verdict.UNMANAGED: About(
+        "in a topic that has never had a stub; nothing is guaranteed", is_finding=False
+    ),
+    Verdict.NOT_SENT: About(
+        "committed, but no broker acknowledged it, and no log has it",
+        repair="resend",
+        may_be_voided=True,
+    ),
+    Verdict.LOST: About(
+        "acknowledged by the broker, but its log does not have it any more",
+        repair="resend",
+        may_be_voided=True,
+    ),
+    Verdict.SENT_NOT_MARKED: About(
+        "in the broker's log, but the stub does not have its position", repair="mark"
+    ),
+    Verdict.NOT_CONSUMED: About(
+        "the consumer group has passed it without consuming it", repair="resend", may_be_voided=True
+    ),
+    Verdict.STUCK: About(
+        "an attempt or a delay has begun, but no process continues it",
+        repair="resend",
+        may_be_voided=True,
+    ),
+    Verdict.STRANDED: About(
+        "in the broker's log, but its topic was deleted: no consumer can read it",
+        repair="resend",
+        may_be_voided=True,
+    ),
+    Verdict.CONSUMED_NOT_CONFIRMED: About(
+        "every required group consumed it; the stub does not say so", repair="confirm"
+    ),
+    Verdict.CONFIRMED_WITHOUT_LOG: About("the stub is confirmed, but no consume log says CONSUMED"),
+    Verdict.DEAD_LETTERED: About(
+        "the consumer group gave it up; it is in the dead-letter topic", may_be_voided=True
+    ),
+    Verdict.VOIDED_BUT_CONSUMED: About("the stub is voided, but the group consumed it"),
+    Verdict.ORPHAN: About(
+        "in a managed topic or consumed, without a committed stub; or rolled back, and yet visible"
+    ),
+    Verdict.CONTENT_DIFFERS: About(
+        "what the broker holds is not what the business transaction wrote"
+    ),
+    Verdict.FORGED: About(
+        "beside what the business transaction wrote, the broker holds another message of its id"
+    ),
+    Verdict.SUPPRESSED: About(
+        "the group consumed another message of its id, not what the business transaction wrote"
+    ),
+    Verdict.EXPIRED: About(
+        "not consumed, and the broker's log no longer reaches back to it",
+        repair="resend",
+        may_be_voided=True,
+    ),
+    Verdict.DUPLICATE_EFFECT: About("the group consumed it twice, in two databases"),
 }
+MEANINGS: Mapping[Verdict, str] = {verdict: about.meaning for verdict, about in ABOUT.items()}
+FINDINGS = frozenset(verdict for verdict, about in ABOUT.items() if about.is_finding)
 
 # Each fact with all its values.
 FACTS: dict[str, tuple[str, ...]] = {

@@ -1,4 +1,4 @@
-"""Plan repairs: a literal table from verdict to action, and the plan of a run. Pure.
+"""Plan repairs: which action a verdict asks for (`ABOUT` says it), and the plan of a run. Pure.
 
 Receives findings. Returns at most one action for each message. By default, only safe repairs are
 planned. To send again is safe, because consumers are idempotent. To mark or confirm a stub is safe,
@@ -15,7 +15,7 @@ from typing import Any
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.judgement.events import ODD
-from reliable_mq.reconcile.judgement.verdict import Verdict
+from reliable_mq.reconcile.judgement.verdict import ABOUT, Verdict
 
 
 class RepairAction(StrEnum):
@@ -32,21 +32,11 @@ AGAIN = (RepairAction.RESEND, RepairAction.RELEASE)
 """Actions that send a message again."""
 
 ACTIONS: Mapping[Verdict, RepairAction] = {
-    Verdict.NOT_SENT: RepairAction.RESEND,
-    Verdict.LOST: RepairAction.RESEND,
-    Verdict.NOT_CONSUMED: RepairAction.RESEND,
-    Verdict.STUCK: RepairAction.RESEND,  # RELEASE if an attempt with an expired lease holds it
-    Verdict.EXPIRED: RepairAction.RESEND,
-    Verdict.STRANDED: RepairAction.RESEND,
-    Verdict.SENT_NOT_MARKED: RepairAction.MARK,
-    Verdict.CONSUMED_NOT_CONFIRMED: RepairAction.CONFIRM,
+    verdict: RepairAction(about.repair) for verdict, about in ABOUT.items() if about.repair
 }
-
-# Verdicts that allow to give a message up: no group has consumed it, or will without help.
-VOIDABLE = frozenset(
-    {Verdict.NOT_SENT, Verdict.LOST, Verdict.NOT_CONSUMED, Verdict.STUCK, Verdict.EXPIRED}
-    | {Verdict.STRANDED, Verdict.DEAD_LETTERED}
-)
+"""The safe repairs. STUCK is RELEASE if an attempt with an expired lease holds the message."""
+VOIDABLE = frozenset(verdict for verdict, about in ABOUT.items() if about.may_be_voided)
+"""Verdicts that allow to give a message up: no group has consumed it, or will without help."""
 
 # If a message has two actions, the stronger (later) one is done; it includes the weaker one.
 _STRENGTH = (
