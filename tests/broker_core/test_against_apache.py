@@ -116,7 +116,7 @@ def _both(probe: Probe, to_them: RawClient, there: str, to_us: RawClient, here: 
     while True:
         ours = seen(probe, to_us.ask(probe.code, probe.ext, probe.body), here)
         theirs = seen(probe, to_them.ask(probe.code, probe.ext, probe.body), there)
-        may_lag = probe.code in READS and not probe.differs
+        may_lag = (probe.lags or probe.code in READS) and not probe.differs
         to_compare = _comparable(probe, theirs, ours)
         if not may_lag or to_compare[0] == to_compare[1] or not budget.is_left():
             return theirs, ours

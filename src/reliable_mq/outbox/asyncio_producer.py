@@ -127,7 +127,7 @@ class Producer:
             deliver_at=deliver_at,
             properties={**contents.properties, CONTENT_TYPE: contents.content_type},
         )
-        if options.get("properties"):
+        if contents.properties:
             check_message(message, size_of(message))  # a client may accept larger bodies
             check_room(message)
         return message

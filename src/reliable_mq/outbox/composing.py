@@ -92,20 +92,20 @@ def contents_of(
 ) -> Contents:
     """Return the contents that a stub and a message without a stub have in common.
 
-    A new option that travels as a property joins `properties` here.
-
     Raises:
         MessageRefused: the payload, a text or a property cannot be sent.
         UsageError: an option has a wrong type.
     """
     body, content_type = encode_payload(payload, content_type)
+    sent = with_trace({} if properties is None else properties)
+    # An option that travels as a property is added to `sent` here.
     contents = Contents(
         body=body,
         content_type=content_type,
         tag=tag,
         key=key_text(key),
         ordering_key=key_text(ordering_key),
-        properties=with_trace({} if properties is None else properties),
+        properties=sent,
         message_id=checked_id(message_id),
     )
     check_texts(contents.tag, contents.key, contents.ordering_key)

@@ -30,6 +30,7 @@ class Probe(NamedTuple):
 
     `shows_all` compares all of them and the body, but for what no two brokers have in common.
     `is_bug_there` marks what Apache answers with a Java exception: there only the code is compared.
+    `lags`: Apache shows what happened a moment later, so both are asked until they answer alike.
     `differs` says why the answers must not be equal.
     """
 
@@ -41,6 +42,7 @@ class Probe(NamedTuple):
     shows_body: bool = False
     shows_all: bool = False
     is_bug_there: bool = False
+    lags: bool = False
     differs: str = ""
 
 
