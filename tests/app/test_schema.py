@@ -366,8 +366,8 @@ def test_the_command_migrates_and_says_what_it_did(
     ("words", "says", "code"),
     [
         ((), "give either MODULE:OBJECT or --db URL", 2),
-        (("--db", "sqlite:///x.db", "--since", "0001"), "--since goes with --sql", 2),
-        (("--db", "sqlite:///x.db", "--sql", "--check"), "--sql goes with neither", 2),
+        (("--db", "sqlite:///x.db", "--since", "0001"), "--since needs --sql", 2),
+        (("--db", "sqlite:///x.db", "--sql", "--check"), "--sql cannot be used with", 2),
         (("--db", "sqlite:///typo.db", "--check"), "there is no file typo.db", 2),
         (("--db", "sqlite:///x.db", "--prefix", "1_"), "prefix '1_'", 2),
         (("--db", "oracle://x"), "not supported", 2),

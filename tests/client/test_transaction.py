@@ -116,7 +116,7 @@ def test_a_half_that_a_crash_may_take_is_taken_back_and_counts_as_not_sent(
     flush_timed_out = says(ResponseCode.FLUSH_DISK_TIMEOUT, STORED)
     world.answers[RequestCode.SEND_MESSAGE_V2] = flush_timed_out
 
-    with pytest.raises(Unavailable, match="may not survive"):
+    with pytest.raises(Unavailable, match="may be lost in a crash"):
         world.play(flows.send(Message(topic="t", body=b"x"), GROUP, timeout=3.0))
 
     (post,) = world.posts

@@ -40,7 +40,7 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
         ({"--store": ""}, "--store is missing"),
         ({"--store": "nowhere"}, "nowhere is not a store directory: it does not exist"),
         ({"--store": "."}, "has no folder commitlog"),
-        ({"--store": __file__}, "is no store directory: it is a file"),
+        ({"--store": __file__}, "is not a store directory: it is a file"),
         ({"--store": "", "--cluster": "nobody"}, "name server 'nobody' is no host:port"),
         ({"--store": "", "--cluster": "127.0.0.1:1"}, "no name server answers (127.0.0.1:1: "),
         ({"--cluster": "127.0.0.1:1"}, "with --cluster, a store needs its broker's name"),

@@ -327,4 +327,4 @@ def test_a_run_judges_each_message_by_its_brokers_log(spark: SparkSession, tmp_p
     assert whole["store"] == ", ".join(stores)
     assert part["verdicts"] == {"settled": 1, "in flight": 2}
     assert (part["clean"], part["exit_code"]) == (False, 2)
-    assert "nowhere is no store" in part["whole"]["log of broker b-2"]
+    assert "nowhere is not a store" in part["whole"]["log of broker b-2"]
