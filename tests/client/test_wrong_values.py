@@ -214,7 +214,8 @@ def names(wrong: Any) -> Iterator[str]:
         yield from map(repr, wrong.values() if isinstance(wrong, dict) else wrong)
 
 
-@pytest.mark.filterwarnings("ignore:SimpleConsumer.give_up is called")  # its values are checked, too
+# The values of an old verb are checked, too.
+@pytest.mark.filterwarnings("ignore:SimpleConsumer.give_up is called")
 @pytest.mark.parametrize("verb", list(verbs()), ids=str)
 def test_a_value_of_a_wrong_type_is_refused_by_its_name(faces: Faces, verb: Verb) -> None:
     function = getattr(verb.face, verb.name)
