@@ -368,9 +368,7 @@ def _decode_compact(header: bytes) -> Command:
         at += 4
         end = at + ext_length
         if not at <= end <= len(header):
-            raise FrameError(
-                f"ext fields of {ext_length} bytes do not fit into a header of {len(header)} bytes"
-            )
+            raise FrameError(f"ext fields of {ext_length} bytes exceed the header of {len(header)}")
         ext: dict[str, str] = {}
         for _ in range(FIELDS_MAX):
             if at >= end:
@@ -397,7 +395,5 @@ def _sized_text(buffer: bytes, at: int, size: struct.Struct) -> tuple[str, int]:
     start = at + size.size
     end = start + length
     if not start <= end <= len(buffer):
-        raise FrameError(
-            f"a text of {length} bytes at {at} does not fit into a header of {len(buffer)} bytes"
-        )
+        raise FrameError(f"a text of {length} bytes at {at} exceeds the header of {len(buffer)}")
     return buffer[start:end].decode(), end
