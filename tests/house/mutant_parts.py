@@ -194,6 +194,27 @@ EQUIVALENT: dict[Equivalent, str] = {
         ("len(tag) <= _REMEMBERED_LENGTH_MAX", "True"),
     ),
     **_in(
+        "outbox/thread_open_halves.py",
+        "OpenHalves.ended",
+        "a half that was acknowledged and one that was left have both ended: neither is kept",
+        (
+            "event = HalfEvent.ACKNOWLEDGED if acknowledged else HalfEvent.FAILED",
+            "event = HalfEvent.ACKNOWLEDGED if True else HalfEvent.FAILED",
+        ),
+        (
+            "event = HalfEvent.ACKNOWLEDGED if acknowledged else HalfEvent.FAILED",
+            "event = HalfEvent.ACKNOWLEDGED if False else HalfEvent.FAILED",
+        ),
+    ),
+    **_in(
+        "outbox/sql_send_records.py",
+        "_Record.execute",
+        "one row is written by the statement for many, too",
+        ("len(rows) == 1", "False"),
+        ("len(rows) == 1", "len(rows) == 2"),
+        ("len(rows) == 1", "len(rows) == 0"),
+    ),
+    **_in(
         "client/consuming/assigned_queue.py",
         "",
         "an estimate of what Python keeps beside a message: one byte is no matter",
