@@ -211,7 +211,6 @@ EQUIVALENT: dict[Equivalent, str] = {
         "_Record.execute",
         "one row is written by the statement for many, too",
         ("len(rows) == 1", "False"),
-        ("len(rows) == 1", "len(rows) == 2"),
         ("len(rows) == 1", "len(rows) == 0"),
     ),
     **_in(
