@@ -207,6 +207,15 @@ EQUIVALENT: dict[Equivalent, str] = {
         ),
     ),
     **_in(
+        "outbox/payload.py",
+        "_writer_of",
+        "what holds no pydantic parts is written alike when they are looked for",
+        (
+            "return _write_with_pydantics if _holds_pydantics(schema) else _encode_json",
+            "return _write_with_pydantics if True else _encode_json",
+        ),
+    ),
+    **_in(
         "outbox/sql_send_records.py",
         "_Record.execute",
         "one row is written by the statement for many, too",
