@@ -107,7 +107,8 @@ PARTS = {
         tuple(
             f"client/test_{name}.py"
             for name in (
-                *("assigned_queue", "consumer_group", "handler_call", "leases"),
+                *("assigned_queue", "assigned_queue_edges", "consumer_group", "handler_call"),
+                "leases",
                 *("moving_queues", "polling", "pulling", "rates", "settling", "bounded_memory"),
             )
         ),

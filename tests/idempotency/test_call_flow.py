@@ -271,3 +271,15 @@ def test_callers_see_only_the_parameters_that_they_give(world: World) -> None:
     assert list(call.__signature__.parameters) == ["key", "amount"]
     assert set(call.__annotations__) == {"key", "amount", "return"}
     assert (call.__name__, call.__doc__) == ("pay", "Pay.")
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_function_that_ends_its_transaction_behind_the_session_is_told_so(
+    world: World, ends: str
+) -> None:
+    def pay(key: str, session: Session) -> str:
+        getattr(session.connection().connection.driver_connection, ends)()
+        return "paid"
+
+    with pytest.raises(UsageError, match="was ended by one of its statements"):
+        world.of(pay)("a")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Row, select, update
+from sqlalchemy import Connection, Row, event, insert, select, update
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
@@ -261,3 +261,39 @@ def test_calls_are_removed_when_their_window_has_passed_and_their_end_is_known(
     assert calls.remove(NOW + 20) == 1
     assert calls.remove(NOW + 1_000) == 2
     assert [row.call_key for row in calls.rows()] == ["shown doubt"]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_rival_that_was_quicker_by_a_moment_has_the_key(calls: Calls, stays: bool) -> None:
+    """Given a rival whose row appears between the look and the insert, then the rival has it. If
+    the row is gone again by then, nobody knows, and the caller asks again."""
+    rival = {
+        "scope": "pay",
+        "key_digest": "k".ljust(64, "0"),
+        "call_key": "k",
+        "fingerprint": "p",
+        "state": 0,
+        "attempt": 1,
+        "owner": "rival",
+        "lease_until": utc_datetime(NOW + 7),
+        "in_doubt": False,
+        "create_date": utc_datetime(NOW),
+        "expire_date": utc_datetime(NOW + WINDOW),
+    }
+    come: list[bool] = []
+
+    def comes(connection: Connection, *_: object) -> None:
+        if not come:
+            come.append(True)
+            connection.execute(insert(calls.database.calls), rival)
+
+    def comes_and_goes(connection: Connection, clause: Any, *_: object) -> None:
+        if getattr(clause, "is_insert", False):
+            comes(connection)  # within the savepoint, which takes it back
+
+    engine = calls.database.engine
+    event.listen(engine, *("savepoint", comes) if stays else ("before_execute", comes_and_goes))
+    found = calls.begin(call())
+    assert come
+    assert found == CallFound(RUNNING, wait=7.0 if stays else 0.0)
+    assert [row.owner for row in calls.rows()] == ["rival"] * stays
