@@ -214,7 +214,7 @@ def test_while_a_call_runs_another_one_is_refused_even_beyond_its_lease(
         assert running.result(60) == "done"
 
     assert ask("r-1") == "done"
-    assert bank.mq._calls._renewer is None
+    until(lambda: all(each.name != "reliable-mq-calls" for each in threading.enumerate()))
     bank.mq.close()
 
 

@@ -308,14 +308,6 @@ def with_slave(group: ConsumerGroup, *, master: bool = True) -> None:
         del addresses[0]
 
 
-def test_a_queue_is_read_from_the_master_until_it_suggests_a_slave() -> None:
-    world, group, assigned = reading()
-    with_slave(group)
-    world.answers[PULL] = says(ResponseCode.PULL_NOT_FOUND, ext(3))
-    world.play(pull_once(group, assigned))
-    assert [call.address for call in world.calls_of(PULL)] == ["a:10911"]
-
-
 def test_a_slave_that_lags_sends_nobody_back_over_what_was_handled() -> None:
     """It knows fewer offsets than we have read; only its master knows whether they are gone."""
     world, group, assigned = reading()

@@ -29,7 +29,8 @@ _SLOW_FIXTURES = frozenset(
     {"postgres_server", "mysql_server", "postgres_url", "mysql_url", "spark"}
 )
 _SLOW_MARKS = frozenset({"interop", "packaging", "java", "spark", "processes"})
-_SLOW_DATABASES = ("postgresql", "mysql")
+_SLOW_DATABASES = ("postgres", "mysql")
+"""A parameter that begins so, or whose name does, is a server to start."""
 _SERVERS = ("valkey_server",)
 _TEST_SECONDS_MAX = 4.0
 """A slower test is not asked."""
@@ -77,7 +78,7 @@ def _is_slow(item: pytest.Item) -> bool:
     marks = {mark.name for mark in item.iter_markers()}
     return bool(
         _SLOW_FIXTURES & _fixtures(item)
-        or any(name in str(each) for name in _SLOW_DATABASES for each in values)
+        or any(str(getattr(each, "name", each)).startswith(_SLOW_DATABASES) for each in values)
         or _SLOW_MARKS & marks
     )
 

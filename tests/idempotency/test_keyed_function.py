@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from reliable_mq.database.sql_key_tables import RESULT_SIZE_MAX
 from reliable_mq.errors import CallRunning, KeyInvalid, KeyReused, UsageError
@@ -153,3 +154,154 @@ def test_a_field_is_an_item_of_a_mapping_or_a_public_attribute() -> None:
     for value, name in (({"a": 1}, "b"), (SimpleNamespace(_a=1), "_a"), ({}, "keys"), (3, "x")):
         with pytest.raises(KeyInvalid, match=f"no '{name}'"):
             field_of(value, name)
+
+
+class Order:
+    customer = "c-1"
+    lines = ({"sku": "s-1"},)
+
+
+def with_order(order: Any, key: str = "k", *parts: str, **more: str) -> None: ...
+def yields(key: str) -> Any:
+    yield key
+
+
+async def yields_later(key: str) -> Any:
+    yield key
+
+
+def unknown_name(key: "NoSuchType") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_only_a_function_that_returns_a_result_can_be_decorated() -> None:
+    for what, said in (
+        (5, "decorate a def or an async def, not 5"),
+        (yields, "it yields; a generator's result cannot be stored"),
+        (yields_later, "it yields; a generator's result cannot be stored"),
+        (unknown_name, "NoSuchType.* import it at module level"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            keyed(what)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"a result of type .* cannot be stored; annotate"):
+        returns(SimpleNamespace)
+    with pytest.raises(UsageError, match="scope"):
+        keyed(pay, scope=5)
+
+
+def asked(known: KeyedFunction, *args: Any, **kwargs: Any) -> KeyedCall:
+    return known.asked(args, kwargs, "token").call
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("key", "k"),
+        ("order.customer", "c-1"),
+        (lambda order, key, *parts, **more: f"{key}-{order.customer}{parts}{more}", "k-c-1(){}"),
+    ],
+)
+def test_the_key_is_a_parameter_or_a_field_of_one_or_computed(key: Any, shown: str) -> None:
+    known = keyed(with_order, key=key, scope="s")
+    call = asked(known, Order())
+    assert (call.scope, call.shown, call.token, call.window) == ("s", shown, "token", 60.0)
+    assert call.fingerprint is None
+    assert len(call.key_digest) == 64
+
+
+@pytest.mark.parametrize(
+    ("compare", "differs"),
+    [
+        ("amount", True),
+        (["amount"], True),
+        (["key"], False),
+        (["key", "amount"], True),
+        (lambda key, amount: amount % 2, True),
+        (lambda key, amount: amount > 0, False),
+    ],
+)
+def test_the_arguments_that_must_be_the_same_are_a_fingerprint(compare: Any, differs: bool) -> None:
+    def function(key: str, amount: int = 1) -> None: ...
+
+    known = keyed(function, compare=compare)
+    prints = [asked(known, "k", amount).fingerprint for amount in (1, 1, 2)]
+    assert prints[0] == prints[1]
+    assert (prints[0] != prints[2]) == differs
+    assert asked(known, "k").fingerprint == prints[0], "defaults count"
+
+
+@pytest.mark.parametrize("compare", [None, [], ()])
+def test_without_arguments_to_compare_there_is_no_fingerprint(compare: Any) -> None:
+    assert asked(keyed(pay, compare=compare), "k").fingerprint is None
+
+
+@pytest.mark.parametrize("compare", ["no_parameter", ["key", "no_parameter"], 7, "amount."])
+def test_what_is_compared_must_be_parameters_or_a_function(compare: Any) -> None:
+    with pytest.raises(UsageError, match="compare="):
+        keyed(pay, compare=compare)
+
+
+def test_a_session_is_taken_by_its_name_or_its_place() -> None:
+    known, session = keyed(pay), Session()
+    for args, kwargs in (
+        (("k", session), {}),
+        (("k",), {"session": session}),
+        (("k", session, 5), {}),
+        (("k", scoped_session(lambda: session)), {}),
+        (("k",), {"session": scoped_session(lambda: session), "amount": 5}),
+    ):
+        request = known.asked(args, kwargs, "token")
+        assert request.session is session
+        assert request.arguments["key"] == "k"
+        assert "session" not in request.arguments
+    assert known.asked(("k", 5), {}, "token").arguments == {"key": "k", "amount": 5}
+    assert known.asked(("k",), {"session": None}, "token").session is None
+
+
+def by_name(key: str, *, session: Session, amount: int = 1) -> None: ...
+def told_first(told: IdempotentCall, key: str, session: Session) -> None: ...
+
+
+def test_a_session_at_a_wrong_place_or_of_a_wrong_kind_is_told() -> None:
+    session = Session()
+    with pytest.raises(UsageError, match=r"pass the session by its name, session=…"):
+        keyed(by_name).asked(("k", session), {}, "token")
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        keyed(pay).asked(("k", 1, 2), {}, "token")
+    with pytest.raises(UsageError, match="session=5 is not of type Session"):
+        keyed(pay).asked(("k",), {"session": 5}, "token")
+    request = keyed(told_first).asked(("k", session), {}, "token")
+    assert (request.session, request.key.shown) == (session, "k")
+
+
+def test_a_function_is_called_with_its_arguments_and_those_that_are_filled_in() -> None:
+    made: list[Any] = []
+
+    def function(key: str, told: IdempotentCall, *parts: int, session: Session, **more: int) -> str:
+        made.append((key, told, parts, session, more))
+        return "done"
+
+    known, session = keyed(function, scope="s"), Session()
+    request = known.asked(("k", 1, 2), {"a": 3, "session": session}, "token")
+    found = CallFound(CallDecision.RUN, attempt=4, in_doubt=True)
+    assert known.run(request, session, found) == "done"
+    assert made == [("k", IdempotentCall("k", 4, True), (1, 2), session, {"a": 3})]
+
+
+def test_bytes_come_back_as_they_were() -> None:
+    for kind in (bytes, bytes | None):
+        known = returns(kind)
+        assert known.decode(known.encode(b"\xff\x00")) == b"\xff\x00"
+    with pytest.raises(UsageError, match="its result cannot be stored"):
+        returns(Any).encode(b"\xff")
+
+
+def test_a_result_that_could_not_be_read_again_is_refused() -> None:
+    """A Decimal writes NaN and cannot read it."""
+    assert returns(Decimal).decode(b'"1.5"') == Decimal("1.5")
+    with pytest.raises(UsageError, match="it could not be read"):
+        returns(Decimal).encode(Decimal("NaN"))
+    with pytest.raises(UsageError, match="it could not be read"):
+        returns(Decimal).encode(Decimal("Infinity"))
+    assert returns(str).encode("NaN and Infinity") == b'"NaN and Infinity"'
+    with pytest.raises(UsageError, match="cannot be stored"):
+        returns(int).encode("no number")

@@ -50,6 +50,11 @@ class Log:
             table = self.database.logs
             return list(connection.execute(select(table).order_by(table.c.message_id)).all())
 
+    def rows_in(self, connection: Connection) -> list[str]:
+        table = self.database.logs
+        found = connection.execute(select(table.c.message_id).order_by(table.c.message_id))
+        return list(found.scalars())
+
     def states(self) -> list[tuple[object, ...]]:
         return [(row.message_id, row.state, row.attempt, row.owner) for row in self.rows()]
 

@@ -110,6 +110,7 @@ def test_every_finding_has_an_answer() -> None:
 def test_a_group_is_that_of_one_database_and_fits_a_broker() -> None:
     one, two = half_group("shop", "1" * 16), half_group("shop", "2" * 16)
     assert one != two
+    assert half_group("x" * 61, "1" * 16) == "x" * 60 + "_half_" + "1" * 16
     assert len(half_group("x" * 120, "1" * 16)) <= 120
 
 
@@ -187,6 +188,37 @@ def test_a_half_that_is_older_than_any_tombstone_is_not_ended_by_its_sender() ->
 
     assert known.send(["old", "new"]).keys() == {"new"}
     known.invariants()
+
+
+def test_a_half_is_ended_by_its_sender_for_an_hour_from_the_time_before_it_was_sent() -> None:
+    now = [1000.0]
+    known = OpenHalves(clock=lambda: now[0])
+    known.add(half("asked early"), sent=990.0)
+    known.add(half("now"))
+    now[0] = 990.0 + 3600.0
+    assert known.send(["asked early"]).keys() == {"asked early"}
+    now[0] = 1000.0 + 3600.5
+    assert known.send(["now"]).keys() == set()
+    assert len(known) == 1, "the one that is being committed is still open"
+
+
+def test_of_too_many_halves_those_that_are_being_committed_stay() -> None:
+    known = OpenHalves(count_max=2)
+    known.add(half("a"))
+    known.send(["a"])
+    for name in "bcd":
+        known.add(half(name))
+        known.invariants()
+    known.ended("a", acknowledged=True)
+    assert known.send(["a", "b", "c", "d"]).keys() == {"d"}
+
+
+def test_ten_thousand_halves_are_kept() -> None:
+    known = OpenHalves()
+    for number in range(10_001):
+        known.add(half(f"{number}"))
+    assert len(known) == 10_000
+    assert known.roll_back(["0"]) == []
 
 
 def test_of_too_many_the_oldest_is_left_to_a_check_back() -> None:

@@ -10,9 +10,9 @@ from tests.outbox.benches import Bench
 
 from reliable_mq.consume.payload import decoder_of
 from reliable_mq.errors import UsageError
-from reliable_mq.outbox.media_type import media_type_of
+from reliable_mq.outbox.media_type import MediaType, media_type_of
 from reliable_mq.outbox.payload import encode_payload
-from reliable_mq.outbox.schema import PayloadInvalid, SchemaTooNew, schema
+from reliable_mq.outbox.schema import PayloadInvalid, Schema, SchemaTooNew, schema, schema_of
 
 
 def rename(old: dict[str, Any]) -> dict[str, Any]:
@@ -170,6 +170,7 @@ def test_a_caller_says_what_its_bytes_are(bench: Bench) -> None:
     with bench.transaction() as tx:
         tx.send("orders", b"\x08\x01", content_type="application/x-protobuf")
         tx.send("orders", '{"id": 1}', content_type="application/json")
+        tx.send("orders", "ü", content_type="text/plain; charset=UTF8")
         for payload, content_type, says in (
             ({"id": 1}, "application/json", "only bytes and str need one"),
             ("ü", "text/plain; charset=latin-1", "a str is sent as UTF-8"),
@@ -183,6 +184,7 @@ def test_a_caller_says_what_its_bytes_are(bench: Bench) -> None:
     assert [row.content_type for row in bench.stubs()] == [
         "application/x-protobuf",
         "application/json",
+        "text/plain; charset=UTF8",
     ]
 
 
@@ -209,3 +211,69 @@ def test_a_content_type_reads_as_the_standard_writes_it() -> None:
 
     assert (media.kind, media.charset, media.parameters["b"]) == ("text/plain", "utf-8", "c")
     assert encode_payload(Placed(order_id=1, cents=2))[1] == V3
+
+
+def versioned(version: int, oldest: int = 1) -> Schema:
+    return Schema("order.placed", version, dict.fromkeys(range(oldest, version), rename))
+
+
+def media(version: str) -> MediaType:
+    return media_type_of(f'application/json; schema=order.placed; version="{version}"')
+
+
+@pytest.mark.parametrize("said", ["", "x", "²", "-1", "+1", "1.0", " 1", "00001", "99999"])
+def test_what_is_no_version_is_invalid(said: str) -> None:
+    with pytest.raises(PayloadInvalid, match=r"is not a version of schema order.placed"):
+        versioned(3).version_of(media(said))
+
+
+def test_versions_are_read_from_the_oldest_to_the_newest() -> None:
+    known = versioned(5, oldest=3)
+    assert [known.version_of(media(said)) for said in ("3", "4", "5", "0004")] == [3, 4, 5, 4]
+    with pytest.raises(PayloadInvalid, match=r"version 2 .* the oldest readable is 3"):
+        known.version_of(media("2"))
+    with pytest.raises(SchemaTooNew, match="this code knows 5"):
+        known.version_of(media("6"))
+    assert known.version_of(None) == 5
+    assert versioned(5).version_of(media_type_of("application/json")) == 1
+    with pytest.raises(PayloadInvalid, match=r"has schema other, expected order.placed"):
+        known.version_of(media_type_of("application/json; schema=other; version=3"))
+    assert versioned(2).version_of(media_type_of("application/json; schema=order.placed")) == 1
+
+
+def test_a_schema_has_a_version_up_to_9999_and_a_name_of_64_characters() -> None:
+    assert Schema("n" * 64, 9_999, {}).oldest == 9_999
+    with pytest.raises(UsageError, match=r"version=10000 is not 1..9999"):
+        Schema("n", 10_000, {})
+    with pytest.raises(UsageError, match=r"use 1..64 characters"):
+        Schema("n" * 65, 1, {})
+
+
+def test_an_upgrade_that_fails_names_its_version() -> None:
+    def fails(_old: Any) -> Any:
+        raise ZeroDivisionError("no digit")
+
+    broken = Schema("order.placed", 4, {1: dict, 2: fails, 3: dict})
+    with pytest.raises(PayloadInvalid, match=r"version 2 .* cannot be upgraded: .*no digit"):
+        broken.upgraded(b'{"n": 1}', 1)
+    with pytest.raises(PayloadInvalid, match=r"version 1 .* cannot be upgraded"):
+        broken.upgraded(b"{", 1)
+    assert broken.upgraded(b"{", 4) == b"{", "the newest version is left as it is"
+
+
+def test_a_schema_is_of_a_class_and_not_of_its_subclasses_or_objects() -> None:
+    class Own:
+        pass
+
+    class Below(Own):
+        pass
+
+    schema("own")(Own)
+    found = schema_of(Own)
+    assert found is not None
+    assert (found.name, found.version, found.content_type) == (
+        "own",
+        1,
+        "application/json; schema=own; version=1",
+    )
+    assert (schema_of(Below), schema_of(Own())) == (None, None)

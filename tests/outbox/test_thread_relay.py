@@ -4,11 +4,12 @@ import threading
 from collections.abc import Collection, Sequence
 
 import pytest
+from sqlalchemy.exc import OperationalError
 from tests.waiting import until
 
 from reliable_mq.errors import ConnectionLost
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
-from reliable_mq.outbox.relay import Relay, SendOutcome
+from reliable_mq.outbox.relay import Relay, SendOutcome, StubSender
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.outbox.thread_relay import RelayThread, gather_seconds
 
@@ -18,6 +19,7 @@ class Book:
 
     def __init__(self) -> None:
         self.recorded: list[str] = []
+        self.renewed: list[str] = []
 
     def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
         return dict.fromkeys(message_ids, False)
@@ -25,7 +27,8 @@ class Book:
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
         self.recorded += [outcome.message_id for outcome in outcomes]
 
-    def renew(self, message_ids: Collection[str], owner: str, until: float) -> None: ...
+    def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
+        self.renewed += message_ids
 
 
 class HeldSender:
@@ -97,3 +100,194 @@ def test_stubs_that_cannot_be_sent_are_told_of_once_with_the_reason(
 
 def test_a_single_stub_never_waits_and_many_gather_for_a_moment() -> None:
     assert [gather_seconds(sent) for sent in (0, 1, 2, 4, 256)] == [0.0, 0.0, 0.004, 0.008, 0.03]
+
+
+class Unowned:
+    """Stubs without an owner, given out once; keeps how many were asked for."""
+
+    def __init__(self, *stubs: Stub) -> None:
+        self.stubs = list(stubs)
+        self.limits: list[int] = []
+
+    def claim(self, now: float, limit: int) -> list[Stub]:
+        self.limits.append(limit)
+        found, self.stubs = self.stubs[:limit], self.stubs[limit:]
+        return found
+
+
+class QuickSender(HeldSender):
+    """Acknowledges everything at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go.set()
+
+
+def relay_of(book: Book, sender: StubSender) -> Relay:
+    return Relay(book, sender, lambda _count, now, _due: now, owner="me", lease=1e9)
+
+
+def thread_named(name: str = "reliable-mq-relay") -> threading.Thread:
+    (found,) = (each for each in threading.enumerate() if each.name == name)
+    return found
+
+
+def test_a_stub_that_was_handed_over_before_the_thread_began_is_sent() -> None:
+    book = Book()
+    thread = RelayThread(relay_of(book, QuickSender()))
+    thread.hand([stub("early")], written=1e12)
+    thread.start()
+    thread.close(timeout=60)
+    assert book.recorded == ["early"]
+
+
+def test_a_thread_that_is_not_closed_lets_the_program_end() -> None:
+    thread = RelayThread(relay_of(Book(), QuickSender()))
+    thread.start()
+    assert thread_named().daemon
+    thread.close(timeout=60)
+
+
+def test_successful_sends_are_not_told_as_failures(caplog: pytest.LogCaptureFixture) -> None:
+    book = Book()
+    thread = RelayThread(relay_of(book, QuickSender()))
+    thread.start()
+    for name in ("first", "second"):
+        thread.hand([stub(name)], written=1e12)
+    thread.close(timeout=60)
+    assert book.recorded == ["first", "second"]
+    assert caplog.records == []
+
+
+def test_a_shared_relay_claims_what_it_sends_and_is_only_woken_by_a_handover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is handed over has no owner yet: to send it unclaimed could send it twice."""
+    monkeypatch.setattr("reliable_mq.outbox.thread_relay.UNOWNED_SECONDS", (3600.0, 3600.0))
+    book, unowned = Book(), Unowned(stub("there"))
+    thread = RelayThread(relay_of(book, QuickSender()), unowned=unowned)
+    thread.start()
+    until(lambda: book.recorded == ["there"])
+    unowned.stubs = [stub("claimed")]
+    thread.hand([stub("handed")], written=1e12)
+    until(lambda: book.recorded == ["there", "claimed"])
+    unowned.stubs = [stub("woken")]
+    thread.wake()
+    until(lambda: book.recorded[2:] == ["woken"])
+    unowned.stubs = [stub("late")]
+    thread.close(timeout=60)
+    assert book.recorded == ["there", "claimed", "woken"], "after `close` nothing is claimed"
+
+
+def test_a_relay_that_hears_of_commits_rests_and_another_one_looks_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("reliable_mq.outbox.thread_relay.UNOWNED_SECONDS", (0.001, 3600.0))
+    told = Unowned()
+    thread = RelayThread(relay_of(Book(), QuickSender()), unowned=told, is_told=lambda: True)
+    thread.start()
+    until(lambda: told.limits)
+    alone = Unowned()
+    other = RelayThread(relay_of(Book(), QuickSender()), unowned=alone)
+    other.start()
+    until(lambda: len(alone.limits) > 4)
+    for each in (thread, other):
+        each.close(timeout=60)
+    assert len(told.limits) == 1
+
+
+def test_a_shared_relay_claims_no_more_than_it_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("reliable_mq.outbox.thread_relay.UNOWNED_MAX", 3)
+    monkeypatch.setattr("reliable_mq.outbox.thread_relay.UNOWNED_SECONDS", (3600.0, 3600.0))
+    book = Book()
+    unowned = Unowned(*(stub(f"{number}") for number in range(7)))
+    thread = RelayThread(relay_of(book, QuickSender()), unowned=unowned)
+    thread.start()
+    until(lambda: len(book.recorded) == 7)
+    thread.close(timeout=60)
+    assert unowned.limits[:3] == [3, 3, 3]
+    assert sorted(book.recorded) == [f"{number}" for number in range(7)]
+
+
+class BlockedBook(Book):
+    """An earlier stub of another owner must go first, until it has gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_blocked = True
+        self.asked = 0
+
+    def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
+        self.asked += 1
+        return dict.fromkeys(message_ids, self.is_blocked)
+
+
+def test_a_stub_that_waits_for_anothers_is_asked_for_again_and_again() -> None:
+    book = BlockedBook()
+    thread = RelayThread(relay_of(book, QuickSender()))
+    thread.start()
+    thread.hand([stub("behind")], written=1e12)
+    until(lambda: book.asked > 5)
+    book.is_blocked = False
+    until(lambda: book.recorded == ["behind"])
+    thread.close(timeout=60)
+
+
+def test_a_close_gives_up_what_cannot_be_sent_in_time() -> None:
+    book = BlockedBook()
+    thread = RelayThread(relay_of(book, QuickSender()))
+    thread.start()
+    thread.hand([stub("behind")], written=1e12)
+    until(lambda: book.asked)
+    running = thread_named()
+    thread.close(timeout=0.01)
+    running.join(60)
+    assert not running.is_alive()
+    assert book.recorded == []
+
+
+class FailingBook(Book):
+    """Its database is away for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 3
+
+    def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
+        if self.failures:
+            self.failures -= 1
+            raise OperationalError("", None, Exception("no database"))
+        return super().sendable(message_ids, owner)
+
+
+def test_a_database_that_is_away_is_told_and_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("reliable_mq.outbox.thread_relay.FAULT_SECONDS", 0.001)
+    book = FailingBook()
+    thread = RelayThread(relay_of(book, QuickSender()))
+    thread.start()
+    thread.hand([stub("late")], written=1e12)
+    until(lambda: book.recorded == ["late"])
+    thread.close(timeout=60)
+    assert "no database" in caplog.text
+
+
+def test_stubs_have_the_times_at_which_they_were_written() -> None:
+    """A stub whose lease has ended is the scheduler's, and one whose lease has not is sent."""
+    book = Book()
+    relay = Relay(book, QuickSender(), lambda _count, now, _due: now, owner="me", lease=10.0)
+    thread = RelayThread(relay, clock=lambda: 1_000.0)
+    thread.hand([stub("fresh")], written=996.0)
+    thread.hand([stub("fresh, too")], written=1_000.0)
+    thread.start()
+    thread.close(timeout=60)
+    assert book.recorded == ["fresh", "fresh, too"]
+    assert book.renewed == []
+    late = RelayThread(relay, clock=lambda: 2_000.0)
+    late.hand([stub("late")], written=1_000.0)
+    late.start()
+    late.close(timeout=60)
+    assert book.renewed == ["late"]

@@ -38,8 +38,7 @@ class CallBook:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._running: dict[str, KeyedCall] = {}
-        self._renewer: threading.Thread | None = None
-        self._idle = threading.Event()
+        self._idle: threading.Event | None = None  # of the thread that renews, while one runs
 
     @property
     def database(self) -> Database:
@@ -74,23 +73,22 @@ class CallBook:
         """Renew the lease of a call from now on."""
         with self._lock:
             self._running[call.token] = call
-            if self._renewer is None:
+            if self._idle is None:
                 self._idle = threading.Event()
-                self._renewer = threading.Thread(
+                threading.Thread(
                     target=self._renew_while_calls_run,
                     args=(self._idle,),
                     name="reliable-mq-calls",
                     daemon=True,
-                )
-                self._renewer.start()
+                ).start()
 
     def ended(self, call: KeyedCall) -> None:
         """Renew the lease of a call no more."""
         with self._lock:
             self._running.pop(call.token, None)
-            if not self._running and self._renewer is not None:
+            if not self._running and self._idle is not None:
                 self._idle.set()
-                self._renewer = None
+                self._idle = None
 
     def _renew_while_calls_run(self, idle: threading.Event) -> None:
         while not idle.wait(self.lease / 3):

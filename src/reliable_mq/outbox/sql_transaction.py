@@ -227,7 +227,6 @@ class TransactionScope:
         self._new_session = new_session
         self._new_async_session = new_async_session
         self._given = given
-        self._joined = False
         self._block: Transaction | AsyncTransaction | None = None
 
     def __enter__(self) -> Transaction:

@@ -1,0 +1,92 @@
+"""How a block of `mq.transaction` ends: its session, and sends that nobody awaited."""
+
+import asyncio
+import gc
+
+import pytest
+from sqlalchemy import text
+from tests.outbox.benches import Bench
+
+from reliable_mq.errors import InvariantBroken, UsageError
+
+
+def test_a_send_that_nobody_awaited_is_closed_without_a_warning_of_python(
+    bench: Bench, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def scenario() -> None:
+        with pytest.raises(UsageError):
+            async with bench.transaction() as tx:
+                tx.send("orders", {"id": 1})  # type: ignore[unused-coroutine]
+        await bench.database.close_async()
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert [str(each.message) for each in recwarn if "awaited" in str(each.message)] == []
+
+
+def test_an_error_in_the_block_is_not_hidden_by_a_send_that_nobody_awaited(bench: Bench) -> None:
+    async def scenario() -> None:
+        async with bench.transaction() as tx:
+            tx.send("orders", {"id": 1}).close()
+            raise ZeroDivisionError
+
+    async def ends() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await scenario()
+        await bench.database.close_async()
+
+    asyncio.run(ends())
+    assert bench.ids() == []
+
+
+def test_a_cancelled_send_counts_as_awaited(bench: Bench) -> None:
+    async def scenario() -> None:
+        async with bench.transaction() as tx:
+            work = tx.send("orders", {"id": 1})
+            with pytest.raises(ZeroDivisionError):
+                work.throw(ZeroDivisionError())
+            await tx.send("orders", {"id": 2})
+        await bench.database.close_async()
+
+    asyncio.run(scenario())
+    assert len(bench.ids()) == 1
+
+
+@pytest.mark.parametrize("begins_async", [False, True])
+def test_a_block_ends_as_it_began(bench: Bench, begins_async: bool) -> None:
+    async def scenario() -> None:
+        scope = bench.transaction()
+        if begins_async:
+            await scope.__aenter__()
+            with pytest.raises(InvariantBroken, match="as it began"):
+                scope.__exit__(None, None, None)
+            await scope.__aexit__(None, None, None)
+        else:
+            scope.__enter__()
+            with pytest.raises(InvariantBroken, match="as it began"):
+                await scope.__aexit__(None, None, None)
+            scope.__exit__(None, None, None)
+        await bench.database.close_async()
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_was_made_for_the_block_is_closed_with_it(bench: Bench) -> None:
+    """A session that was given goes on, and what joined it is not ended by the block."""
+    with bench.transaction() as tx:
+        own = tx.session
+        tx.send("orders", {"id": 1})
+    assert not own.in_transaction()
+    assert bench.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    with bench.database.session() as session:
+        session.execute(text("SELECT 1"))
+        with bench.transaction(session) as inner:
+            inner.send("orders", {"id": 2})
+        assert session.in_transaction()
+        session.rollback()
+    with bench.database.engine.connect() as connection:
+        with bench.transaction(connection) as tx:
+            assert tx.connection is connection
+            tx.send("orders", {"id": 3})
+        assert not connection.in_transaction()
+    assert len(bench.ids()) == 2
