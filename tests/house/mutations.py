@@ -2,7 +2,7 @@
 
 Takes the text of a module and returns syntax trees; runs nothing and imports nothing of ours.
 Left alone are texts for people (docstrings, errors, log lines, f-strings), types, decorators,
-`__repr__`, Protocols, assertions and `invariants()`, which is an assertion by another name, and
+`__repr__`, Protocols, assertions, `invariants()` and its calls (an assertion by another name), and
 members of an Enum that are named twice.
 """
 
@@ -128,7 +128,7 @@ def _is_silent(node: ast.AST) -> bool:
             return node.name in _SILENT_FUNCTIONS or bool(marks & {"overload", "abstractmethod"})
         case ast.ClassDef():
             return any(_name(each) == "Protocol" for each in node.bases)
-        case ast.Expr(value=ast.Constant()):
+        case ast.Expr(value=ast.Constant() | ast.Call(func=ast.Attribute(attr="invariants"))):
             return True
         case ast.If():
             return _name(node.test) == "TYPE_CHECKING"
