@@ -18,7 +18,10 @@ _SILENT_FUNCTIONS = frozenset({"__repr__", "__str__", "invariants", "__getstate_
 _SILENT_NAMES = frozenset({"__all__", "__slots__", "__match_args__"})
 _SILENT_FIELDS = frozenset({"annotation", "returns", "decorator_list", "type_params", "bases"})
 _SILENT_ARGUMENTS = frozenset({"description", "help", "doc", "comment"})
-_SILENT_CALLS = frozenset({"cast", "TypeVar", "NewType", "ParamSpec", "getLogger", "isinstance"})
+# `_hidden` gives a field a name on the wire that no peer sends.
+_SILENT_CALLS = frozenset(
+    {"cast", "TypeVar", "NewType", "ParamSpec", "getLogger", "isinstance", "_hidden"}
+)
 _SILENT_NODES = (ast.JoinedStr, ast.Assert, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
 _SENTENCE = re.compile(r"(?!(SELECT|INSERT|UPDATE|DELETE|CREATE|WITH)\b)\S+( \S+){3,}")
 _LOG = re.compile(r"_?(log|logger)$", re.IGNORECASE)
