@@ -151,6 +151,19 @@ def _in(file: str, function: str, why: str, *changes: tuple[str, str]) -> dict[E
     return {Equivalent(file, function, *change): why for change in changes}
 
 
+TUNED: dict[tuple[str, str], str] = {
+    ("broker_core/store/log_walk.py", "_CHUNK"): "bytes that a walk reads at once",
+    ("broker_core/store/log_walk.py", "_LOOK"): "bytes that are read for the head of a record",
+    ("broker_core/store/message_index.py", "_SLICE_SIZE"): "bytes of the log in one turn",
+    ("broker_core/store/message_index.py", "_PIECE"): "bytes that the index reads at once",
+    ("broker_core/store/message_index.py", "_HEAD_SIZE"): "bytes read for the head of a record",
+    ("broker_core/store/index_entries.py", "_RECORDS_MAX"): "records in one turn",
+    ("broker_core/store/index_entries.py", "_ENTRIES_MAX"): "entries in one turn",
+    ("broker_core/store/index_entries.py", "_KNOWN_MAX"): "layouts that are remembered",
+    ("broker_core/store/index_entries.py", "_LEARN_EVERY"): "how often a layout is learnt",
+}
+"""By file and constant: with any other value a caller sees the same, only sooner or later."""
+
 EQUIVALENT: dict[Equivalent, str] = {
     **_in(
         "wire/batch_body.py",
@@ -222,6 +235,39 @@ EQUIVALENT: dict[Equivalent, str] = {
         "one row is written by the statement for many, too",
         ("len(rows) == 1", "False"),
         ("len(rows) == 1", "len(rows) == 0"),
+    ),
+    **_in(
+        "broker_core/store/index_entries.py",
+        "_spread",
+        "each place is written afterwards",
+        ("spread = [0] * (count * len(values))", "spread = [1] * (count * len(values))"),
+    ),
+    **_in(
+        "broker_core/store/index_entries.py",
+        "property_value",
+        "the end is behind a name, so never the first byte",
+        (
+            "return properties[begin:end] if end >= 0 else properties[begin:]",
+            "return properties[begin:end] if end > 0 else properties[begin:]",
+        ),
+        (
+            "return properties[begin:end] if end >= 0 else properties[begin:]",
+            "return properties[begin:end] if end >= 1 else properties[begin:]",
+        ),
+    ),
+    **_in(
+        "broker_core/store/commit_log.py",
+        "CommitLog.read_joined",
+        "places without gaps are read at once by the general way, too",
+        *(
+            ("tuple(accumulate(sizes[:-1], initial=begin)) == begins", other)
+            for other in (
+                "False",
+                "tuple(accumulate(sizes[:1], initial=begin)) == begins",
+                "tuple(accumulate(sizes[:-2], initial=begin)) == begins",
+                "tuple(accumulate(sizes[:-0], initial=begin)) == begins",
+            )
+        ),
     ),
     **_in(
         "client/consuming/assigned_queue.py",

@@ -2,7 +2,7 @@
 
 Takes the text of a module and returns syntax trees; runs nothing and imports nothing of ours.
 Left alone are texts for people (docstrings, errors, log lines, f-strings), types, decorators,
-`__repr__`, Protocols, assertions and `invariants()`, which is an assertion by another name, and
+`__repr__`, Protocols, assertions, `invariants()` and its calls (an assertion by another name), and
 members of an Enum that are named twice.
 """
 
@@ -18,7 +18,10 @@ _SILENT_FUNCTIONS = frozenset({"__repr__", "__str__", "invariants", "__getstate_
 _SILENT_NAMES = frozenset({"__all__", "__slots__", "__match_args__"})
 _SILENT_FIELDS = frozenset({"annotation", "returns", "decorator_list", "type_params", "bases"})
 _SILENT_ARGUMENTS = frozenset({"description", "help", "doc", "comment"})
-_SILENT_CALLS = frozenset({"cast", "TypeVar", "NewType", "ParamSpec", "getLogger", "isinstance"})
+# `_hidden` gives a field a name on the wire that no peer sends.
+_SILENT_CALLS = frozenset(
+    {"cast", "TypeVar", "NewType", "ParamSpec", "getLogger", "isinstance", "_hidden"}
+)
 _SILENT_NODES = (ast.JoinedStr, ast.Assert, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
 _SENTENCE = re.compile(r"(?!(SELECT|INSERT|UPDATE|DELETE|CREATE|WITH)\b)\S+( \S+){3,}")
 _LOG = re.compile(r"_?(log|logger)$", re.IGNORECASE)
@@ -128,7 +131,7 @@ def _is_silent(node: ast.AST) -> bool:
             return node.name in _SILENT_FUNCTIONS or bool(marks & {"overload", "abstractmethod"})
         case ast.ClassDef():
             return any(_name(each) == "Protocol" for each in node.bases)
-        case ast.Expr(value=ast.Constant()):
+        case ast.Expr(value=ast.Constant() | ast.Call(func=ast.Attribute(attr="invariants"))):
             return True
         case ast.If():
             return _name(node.test) == "TYPE_CHECKING"

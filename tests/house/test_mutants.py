@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.house.mutant_forks import tried
-from tests.house.mutant_parts import EQUIVALENT, SOURCE, Part
+from tests.house.mutant_parts import EQUIVALENT, SOURCE, TUNED, Part
 from tests.house.mutants import PartRun, mutants_in, sampled
 from tests.house.mutations import mutated, mutations
 
@@ -36,6 +36,7 @@ def test_a_comparison_is_moved_by_one_and_turned_round() -> None:
         "_log.info('so many: %d', 3)",
         "@dataclass(frozen=True)\nclass A: ...",
         "def f():\n    assert 1 < 2",
+        "def f(a):\n    a.invariants()",
     ],
 )
 def test_what_no_test_should_notice_is_left_alone(source: str) -> None:
@@ -94,3 +95,12 @@ def test_every_equivalent_mutant_is_one_that_would_be_made() -> None:
     made = {each.equivalence() for path in files for each in mutants_in(path)}
     assert set(EQUIVALENT) <= made
     assert all(EQUIVALENT.values())
+
+
+def test_every_tuned_constant_is_one_that_would_be_changed() -> None:
+    for file, name in TUNED:
+        changes = [each.change for each in mutants_in(SOURCE / "reliable_mq" / file)]
+        assert any(
+            each.owner is None and each.texts[0].startswith(f"{name} = ") for each in changes
+        )
+    assert all(TUNED.values())

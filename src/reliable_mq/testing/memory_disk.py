@@ -194,7 +194,7 @@ class MemoryDisk:
     write that is stopped leaves its first `torn` bytes. Then `kill` or `lose_power`, and go on.
     Set `fail_at` to let one operation fail with an OSError instead, without effect: a medium that
     is broken, or with `error` ENOSPC one that is full. `opened` counts by path what was not closed.
-    Set `looks` to a list to have noted there what changes nothing: reads, searches, and hints to the system.
+    Set `looks` to a list to have noted there what changes nothing: reads, searches and hints.
     """
 
     def __init__(self) -> None:

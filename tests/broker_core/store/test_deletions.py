@@ -112,6 +112,35 @@ def test_a_queue_that_begins_behind_what_it_held_was_deleted_and_made_again(
     assert not deletions.is_deleted("t", 0, begin)
 
 
+@pytest.mark.parametrize("size", [0, UNIT - 1])
+def test_a_file_without_a_whole_unit_says_nothing_about_its_queue(size: int) -> None:
+    disk = MemoryDisk()
+    disk.put(f"{FOLDER}/t/0/{0:020d}", b"\1" * size)
+    deletions = Deletions()
+    deletions.note_others(disk, progress(t=QueueExtent(0, 5, 400)), was_killed=True)
+    assert not deletions.is_deleted("t", 0, 0)
+    assert +disk.opened == {}
+
+
+def test_files_of_a_queue_are_closed_when_their_begin_is_known() -> None:
+    disk = MemoryDisk()
+    with_queue(disk, "t", 0, 0, 401, 500)
+    deletions = Deletions()
+    deletions.note_others(disk, progress(t=QueueExtent(0, 5, 400)), was_killed=True)
+    assert deletions.is_deleted("t", 0, 400)
+    assert +disk.opened == {}
+
+
+def test_a_queue_whose_first_file_is_blank_begins_in_a_later_one() -> None:
+    disk = MemoryDisk()
+    blank = bytes(8) + (0x7FFFFFFF).to_bytes(4) + bytes(8)
+    for first_units, is_deleted in ((blank * 4, False), (blank * 3 + unit(401), True)):
+        disk.put(f"{FOLDER}/t/0/{0:020d}", first_units)
+        deletions = Deletions()
+        deletions.note_others(disk, progress(t=QueueExtent(0, 5, 400)), was_killed=True)
+        assert deletions.is_deleted("t", 0, 400) is is_deleted
+
+
 def test_without_any_folder_all_queues_are_built_from_the_log_again() -> None:
     deletions = Deletions()
     deletions.note_others(MemoryDisk(), progress(t=QueueExtent(0, 5, 4)), was_killed=False)

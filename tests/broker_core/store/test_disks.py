@@ -1,12 +1,18 @@
 """What the store asks of a disk; the real one and the one in memory give the same."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.disk import (
+    Disk,
+    is_out_of_descriptors,
+    is_out_of_room,
+    lack_of,
+)
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.testing.memory_disk import MemoryDisk
@@ -190,3 +196,30 @@ def test_the_one_in_memory_counts_open_files_and_notes_looks_on_demand() -> None
     assert [(look.verb, look.at, look.size) for look in disk.looks] == [
         *(("read", 3, 4), ("release", 0, 0), ("read_ahead False", 0, 0), ("write_ahead", 9, 0)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "is_room", "is_descriptors", "what"),
+    [
+        (errno.ENOSPC, True, False, "the disk is full"),
+        (errno.EDQUOT, True, False, "the quota of the disk is used up"),
+        (errno.EMFILE, True, True, "the process may open no more files"),
+        (errno.ENFILE, True, True, "the system may open no more files"),
+        (errno.EIO, False, False, ""),
+        (errno.EPERM, False, False, ""),
+        (None, False, False, ""),
+    ],
+)
+def test_a_lack_of_room_is_told_from_a_broken_disk(
+    number: int | None, is_room: bool, is_descriptors: bool, what: str
+) -> None:
+    plain = OSError(number, "no") if number else OSError("no")
+    wrapped = StoreError("no")
+    wrapped.__cause__ = plain
+    for error in (plain, wrapped):
+        assert is_out_of_room(error) is is_room
+        assert is_out_of_descriptors(error) is is_descriptors
+        if is_room:
+            assert lack_of(error).what == what
+    assert not is_out_of_room(StoreError("alone"))
+    assert not is_out_of_room(ValueError("other"))

@@ -1,12 +1,13 @@
 """The files of a log: which are opened, made ahead, read, cut and closed."""
 
 import errno
+from collections.abc import Callable
 
 import pytest
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.errors import StoreCorrupt
-from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.errors import InvariantBroken, StoreCorrupt
+from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile
 from reliable_mq.wire.record import BLANK_SIZE, encode_blank
 
 SEGMENT = 512
@@ -207,6 +208,7 @@ def test_a_segment_that_was_made_ahead_has_a_durable_name_and_is_taken_once() ->
     assert disk.operations[-1] == ("sync", path(SEGMENT), 0, 0)
     append(log, 400)
     store(log)
+    assert disk.opened[path(SEGMENT)] == 1
     log.prepare_segment()  # the one that was taken is in use, and stays open
     append(log, 100)
     store(log)
@@ -215,18 +217,42 @@ def test_a_segment_that_was_made_ahead_has_a_durable_name_and_is_taken_once() ->
     assert set(disk.opened.values()) == {0}
 
 
+class SlowDisk(MemoryDisk):
+    """A disk that lets something else run while it opens a file for the first time."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def open(self, path: str, size: int) -> MemoryFile:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile:
+            meanwhile()
+        return super().open(path, size)
+
+
 def test_a_segment_that_was_made_too_late_is_closed() -> None:
-    disk = MemoryDisk()
+    """Given that the log needs the next segment while another thread makes it."""
+    disk = SlowDisk()
     log = stored(disk, 300)
+    disk.meanwhile = lambda: append(log, 400)
     log.prepare_segment()
-    append(log, 400)
+    assert disk.opened[path(SEGMENT)] == 2
     log.prepare_segment()
-    append(log, 400)
-    log.prepare_segment()
-    assert disk.opened[path(2 * SEGMENT)] == 1, "the log has taken it"
-    assert disk.opened[path(3 * SEGMENT)] == 1, "it waits"
+    assert disk.opened[path(SEGMENT)] == 1
+    assert disk.opened[path(2 * SEGMENT)] == 1, "the next one waits"
+    store(log)
+    assert log.read(SEGMENT, 400) == b"r" * 400
     log.close()
     assert set(disk.opened.values()) == {0}
+
+
+def test_a_record_needs_a_room_of_its_own() -> None:
+    log = CommitLog(MemoryDisk(), SEGMENT)
+    with pytest.raises(InvariantBroken, match="S1"):
+        log.add(b"r")
+    append(log, 10)
+    with pytest.raises(InvariantBroken, match="S1"):
+        log.add(b"r" * 10)
+    assert log.end == 10
 
 
 def test_only_written_bytes_of_the_log_can_be_read() -> None:
@@ -308,6 +334,7 @@ def test_nothing_is_left_behind_a_cut_and_the_log_goes_on_there(end: int) -> Non
     log = stored(disk, 400, 400, 400)
     log.prepare_segment()
     log.cut(end)
+    assert disk.opened[path(3 * SEGMENT)] == 0, "the one that was made ahead"
     assert (log.end, log.written, log.durable) == (end, end, end)
     last = end // SEGMENT * SEGMENT
     assert log.segment_starts == list(range(0, last + 1, SEGMENT))
@@ -346,7 +373,8 @@ def test_forgotten_segments_are_handed_out_open_and_their_damage_is_forgotten() 
     log.name_damage(10, 20)
     log.name_damage(SEGMENT + 10, SEGMENT + 20)
     ((file, name),) = log.take_oldest(1)
-    assert (file.size, name) == (SEGMENT, path(0))
+    assert (file.read(0, 400), name) == (b"r" * 400, path(0))
+    assert getattr(file, "path", "") == path(0)
     assert log.damage.stretches == [(SEGMENT + 10, SEGMENT + 20)]
     assert disk.size_of(name) == SEGMENT, "the caller removes it"
     assert log.read(10, 5) == b""
@@ -366,8 +394,9 @@ def test_reading_ahead_is_set_for_old_and_new_segments_and_only_when_it_changes(
     disk = MemoryDisk()
     disk.looks = []
     log = stored(disk, 400)
+    assert looks(disk, "read_ahead False") == [], "it is on by default"
     log.read_ahead(is_wanted=True)
-    assert looks(disk, "read_ahead True") == [], "it is on by default"
+    assert looks(disk, "read_ahead True") == []
     log.read_ahead(is_wanted=False)
     log.read_ahead(is_wanted=False)
     append(log, 400)

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable
+from datetime import datetime
 from itertools import chain
 from random import Random
 
@@ -212,3 +213,136 @@ def test_a_slice_that_found_no_room_for_its_second_file_lists_nothing_twice() ->
     while index.indexed < log.end:
         index.advance(log.end, NOW_MS)
     assert [disk.files()[f"{FOLDER}/{name}"] for name in disk.names(FOLDER)] == expected
+
+
+class Listed:
+    """An index of three files, for messages that have a key each and are a second apart."""
+
+    def __init__(self, count: int, entries: int, *, apart_ms: int = 1000) -> None:
+        self.disk = MemoryDisk()
+        self.messages = [
+            Record("t", b"", f"KEYS\x01{number % 2}\x02".encode(), store_time_ms=NOW_MS)
+            for number in range(count)
+        ]
+        for number, each in enumerate(self.messages):
+            each.store_time_ms += apart_ms * number
+        self.log = log_of(self.messages, self.disk)
+        self.index = MessageIndex(self.disk, self.log, IndexSizes(7, entries))
+        while self.index.indexed < self.log.end:
+            self.index.advance(self.log.end, NOW_MS)
+
+    def found(self, begin: int, end: int, count_max: int = 64, key: str = "1") -> list[int]:
+        """Return the numbers of the messages that are found, by seconds."""
+        span = (NOW_MS + 1000 * begin, NOW_MS + 1000 * end)
+        selection = self.index.select("t", key, count_max, *span)
+        places = [each.commit_log_offset for each in self.messages]
+        return [places.index(offset) for offset in selection.offsets]
+
+
+def test_the_newest_messages_of_a_key_are_selected_oldest_first() -> None:
+    listed = Listed(12, 5)
+    assert len(listed.disk.names(FOLDER)) == 3
+    assert listed.found(0, 99) == [1, 3, 5, 7, 9, 11]
+    assert listed.found(0, 99, 2) == [9, 11]
+    assert listed.found(0, 99, 4) == [5, 7, 9, 11]
+    assert listed.found(3, 7) == [3, 5, 7]
+    assert listed.found(4, 4) == []
+    assert listed.found(0, 99, key="none") == []
+    selection = listed.index.select("t", "none", 9, 0, 1)
+    last = listed.messages[-1]
+    assert tuple(selection) == ([], last.commit_log_offset, last.store_time_ms)
+
+
+def test_messages_of_one_time_are_selected_from_all_files_that_have_it() -> None:
+    listed = Listed(12, 5, apart_ms=0)
+    assert listed.found(0, 0) == [1, 3, 5, 7, 9, 11]
+    assert listed.found(-1, 99) == [1, 3, 5, 7, 9, 11]
+
+
+def test_no_more_is_selected_than_apaches_broker_gives_at_once() -> None:
+    listed = Listed(200, 1000)
+    assert listed.found(0, 999, 500) == list(range(73, 200, 2))
+
+
+def test_an_index_without_files_selects_nothing() -> None:
+    disk = MemoryDisk()
+    index = MessageIndex(disk, CommitLog(disk, 1024), IndexSizes(5, 9))
+    assert tuple(index.select("t", "k", 9, 0, 2**62)) == ([], 0, 0)
+    assert index.take_full() == index.take_expired(10**9) == []
+
+
+def test_a_tag_is_selected_as_its_own_kind_of_key() -> None:
+    disk = MemoryDisk()
+    messages = [Record("t", b"", b"TAGS\x01red\x02", store_time_ms=NOW_MS)]
+    log = log_of(messages, disk)
+    index = MessageIndex(disk, log, IndexSizes(5, 9))
+    index.advance(log.end, NOW_MS)
+    assert index.select("t", "red", 9, 0, 2**62, "T").offsets == [0]
+    for kind in ("", "U", "K"):
+        assert index.select("t", "red", 9, 0, 2**62, kind).offsets == []
+
+
+def test_files_expire_with_their_messages_but_never_the_newest() -> None:
+    listed = Listed(12, 5)
+    names = listed.disk.names(FOLDER)
+    last = listed.messages[3].commit_log_offset
+    assert listed.index.take_expired(last) == []
+    ((file, path),) = listed.index.take_expired(last + 1)
+    assert (file.end_offset, path) == (last, f"{FOLDER}/{names[0]}")
+    assert listed.found(0, 99) == [5, 7, 9, 11]
+    assert [path for _, path in listed.index.take_expired(10**9)] == [f"{FOLDER}/{names[1]}"]
+
+
+def test_full_files_are_named_until_they_are_synced() -> None:
+    listed = Listed(10, 5)
+    full = listed.index.take_full()
+    assert [file.end_offset for file in full] == [
+        listed.messages[number].commit_log_offset for number in (3, 7)
+    ]
+    full[0].sync()
+    assert listed.index.take_full() == full[1:]
+    listed.index.close()
+    assert listed.index.take_full() == []
+    assert not any(path.startswith(FOLDER) for path in +listed.disk.opened)
+
+
+def test_names_of_files_are_local_times_and_increase() -> None:
+    disk = MemoryDisk()
+    listed = Listed(12, 5)
+    name = f"{datetime.fromtimestamp(NOW_MS // 1000):%Y%m%d%H%M%S}{NOW_MS % 1000:03d}"  # noqa: DTZ006
+    assert listed.disk.names(FOLDER) == [f"{int(name) + more:017d}" for more in range(3)]
+    disk.put(f"{FOLDER}/{name}", b"?")  # of another size: left alone
+    log = log_of(listed.messages, disk)
+    index = MessageIndex(disk, log, IndexSizes(7, 50))
+    index.advance(log.end, NOW_MS)
+    assert disk.names(FOLDER) == [name, f"{int(name) + 1:017d}"]
+    assert disk.files()[f"{FOLDER}/{name}"] == b"?"
+
+
+@pytest.mark.parametrize(
+    ("is_whole", "safe", "kept"), [(True, -1, 3), (False, 3, 1), (False, 2, 0), (False, 11, 3)]
+)
+def test_files_that_may_not_be_on_the_medium_are_made_again(
+    is_whole: bool, safe: int, kept: int
+) -> None:
+    """Only files that end up to the time of the checkpoint are safe after a power loss."""
+    listed = Listed(12, 5)
+    before = {name: listed.disk.files()[f"{FOLDER}/{name}"] for name in listed.disk.names(FOLDER)}
+    again = MessageIndex(listed.disk, listed.log, IndexSizes(7, 5))
+    again.open(is_whole=is_whole, was_killed=True, safe_time_ms=NOW_MS + 1000 * safe)
+    assert listed.disk.names(FOLDER) == list(before)[:kept]
+    places = [each.commit_log_offset for each in listed.messages]
+    assert again.indexed == [0, places[4], places[8], listed.log.end][kept]
+    while again.indexed < listed.log.end:
+        again.advance(listed.log.end, NOW_MS)
+    listed.index = again
+    assert listed.found(0, 99) == [1, 3, 5, 7, 9, 11]
+
+
+def test_a_file_that_lists_what_the_log_has_not_is_made_again() -> None:
+    listed = Listed(12, 5)
+    listed.log.cut(listed.messages[9].commit_log_offset)
+    again = MessageIndex(listed.disk, listed.log, IndexSizes(7, 5))
+    again.open(is_whole=True, was_killed=True, safe_time_ms=0)
+    assert len(listed.disk.names(FOLDER)) == 2
+    assert again.indexed == listed.messages[8].commit_log_offset

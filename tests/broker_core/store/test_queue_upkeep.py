@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, there, waiting_pull_header
+from tests.broker_core.store.store_life import flush, message, new_store
 
 from reliable_mq.broker_core.store import queue_upkeep
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.progress import PATH as NOTE_PATH
-from reliable_mq.broker_core.store.progress import QueueExtent
-from reliable_mq.testing.memory_disk import Operation
+from reliable_mq.broker_core.store.progress import Extents, QueueExtent
+from reliable_mq.testing.memory_disk import MemoryDisk, Operation
 from reliable_mq.wire.codes import RequestCode
 
 QUEUES = 100
@@ -87,3 +89,138 @@ def test_a_queue_file_that_fails_keeps_no_answer_and_no_pull_back_and_is_told(
     assert sorted(to for to, _frame in state.answers.take_ready()) == [1, 2]
     assert there(state.store.queue(TOPIC, 0)).end == DUE
     state.store.invariants()
+
+
+class Kept:
+    """A store with some queues of one topic each, and no checkpoint of them."""
+
+    def __init__(self, count: int) -> None:
+        self.disk = MemoryDisk()
+        self.store = new_store(self.disk)
+        self.store.open()
+        self.upkeep = self.store.upkeep
+        for number in range(count):
+            self.send(number)
+
+    def send(self, number: int, count: int = 1) -> None:
+        for _ in range(count):
+            self.store.append(message(f"t{number}", 0, b"b" * 100), 1)
+        flush(self.store)
+
+    def queue(self, number: int) -> ConsumeQueue:
+        return there(self.store.queue(f"t{number}", 0))
+
+    def extents(self) -> dict[str, tuple[int, int]]:
+        return {
+            topic: (queues[0].first, queues[0].end)
+            for topic, queues in self.upkeep.extents.taken().items()
+        }
+
+
+def test_growth_is_told_once_and_written_oldest_first() -> None:
+    kept = Kept(3)
+    upkeep = kept.upkeep
+    assert upkeep.take_grown() == {kept.queue(number) for number in range(3)}
+    assert upkeep.take_grown() == set()
+    assert (upkeep.due, kept.extents()) == ([], {})
+    upkeep.flush_some(2)
+    assert [kept.queue(number).is_waiting for number in range(3)] == [False, False, True]
+    assert kept.extents() == {"t0": (0, 1), "t1": (0, 1)}
+    assert len(upkeep.take_unsynced(1)) == 1
+    assert upkeep.unsynced == 1
+    kept.send(3, DUE)
+    assert upkeep.due == [kept.queue(3)]
+    upkeep.flush_due()
+    assert (upkeep.due, kept.queue(3).is_waiting, kept.extents()["t3"]) == ([], False, (0, DUE))
+    upkeep.flush()
+    assert upkeep.unwritten == 0
+    assert not kept.queue(2).is_waiting
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_units_without_room_wait_for_the_next_time_and_a_broken_disk_is_an_error(
+    error: int,
+) -> None:
+    kept = Kept(1)
+    kept.disk.fail_at, kept.disk.error = len(kept.disk.operations), error
+    if error == errno.EIO:
+        with pytest.raises(OSError, match="Input/output"):
+            kept.upkeep.flush()
+        return
+    kept.upkeep.flush()
+    assert (kept.upkeep.unwritten, kept.extents()) == (1, {})
+    kept.upkeep.flush()
+    assert (kept.upkeep.unwritten, kept.extents()) == (0, {"t0": (0, 1)})
+
+
+def test_queues_that_a_start_found_are_noted_and_synced_unless_they_are_empty() -> None:
+    kept = Kept(2)
+    kept.store.close()
+    kept.disk.remove("config/storeProgress.json")
+    again = new_store(kept.disk)
+    again.open()
+    noted = {topic: queues[0].end for topic, queues in again.upkeep.extents.taken().items()}
+    assert noted == {"t0": 1, "t1": 1}
+
+
+def test_a_deleted_queue_waits_for_nothing_and_its_number_is_noted() -> None:
+    kept = Kept(2)
+    kept.upkeep.flush_some(1)
+    kept.store.delete_topic("t0")
+    kept.store.delete_topic("t1")
+    assert (kept.upkeep.unwritten, kept.upkeep.unsynced) == (0, 0)
+    assert kept.extents() == {"t0": (5, 5), "t1": (5, 5)}
+    gone = [path for _file, path in kept.upkeep.take_gone()]
+    assert gone == [f"consumequeue/t0/0/{0:020d}"]
+    assert kept.upkeep.take_gone() == []
+
+
+def test_queues_are_trimmed_some_at_a_time_and_their_new_begin_is_noted() -> None:
+    kept = Kept(3)
+    for number in range(3):
+        kept.send(number, 40)
+    kept.upkeep.flush()
+    kept.store.expire(2)
+    start = kept.store.log.start
+    assert kept.upkeep.trim_some(start, 0) == []
+    gone = [kept.upkeep.trim_some(start, count) for count in (1, 1, 5, 5)]
+    assert gone[3] == []
+    firsts = [kept.queue(number).first for number in range(3)]
+    assert min(firsts[:2]) > 0
+    assert kept.extents() == {f"t{number}": (firsts[number], 41) for number in range(3)}
+    for number in range(3):
+        assert kept.queue(number).unit(firsts[number]).commit_log_offset >= start
+
+
+def test_queues_of_unused_topics_go_when_the_log_has_none_of_their_messages() -> None:
+    kept = Kept(3)
+    kept.upkeep.flush()
+    end = kept.queue(1).log_end
+    assert kept.upkeep.drop_unused(end - 1, lambda topic: topic != "t1") == []
+    gone = kept.upkeep.drop_unused(end, lambda topic: topic == "t0")
+    assert [path for _file, path in gone] == [f"consumequeue/t1/0/{0:020d}"]
+    for file, path in gone:
+        file.close()
+        kept.disk.remove(path)
+    assert kept.store.queue("t1", 0) is None
+    assert kept.extents() == {"t0": (0, 1), "t2": (0, 1)}
+    assert (kept.upkeep.unsynced, kept.upkeep.unwritten) == (2, 0)
+    kept.send(1)
+    assert kept.store.bounds("t1", 0) == (0, 1), "a topic of that name begins anew"
+
+
+def test_extents_that_were_taken_do_not_change() -> None:
+    extents = Extents()
+    extents.note("a", 0, QueueExtent(0, 1, 5))
+    extents.note("a", 1, QueueExtent(0, 2, 6))
+    before = extents.taken()
+    extents.note("a", 0, QueueExtent(0, 9, 7))
+    extents.note("a", 2, QueueExtent(0, 1, 8))
+    extents.drop("a", 1)
+    assert before == {"a": {0: QueueExtent(0, 1, 5), 1: QueueExtent(0, 2, 6)}}
+    assert extents.taken() == {"a": {0: QueueExtent(0, 9, 7), 2: QueueExtent(0, 1, 8)}}
+    for number in (0, 2):
+        extents.drop("a", number)
+    assert extents.taken() == {}
+    extents.note("a", 0, QueueExtent(0, 1, 5))
+    assert extents.taken() == {"a": {0: QueueExtent(0, 1, 5)}}

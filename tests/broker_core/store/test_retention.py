@@ -45,7 +45,14 @@ def aged(now_ms: int, *hours: float) -> list[int]:
 
 @pytest.mark.parametrize(
     ("text", "hours"),
-    [("04", {4}), ("04;16", {4, 16}), ("0;23", {0, 23}), (" 4 ; 5 ;", {4, 5}), ("", set())],
+    [
+        ("04", {4}),
+        ("04;16", {4, 16}),
+        ("0;23", {0, 23}),
+        (" 4 ; 5 ;", {4, 5}),
+        ("", set()),
+        (";".join(map(str, range(24))), set(range(24))),
+    ],
 )
 def test_hours_read_as_apache_writes_them(text: str, hours: set[int]) -> None:
     assert parse_hours(text) == hours

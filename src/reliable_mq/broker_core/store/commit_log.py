@@ -70,9 +70,6 @@ class CommitLog:
         self._is_read_ahead = True
         self._room = 0  # size of the room that `room_for` returned last
         self.capacity_end = 0  # end of the newest segment
-        self.end = 0
-        self.written = 0
-        self.durable = 0
         self.damage = KnownDamage()
         self._load()
 
