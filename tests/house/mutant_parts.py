@@ -221,6 +221,12 @@ EQUIVALENT: dict[Equivalent, str] = {
         ),
     ),
     **_in(
+        "idempotency/held_keys.py",
+        "holding",
+        "a call that has ended is passed over",
+        ("_innermost.reset(before)", "pass"),
+    ),
+    **_in(
         "outbox/payload.py",
         "_writer_of",
         "what holds no pydantic parts is written alike when they are looked for",

@@ -132,4 +132,6 @@ def test_claims_that_came_to_nothing_leave_the_last_attempt_to_the_row() -> None
     assert (
         attempt_claimed(Claim(LeaseAnswer.AGAIN, 2), attempts_max=1) == 2
     )  # and has no row that says so
+    assert attempt_claimed(Claim(LeaseAnswer.AGAIN, 9), attempts_max=2) == 2
+    assert attempt_claimed(Claim(LeaseAnswer.AGAIN, 9), attempts_max=1) == 2
     assert attempt_claimed(Claim(LeaseAnswer.UNREACHABLE), attempts_max=3) == 1

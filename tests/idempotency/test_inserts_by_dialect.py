@@ -77,7 +77,7 @@ def on_mysql(*answers: Result | Exception) -> tuple[Any, Any]:
 
 
 def on_postgresql(*answers: Result | Exception) -> tuple[Any, Any]:
-    dialect = psycopg.dialect()
+    dialect: Any = psycopg.dialect()  # type: ignore[no-untyped-call]
     return inserts_of(TABLE, "message_id", "postgresql", TOLD), Connection(dialect, *answers)
 
 
@@ -203,6 +203,6 @@ def test_databases_that_are_not(dialect: str) -> None:
 def test_where_failures_leave_no_row_nothing_is_updated() -> None:
     """A business key is released when its message fails."""
     inserts = inserts_of(TABLE, "message_id", "postgresql", ())
-    connection: Any = Connection(psycopg.dialect(), Result())
+    connection: Any = on_postgresql(Result())[1]
     inserts.failed(connection, row("a"), "me")
     assert "ON CONFLICT" not in connection.said[0][0]

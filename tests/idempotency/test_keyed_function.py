@@ -242,13 +242,15 @@ def test_what_is_compared_must_be_parameters_or_a_function(compare: Any) -> None
 
 def test_a_session_is_taken_by_its_name_or_its_place() -> None:
     known, session = keyed(pay), Session()
-    for args, kwargs in (
+    scoped: Any = scoped_session(lambda: session)  # type: ignore[arg-type]
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         (("k", session), {}),
         (("k",), {"session": session}),
         (("k", session, 5), {}),
-        (("k", scoped_session(lambda: session)), {}),
-        (("k",), {"session": scoped_session(lambda: session), "amount": 5}),
-    ):
+        (("k", scoped), {}),
+        (("k",), {"session": scoped, "amount": 5}),
+    ]
+    for args, kwargs in calls:
         request = known.asked(args, kwargs, "token")
         assert request.session is session
         assert request.arguments["key"] == "k"

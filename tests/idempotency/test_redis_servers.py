@@ -287,3 +287,7 @@ def test_only_the_password_and_the_options_are_hidden() -> None:
 )
 def test_nothing_is_shown_where_a_login_may_end_in_two_places(url: str) -> None:
     assert hidden(url) == "redis://…"
+    assert hidden(url.replace("redis", "rediss+cluster")) == "rediss+cluster://…"
+    assert hidden(url.replace("redis", "secret")) == "…"
+    assert hidden(url.replace("://", ":")) == "…"
+    assert hidden("redis://é") == "redis://…"

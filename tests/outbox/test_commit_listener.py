@@ -47,9 +47,8 @@ class Engine:
     """Gives out connections, or the error that comes first."""
 
     def __init__(self, name: str = "postgresql") -> None:
-        self.dialect = SimpleNamespace(
-            name=name, identifier_preparer=postgresql.dialect().identifier_preparer
-        )
+        own: Any = postgresql.dialect()  # type: ignore[no-untyped-call]
+        self.dialect = SimpleNamespace(name=name, identifier_preparer=own.identifier_preparer)
         self.errors: list[Exception] = []
         self.asked = 0
         self.detached = 0

@@ -26,7 +26,12 @@ def composed(payload: Any = b"x", *, topic: str = "orders", **options: Any) -> S
 
 
 def test_a_stub_has_what_its_caller_asked_for() -> None:
-    asked = {"tag": "paid", "key": 17, "ordering_key": "c-1", "properties": {"region": "eu"}}
+    asked: dict[str, Any] = {
+        "tag": "paid",
+        "key": 17,
+        "ordering_key": "c-1",
+        "properties": {"region": "eu"},
+    }
     options: dict[str, Any] = {"required_groups": ("audit",), "message_id": "M" * 32}
     stub = composed(b"x", content_type="application/x-own", delay=HOUR, **asked, **options)
     assert stub == Stub(

@@ -12,6 +12,7 @@ from tests.waiting import until
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import Unavailable
 from reliable_mq.message import (
+    CONFIRM_TO,
     CheckBack,
     Decision,
     Half,
@@ -20,7 +21,7 @@ from reliable_mq.message import (
     ReceivedMessage,
     SendResult,
 )
-from reliable_mq.outbox.stub import CONFIRM_TO, Stub
+from reliable_mq.outbox.stub import Stub
 from reliable_mq.outbox.thread_half_messages import HalfMessages
 from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.outbox.thread_outboxes import Outboxes

@@ -26,16 +26,16 @@ def judged(*events: dict[str, Any], **world: Any) -> list[dict[str, Any]]:
     return rows_of(judge(pa.Table.from_pylist(list(events), EVENTS), around))
 
 
-def stub(identity: str = M, **columns: Any) -> dict[str, Any]:
+def stub(identity: Any = M, **columns: Any) -> dict[str, Any]:
     told = {"required": "payments", "broker": "a", "queue_id": 3, "queue_offset": 5}
     return event(STUB, identity, **told | columns)
 
 
-def record(role: str = FIRST, identity: str = M, **columns: Any) -> dict[str, Any]:
+def record(role: Any = FIRST, identity: Any = M, **columns: Any) -> dict[str, Any]:
     told = {"broker": "a", "queue_id": 3, "queue_offset": 5, "log_offset": 1_000, "tries": 0}
     return event(RECORD, identity, state=ROLES.index(role), **told | columns)
 
 
-def log(identity: str = M, **columns: Any) -> dict[str, Any]:
+def log(identity: Any = M, **columns: Any) -> dict[str, Any]:
     told = {"consumer_group": "payments", "broker": "a", "state": CONSUMED}
     return event(LOG, identity, **told | columns)

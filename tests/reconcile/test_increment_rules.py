@@ -38,7 +38,7 @@ PASSED_ON: dict[str, Any] = {"marks": CARRIED}
 FIRST_ROW: dict[str, Any] = {"state": ROLES.index(FIRST), "log_offset": 1_000, "queue_id": 0}
 
 
-def of(kind: int, identity: str = M, **columns: Any) -> dict[str, Any]:
+def of(kind: int, identity: Any = M, **columns: Any) -> dict[str, Any]:
     """Return an event as an increment reads it, with its id as text."""
     told: dict[str, Any] = {"seen": LONG_BEFORE, "changed": LONG_BEFORE, "id": identity}
     if kind in (LOG, TOLD):

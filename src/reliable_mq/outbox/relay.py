@@ -367,8 +367,8 @@ class Relay:
                 self._lanes[name] = alive
             else:
                 del self._lanes[name]
-        held = (each for lane in self._lanes.values() for each in lane)
-        self._lease_due = min((each.until - half for each in held), default=math.inf)
+        dues = (each.until - half for lane in self._lanes.values() for each in lane)
+        self._lease_due = min(dues, default=math.inf)
         return expired
 
     def invariants(self) -> None:

@@ -37,7 +37,7 @@ def numbers(column: pa.Array) -> np.ndarray:
     """Return a column of numbers or times as numpy integers. Null becomes `NONE`."""
     size = column.type.bit_width // 8
     values = column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
-    found: np.ndarray = values.fill_null(NONE[size]).to_numpy(zero_copy_only=False)
+    found: np.ndarray = values.fill_null(NONE[size]).to_numpy()
     return found
 
 
@@ -76,9 +76,9 @@ def _joined(events: pa.RecordBatch) -> pa.Array:
     columns = [events.column(name).dictionary_encode() for name in NAMES]
     place = np.zeros(events.num_rows, np.int64)
     for column in columns:  # one number for each combination of codes
-        codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes = column.indices.fill_null(-1).to_numpy()
         place = place * (len(column.dictionary) + 1) + codes + 1
-        place = pa.array(place).dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        place = pa.array(place).dictionary_encode().indices.to_numpy()
         place = place.astype(np.int64)
     firsts = np.zeros(int(place.max(initial=-1)) + 1, np.int64)
     firsts[place[::-1]] = np.arange(events.num_rows)[::-1]

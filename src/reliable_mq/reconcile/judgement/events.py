@@ -101,7 +101,7 @@ def packed_ids(ids: pa.Array) -> pa.Array:
         ids: strings. Null stays null.
     """
     ids = ids.cast(pa.string())
-    sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
+    sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy()
     long_enough = np.flatnonzero(sizes == _DIGITS)
     starts = _starts(ids)[long_enough]
     values = _VALUE_OF_DIGIT[_windows(ids, starts, _DIGITS)]
@@ -117,7 +117,7 @@ def packed_ids(ids: pa.Array) -> pa.Array:
 def unpacked_ids(ids: pa.Array) -> pa.Array:
     """Return the texts of keys that `packed_ids` made. Null stays null."""
     ids = ids.cast(pa.binary())
-    sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
+    sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy()
     long_enough = np.flatnonzero(sizes == _PACKED)
     values = _windows(ids, _starts(ids)[long_enough], _PACKED)
     is_number: np.ndarray = values[:, 0] != _TEXT_MARK
@@ -134,7 +134,7 @@ def _without_first_byte(values: pa.Array, emptied: np.ndarray) -> pa.Array:
     range is kept.
     """
     starts = _starts(values)
-    ends = starts + pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+    ends = starts + pc.fill_null(pc.binary_length(values), 0).to_numpy()
     wanted = np.minimum(starts + 1, ends)
     wanted[emptied] = ends[emptied]
     offsets = np.append(np.column_stack((wanted, ends)).ravel(), ends[-1:]).astype(np.int32)
@@ -151,7 +151,7 @@ def id_times(ids: pa.Array) -> np.ndarray:
     hexadecimal digits, upper or lower case).
     """
     found = np.full(len(ids), NO_TIME)
-    sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
+    sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy()
     starts = _starts(ids)
     numbers, texts = (np.flatnonzero(sizes == size) for size in (_PACKED, _DIGITS + 1))
     found[numbers] = _times_of(_windows(ids, starts[numbers], _PACKED))

@@ -79,7 +79,7 @@ class Flow:
         known = rows.select(["topic", column]).filter(pc.is_valid(rows[column]))
         topic = pc.dictionary_encode(known["topic"]).combine_chunks()
         names = [*pc.fill_null(topic.dictionary, "").to_pylist(), ""]
-        codes = topic.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
+        codes = topic.indices.fill_null(len(names) - 1).to_numpy()
         counted = np.bincount(codes.astype(np.int64) * _BUCKETS + buckets(known[column]).to_numpy())
         for place in np.flatnonzero(counted).tolist():
             code, bucket = divmod(place, _BUCKETS)

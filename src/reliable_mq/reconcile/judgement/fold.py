@@ -44,7 +44,7 @@ def _names(texts: pa.Array) -> np.ndarray:
     keys = list(zip(*(names[name] for name in NAMES if name != "reason"), strict=True))
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     of_value = np.array([numbers[key] for key in keys], np.int64)
-    found: np.ndarray = of_value[encoded.indices.to_numpy(zero_copy_only=False)]
+    found: np.ndarray = of_value[encoded.indices.to_numpy()]
     return found
 
 

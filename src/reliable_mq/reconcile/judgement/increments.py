@@ -131,7 +131,7 @@ def _without_superseded(parts: _Rows, since: datetime) -> pa.Table:
     """Drop carried table rows that were read again, or that would have been if they existed."""
     if not parts.is_carried.any():
         return parts.rows
-    names = _column(parts.rows, "names").dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    names = _column(parts.rows, "names").dictionary_encode().indices.to_numpy()
     stub = parts.kind == STUB
     # Two stubs with one id in two databases differ in their creation time.
     _, created = np.unique(parts.body["seen"], return_inverse=True)
@@ -158,7 +158,7 @@ def _is_managed(parts: _Rows, managed: frozenset[str]) -> np.ndarray:
     topics = names_of(encoded.dictionary.to_pylist())["topic"]
     # A notice has no topic, but its message has a stub, so it counts as managed.
     known = np.array([topic is None or topic in managed for topic in topics], bool)
-    is_managed: np.ndarray = known[encoded.indices.to_numpy(zero_copy_only=False)]
+    is_managed: np.ndarray = known[encoded.indices.to_numpy()]
     return is_managed
 
 
@@ -230,7 +230,7 @@ def _has_lone_copies(parts: _Rows) -> np.ndarray:
     names = names_of(encoded.dictionary.to_pylist())["consumer_group"]
     codes = {name: code for code, name in enumerate(dict.fromkeys(names))}
     of_names = np.array([codes[name] for name in names], np.int64)
-    group = of_names[encoded.indices.to_numpy(zero_copy_only=False)]
+    group = of_names[encoded.indices.to_numpy()]
     key = parts.message * (len(codes) + 1) + group
     is_copy = (parts.kind == RECORD) & (group != codes.get(None, -1))
     return parts.messages(is_copy & ~np.isin(key, key[np.isin(parts.kind, (LOG, TOLD))]))

@@ -139,11 +139,11 @@ def _summed(
     for column in keys.values():
         encoded = pc.dictionary_encode(column)
         chunk = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-        codes = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes = chunk.indices.fill_null(-1).to_numpy()
         values.append([*chunk.dictionary.to_pylist(), None])
         place = place * len(values[-1]) + codes % len(values[-1])
     encoded = pa.array(place).dictionary_encode()
-    inverse = encoded.indices.to_numpy(zero_copy_only=False)
+    inverse = encoded.indices.to_numpy()
     found = encoded.dictionary.to_pylist()
     sums = [np.bincount(inverse, weights=each, minlength=len(found)) for each in counts.values()]
     for number, combined in enumerate(found):

@@ -55,7 +55,7 @@ def traces_of(events: pa.Table) -> Traces:
     names = {}
     for name in NAMES:
         encoded = _one(chunk, name).dictionary_encode()
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes = encoded.indices.fill_null(-1).to_numpy()
         names[name] = _sorted_names(codes, encoded.dictionary.to_pylist())
     return Traces(*_messages(_one(chunk, "id")), columns, names)
 
@@ -65,11 +65,11 @@ def traces_of_rows(rows: pa.Table) -> Traces:
     chunk = rows.combine_chunks()
     body = bodies_of(_one(chunk, "body"))
     encoded = _one(chunk, "names").dictionary_encode()
-    place = encoded.indices.to_numpy(zero_copy_only=False)
+    place = encoded.indices.to_numpy()
     names = {}
     for name, values in names_of(encoded.dictionary.to_pylist()).items():
         column = pa.array(values, pa.string()).dictionary_encode()
-        codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes = column.indices.fill_null(-1).to_numpy()
         few = _sorted_names(codes, column.dictionary.to_pylist())
         names[name] = NameColumn(few.codes[place], few.values)
     columns = {name: np.ascontiguousarray(body[name]) for name in body.dtype.names or ()}

@@ -105,7 +105,7 @@ class QueueOffsets:
         for part, codes in names:
             combined = combined * (len(part.values) + 1) + codes + 1
         encoded = pa.array(combined).dictionary_encode()
-        inverse = encoded.indices.to_numpy(zero_copy_only=False)
+        inverse = encoded.indices.to_numpy()
         places = np.array(
             [self._place(names, int(each)) for each in encoded.dictionary.to_pylist()], np.int64
         )
