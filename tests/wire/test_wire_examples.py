@@ -297,7 +297,7 @@ SEND = {"a": "g", "b": "t", "c": "d", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
 
 def send_frame(fields: int, *, of_numbers: int = 0) -> Frame:
     """Return a send with so many more fields of text, which have four quotes, and of numbers."""
-    more = {f"x{number}": "y" * 8 for number in range(fields)}
+    more: dict[str, object] = {f"x{number}": "y" * 8 for number in range(fields)}
     more |= {f"n{number}": number for number in range(of_numbers)}  # two quotes each
     header = msgspec.json.encode({"code": 310, "extFields": {**SEND, **more}, "opaque": 7})
     assert len(header) > SHORT_HEADER_SIZE

@@ -323,28 +323,24 @@ def test_the_index_follows_what_is_dispatched() -> None:
     assert disk.looks == []
 
 
-def fail_at_text(disk: MemoryDisk, store: MessageStore, error: int) -> None:
-    """Let the next progress note fail."""
-    work = store.begin_checkpoint()
-    operate = disk.operate
+class NotelessDisk(MemoryDisk):
+    """A disk that writes no text when it is told so."""
 
-    def failing(operation: object, *content: object) -> None:
-        if getattr(operation, "verb", "") == "text":
-            raise OSError(error, "no")
-        operate(operation, *content)  # type: ignore[arg-type]
+    text_error = 0
 
-    disk.operate = failing  # type: ignore[method-assign]
-    try:
-        work()
-    finally:
-        disk.operate = operate  # type: ignore[method-assign]
+    def write_text(self, path: str, text: str) -> None:
+        if self.text_error:
+            raise OSError(self.text_error, "no", path)
+        super().write_text(path, text)
 
 
 def test_without_room_for_a_note_the_last_one_stays_valid(caplog: pytest.LogCaptureFixture) -> None:
-    disk = MemoryDisk()
+    disk = NotelessDisk()
     store = opened(disk)
     send(store, b"one")
-    fail_at_text(disk, store, errno.ENOSPC)
+    disk.text_error = errno.ENOSPC
+    store.checkpoint()
+    disk.text_error = 0
     assert progress(disk).log_end == 0
     assert "no room for a checkpoint" in caplog.text
     assert store.unnoted_size == store.log.end
@@ -353,11 +349,12 @@ def test_without_room_for_a_note_the_last_one_stays_valid(caplog: pytest.LogCapt
 
 
 def test_a_note_that_fails_for_another_reason_is_an_error() -> None:
-    disk = MemoryDisk()
+    disk = NotelessDisk()
     store = opened(disk)
     send(store, b"one")
+    disk.text_error = errno.EIO
     with pytest.raises(OSError, match="no"):
-        fail_at_text(disk, store, errno.EIO)
+        store.checkpoint()
 
 
 def test_a_store_that_has_no_room_for_its_last_checkpoint_stays_marked_as_in_use() -> None:

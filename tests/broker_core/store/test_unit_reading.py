@@ -9,7 +9,7 @@ from reliable_mq.limits import FRAME_SIZE_MAX
 
 
 def stretches(written: Written) -> list[tuple[int, int]]:
-    return [tuple(stretch) for stretch in written.log.damage.stretches]
+    return [(stretch.begin, stretch.end) for stretch in written.log.damage.stretches]
 
 
 def test_a_sound_record_is_read_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
