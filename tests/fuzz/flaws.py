@@ -111,8 +111,9 @@ def numbers_without_bounds() -> None:
 def any_subscription() -> None:
     """A subscription may be of any size."""
     for module in (subscription, groups):
-        put(module, "refuse_above", lambda *_: None)
         put(module, "refuse_too_large", lambda _subscription: None)
+    for module in (subscription, groups, pull):
+        put(module, "refuse_above", lambda *_: None)
 
 
 def filters_of_heartbeats() -> None:

@@ -48,7 +48,7 @@ class OffsetTable:
         self._groups: dict[str, set[str]] = {}  # by topic
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._pulled: dict[tuple[str, str], dict[int, int]] = {}
-        self._resets: dict[tuple[str, str], dict[int, int]] = {}
+        self.resets: dict[tuple[str, str], dict[int, int]] = {}
         self.version = DataVersion()
         self._rows: dict[tuple[str, str], str] = {}
         self._changed: set[tuple[str, str]] = set()  # since the last `begin_dump`
@@ -120,19 +120,19 @@ class OffsetTable:
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the group's offset, and keep it until `take_reset`."""
         if queue_id >= 0 and offset >= 0:
-            self._resets.setdefault((topic, group), {})[queue_id] = offset
+            self.resets.setdefault((topic, group), {})[queue_id] = offset
             self.commit(group, topic, queue_id, offset)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset of a reset that no pull has taken yet, or None."""
-        return self._resets.get((topic, group), {}).get(queue_id) if self._resets else None
+        return self.resets.get((topic, group), {}).get(queue_id) if self.resets else None
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset of a pending reset for a pull, or None; the reset ends."""
-        queues = self._resets.get((topic, group)) if self._resets else None
+        queues = self.resets.get((topic, group)) if self.resets else None
         offset = queues.pop(queue_id, None) if queues else None
         if queues is not None and not queues:
-            del self._resets[topic, group]
+            del self.resets[topic, group]
         return offset
 
     def size_of(self, group: str, topic: str) -> int:
@@ -223,8 +223,8 @@ class OffsetTable:
     def _forget_unsaved(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
         for key in [key for key in self._pulled if is_gone(key)]:
             self._pulled_size -= _size_of(self._pulled.pop(key))
-        for key in [key for key in self._resets if is_gone(key)]:
-            del self._resets[key]
+        for key in [key for key in self.resets if is_gone(key)]:
+            del self.resets[key]
 
     def begin_dump(self) -> None:
         """Begin to encode the changed rows; call `encode_some` until it returns False."""
