@@ -24,15 +24,13 @@ from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room, lack_of
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
-from reliable_mq.runtime.disk_file import descriptor_of
 from reliable_mq.runtime.file_disk import FileDisk
-from reliable_mq.runtime.kernel_sync import KernelSync
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.runtime.listener import Listener, now_ms
-from reliable_mq.runtime.log_writer import KernelSyncs, LogWriter, Syncs
+from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.name_server import NameServer
-from reliable_mq.runtime.prompt_sync import PromptSyncs
 from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
 from reliable_mq.watched_time import ClockReading
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of
@@ -155,7 +153,7 @@ class BrokerServer:
         sync_interval = (
             0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
         )
-        syncs: Syncs | None = _kernel_syncs(self._on_broken)
+        syncs: Syncs | None = kernel_syncs(self._on_broken)
         if self._core.state.is_sync_flush:  # syncs are small, and a client waits for each
             syncs = PromptSyncs(syncs, on_broken=self._on_broken)
         self._log_writer = LogWriter(
@@ -398,12 +396,3 @@ class BrokerServer:
 def _sync(files: Iterable[DiskFile]) -> None:
     for file in files:
         file.sync()
-
-
-def _kernel_syncs(on_broken: OnBroken) -> KernelSyncs | None:
-    """Return kernel syncs that need no thread, or None where the system offers none."""
-    try:
-        return KernelSyncs(KernelSync(asyncio.get_running_loop()), descriptor_of, on_broken)
-    except OSError as error:
-        log.info("a thread syncs the log: %s", error)
-        return None

@@ -222,20 +222,18 @@ class MessageStore:
 
     def dispatch_up_to(self, end: int) -> None:
         """Put the records of all batches that end at or before `end` into their queues."""
-        undispatched, on_dispatch = self._undispatched, self.on_dispatch
-        queues, upkeep = self.queues, self.upkeep
-        last = None
+        undispatched, queues, upkeep, last = self._undispatched, self.queues, self.upkeep, None
         while undispatched and undispatched[0].end <= end:
             last = undispatched.popleft()
             for arrivals in last.arrivals:
-                topic, queue_id = arrivals.topic, arrivals.queue_id
-                queue = queues.get((topic, queue_id)) or self._queue(topic, queue_id)
+                key = arrivals.topic, arrivals.queue_id
+                queue = queues.get(key) or self._queue(*key)
                 if queue.put(arrivals):
                     upkeep.due.append(queue)
                 upkeep.grown.add(queue)
                 upkeep.gathering[queue] = None
-                if on_dispatch:
-                    on_dispatch(arrivals)
+                if self.on_dispatch:
+                    self.on_dispatch(arrivals)
         if last is not None:
             self._dispatched = _Dispatched(last.end, last.last_record, last.last_time_ms)
             self.invariants()
