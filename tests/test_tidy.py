@@ -24,6 +24,7 @@ ONE_THING = {
     "app/application.py": "one class, the face of everything, with what its words mean",
     "broker_core/core.py": "one class, the broker's turn",
     "broker_core/requests/pull.py": "one request: who may pull, what is wanted, and the reply",
+    "runtime/listener.py": "one socket and its connections, which share its limits",
     "wire/command.py": "one format: a command's header in its two forms",
     "testing/database_contract.py": "one contract, which a test module makes one subclass of",
 }

@@ -251,7 +251,9 @@ class BrokerServer:
     def _send(self, replies: list[tuple[int, bytes]]) -> None:
         if len(replies) <= 1:
             for connection_id, frame in replies:
-                self._listener.send(connection_id, [frame])
+                connection = self._listener.connections.get(connection_id)
+                if connection is not None:
+                    connection.send([frame])
             return
         by_connection: defaultdict[int, list[bytes]] = defaultdict(list)
         for connection_id, frame in replies:
