@@ -314,12 +314,10 @@ class Link(asyncio.Protocol):
         except FrameError as error:
             fault = error
         for command in commands:
-            if not command.flag & REPLY_FLAG:
+            if command.flag & REPLY_FLAG:
+                self._answered(command)
+            else:
                 self._asked(command)
-                continue
-            if self._posted and command.opaque > self._posted:
-                self._posted = 0
-            self._waiters.answer(command)
         if fault is not None:
             log.warning("%s sent an invalid command, the connection is closed: %s", self, fault)
             self._lose(f"{self.address} sent an invalid command")
@@ -341,6 +339,11 @@ class Link(asyncio.Protocol):
         self._waiters.invariants()
         if not self.is_open and self._waiters.waiting:
             raise InvariantBroken(f"C1: a call waits on the lost connection to {self.address}")
+
+    def _answered(self, command: Command) -> None:
+        if self._posted and command.opaque > self._posted:
+            self._posted = 0
+        self._waiters.answer(command)
 
     def _asked(self, command: Command) -> None:
         answer = self._on_request(self.address, command)
