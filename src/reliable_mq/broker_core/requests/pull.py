@@ -421,7 +421,11 @@ def _note_progress(
     state: BrokerState, header: PullMessageHeader, found: _Found, *, commits: bool
 ) -> None:
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-    state.offsets.note_pull(group, topic, queue_id, found.next_offset)
+    pulled = state.offsets.pulls.get((topic, group))
+    if pulled is not None and queue_id in pulled:
+        pulled[queue_id] = found.next_offset
+    else:
+        state.offsets.note_pull(group, topic, queue_id, found.next_offset)
     state.statistics.pulled(group, topic, queue_id, found.messages, len(found.body))
     if not commits or found.status == _RESET:  # the client's offset is from before the reset
         return
