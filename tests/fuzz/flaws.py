@@ -18,7 +18,6 @@ from reliable_mq.broker_core.filter import sql92, tokens
 from reliable_mq.broker_core.requests import (
     filtered_pull,
     groups,
-    handlers,
     locks,
     offset_reset,
     offsets,
@@ -181,7 +180,7 @@ def settings_written_by_the_loop() -> None:
 
 def bodies_of_any_size() -> None:
     """A body may be of any size, and written in any way."""
-    put(handlers, "REQUEST_BODY_SIZE_MAX", _ENDLESS)
+    put(core, "REQUEST_BODY_SIZE_MAX", _ENDLESS)
     put(peer_texts, "SLOW_TEXT_SIZE_MAX", _ENDLESS)
 
 

@@ -20,7 +20,12 @@ from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.requests.filtered_pull import judge_new
-from reliable_mq.broker_core.requests.handlers import answer_to
+from reliable_mq.broker_core.requests.handlers import (
+    HANDLERS,
+    answer_to_failed,
+    not_supported,
+    refuse_large,
+)
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.state import BrokerState, PeerConnection, Request, Turn
 from reliable_mq.broker_core.store import retention
@@ -33,6 +38,7 @@ from reliable_mq.broker_core.store.progress import load_progress
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import InvariantBroken, StoreError
+from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command
@@ -153,13 +159,26 @@ class BrokerCore:
 
     def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
         """Handle one command; its actions leave with the next turn."""
-        flag = command.flag
-        if flag & REPLY_FLAG:
+        if command.flag & REPLY_FLAG:
             self._take_answer(connection, command)
-            return
-        answer = answer_to(self.state, Request(connection, command, now_ms))
-        if answer is not None and not flag & ONE_WAY_FLAG:
-            self.state.reply(connection.id, encode_answer(answer))
+        else:
+            self._handle(Request(connection, command, now_ms))
+
+    def _handle(self, request: Request) -> None:
+        """Have a request handled, and send the reply, unless it comes later."""
+        state, command = self.state, request.command
+        handler = HANDLERS.get(command.code)
+        try:
+            if handler is None:
+                answer: Command | None = not_supported(command)
+            else:
+                if len(command.body) > REQUEST_BODY_SIZE_MAX:
+                    refuse_large(command)
+                answer = handler(state, request)
+        except Exception as error:  # noqa: BLE001 - it is told and logged there
+            answer = answer_to_failed(state, request, error)
+        if answer is not None and not command.flag & ONE_WAY_FLAG:
+            state.reply(request.connection.id, encode_answer(answer))
 
     def _take_answer(self, connection: PeerConnection, command: Command) -> None:
         try:
@@ -304,9 +323,6 @@ class BrokerCore:
                 return
             self._room -= answer_waiting(state, pull)
 
-    def _answer(self, connection_id: int, answer: Command) -> None:
-        self.state.reply(connection_id, encode_answer(answer))
-
     def tick(self, now_ms: int) -> None:
         """Do the work that is due: delays, long polls, expired clients, files."""
         state, config = self.state, self.state.config
@@ -382,9 +398,7 @@ class BrokerCore:
         is_behind = not (state.store.is_indexed or state.is_index_stuck)
         if state.waiting_queries and not is_behind:
             for request in state.waiting_queries:
-                answer = answer_to(state, request)
-                if answer is not None and not request.command.is_oneway:
-                    self._answer(request.connection.id, answer)
+                self._handle(request)
             state.waiting_queries.clear()
         return is_behind
 
