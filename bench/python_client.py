@@ -94,7 +94,8 @@ def _read_queue(address: str, queue: MessageQueue) -> Flow[list[Position]]:
             message = received(record, queue)
             place = (queue.queue_id, message.queue_offset, message.message_id)
             positions.append(Position(*place, number_of(message.body)))
-        offset = PullResultHeader.decode(reply.ext_fields).next_begin_offset
+        result = reply.pull_result or PullResultHeader.decode(reply.ext_fields)
+        offset = result.next_begin_offset
     return positions
 
 

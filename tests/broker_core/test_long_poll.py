@@ -11,10 +11,11 @@ from tests.broker_core.broker_world import (
     waiting_pull_header,
 )
 
+from reliable_mq.broker_core import core
 from reliable_mq.broker_core.delivery.long_poll import PullLimits, WaitingPull, WaitingPulls
 from reliable_mq.broker_core.requests import pull as pulls
 from reliable_mq.broker_core.requests import subscription
-from reliable_mq.broker_core.state import Turn
+from reliable_mq.broker_core.state import BrokerState, Turn
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.command import Command, request
@@ -288,20 +289,19 @@ def test_nothing_is_kept_of_a_waiting_command_but_what_its_answer_needs(
 
 @pytest.mark.parametrize("wanted", [{}, {"subscription": "price = 1", "expressionType": "SQL92"}])
 def test_one_turn_answers_only_some_of_very_many_that_a_message_wakes(
-    wanted: dict[str, object],
+    wanted: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = BrokerWorld(enablePropertyFilter="true")
     world.create_topic()
     opaques = [hold(world, 0, 1, **wanted) for _ in range(2_000)]
     world.inbox.clear()
     answers = [0]
-    reply = world.state.reply
 
-    def counted(connection: int, frame: bytes) -> None:
+    def counted(state: BrokerState, pull: WaitingPull) -> int:
         answers[-1] += 1
-        reply(connection, frame)
+        return pulls.answer_waiting(state, pull)
 
-    world.state.reply = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(core, "answer_waiting", counted)
     take_turn = world.core.take_turn
 
     def turning(began_ms: int = 0, now_ms: int = 0) -> Turn:
@@ -328,7 +328,7 @@ def test_pulls_by_very_many_tags_are_answered_a_few_at_a_time_and_not_parsed_aga
 ) -> None:
     world.create_topic()
     opaques = [hold(world, subscription=distinct_tags(number)) for number in range(90)]
-    monkeypatch.setattr(subscription, "tags_code", None)
+    monkeypatch.setattr(pulls, "tags_code", None)
     at_once = []
     if ends_by == "message":
         world.is_writing = False

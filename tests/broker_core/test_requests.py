@@ -115,7 +115,7 @@ def test_a_deleted_topic_takes_its_offsets_and_not_its_log(world: BrokerWorld) -
 
     assert world.state.offsets.get("g", TOPIC, 0) is None
     assert TOPIC not in world.file("config/topics.json")["topicConfigTable"]
-    assert not world.state.needs_registration  # whoever deletes tells the name servers
+    assert not world.state.unregistered  # whoever deletes tells the name servers
     world.create_topic()
     assert world.send().ext_fields["queueOffset"] == "1000"  # the first of the next file
 

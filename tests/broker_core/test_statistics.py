@@ -200,7 +200,7 @@ def test_many_queues_are_counted_a_few_at_a_tick_and_at_once_for_who_asks() -> N
     queues = [ConsumeQueue(world.disk, f"topic-{number}", 0, 20_000) for number in range(count)]
     for queue in queues:
         queue.put(Arrivals(queue.topic, 0, 0, [pack_unit(0, 100, 0)], {0}, 0, 100, 100))
-    store.upkeep.note_growth(queues)
+    store.upkeep.grown.update(queues)
     seen = []
     world.now_ms += 1_000
     for _ in range(6):
@@ -212,7 +212,7 @@ def test_many_queues_are_counted_a_few_at_a_tick_and_at_once_for_who_asks() -> N
 
     for queue in queues:
         queue.put(Arrivals(queue.topic, 0, 1, [pack_unit(100, 100, 0)], {0}, 100, 200, 100))
-    store.upkeep.note_growth(queues)
+    store.upkeep.grown.update(queues)
     world.now_ms += 1_000
     world.core.tick(world.now_ms)
     assert world.state.statistics.totals.put < 2 * count

@@ -18,7 +18,6 @@ from reliable_mq.broker_core.filter import sql92, tokens
 from reliable_mq.broker_core.requests import (
     filtered_pull,
     groups,
-    handlers,
     locks,
     offset_reset,
     offsets,
@@ -30,7 +29,7 @@ from reliable_mq.broker_core.store import disk
 from reliable_mq.broker_core.topics import TopicTable
 from reliable_mq.errors import Unavailable
 from reliable_mq.name_server import registration, routes
-from reliable_mq.runtime import descriptors, listener, name_server, registrar, server_connection
+from reliable_mq.runtime import descriptors, listener, name_server, registrar
 from reliable_mq.wire import peer_texts
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, encode_command
@@ -83,7 +82,7 @@ def a_file_for_each_queue() -> None:
     put(descriptors.Descriptors, "__init__", made)
     put(descriptors.Descriptors, "_attempt", attempt)
     put(descriptors, "is_last", lambda _number: False)
-    put(server_connection, "is_last", lambda _number: False)
+    put(listener, "is_last", lambda _number: False)
     put(disk, "_OUT_OF_ROOM", ())
 
 
@@ -111,8 +110,9 @@ def numbers_without_bounds() -> None:
 def any_subscription() -> None:
     """A subscription may be of any size."""
     for module in (subscription, groups):
-        put(module, "refuse_above", lambda *_: None)
         put(module, "refuse_too_large", lambda _subscription: None)
+    for module in (subscription, groups, pull):
+        put(module, "refuse_above", lambda *_: None)
 
 
 def filters_of_heartbeats() -> None:
@@ -175,12 +175,12 @@ def settings_written_by_the_loop() -> None:
     for seconds in ("_LARGE_SECONDS", "_SLICE_SECONDS", "_SHARED_SLICE_SECONDS"):
         put(listener, seconds, math.inf)
     put(listener, "_LARGE_IN_TURN", _ENDLESS)
-    put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
+    put(listener, "_LARGE_AT_ONCE", _ENDLESS)
 
 
 def bodies_of_any_size() -> None:
     """A body may be of any size, and written in any way."""
-    put(handlers, "REQUEST_BODY_SIZE_MAX", _ENDLESS)
+    put(core, "REQUEST_BODY_SIZE_MAX", _ENDLESS)
     put(peer_texts, "SLOW_TEXT_SIZE_MAX", _ENDLESS)
 
 
@@ -192,18 +192,18 @@ def half_frames_are_kept() -> None:
 def unread_answers_are_kept() -> None:
     """All answers that nobody reads are kept, and who does not read is still read from."""
     put(listener, "UNSENT_SIZE_MAX", _ENDLESS)
-    put(server_connection, "_UNSENT_PAUSE", 2**30)
-    put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
+    put(listener, "_UNSENT_PAUSE", 2**30)
+    put(listener, "_LARGE_AT_ONCE", _ENDLESS)
 
 
 def a_byte_keeps_a_frame_alive() -> None:
     """A frame may take for ever, if only a byte of it comes now and then."""
 
-    def close_if_idle(self: server_connection.ServerConnection, silent_since: float) -> None:
+    def close_if_idle(self: listener.ServerConnection, silent_since: float) -> None:
         if not self._transport.is_closing() and self._last_used < silent_since:
             self._transport.abort()
 
-    put(server_connection.ServerConnection, "close_if_idle", close_if_idle)
+    put(listener.ServerConnection, "close_if_idle", close_if_idle)
 
 
 def invented_queues_are_kept() -> None:

@@ -184,7 +184,7 @@ EQUIVALENT: dict[Equivalent, str] = {
         ),
     ),
     **_in(
-        "wire/record_scan.py",
+        "wire/record.py",
         "holds_records_of",
         "records of one size are looked at again as any others are",
         (

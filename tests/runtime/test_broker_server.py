@@ -18,7 +18,7 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.requests import handlers
-from reliable_mq.broker_core.state import BrokerState, PeerConnection, Turn
+from reliable_mq.broker_core.state import PeerConnection, Turn
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import FRAME_SIZE_MAX
@@ -163,7 +163,7 @@ def test_a_background_task_that_fails_ends_the_broker(
 @pytest.mark.parametrize(
     ("owner", "method"),
     [
-        (BrokerState, "take_turn"),
+        (BrokerCore, "take_turn"),
         (BrokerCore, "stored"),
         (BrokerCore, "saved"),
         (BrokerCore, "disconnected"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reliable_mq.runtime.thread_future import ThreadFuture
+from reliable_mq.runtime.loop_thread import ThreadFuture
 
 
 class Bad(Exception):

@@ -11,8 +11,8 @@ from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import LogBatch, SegmentWrite
 from reliable_mq.runtime.disk_file import descriptor_of
 from reliable_mq.runtime.file_disk import FileDisk
-from reliable_mq.runtime.kernel_sync import KernelSync
-from reliable_mq.runtime.log_writer import KernelSyncs, LogWriter
+from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.syncs import KernelSync, KernelSyncs
 
 SEGMENT_SIZE = 1024 * 1024
 

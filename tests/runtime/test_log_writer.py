@@ -13,7 +13,8 @@ from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import LogBatch, SegmentWrite
 from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.runtime import log_writer
-from reliable_mq.runtime.log_writer import LogWriter, Syncs
+from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.syncs import Syncs
 from reliable_mq.testing.memory_disk import MemoryDisk
 
 SEGMENT_SIZE = 4096

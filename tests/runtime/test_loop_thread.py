@@ -15,8 +15,7 @@ from tests.waiting import TURNS, eventually
 
 from reliable_mq.errors import ConnectionLost, UsageError
 from reliable_mq.runtime import loop_thread
-from reliable_mq.runtime.loop_thread import LoopThread
-from reliable_mq.runtime.thread_future import ThreadFuture
+from reliable_mq.runtime.loop_thread import LoopThread, ThreadFuture
 
 
 async def where() -> str:

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from reliable_mq.broker_core.store.disk import DiskFile
-from reliable_mq.runtime.prompt_sync import (
+from reliable_mq.runtime.syncs import (
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
     PROMPT_SECONDS,

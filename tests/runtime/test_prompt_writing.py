@@ -12,7 +12,7 @@ from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime import log_writer
 from reliable_mq.runtime.log_writer import LogWriter
-from reliable_mq.runtime.prompt_sync import PAUSE_SECONDS, VERY_SLOW_SECONDS, PromptSyncs
+from reliable_mq.runtime.syncs import PAUSE_SECONDS, VERY_SLOW_SECONDS, PromptSyncs
 from reliable_mq.testing.memory_disk import MemoryDisk
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reliable_mq.errors import ConnectionLost, RequestTimeout
-from reliable_mq.runtime.waiters import GRAIN_SECONDS, Waiters
+from reliable_mq.runtime.link import GRAIN_SECONDS, Waiters
 from reliable_mq.wire.command import Command, reply, request
 
 
@@ -126,7 +126,7 @@ def test_a_call_that_was_given_up_is_forgotten_when_the_timer_rings(
     waits = waiters.add(2, 10, 5.0)
     given_up.cancel()
     loop.pass_time(1.5)
-    assert waiters.count == 1
+    assert len(waiters.calls) == 1
     waiters.answer(answer_to(2))
     assert waits.done()
-    assert waiters.count == 0, "and an answered one at once"
+    assert len(waiters.calls) == 0, "and an answered one at once"

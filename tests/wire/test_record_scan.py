@@ -7,15 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.strategies import RECORD
 
-from reliable_mq.wire.record import MAGIC_V1, RECORD_SIZE_MIN, Record, pack_host
+from reliable_mq.wire.record import (
+    MAGIC_V1,
+    RECORD_SIZE_MIN,
+    Record,
+    are_messages,
+    holds_records_of,
+    is_message,
+    pack_host,
+)
 from reliable_mq.wire.record_encode import encode_record
 from reliable_mq.wire.record_scan import (
     MAGIC_PLACE,
     are_valid,
     claimed_size_at,
     holds_records,
-    holds_records_of,
-    is_message,
     is_of_newer_version,
     is_record_size,
     valid_size_at,
@@ -122,6 +128,19 @@ def test_a_record_says_which_message_of_which_queue_it_is(queue_id: int, number:
     assert is_message(stored, queue_id, number)
     assert not is_message(stored, queue_id, number + 1)
     assert not is_message(stored, queue_id - 1 if queue_id else 1, number)
+
+
+def test_records_say_that_they_are_the_messages_of_a_queue_from_a_number_on() -> None:
+    parts = [encode_record(plain(queue_id=3, queue_offset=number)) for number in (7, 8, 9)]
+    stored, sizes = b"".join(parts), tuple(map(len, parts))
+    assert are_messages(stored, sizes, 3, 7)
+    assert not are_messages(stored, sizes, 3, 8)
+    assert not are_messages(stored, sizes, 4, 7)
+    assert not are_messages(stored, sizes[:2], 3, 7)
+    assert not are_messages(parts[0] + parts[2], sizes[:2], 3, 7)
+    other = encode_record(plain(queue_id=4, queue_offset=8))
+    assert not are_messages(parts[0] + other, sizes[:2], 3, 7)
+    assert not are_messages(other + parts[0], sizes[:2], 3, 7)
 
 
 def test_a_record_may_be_as_small_as_one_of_nothing_and_as_large_as_a_frame() -> None:

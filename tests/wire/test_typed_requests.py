@@ -15,7 +15,12 @@ from reliable_mq.wire.command import (
     request,
 )
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader
-from reliable_mq.wire.headers import HeaderInvalid, PullMessageHeader, SendResultHeader
+from reliable_mq.wire.headers import (
+    HeaderInvalid,
+    PullMessageHeader,
+    PullResultHeader,
+    SendResultHeader,
+)
 
 # In the order of Apache's client, fields of the same name in its super classes among them.
 PULL = {
@@ -145,7 +150,46 @@ def test_a_result_that_reads_as_typed_reads_the_same_in_general(ext: dict[str, o
         pytest.fail(f"the general way refuses it: {error}")
 
 
-@pytest.mark.parametrize("name", ["send_result", "ext_fields", "body", "serialize_type"])
+PULL_RESULT = {
+    "suggestWhichBrokerId": "0",
+    "nextBeginOffset": "9",
+    "minOffset": "3",
+    "maxOffset": "12",
+    "topicSysFlag": "0",
+    "groupSysFlag": "0",
+}
+
+
+def test_the_reply_to_a_pull_is_read_in_one_pass() -> None:
+    frame = frame_of(PULL_RESULT, 0)
+    command, general = decode_reply(frame), decode_command(frame)
+
+    assert command.pull_result == PullResultHeader.decode(PULL_RESULT)
+    assert command.ext_fields == {}
+    assert (command.code, command.opaque, command.flag) == (0, 7, 0)
+    assert (command.remark, command.version) == (general.remark, general.version)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(PULL_RESULT)) | TEXT, ODD, max_size=4))
+def test_a_pulls_result_that_reads_as_typed_reads_the_same_in_general(
+    ext: dict[str, object],
+) -> None:
+    frame = frame_of({**PULL_RESULT, **ext}, 0)
+
+    command, general = decode_reply(frame), decode_command(frame)
+
+    if command.pull_result is None:
+        assert command == general or command.send_result is not None
+        return
+    try:
+        assert command.pull_result == PullResultHeader.decode(general.ext_fields)
+    except HeaderInvalid as error:
+        pytest.fail(f"the general way refuses it: {error}")
+
+
+@pytest.mark.parametrize(
+    "name", ["send_result", "pull_result", "ext_fields", "body", "serialize_type"]
+)
 def test_no_name_in_a_header_is_taken_for_a_field_of_ours(name: str) -> None:
     fields = {"code": 0, "extFields": SEND_RESULT, "flag": 1, "opaque": 7, name: "x"}
     frame = Frame(JSON, msgspec.json.encode(fields), b"")

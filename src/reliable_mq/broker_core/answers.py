@@ -20,8 +20,8 @@ class Answers:
     """
 
     def __init__(self) -> None:
-        self._ready: list[Answer] = []
-        self._held: list[Answer] = []  # replies that wait for the records of this turn
+        self.ready: list[Answer] = []  # replies that may leave now
+        self.held: list[Answer] = []  # replies that wait for the records of this turn
         self._held_end = 0
         # Replies of earlier turns, by the log offset that they wait for.
         self._withheld: deque[tuple[int, list[Answer]]] = deque()
@@ -30,11 +30,11 @@ class Answers:
 
     def now(self, connection: int, frame: bytes) -> None:
         """Send a reply at the end of this turn."""
-        self._ready.append((connection, frame))
+        self.ready.append((connection, frame))
 
     def when_stored(self, connection: int, end: int, frame: bytes) -> None:
         """Send a reply when the log before `end` is stored as the flush type promises."""
-        self._held.append((connection, frame))
+        self.held.append((connection, frame))
         self._held_end = max(self._held_end, end)
 
     def release(self, end: int) -> int:
@@ -47,32 +47,28 @@ class Answers:
         while withheld and withheld[0][0] <= end:
             answers = withheld.popleft()[1]
             count += len(answers)
-            self._ready += answers
+            self.ready += answers
         self.waiting -= count
         return count
 
     def take(self, log_end: int) -> list[Answer]:
         """End a turn, after which the log ends at `log_end`; return the replies that may leave."""
-        if self._held:
+        if self.held:
             self._withhold(log_end)
-        return self.take_ready()
+        ready, self.ready = self.ready, []
+        return ready
 
     def take_ready(self) -> list[Answer]:
         """Return the replies that may leave now."""
-        ready, self._ready = self._ready, []
+        ready, self.ready = self.ready, []
         return ready
 
-    @property
-    def is_held(self) -> bool:
-        """Whether a reply waits for the end of the turn."""
-        return bool(self._held)
-
     def _withhold(self, log_end: int) -> None:
-        held, self._held = self._held, []
+        held, self.held = self.held, []
         if self._held_end > log_end:
             raise InvariantBroken(f"B2: an answer waits for {self._held_end} of {log_end}")
         if log_end <= self.released:  # it was stored while the turn ran
-            self._ready += held
+            self.ready += held
             return
         self._withheld.append((log_end, held))
         self.waiting += len(held)

@@ -141,7 +141,7 @@ class ClientTable:
     def __init__(self, limits: ClientLimits | None = None) -> None:
         self._limits = limits or ClientLimits()
         self._size = 0  # memory of groups and members, in bytes
-        self._consumers: dict[str, RegisteredGroup] = {}
+        self.consumers: dict[str, RegisteredGroup] = {}
         self._producers: dict[str, dict[int, RegisteredMember]] = {}
         self._producer_connections: dict[str, int] = {}  # by client id
         self._groups_of: dict[int, set[str]] = {}  # consumer and producer groups by connection
@@ -149,7 +149,7 @@ class ClientTable:
 
     def invariants(self) -> None:
         """Check C2 as far as this table shows it; see the class."""
-        groups = {name: set(group.members) for name, group in self._consumers.items()}
+        groups = {name: set(group.members) for name, group in self.consumers.items()}
         for name, members in self._producers.items():
             groups[name] = groups.get(name, set()) | members.keys()
         if not all(groups.values()):
@@ -163,7 +163,7 @@ class ClientTable:
         }
         if not self._producer_connections.keys() <= known:
             raise InvariantBroken("C2: a connection is kept for a client that is not a producer")
-        if not self._fingerprints.keys() <= self._consumers.keys():
+        if not self._fingerprints.keys() <= self.consumers.keys():
             raise InvariantBroken("C2: the fingerprint of a group without members is kept")
         if self._size != self._measured():
             raise InvariantBroken(f"C2: {self._size} bytes counted, {self._measured()} are used")
@@ -173,12 +173,12 @@ class ClientTable:
     def _measured(self) -> int:
         members = [
             (name, member)
-            for name, group in self._consumers.items()
+            for name, group in self.consumers.items()
             for member in group.members.values()
         ]
         for name, some in self._producers.items():
             members += [(name, member) for member in some.values()]
-        size = sum(group.size for group in self._consumers.values())
+        size = sum(group.size for group in self.consumers.values())
         return size + sum(member.measure(name) for name, member in members)
 
     def has_room(
@@ -200,7 +200,7 @@ class ClientTable:
             grown += member.measure(name) - _size_in(self._producers.get(name), name, connection)
         for beat in consumers:
             name = beat.group_name
-            known = self._consumers.get(name)
+            known = self.consumers.get(name)
             group = known or RegisteredGroup(name=name)
             grown += member.measure(name) - _size_in(group.members, name, connection)
             now = group.subscriptions if keeps_subscriptions else group.updated(beat)
@@ -216,7 +216,7 @@ class ClientTable:
         """Return the memory of a connection's groups and of its memberships, in bytes."""
         size = 0
         for name in self._groups_of.get(connection, ()):
-            group = self._consumers.get(name)
+            group = self.consumers.get(name)
             if group is not None and connection in group.members:
                 size += group.size + group.members[connection].measure(name)
             members = self._producers.get(name)
@@ -226,7 +226,7 @@ class ClientTable:
 
     def consumer_group(self, name: str) -> RegisteredGroup | None:
         """Return a group with its members, or None."""
-        return self._consumers.get(name)
+        return self.consumers.get(name)
 
     def producers(self) -> dict[str, list[RegisteredMember]]:
         """Return the producers by group."""
@@ -234,7 +234,7 @@ class ClientTable:
 
     def subscribers_of(self, topic: str) -> set[str]:
         """Return the groups that subscribe to a topic."""
-        return {name for name, group in self._consumers.items() if topic in group.subscriptions}
+        return {name for name, group in self.consumers.items() if topic in group.subscriptions}
 
     def register_producer(self, group: str, member: RegisteredMember) -> None:
         """Note a producer's heartbeat."""
@@ -273,9 +273,9 @@ class ClientTable:
             keeps_subscriptions: whether the heartbeat omits the subscriptions. Default False.
         """
         name = group.group_name
-        known = self._consumers.get(name)
+        known = self.consumers.get(name)
         if known is None:
-            known = self._consumers[name] = RegisteredGroup(name=name)
+            known = self.consumers[name] = RegisteredGroup(name=name)
         is_new = member.connection not in known.members
         self._size += member.measure(name) - _size_in(known.members, name, member.connection)
         known.members[member.connection] = member
@@ -309,14 +309,14 @@ class ClientTable:
 
     def unregister_consumer(self, name: str, connection: int) -> bool:
         """Remove a member; return whether it was a member."""
-        group = self._consumers.get(name)
+        group = self.consumers.get(name)
         member = group.members.pop(connection, None) if group else None
         if group is None or member is None:
             return False
         self._size -= member.measure(name)
         if not group.members:
             self._size -= group.size
-            del self._consumers[name]
+            del self.consumers[name]
             self._fingerprints.pop(name, None)
         self._left(name, connection)
         return True
@@ -335,7 +335,7 @@ class ClientTable:
 
     def _left(self, name: str, connection: int) -> None:
         """Note that a connection left a group, unless it is still in it as the other kind."""
-        group = self._consumers.get(name)
+        group = self.consumers.get(name)
         is_consumer = group is not None and connection in group.members
         if is_consumer or connection in self._producers.get(name, {}):
             return
@@ -358,7 +358,7 @@ class ClientTable:
             for member in [m for m in members.values() if m.last_seen_ms < deadline]:
                 self.unregister_producer(name, member.connection)
         shrunk: list[str] = []
-        for name, group in list(self._consumers.items()):
+        for name, group in list(self.consumers.items()):
             silent = [m for m in group.members.values() if m.last_seen_ms < deadline]
             for member in silent:
                 self.unregister_consumer(name, member.connection)

@@ -19,15 +19,10 @@ class ConfigFiles:
     """
 
     def __init__(self) -> None:
-        self._changed: dict[str, _Dump] = {}
+        self.changed: dict[str, _Dump] = {}  # what is not being written
         self._waiting: list[_Act] = []
         self._under_way: dict[str, _Dump] = {}
         self._waiting_under_way: list[_Act] = []
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether a table has a change that is not being written."""
-        return bool(self._changed)
 
     @property
     def is_under_way(self) -> bool:
@@ -37,14 +32,14 @@ class ConfigFiles:
     def change(self, path: str, dump: _Dump, *, is_first: bool = False) -> None:
         """Note a change of a table; its file is written soon, and first if `is_first`."""
         if is_first:
-            self._changed.pop(path, None)
-            self._changed = {path: dump, **self._changed}
+            self.changed.pop(path, None)
+            self.changed = {path: dump, **self.changed}
         else:
-            self._changed[path] = dump
+            self.changed[path] = dump
 
     def when_saved(self, act: _Act) -> None:
         """Call `act` when all changes up to now are on the medium; at once if there are none."""
-        if self._changed:
+        if self.changed:
             self._waiting.append(act)
         elif self._under_way:
             self._waiting_under_way.append(act)
@@ -53,9 +48,9 @@ class ConfigFiles:
 
     def take(self) -> dict[str, str]:
         """Return the texts to write now, by path; empty while a write is under way."""
-        if not self._changed or self._under_way:
+        if not self.changed or self._under_way:
             return {}
-        self._under_way, self._changed = self._changed, {}
+        self._under_way, self.changed = self.changed, {}
         self._waiting_under_way, self._waiting = self._waiting, []
         return {path: dump() for path, dump in self._under_way.items()}
 
@@ -68,6 +63,6 @@ class ConfigFiles:
 
     def take_rest(self) -> dict[str, str]:
         """Return all texts that may not be on the medium; no callback is called any more."""
-        rest = {**self._under_way, **self._changed}
-        self._under_way, self._changed = {}, {}
+        rest = {**self._under_way, **self.changed}
+        self._under_way, self.changed = {}, {}
         return {path: dump() for path, dump in rest.items()}

@@ -14,12 +14,18 @@ from reliable_mq.broker_core.config_loading import load_tables, warn_of_missing
 from reliable_mq.broker_core.delivery import schedule, topic_counts
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.timers import Timers
+from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.requests.filtered_pull import judge_new
-from reliable_mq.broker_core.requests.handlers import answer_to
+from reliable_mq.broker_core.requests.handlers import (
+    HANDLERS,
+    answer_to_failed,
+    not_supported,
+    refuse_large,
+)
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.state import BrokerState, PeerConnection, Request, Turn
 from reliable_mq.broker_core.store import retention
@@ -32,6 +38,7 @@ from reliable_mq.broker_core.store.progress import load_progress
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import InvariantBroken, StoreError
+from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command
@@ -152,13 +159,26 @@ class BrokerCore:
 
     def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
         """Handle one command; its actions leave with the next turn."""
-        flag = command.flag
-        if flag & REPLY_FLAG:
+        if command.flag & REPLY_FLAG:
             self._take_answer(connection, command)
-            return
-        answer = answer_to(self.state, Request(connection, command, now_ms))
-        if answer is not None and not flag & ONE_WAY_FLAG:
-            self.state.reply(connection.id, encode_answer(answer))
+        else:
+            self._handle(Request(connection, command, now_ms))
+
+    def _handle(self, request: Request) -> None:
+        """Have a request handled, and send the reply, unless it comes later."""
+        state, command = self.state, request.command
+        handler = HANDLERS.get(command.code)
+        try:
+            if handler is None:
+                answer: Command | None = not_supported(command)
+            else:
+                if len(command.body) > REQUEST_BODY_SIZE_MAX:
+                    refuse_large(command)
+                answer = handler(state, request)
+        except Exception as error:  # noqa: BLE001 - it is told and logged there
+            answer = answer_to_failed(state, request, error)
+        if answer is not None and not command.flag & ONE_WAY_FLAG:
+            state.reply(request.connection.id, encode_answer(answer))
 
     def _take_answer(self, connection: PeerConnection, command: Command) -> None:
         try:
@@ -185,13 +205,19 @@ class BrokerCore:
 
     def take_turn(self, began_ms: int = 0, now_ms: int = 0) -> Turn:
         """Return the actions of this turn. `began_ms` is the arrival time of its first command."""
-        if self.state.pulls.is_ready:
+        state = self.state
+        if state.pulls.ready:
             self._answer_woken()
         self._room = _WAITING_COST_MAX
-        turn = self.state.take_turn()
-        statistics = self.state.statistics
-        if turn.batch or statistics.turn_pulls:
-            statistics.turned(turn.batch.end if turn.batch else None, began_ms, now_ms)
+        if state.halves.is_op_due:
+            state.try_to_record_settled()
+        files = state.files.take() if state.files.changed else {}
+        log, statistics = state.store.log, state.statistics
+        batch = state.store.take_batch() if log.pending else None
+        turn = Turn(batch, state.answers.take(log.end), files, state.registered_replies)
+        state.registered_replies = []
+        if batch or statistics.turn_pulls:
+            statistics.turned(batch.end if batch else None, began_ms, now_ms)
         return turn
 
     def stored(
@@ -211,38 +237,52 @@ class BrokerCore:
             end: the log offset.
             durable: whether everything before it survives a crash.
             now_ms: the time.
-            answer: sends the replies before the dispatch, so that they do not wait for it. Default
-                None: the replies leave with the next ones.
+            answer: sends the replies before the dispatch, so that they do not wait for it, and then
+                those to the pulls that the dispatch woke. Default None: they leave with the next
+                ones.
 
         Raises:
             OSError, StoreError: when a queue cannot be written for a reason other than lack of
                 room. Replies are released and the stored records are visible by then. The store
                 must not be used any more.
         """
-        store = self.state.store
+        state, store = self.state, self.state.store
+        answers = state.answers
         if durable:
             store.log.mark_durable(end)
         else:
             store.log.mark_written(end)
-        self.state.release(end, now_ms)
-        if answer is not None:
-            answer(self.state.answers.take_ready())
+        state.statistics.stored(end, answers.release(end), now_ms)
+        if answer is not None and answers.ready:
+            ready, answers.ready = answers.ready, []
+            answer(ready)
         store.dispatch_up_to(end)
         if durable:
-            self.state.schedule.stored(end)
-            self.state.halves.stored(end, self.state.offsets)
-            self.state.timers.stored(end)
+            self._note_durable(end)
         if self._arrived:
             self._wake_pulls()
+            if answer is not None and answers.ready:
+                ready, answers.ready = answers.ready, []
+                answer(ready)
         if store.upkeep.due:
             store.upkeep.flush_due()
+
+    def _note_durable(self, end: int) -> None:
+        """Tell those who wait for it that everything before log offset `end` is durable."""
+        state = self.state
+        if state.schedule.in_flight:
+            state.schedule.stored(end)
+        if state.halves.saving:
+            state.halves.stored(end, state.offsets)
+        if state.timers.in_flight:
+            state.timers.stored(end)
 
     def saved(self) -> None:
         """Note that the files of the last turn with files are on the medium."""
         self.state.files.saved()
 
     def _note_arrival(self, arrivals: Arrivals) -> None:
-        if not len(self.state.pulls):
+        if not self.state.pulls.waiting:
             return
         key = (arrivals.topic, arrivals.queue_id)
         tags_codes = self._arrived.get(key)
@@ -260,12 +300,14 @@ class BrokerCore:
     def _answer_woken(self) -> None:
         """Answer pulls whose messages arrived; beyond the budget the next turn continues."""
         state = self.state
-        while self._room > 0:
+        while self._room > 0 and state.pulls.ready:
             pull = state.pulls.take_ready()
             if pull is None:
                 return
-            is_wanted, cost = judge_new(state, pull)
-            self._room -= cost
+            is_wanted = True
+            if isinstance(pull.wanted, Filter):
+                is_wanted, cost = judge_new(state, pull)
+                self._room -= cost
             if is_wanted:
                 self._room -= answer_waiting(state, pull)
             else:
@@ -280,9 +322,6 @@ class BrokerCore:
             if pull is None:
                 return
             self._room -= answer_waiting(state, pull)
-
-    def _answer(self, connection_id: int, answer: Command) -> None:
-        self.state.reply(connection_id, encode_answer(answer))
 
     def tick(self, now_ms: int) -> None:
         """Do the work that is due: delays, long polls, expired clients, files."""
@@ -359,9 +398,7 @@ class BrokerCore:
         is_behind = not (state.store.is_indexed or state.is_index_stuck)
         if state.waiting_queries and not is_behind:
             for request in state.waiting_queries:
-                answer = answer_to(state, request)
-                if answer is not None and not request.command.is_oneway:
-                    self._answer(request.connection.id, answer)
+                self._handle(request)
             state.waiting_queries.clear()
         return is_behind
 
@@ -391,7 +428,7 @@ class BrokerCore:
         state.files.change(OFFSETS_PATH, state.offsets.dump)
         state.files.change(schedule.PATH, state.schedule.dump)
         self._save_counts()
-        state.take_turn()
+        self.take_turn()
         for path, text in state.files.take_rest().items():
             self._disk.write_text(path, text)
         state.timers.close()

@@ -14,8 +14,8 @@ from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import DELAY, TAGS, decode_properties
 from reliable_mq.wire.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
-_TAGS = f"{TAGS}\x01".encode()
-_INNER_TAGS = b"\x02" + _TAGS
+TAGS_NAME = f"{TAGS}\x01".encode()  # stands in all properties with a tag
+_INNER_TAGS = b"\x02" + TAGS_NAME
 _SEPARATOR = 0x02
 UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
@@ -43,9 +43,9 @@ def queue_tags_code(
     at = properties.rfind(_INNER_TAGS)  # the last one counts
     begin = at + len(_INNER_TAGS)
     if at < 0:
-        if not properties.startswith(_TAGS):
+        if not properties.startswith(TAGS_NAME):
             return 0
-        begin = len(_TAGS)
+        begin = len(TAGS_NAME)
     end = properties.find(_SEPARATOR, begin)
     tag = properties[begin : end if end >= 0 else None]
     # An empty last value does not count; an earlier TAGS property may have one.
@@ -56,7 +56,7 @@ def queue_tags_codes(
     topic: str, properties: Sequence[bytes], store_time_ms: int, delays_ms: Mapping[int, int]
 ) -> list[int]:
     """Return `queue_tags_code` of each message of a batch. Fast if no message has a tag."""
-    if topic != SCHEDULE_TOPIC and _TAGS not in b"".join(properties):
+    if topic != SCHEDULE_TOPIC and TAGS_NAME not in b"".join(properties):
         return [0] * len(properties)
     return [queue_tags_code(topic, own, store_time_ms, delays_ms) for own in properties]
 

@@ -56,19 +56,19 @@ class GroupTable:
     """
 
     def __init__(self, *, auto_create: bool) -> None:
-        self._groups: dict[str, GroupConfig] = {}
+        self.by_name: dict[str, GroupConfig] = {}  # others only read it
         self._rows = JsonRows()
         for name in _SYSTEM_GROUPS:
             self._set(GroupConfig(group_name=name))
-        self._forbidden: dict[str, dict[str, int]] = {}
+        self.forbidden: dict[str, dict[str, int]] = {}  # by group and topic; others only read it
         self._auto_create = auto_create
         self.version = DataVersion()
         self.is_dirty = False
 
     def invariants(self) -> None:
         """G1; see the class."""
-        self._rows.check(self._groups)
-        for name, group in self._groups.items():
+        self._rows.check(self.by_name)
+        for name, group in self.by_name.items():
             if group.group_name != name:
                 raise InvariantBroken(f"G1: group {group.group_name!r} is kept as {name!r}")
 
@@ -77,7 +77,7 @@ class GroupTable:
 
         None: creation is not allowed, the name is not legal, or the table is full.
         """
-        group = self._groups.get(name)
+        group = self.by_name.get(name)
         if group is None and may_create and self._may_be_created(name):
             group = GroupConfig(group_name=name)
             if not self.has_room(group):
@@ -100,7 +100,7 @@ class GroupTable:
 
     def get(self, name: str) -> GroupConfig | None:
         """Return the group's settings, or None."""
-        return self._groups.get(name)
+        return self.by_name.get(name)
 
     def put(self, group: GroupConfig, now_ms: int) -> None:
         """Add or replace a group."""
@@ -110,17 +110,17 @@ class GroupTable:
 
     def _set(self, group: GroupConfig) -> None:
         self._rows.set(group.group_name, group)  # first: it raises for text that JSON cannot hold
-        self._groups[group.group_name] = group
+        self.by_name[group.group_name] = group
 
     def names(self) -> list[str]:
         """Return the names of all groups, sorted."""
-        return sorted(self._groups)
+        return sorted(self.by_name)
 
     def remove(self, name: str, now_ms: int) -> bool:
         """Remove a group's settings; return whether the group existed."""
-        removed = self._groups.pop(name, None)
+        removed = self.by_name.pop(name, None)
         self._rows.remove(name)
-        is_forbidden = self._forbidden.pop(name, None) is not None
+        is_forbidden = self.forbidden.pop(name, None) is not None
         if removed is not None or is_forbidden:
             self.version.advance(now_ms)
             self.is_dirty = True
@@ -132,23 +132,23 @@ class GroupTable:
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
         """Whether the group may not read this topic."""
-        return bool(max(0, self._forbidden.get(group, {}).get(topic, 0)) & READ)
+        return bool(max(0, self.forbidden.get(group, {}).get(topic, 0)) & READ)
 
     @property
     def forbidden_count(self) -> int:
         """The number of (group, topic) pairs that are forbidden."""
-        return sum(map(len, self._forbidden.values()))
+        return sum(map(len, self.forbidden.values()))
 
     def forbid_reading(self, group: str, topic: str, now_ms: int, *, is_forbidden: bool) -> None:
         """Forbid a group to read a topic, or allow it again."""
         if is_forbidden == self.is_read_forbidden(group, topic):
             return
-        topics = self._forbidden.setdefault(group, {})
+        topics = self.forbidden.setdefault(group, {})
         topics[topic] = max(0, topics.get(topic, 0)) ^ READ
         if not topics[topic]:
             del topics[topic]
         if not topics:
-            del self._forbidden[group]
+            del self.forbidden[group]
         self.version.advance(now_ms)
         self.is_dirty = True
 
@@ -158,12 +158,12 @@ class GroupTable:
         return self.text()
 
     def __len__(self) -> int:
-        return len(self._groups)
+        return len(self.by_name)
 
     def page(self, begin: int, count: int) -> str:
         """Return `count` groups from index `begin` on, sorted by name, in the format of `text`."""
         names = self._rows.names()[begin : begin + count]
-        forbidden = {name: self._forbidden[name] for name in names if name in self._forbidden}
+        forbidden = {name: self.forbidden[name] for name in names if name in self.forbidden}
         return (
             f'{{"dataVersion":{plain_json(self.version)},'
             f'"forbiddenTable":{plain_json(forbidden)},'
@@ -174,7 +174,7 @@ class GroupTable:
         """Return the table in the format of the file and of tools."""
         return (
             f'{{\n\t"dataVersion":{plain_json(self.version)},'
-            f'\n\t"forbiddenTable":{plain_json(self._forbidden)},'
+            f'\n\t"forbiddenTable":{plain_json(self.forbidden)},'
             f'\n\t"subscriptionGroupTable":{self._rows.table(indent=True)}\n}}'
         )
 
@@ -187,7 +187,7 @@ class GroupTable:
         file = fastjson.decode(text, _File)
         for name, group in file.subscription_group_table.items():
             self._set(msgspec.structs.replace(group, group_name=name))
-        self._forbidden = file.forbidden_table
+        self.forbidden = file.forbidden_table
         self.version = file.data_version
 
 

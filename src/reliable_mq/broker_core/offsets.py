@@ -47,8 +47,9 @@ class OffsetTable:
         self._topics: dict[str, set[str]] = {}  # by group
         self._groups: dict[str, set[str]] = {}  # by topic
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
-        self._pulled: dict[tuple[str, str], dict[int, int]] = {}
-        self._resets: dict[tuple[str, str], dict[int, int]] = {}
+        # Where each group pulls next. Whoever notes a pull may replace a number, but adds none.
+        self.pulls: dict[tuple[str, str], dict[int, int]] = {}
+        self.resets: dict[tuple[str, str], dict[int, int]] = {}
         self.version = DataVersion()
         self._rows: dict[tuple[str, str], str] = {}
         self._changed: set[tuple[str, str]] = set()  # since the last `begin_dump`
@@ -62,7 +63,7 @@ class OffsetTable:
 
     def invariants(self) -> None:
         """O1 to O3; see the class."""
-        sizes = [sum(map(_size_of, table.values())) for table in (self._offsets, self._pulled)]
+        sizes = [sum(map(_size_of, table.values())) for table in (self._offsets, self.pulls)]
         if sizes != [self._size, self._pulled_size]:
             raise InvariantBroken(f"O2: {self._size}, {self._pulled_size} are counted, not {sizes}")
         by_group = {(topic, group) for group, names in self._topics.items() for topic in names}
@@ -120,19 +121,19 @@ class OffsetTable:
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the group's offset, and keep it until `take_reset`."""
         if queue_id >= 0 and offset >= 0:
-            self._resets.setdefault((topic, group), {})[queue_id] = offset
+            self.resets.setdefault((topic, group), {})[queue_id] = offset
             self.commit(group, topic, queue_id, offset)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset of a reset that no pull has taken yet, or None."""
-        return self._resets.get((topic, group), {}).get(queue_id) if self._resets else None
+        return self.resets.get((topic, group), {}).get(queue_id) if self.resets else None
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset of a pending reset for a pull, or None; the reset ends."""
-        queues = self._resets.get((topic, group)) if self._resets else None
+        queues = self.resets.get((topic, group)) if self.resets else None
         offset = queues.pop(queue_id, None) if queues else None
         if queues is not None and not queues:
-            del self._resets[topic, group]
+            del self.resets[topic, group]
         return offset
 
     def size_of(self, group: str, topic: str) -> int:
@@ -174,15 +175,15 @@ class OffsetTable:
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
         """Return the queue offset after the last pulled message; 0 when the group never pulled."""
-        return self._pulled.get((topic, group), {}).get(queue_id, 0)
+        return self.pulls.get((topic, group), {}).get(queue_id, 0)
 
     def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
         """Note the queue offset of the group's next pull, if there is room. This is not saved."""
-        queues = self._pulled.get((topic, group))
+        queues = self.pulls.get((topic, group))
         if queues is None:
             if self._pulled_size >= PULLED_SIZE_MAX:
                 return
-            queues = self._pulled[topic, group] = {}
+            queues = self.pulls[topic, group] = {}
             self._pulled_size += TOPIC_OFFSETS_COST
         if queue_id not in queues:
             if self._pulled_size >= PULLED_SIZE_MAX:
@@ -221,10 +222,10 @@ class OffsetTable:
                     del listed[name]
 
     def _forget_unsaved(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
-        for key in [key for key in self._pulled if is_gone(key)]:
-            self._pulled_size -= _size_of(self._pulled.pop(key))
-        for key in [key for key in self._resets if is_gone(key)]:
-            del self._resets[key]
+        for key in [key for key in self.pulls if is_gone(key)]:
+            self._pulled_size -= _size_of(self.pulls.pop(key))
+        for key in [key for key in self.resets if is_gone(key)]:
+            del self.resets[key]
 
     def begin_dump(self) -> None:
         """Begin to encode the changed rows; call `encode_some` until it returns False."""

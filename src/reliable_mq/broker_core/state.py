@@ -130,7 +130,7 @@ class BrokerState:
         self.timers = timers
         # Topics that are not saved yet, with the replies that wait: (log end, connection, frame)
         self.new_topics: dict[str, list[tuple[int, int, bytes]]] = {}
-        self._unregistered: dict[str, None] = {}  # topics whose change name servers do not know
+        self.unregistered: dict[str, None] = {}  # topics whose change name servers do not know
         self._ends: list[tuple[int, bytes]] = []  # replies to requests that ended a transaction
         self._ends_ms = 0
         self.pressure = Pressure(_pressure_limits(config))
@@ -142,7 +142,7 @@ class BrokerState:
         self.waiting_queries: list[Request] = []  # queries that wait for the index
         self.is_index_stuck = False  # whether the index cannot be written
         self.answers = Answers()
-        self._registered_replies: list[tuple[int, bytes]] = []
+        self.registered_replies: list[tuple[int, bytes]] = []  # for the next turn
         self.files = ConfigFiles()
         self._message_count = 0
 
@@ -193,11 +193,7 @@ class BrokerState:
         """
         if not request.command.is_oneway:
             connection, frame = request.connection.id, encode_answer(answer)
-            self.files.when_saved(lambda: self._registered_replies.append((connection, frame)))
-
-    def release(self, end: int, now_ms: int) -> None:
-        """Release the replies that wait for log offsets up to `end`."""
-        self.statistics.stored(end, self.answers.release(end), now_ms)
+            self.files.when_saved(lambda: self.registered_replies.append((connection, frame)))
 
     def settled(self, connection: int, frame: bytes | None, now_ms: int) -> None:
         """Note that a half message was settled; `frame` leaves when this is stored."""
@@ -247,7 +243,7 @@ class BrokerState:
         for connection, frame in ends:
             self.reply_when_stored(connection, self.store.log.end, frame)
 
-    def _try_to_record_settled(self) -> None:
+    def try_to_record_settled(self) -> None:
         """Call `record_settled`. Without room on the disk, retry later; replies wait until then."""
         try:
             self.record_settled()
@@ -269,25 +265,13 @@ class BrokerState:
     @property
     def is_turn_due(self) -> bool:
         """Whether a turn has more to do than to send replies."""
-        return (
-            self.store.log.is_pending
-            or self.answers.is_held
-            or self.halves.is_op_due
-            or self.files.is_changed
-            or bool(self._registered_replies)
-            or self.pulls.is_ready
+        return self.halves.is_op_due or bool(
+            self.store.log.pending
+            or self.answers.held
+            or self.files.changed
+            or self.registered_replies
+            or self.pulls.ready
         )
-
-    def take_turn(self) -> Turn:
-        """Return the actions of this turn, and begin the next turn."""
-        if self.halves.is_op_due:
-            self._try_to_record_settled()
-        files = self.files.take()
-        batch = self.store.take_batch()
-        replies = self.answers.take(self.store.log.end)
-        turn = Turn(batch, replies, files, self._registered_replies)
-        self._registered_replies = []
-        return turn
 
     def put_topic(self, topic: TopicConfig, now_ms: int) -> None:
         """Add or replace a topic, save the table and inform the name servers."""
@@ -301,19 +285,14 @@ class BrokerState:
         """
         self.files.change(TOPICS_PATH, self.topics.dump)
         if names:
-            self._unregistered.update(dict.fromkeys(names))
+            self.unregistered.update(dict.fromkeys(names))
             new = dict.fromkeys(name for name in names if name not in self.new_topics)
             self.new_topics.update((name, []) for name in new)
             self.files.when_saved(lambda: self._topics_saved(new))
 
-    @property
-    def needs_registration(self) -> bool:
-        """Whether a topic must be registered at the name servers."""
-        return bool(self._unregistered)
-
     def take_unregistered(self) -> list[str]:
         """Return the topics that must be registered at the name servers."""
-        names, self._unregistered = list(self._unregistered), {}
+        names, self.unregistered = list(self.unregistered), {}
         return names
 
     def find_group(self, name: str, now_ms: int) -> GroupConfig | None:

@@ -89,7 +89,7 @@ class TopicTable:
     """
 
     def __init__(self) -> None:
-        self._topics: dict[str, TopicConfig] = {}
+        self.by_name: dict[str, TopicConfig] = {}  # others only read it
         self._rows = JsonRows()
         self._own: frozenset[str] = frozenset()
         self.version = DataVersion()
@@ -100,8 +100,8 @@ class TopicTable:
 
     def invariants(self) -> None:
         """T1; see the class."""
-        self._rows.check(self._topics)
-        for name, topic in self._topics.items():
+        self._rows.check(self.by_name)
+        for name, topic in self.by_name.items():
             if topic.topic_name != name:
                 raise InvariantBroken(f"T1: topic {topic.topic_name!r} is kept as {name!r}")
             if min(topic.read_queue_nums, topic.write_queue_nums) < 0:
@@ -174,13 +174,13 @@ class TopicTable:
                 )
             )
         for topic in system:
-            if topic.topic_name not in self._topics:
+            if topic.topic_name not in self.by_name:
                 self._set(topic)
         self._own = frozenset(topic.topic_name for topic in system)
 
     def allow_creation(self, *, auto_create: bool, queues: int, now_ms: int) -> None:
         """Set whether a first send creates a topic from the template."""
-        template = self._topics.get(DEFAULT_TOPIC)
+        template = self.by_name.get(DEFAULT_TOPIC)
         if template is None:
             template = TopicConfig(
                 topic_name=DEFAULT_TOPIC, read_queue_nums=queues, write_queue_nums=queues
@@ -193,7 +193,7 @@ class TopicTable:
         return name in self._own or is_system_topic(name)
 
     def __len__(self) -> int:
-        return len(self._topics)
+        return len(self.by_name)
 
     @property
     def size(self) -> int:
@@ -218,7 +218,7 @@ class TopicTable:
 
     def get(self, name: str) -> TopicConfig | None:
         """Return the topic, or None."""
-        return self._topics.get(name)
+        return self.by_name.get(name)
 
     def put(self, topic: TopicConfig, now_ms: int) -> None:
         """Add or replace a topic."""
@@ -228,13 +228,13 @@ class TopicTable:
     def _set(self, topic: TopicConfig) -> None:
         name = topic.topic_name
         self._rows.set(name, topic)  # first: it raises for text that JSON cannot hold
-        if name in self._topics:
+        if name in self.by_name:
             self.plain_lanes.clear()
-        self._topics[name] = topic
+        self.by_name[name] = topic
 
     def remove(self, name: str, now_ms: int) -> bool:
         """Remove a topic; return whether it existed."""
-        removed = self._topics.pop(name, None)
+        removed = self.by_name.pop(name, None)
         self.plain_lanes.clear()
         if removed:
             self._rows.remove(name)
@@ -243,7 +243,7 @@ class TopicTable:
 
     def all(self) -> dict[str, TopicConfig]:
         """Return the topics by name."""
-        return dict(self._topics)
+        return dict(self.by_name)
 
     def create_from_default(
         self, name: str, default_name: str, queues: int, now_ms: int
@@ -255,7 +255,7 @@ class TopicTable:
         Raises:
             RequestRefused: when the table has no room for it.
         """
-        default = self._topics.get(default_name)
+        default = self.by_name.get(default_name)
         if default is None or not default.perm & INHERIT:
             return None
         count = max(0, min(queues, default.write_queue_nums))

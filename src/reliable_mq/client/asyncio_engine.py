@@ -242,8 +242,11 @@ class AsyncEngine:
 
     async def _call(self, step: Call) -> Command:
         links = self._started()
+        link = links.by_address.get(step.address)
         try:
-            return await links.call(step.address, step.command, step.timeout)
+            if link is None:
+                return await links.call(step.address, step.command, step.timeout)
+            return await link.call(step.command, step.timeout)
         except RequestTimeout:
             if step.address in self._name_servers.addresses:  # name servers get no heartbeats
                 links.drop(step.address)

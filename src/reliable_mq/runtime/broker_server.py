@@ -19,20 +19,18 @@ import msgspec
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
-from reliable_mq.broker_core.state import PeerConnection
+from reliable_mq.broker_core.state import PeerConnection, Turn
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room, lack_of
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
-from reliable_mq.runtime.disk_file import descriptor_of
 from reliable_mq.runtime.file_disk import FileDisk
-from reliable_mq.runtime.kernel_sync import KernelSync
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.runtime.listener import Listener, now_ms
-from reliable_mq.runtime.log_writer import KernelSyncs, LogWriter, Syncs
+from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.name_server import NameServer
-from reliable_mq.runtime.prompt_sync import PromptSyncs
 from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
 from reliable_mq.watched_time import ClockReading
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of
@@ -155,7 +153,7 @@ class BrokerServer:
         sync_interval = (
             0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
         )
-        syncs: Syncs | None = _kernel_syncs(self._on_broken)
+        syncs: Syncs | None = kernel_syncs(self._on_broken)
         if self._core.state.is_sync_flush:  # syncs are small, and a client waits for each
             syncs = PromptSyncs(syncs, on_broken=self._on_broken)
         self._log_writer = LogWriter(
@@ -201,17 +199,20 @@ class BrokerServer:
         now = now_ms()
         if not self._turn_is_due:
             self._turn_began_ms = now
+        core = self._core
         try:
             for command in commands:
-                self._core.receive(connection, command, now)
+                core.receive(connection, command, now)
         except Exception as error:  # noqa: BLE001 - on_broken handles it; the loop would drop it
             self._on_broken(error)
         self._speakers.add(connection.id)
-        if len(self._speakers) <= _FEW_SPEAKERS:
-            self._turn_is_due = True
-            self._run_turn()
-        else:
+        if len(self._speakers) > _FEW_SPEAKERS:
             self._schedule_turn(now)
+            return
+        try:
+            self._carry_out(core.take_turn(self._turn_began_ms, time.time_ns() // 1_000_000))
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
+            self._on_broken(error)
 
     def disconnected(self, connection: PeerConnection) -> None:
         """Forget a connection."""
@@ -230,21 +231,29 @@ class BrokerServer:
     def _run_turn(self) -> None:
         try:
             now = now_ms()
-            turn = self._core.take_turn(self._turn_began_ms if self._turn_is_due else now, now)
-            self._turn_is_due = False
-            self._send(turn.replies)
-            self._log_writer.take(turn)
-            if turn.registered_replies or self._core.state.needs_registration:
-                self._registrar.note(turn.registered_replies)
-            if self._core.state.pulls.is_ready:  # the answers need more than one turn
-                self._schedule_turn(now)
+            began = self._turn_began_ms if self._turn_is_due else now
+            self._carry_out(self._core.take_turn(began, now))
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
+
+    def _carry_out(self, turn: Turn) -> None:
+        self._turn_is_due = False
+        if turn.replies:
+            self._send(turn.replies)
+        if turn.batch or turn.files:
+            self._log_writer.take(turn)
+        state = self._core.state
+        if turn.registered_replies or state.unregistered:
+            self._registrar.note(turn.registered_replies)
+        if state.pulls.ready:  # the answers need more than one turn
+            self._schedule_turn(now_ms())
 
     def _send(self, replies: list[tuple[int, bytes]]) -> None:
         if len(replies) <= 1:
             for connection_id, frame in replies:
-                self._listener.send(connection_id, [frame])
+                connection = self._listener.connections.get(connection_id)
+                if connection is not None:
+                    connection.send([frame])
             return
         by_connection: defaultdict[int, list[bytes]] = defaultdict(list)
         for connection_id, frame in replies:
@@ -254,9 +263,9 @@ class BrokerServer:
 
     def _stored(self, end: int, is_durable: bool) -> None:
         try:
-            self._core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
-            self._send(self._core.state.answers.take_ready())
-            if self._core.state.is_turn_due:
+            core = self._core
+            core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
+            if core.state.pulls.ready:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
@@ -304,7 +313,7 @@ class BrokerServer:
             if is_wanted or self._is_idle:
                 if self._core.index_some(now_ms()):
                     pause = 0 if is_wanted else _INDEX_PAUSE_SECONDS
-                else:
+                elif is_wanted:  # queries that waited are answered
                     self._schedule_turn(now_ms())
 
     async def _checkpoint_forever(self) -> None:
@@ -389,12 +398,3 @@ class BrokerServer:
 def _sync(files: Iterable[DiskFile]) -> None:
     for file in files:
         file.sync()
-
-
-def _kernel_syncs(on_broken: OnBroken) -> KernelSyncs | None:
-    """Return kernel syncs that need no thread, or None where the system offers none."""
-    try:
-        return KernelSyncs(KernelSync(asyncio.get_running_loop()), descriptor_of, on_broken)
-    except OSError as error:
-        log.info("a thread syncs the log: %s", error)
-        return None

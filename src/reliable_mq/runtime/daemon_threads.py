@@ -12,28 +12,19 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from queue import Empty, SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Call:
-    """A function to call, and the future of its result."""
+class _Call(NamedTuple):
+    """A function to call, what with, and the future of its result."""
 
-    def __init__(self, future: Future[Any], function: Callable[[], Any]) -> None:
-        self.future = future
-        self._function = function
-
-    def run(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            result = self._function()
-        except BaseException as error:  # noqa: BLE001 - the caller gets it
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
+    future: Future[Any]
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    names: dict[str, Any]
 
 
 _Calls = SimpleQueue[_Call | None]  # None: no more calls
@@ -72,7 +63,7 @@ class DaemonThreads(Executor):
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("this pool of threads is shut down")
-            self._calls.put(_Call(future, lambda: fn(*args, **kwargs)))
+            self._calls.put(_Call(future, fn, args, kwargs))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._count:
                 self._begin_thread()
         return future
@@ -113,9 +104,20 @@ class DaemonThreads(Executor):
         self._threads.append(thread)
 
 
+def _run(call: _Call) -> None:
+    if not call.future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call.function(*call.args, **call.names)
+    except BaseException as error:  # noqa: BLE001 - the caller gets it
+        call.future.set_exception(error)
+    else:
+        call.future.set_result(result)
+
+
 def _serve(calls: _Calls, idle: threading.Semaphore) -> None:
     while (call := calls.get()) is not None:
-        call.run()
+        _run(call)
         del call  # do not keep the last call's arguments during the wait
         idle.release()
     calls.put(None)  # ends the next thread too

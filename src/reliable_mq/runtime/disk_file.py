@@ -292,10 +292,10 @@ class FileDiskFile:
                 raise
             raise StoreError(f"{folder}: {error.strerror}") from error
 
-    @property
-    def descriptor(self) -> Descriptor | None:
-        """The descriptor for a sync of the data; None when the file's name must be synced too."""
-        return None if self._unsynced_folders else self._descriptor()
+    def sync_descriptor(self) -> Descriptor | None:
+        """Return the descriptor for a sync of the data; None when the name must be synced too."""
+        self.was_used = True
+        return None if self._unsynced_folders else self.opened or self._open()
 
     def read_ahead(self, *, is_wanted: bool) -> None:
         """Switch the system's read-ahead on or off."""
@@ -323,7 +323,7 @@ class FileDiskFile:
 
 def descriptor_of(file: DiskFile) -> Descriptor | None:
     """Return the descriptor for a sync by the kernel; None: call `sync` instead."""
-    return file.descriptor if isinstance(file, FileDiskFile) else None
+    return file.sync_descriptor() if isinstance(file, FileDiskFile) else None
 
 
 def _write_rest(descriptor: int, data: bytes, at: int) -> None:

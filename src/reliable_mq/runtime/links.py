@@ -62,7 +62,7 @@ class Links:
         self._on_request = on_request
         self._greet = greet
         self._on_lost = on_lost
-        self._links: dict[str, Link] = {}
+        self.by_address: dict[str, Link] = {}  # the open ones; others only read it
         self._opening: dict[str, asyncio.Task[Link]] = {}
         self._failures: dict[str, tuple[int, float, str]] = {}
         self._closed = False
@@ -77,7 +77,7 @@ class Links:
             ConnectionLost: when the address cannot be reached within `timeout` seconds, or the
                 connection ends first.
         """
-        link = self._links.get(address)
+        link = self.by_address.get(address)
         if link is None:
             link, timeout = await self._opened_within(address, timeout)
         return await link.call(command, timeout)
@@ -89,14 +89,14 @@ class Links:
             RequestTimeout: when the peer reads nothing for `timeout` seconds.
             ConnectionLost: when the address cannot be reached within `timeout` seconds.
         """
-        link = self._links.get(address)
+        link = self.by_address.get(address)
         if link is None:
             link, timeout = await self._opened_within(address, timeout)
         await link.post(command, timeout)
 
     def clear(self, address: str) -> Link | None:
         """Return the link to `address` if it is open and clear, see `Link.is_clear`."""
-        link = self._links.get(address)
+        link = self.by_address.get(address)
         return link if link is not None and link.is_clear else None
 
     @property
@@ -119,7 +119,7 @@ class Links:
 
     def answer(self, address: str, command: Command) -> None:
         """Send a reply to a request of the peer at `address`, if it is still connected."""
-        link = self._links.get(address)
+        link = self.by_address.get(address)
         if link is not None:
             link.answer(command)
 
@@ -129,13 +129,13 @@ class Links:
         Otherwise calls to a vanished peer would wait until the operating system gives up, after
         about 15 minutes.
         """
-        link = self._links.get(address)
+        link = self.by_address.get(address)
         if link is not None:
             link.abort()
 
     def open_links(self) -> list[Link]:
         """Return the links that are open now."""
-        return list(self._links.values())
+        return list(self.by_address.values())
 
     async def close(self) -> None:
         """Close every link; later calls fail."""
@@ -191,7 +191,7 @@ class Links:
         if not link.is_open:
             raise self._failed(address, "it closed the connection at once")
         self._failures.pop(address, None)
-        self._links[address] = link
+        self.by_address[address] = link
         return link
 
     async def _connect(self, address: str) -> Link:
@@ -238,8 +238,8 @@ class Links:
         return ConnectionLost(text)
 
     def _lost(self, link: Link) -> None:
-        if self._links.get(link.address) is link:
-            del self._links[link.address]
+        if self.by_address.get(link.address) is link:
+            del self.by_address[link.address]
             self._direct.drop(link.address)
             if not self._closed:
                 self._on_lost(link.address)

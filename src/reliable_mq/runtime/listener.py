@@ -1,5 +1,7 @@
 """A listening socket and its connections, for brokers and name servers.
 
+A connection receives bytes, gives commands to the owner, and sends answers. Commands of a peer are
+handled in time slices, so that other peers get their turn.
 Backpressure: while a peer does not read its answers, the listener does not read its requests.
 Bytes that are not a frame close only their connection, with one line in the log.
 The memory used for all peers together is limited: incomplete frames, waiting requests, and unread
@@ -7,17 +9,25 @@ answers.
 """
 
 import asyncio
+import ipaddress
 import itertools
+import logging
 import resource
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, cast
 
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.errors import AddressRefused, InvariantBroken
+from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
+from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
-from reliable_mq.runtime.held_bytes import HeldBytes
+from reliable_mq.runtime.descriptors import is_last
+from reliable_mq.runtime.held_bytes import HeldBytes, UnreadAnswers
 from reliable_mq.runtime.host_names import bound_sockets
-from reliable_mq.runtime.server_connection import ConnectionOwner, ServerConnection
+from reliable_mq.wire.command import Command, decode_request
+from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.record import pack_host
 
 log = limited_log(__name__)
 
@@ -35,11 +45,276 @@ _TURN_SECONDS = 0.02
 _SLICE_SECONDS = 0.02
 _SHARED_SLICE_SECONDS = 0.002
 _BACKLOG = 1024
+_UNSENT_PAUSE = 1024 * 1024  # a peer with more unread bytes than this is not read
+# At most this many requests with large answers are handled at a time. The others wait until the
+# peer has read the answers.
+_LARGE_AT_ONCE = 4
+_JOINED_MAX = 4096
+_SMALL_MAX = 65_536  # for smaller answers, only the unsent rest counts
 
 
 def now_ms() -> int:
     """Return the time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+class ConnectionOwner(Protocol):
+    """Receives the commands of a listener's connections.
+
+    Attributes:
+        small_answers: codes of requests whose answers are always small.
+    """
+
+    small_answers: frozenset[int]
+
+    def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool | None:
+        """Handle the commands of one read.
+
+        Returns:
+            Whether to call it again with the commands left in the iterator. It leaves some when one
+            command takes so long that other connections must come first.
+        """
+
+    def disconnected(self, connection: PeerConnection) -> None:
+        """Forget a closed connection."""
+
+
+class ServerConnection(asyncio.Protocol):
+    """One peer. Invariant L8: while many of its answers are unread, its requests are not read."""
+
+    __slots__ = (
+        "_connection",
+        "_frame_began",
+        "_has_unsent",
+        "_held",
+        "_is_busy",
+        "_is_told",
+        "_is_unread",
+        "_last_used",
+        "_later",
+        "_later_size",
+        "_listener",
+        "_loop",
+        "_owner",
+        "_reader",
+        "_reads_no_more",
+        "_small_answers",
+        "_transport",
+        "_unread",
+    )
+
+    def __init__(self, listener: "Listener", owner: ConnectionOwner) -> None:
+        self._listener = listener
+        self._owner = owner
+        self._small_answers = owner.small_answers
+        self._reader = FrameReader()
+        self._loop = asyncio.get_running_loop()
+        self._last_used = self._loop.time()
+        self._is_told = False  # whether the log has the reason of the end
+        self._reads_no_more = False
+        self._is_busy = False  # whether the owner is in the middle of a command
+        self._is_unread = False  # whether the peer has too many unread answers
+        self._later: deque[Command] = deque()  # received commands that wait
+        self._later_size = 0  # bytes received for `_later`, until it is empty
+        self._has_unsent = False  # whether the listener has counted unread answers
+        self._unread = UnreadAnswers()
+        self._held = 0  # received bytes that the listener has counted
+        self._frame_began = 0.0  # when the first byte of the incomplete frame arrived
+        self._transport: asyncio.Transport
+        self._connection: PeerConnection | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses
+        peer = transport.get_extra_info("peername")
+        if not peer:  # the peer has left already
+            self._transport.abort()
+            return
+        ip = _plain_ip(peer[0])
+        if is_last(transport.get_extra_info("socket").fileno()):
+            log.warning("%s: refused, few descriptors are left; raise the limit of files", ip)
+            self._transport.abort()
+            return
+        self._connection = PeerConnection(
+            self._listener.opened(self), pack_host(ip, peer[1]), f"{ip}:{peer[1]}"
+        )
+        self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
+
+    def data_received(self, data: bytes) -> None:
+        self._last_used = self._loop.time()
+        if self._connection is None:
+            return
+        kept = self._reader.kept_size
+        try:
+            commands = list(map(decode_request, self._reader.feed(data)))
+        except FrameError as error:
+            self._tell(f"closed, {error}")
+            self._transport.abort()
+            return
+        begun = self._reader.kept_size
+        if commands or not kept:
+            self._frame_began = self._last_used
+        if not commands:
+            self._note_received()
+            return
+        if self._held:  # a peer that sends whole frames holds nothing
+            self._note_held(0)
+        if not (self._later or self._is_busy) and self._fit(commands):
+            if begun:
+                self._note_received()
+            left = iter(commands)
+            self._is_busy = bool(self._owner.received(self._connection, left))
+            if self._is_busy:
+                self._leave(left, len(data))
+            return
+        is_first = not (self._later or self._is_busy)
+        self._later.extend(commands)
+        self._later_size += kept + len(data) - begun
+        self._note_received()
+        if is_first:
+            self.go_on()
+
+    def _leave(self, commands: Iterable[Command], size: int) -> None:
+        """Queue the commands that the owner has left. The whole read counts as held bytes."""
+        self._later.extend(commands)
+        if self._later:
+            self._later_size = size
+            self._note_received()
+        self._go_on_later()
+
+    def _fit(self, commands: Sequence[Command]) -> bool:
+        """Whether all commands may be handled at once."""
+        if len(commands) == 1:
+            return commands[0].code in self._small_answers or self._listener.take_large()
+        return self._small_answers.issuperset([command.code for command in commands])
+
+    @property
+    def received_size(self) -> int:
+        """Bytes in memory of the incomplete frame and the waiting requests."""
+        return self._reader.kept_size + self._later_size
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes in memory of unread answers."""
+        return self._unread.held(self._transport.get_write_buffer_size())
+
+    def _note_received(self) -> None:
+        size = self.received_size
+        if size != self._held:
+            self._note_held(size)
+
+    def _note_held(self, size: int) -> None:
+        if self._connection is not None:
+            self._held = size
+            self._listener.note_received(self._connection.id, size)
+
+    def go_on(self) -> None:
+        """Handle waiting commands for one slice, unless the peer has too many unread answers."""
+        if self._connection is None or self._is_unread or self._transport.is_closing():
+            return
+        if self._later or self._is_busy:
+            self._is_busy = bool(self._owner.received(self._connection, self._slice()))
+        if not self._later and self._later_size:
+            self._later_size = 0
+            self._note_received()
+        if self._later or self._is_busy:
+            self._go_on_later()
+        elif not (self._reads_no_more or self._is_unread or self._transport.is_closing()):
+            # The peer was not read while its requests waited: restart its idle time.
+            self._last_used = self._frame_began = self._loop.time()
+            self._transport.resume_reading()
+
+    def _go_on_later(self) -> None:
+        self._transport.pause_reading()
+        self._listener.go_on_later(self)  # after the answers to the handled commands are sent
+
+    def _slice(self) -> Iterator[Command]:
+        """Yield waiting commands for one slice."""
+        end = time.monotonic() + self._listener.slice_seconds  # the loop's clock is in whole ms
+        large = 0
+        while self._later and not self._is_unread:
+            if self._later[0].code not in self._small_answers:
+                large += 1
+                if large > _LARGE_AT_ONCE or not self._listener.take_large():
+                    return
+            yield self._later.popleft()
+            if time.monotonic() > end:
+                return
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        if self._connection is None:
+            return
+        if self._reader.kept_size:
+            self._tell(
+                f"closed by the peer within a frame, {self._reader.kept_size} bytes of it had come"
+            )
+        self._listener.closed(self._connection)
+
+    def pause_writing(self) -> None:
+        self._is_unread = True
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._is_unread = False
+        self._note_read()
+        if self._later or self._is_busy:
+            self._go_on_later()
+        elif not self._reads_no_more and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def send(self, frames: list[bytes]) -> None:
+        if self._transport.is_closing():
+            return
+        self._last_used = self._loop.time()
+        if self._has_unsent and not self._transport.get_write_buffer_size():
+            self._note_read()
+        if len(frames) > 1 and max(map(len, frames)) < _JOINED_MAX:  # a copy costs less than a list
+            self._transport.write(b"".join(frames))
+        else:
+            self._transport.writelines(frames)
+        unsent = self._transport.get_write_buffer_size()
+        if unsent and self._connection is not None:
+            self._has_unsent = True
+            size = sum(map(len, frames))
+            if size > _SMALL_MAX or unsent > _SMALL_MAX:
+                self._unread.wrote(size)
+                unsent = self._unread.held(unsent)
+            self._listener.note_unsent(self._connection.id, unsent)
+
+    def _note_read(self) -> None:
+        """Note that the peer has read its answers."""
+        if self._has_unsent and self._connection is not None:
+            self._has_unsent = False
+            self._listener.note_unsent(self._connection.id, 0)
+
+    def cut_off(self, why: str) -> None:
+        self._tell(why)
+        self._transport.abort()
+
+    def close_if_idle(self, silent_since: float) -> None:
+        is_waiting = (self._later or self._is_busy) and not self._is_unread
+        if is_waiting or self._transport.is_closing():
+            return
+        if self._last_used < silent_since:
+            self._tell("closed, it was silent too long", logging.INFO)
+            self._transport.abort()
+        elif self._reader.kept_size and self._frame_began < silent_since:
+            self.cut_off(f"closed, {self._reader.kept_size} bytes of a frame came, and no more")
+
+    def stop_reading(self) -> None:
+        self._reads_no_more = True
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def close(self) -> None:
+        self._is_told = True  # this side ends it, perhaps in the middle of a frame
+        self._transport.close()
+
+    def _tell(self, what: str, level: int = logging.WARNING) -> None:
+        """Log once why the connection ends."""
+        if not self._is_told and self._connection is not None:
+            self._is_told = True
+            log.log(level, "%s: %s", self._connection.address, what)
 
 
 class Listener:
@@ -56,7 +331,7 @@ class Listener:
         self._owner = owner
         self._idle_seconds = idle_seconds
         self._ids = itertools.count(1)
-        self._open: dict[int, ServerConnection] = {}
+        self.connections: dict[int, ServerConnection] = {}  # by id; others only read it
         self._servers: list[asyncio.Server] = []  # one for each address of the host
         self._idle_check: asyncio.TimerHandle | None = None
         self._received = HeldBytes(RECEIVED_SIZE_MAX, self._received_by)
@@ -112,23 +387,23 @@ class Listener:
 
     def send(self, connection_id: int, frames: list[bytes]) -> None:
         """Write frames to a connection. Do nothing when it is closed."""
-        connection = self._open.get(connection_id)
+        connection = self.connections.get(connection_id)
         if connection is not None:
             connection.send(frames)
 
     def _check_idle(self) -> None:
         loop = asyncio.get_running_loop()
         silent_since = loop.time() - self._idle_seconds
-        for connection in list(self._open.values()):
+        for connection in list(self.connections.values()):
             connection.close_if_idle(silent_since)
         self._idle_check = loop.call_later(self._idle_seconds / 4, self._check_idle)
 
     def _received_by(self, connection_id: int) -> int:
-        connection = self._open.get(connection_id)
+        connection = self.connections.get(connection_id)
         return connection.received_size if connection else 0
 
     def _unsent_to(self, connection_id: int) -> int:
-        connection = self._open.get(connection_id)
+        connection = self.connections.get(connection_id)
         return connection.unsent_size if connection else 0
 
     def note_received(self, connection_id: int, size: int) -> None:
@@ -142,7 +417,7 @@ class Listener:
             self._cut_off(gone, "closed, it does not read its answers")
 
     def _cut_off(self, connection_id: int, why: str) -> None:
-        connection = self._open.get(connection_id)
+        connection = self.connections.get(connection_id)
         if connection is not None:
             connection.cut_off(why)
 
@@ -204,12 +479,12 @@ class Listener:
     def opened(self, connection: ServerConnection) -> int:
         """Record a new connection and return its id."""
         connection_id = next(self._ids)
-        self._open[connection_id] = connection
+        self.connections[connection_id] = connection
         return connection_id
 
     def closed(self, connection: PeerConnection) -> None:
         """Forget a closed connection."""
-        gone = self._open.pop(connection.id, None)
+        gone = self.connections.pop(connection.id, None)
         if gone is not None:
             self._waiting.pop(gone, None)
             self._received.note(connection.id, 0)
@@ -218,7 +493,7 @@ class Listener:
 
     def close_connection(self, connection_id: int) -> None:
         """Close a connection, if it is still open."""
-        connection = self._open.get(connection_id)
+        connection = self.connections.get(connection_id)
         if connection is not None:
             connection.close()
 
@@ -226,7 +501,7 @@ class Listener:
         """Accept no more commands. Answers to earlier commands can still be sent."""
         for server in self._servers:
             server.close()
-        for connection in self._open.values():
+        for connection in self.connections.values():
             connection.stop_reading()
 
     async def close(self) -> None:
@@ -235,10 +510,15 @@ class Listener:
             self._idle_check.cancel()
         for server in self._servers:
             server.close()
-        for connection in list(self._open.values()):
+        for connection in list(self.connections.values()):
             connection.close()
         for server in self._servers:
             await server.wait_closed()
+
+
+def _plain_ip(address: str) -> str:
+    """Return a peer's address without its zone; an IPv4 address mapped into IPv6 as IPv4."""
+    return str(unmapped(ipaddress.ip_address(address.partition("%")[0])))
 
 
 def _reason(error: OSError) -> str:

@@ -1,22 +1,20 @@
 """The log writer: writes the batches of a broker's turns, and has them synced.
 
 It receives turns. It reports how far the log is written, and how far it is durable.
-The event loop writes a batch to the page cache. The sync runs on the loop while the disk is fast
-(`prompt_sync`), in the kernel where it offers that (`kernel_sync`), or else in a thread.
+The event loop writes a batch to the page cache. `syncs` says where its sync runs.
 Batches that arrive during a sync share the next one: a slower disk has more messages per sync.
 A thread writes configuration files and does other jobs.
 Invariant L5: batches are written in the order of their arrival.
 """
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
 from reliable_mq.broker_core.state import Turn
-from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
+from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.disk import (
     Disk,
     DiskFile,
@@ -27,9 +25,8 @@ from reliable_mq.broker_core.store.disk import (
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die
-from reliable_mq.runtime.descriptors import Descriptor
 from reliable_mq.runtime.job_thread import JobThread
-from reliable_mq.runtime.kernel_sync import KernelSync
+from reliable_mq.runtime.syncs import Syncs
 
 log = limited_log(__name__)
 
@@ -38,22 +35,6 @@ _Job = Callable[[], object]
 _ROOM_SECONDS = 0.5  # between two attempts to write to a full disk, or to open a file
 _LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # kinds of work that may wait
 _NOTHING = "nothing"
-
-
-class Syncs(Protocol):
-    """Syncs files, either at once or in the background."""
-
-    def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
-        """Begin to sync `files`. `done` is called on the loop, perhaps before this returns.
-
-        Returns:
-            False when these files cannot be synced here; then `done` is not called.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release the resources of the system."""
-        ...
 
 
 class Jobs(Protocol):
@@ -137,7 +118,9 @@ class LogWriter:
     def _write(self, batch: LogBatch) -> bool:
         """Write a batch. When the disk is full, keep the batch and return False."""
         try:
-            CommitLog.write(batch)
+            for segment, at, parts in batch.writes:
+                segment.write(at, parts)
+                segment.write_ahead(at + sum(map(len, parts)))
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             if not is_out_of_room(error):
                 self._on_broken(error)
@@ -346,54 +329,3 @@ class LogWriter:
         if self._syncs is not None:
             self._syncs.close()
         self._jobs.close()
-
-
-class KernelSyncs:
-    """Syncs files through the kernel; see `kernel_sync`.
-
-    Args:
-        kernel: does the syncs.
-        descriptor_of: returns the open descriptor of a file, or None for a file that the kernel
-            cannot sync alone.
-        on_broken: takes the error of a failed sync.
-    """
-
-    def __init__(
-        self,
-        kernel: KernelSync,
-        descriptor_of: Callable[[DiskFile], Descriptor | None],
-        on_broken: OnBroken = die,
-    ) -> None:
-        self._kernel = kernel
-        self._descriptor_of = descriptor_of
-        self._on_broken = on_broken
-
-    def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
-        """Begin to sync `files`.
-
-        Returns:
-            False for several files; for a new file, whose name must be synced too; or if the kernel
-            refuses. It does before Linux 4.18, and on some file systems.
-        """
-        try:
-            descriptor = self._descriptor_of(files[0]) if len(files) == 1 else None
-        except StoreError:  # the file cannot be opened; the thread's attempt reports it
-            return False
-        if descriptor is None:
-            return False
-
-        def ended(error: int) -> None:
-            if error:
-                self._on_broken(OSError(error, os.strerror(error)))
-            done()
-
-        try:
-            self._kernel.start([descriptor.number], ended)
-        except OSError as error:
-            log.debug("the kernel does not sync, a thread does: %s", error)
-            return False
-        return True
-
-    def close(self) -> None:
-        """Release the kernel's resources."""
-        self._kernel.close()

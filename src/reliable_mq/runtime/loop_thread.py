@@ -1,4 +1,8 @@
-"""An event loop in a thread of its own, for callers that have none."""
+"""An event loop in a thread of its own, for callers that have none.
+
+A thread gives the loop an errand, and waits for its result. A `concurrent.futures.Future` supports
+any number of waiters, with a condition and several locks. Here one thread waits, on one lock.
+"""
 
 import asyncio
 import inspect
@@ -7,14 +11,13 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import uvloop
 
 from reliable_mq.errors import ForkedClient, UsageError, closed, closed_meanwhile
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
-from reliable_mq.runtime.thread_future import ThreadFuture
 
 T = TypeVar("T")
 
@@ -27,6 +30,85 @@ END_SECONDS = 5.0
 async def on_loop(function: Callable[[], T]) -> T:
     """Call a function that must run on the loop; for `LoopThread.run`."""
     return function()
+
+
+class ThreadFuture(Generic[T]):
+    """A future with one waiting thread and one event loop that completes it.
+
+    C8: it completes once; later results are dropped. `wait` returns only after completion, or
+    raises the exception that interrupts the thread.
+    """
+
+    __slots__ = ("_error", "_future", "_gate", "_result", "is_given_up", "is_over")
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._result: T
+        self._error: BaseException | None = None
+        self._future: asyncio.Future[Any] | None = None
+        #: whether it is complete
+        self.is_over = False
+        #: whether the thread has stopped waiting
+        self.is_given_up = False
+
+    def set_result(self, result: T) -> None:
+        """Complete with a result."""
+        if not self.is_over:
+            self._result = result
+            self._end()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Complete with an error; `wait` raises it."""
+        if not self.is_over:
+            self._error = error
+            self._end()
+
+    def depend_on(self, future: "asyncio.Future[Any]") -> None:
+        """Cancel this future or task of the loop if the thread stops waiting."""
+        self._future = future
+        if self.is_given_up:
+            future.cancel()
+
+    def follow(self, future: "asyncio.Future[T]") -> None:
+        """Complete with the outcome of a future or task of the loop."""
+        self._future = future
+        future.add_done_callback(self._followed)
+        if self.is_given_up:
+            future.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the future it depends on: the thread has stopped waiting. Call it on the loop."""
+        self.is_given_up = True
+        if self._future is not None:
+            self._future.cancel()
+
+    def wait(self) -> T:
+        """Return the result, or raise the error. Only one thread may call it, once.
+
+        Raises:
+            concurrent.futures.CancelledError: when the future it follows was cancelled.
+        """
+        self._gate.acquire()
+        if self._error is None:
+            return self._result
+        try:
+            raise self._error
+        finally:  # breaks the reference cycle of the error, its traceback and this frame
+            del self._error
+
+    def _followed(self, future: "asyncio.Future[T]") -> None:
+        if future.cancelled():
+            self.set_exception(CancelledError())
+        elif (error := future.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(future.result())
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._future = None
+        self._gate.release()
 
 
 class LoopThread:
@@ -144,11 +226,18 @@ class LoopThread:
                 interpreter is ending.
             ConnectionLost: when the loop is closed meanwhile.
         """
-        self.check_caller()
+        if (
+            self._closed
+            or self._process != os.getpid()
+            or sys.is_finalizing()
+            or threading.get_ident() == self._thread.ident
+        ):
+            self.check_caller()
         errand: ThreadFuture[T] = ThreadFuture()
         try:  # an interrupt may arrive between the call and the wait
             with self._ending:
-                self._refuse_dead()
+                if self._closed:
+                    self._refuse_dead()
                 self._errands.add(errand)
                 self._loop.call_soon_threadsafe(_run_errand, begin, errand)
             return errand.wait()

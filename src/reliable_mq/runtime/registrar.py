@@ -79,7 +79,7 @@ class Registrar:
             self._send(replies)
             return
         self._waiting += replies
-        if self._waiting or self._state.needs_registration:
+        if self._waiting or self._state.unregistered:
             self._begin()
 
     async def register(self) -> None:
@@ -93,7 +93,7 @@ class Registrar:
         return self._task
 
     async def _register(self) -> None:
-        while self._waiting or self._is_all_due or self._state.needs_registration:
+        while self._waiting or self._is_all_due or self._state.unregistered:
             replies, self._waiting = self._waiting, []
             if self._is_all_due:
                 self._is_all_due = False

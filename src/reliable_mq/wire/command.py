@@ -23,7 +23,12 @@ from reliable_mq.decodable import decodable
 from reliable_mq.errors import FrameError
 from reliable_mq.limits import FIELDS_MAX, SHORT_HEADER_SIZE, SLOW_TEXT_SIZE_MAX
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, encode_frame
-from reliable_mq.wire.headers import PullMessageHeader, SendMessageHeaderV2, SendResultHeader
+from reliable_mq.wire.headers import (
+    PullMessageHeader,
+    PullResultHeader,
+    SendMessageHeaderV2,
+    SendResultHeader,
+)
 from reliable_mq.wire.java_int import I32
 
 VERSION = 493  # MQVersion.V5_4_0; clients enable SQL92 and more by the version in replies
@@ -47,7 +52,8 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
     All values of `ext_fields` are text ("true", "42"), as the protocol says. A field that is not in
     a JSON header has its default. `body` and `serialize_type` come from the frame, never from the
     header. `decode_request` may put the fields of a send or a pull into `send_header` or
-    `pull_header` instead of `ext_fields`; `decode_reply` may put them into `send_result`.
+    `pull_header` instead of `ext_fields`; `decode_reply` may put them into `send_result` or
+    `pull_result`.
     """
 
     code: I32
@@ -62,6 +68,7 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
     send_header: SendMessageHeaderV2 | None = None
     pull_header: PullMessageHeader | None = None
     send_result: SendResultHeader | None = None
+    pull_result: PullResultHeader | None = None
 
     @property
     def is_reply(self) -> bool:
@@ -147,7 +154,7 @@ def decode_command(frame: Frame) -> Command:
         raise FrameError(f"unknown serialize type {frame.serialize_type}")
     command.body = frame.body
     command.serialize_type = frame.serialize_type
-    command.send_header = command.pull_header = command.send_result = None
+    command.send_header = command.pull_header = command.send_result = command.pull_result = None
     return command
 
 
@@ -156,40 +163,44 @@ def _hidden(name: str, **default: Any) -> Any:
     return msgspec.field(name=f"({name})", **default)
 
 
-@decodable
-class _Send(Command, gc=False, kw_only=True):
-    """A send whose JSON header is decoded in one pass."""
+class _Typed(Command, gc=False, kw_only=True):
+    """A command with a JSON header that is decoded in one pass, its fields as one object."""
 
     ext_fields: dict[str, str] = _hidden("ext_fields", default_factory=dict)
     body: bytes = _hidden("body", default=b"")
     serialize_type: int = _hidden("serialize_type", default=JSON)
+    send_header: SendMessageHeaderV2 | None = _hidden("send_header", default=None)
+    pull_header: PullMessageHeader | None = _hidden("pull_header", default=None)
+    send_result: SendResultHeader | None = _hidden("send_result", default=None)
+    pull_result: PullResultHeader | None = _hidden("pull_result", default=None)
+
+
+@decodable
+class _Send(_Typed, gc=False, kw_only=True):
+    """A send."""
+
     send_header: SendMessageHeaderV2 | None = msgspec.field(name="extFields")
-    pull_header: PullMessageHeader | None = _hidden("pull_header", default=None)
-    send_result: SendResultHeader | None = _hidden("send_result", default=None)
 
 
 @decodable
-class _Pull(Command, gc=False, kw_only=True):
-    """A pull whose JSON header is decoded in one pass."""
+class _Pull(_Typed, gc=False, kw_only=True):
+    """A pull."""
 
-    ext_fields: dict[str, str] = _hidden("ext_fields", default_factory=dict)
-    body: bytes = _hidden("body", default=b"")
-    serialize_type: int = _hidden("serialize_type", default=JSON)
-    send_header: SendMessageHeaderV2 | None = _hidden("send_header", default=None)
     pull_header: PullMessageHeader | None = msgspec.field(name="extFields")
-    send_result: SendResultHeader | None = _hidden("send_result", default=None)
 
 
 @decodable
-class _SendResult(Command, gc=False, kw_only=True):
-    """The reply to a send whose JSON header is decoded in one pass."""
+class _SendResult(_Typed, gc=False, kw_only=True):
+    """The reply to a send."""
 
-    ext_fields: dict[str, str] = _hidden("ext_fields", default_factory=dict)
-    body: bytes = _hidden("body", default=b"")
-    serialize_type: int = _hidden("serialize_type", default=JSON)
-    send_header: SendMessageHeaderV2 | None = _hidden("send_header", default=None)
-    pull_header: PullMessageHeader | None = _hidden("pull_header", default=None)
     send_result: SendResultHeader | None = msgspec.field(name="extFields")
+
+
+@decodable
+class _PullResult(_Typed, gc=False, kw_only=True):
+    """The reply to a pull that found messages."""
+
+    pull_result: PullResultHeader | None = msgspec.field(name="extFields")
 
 
 _SENDS = (b'{"code":310,', b'{"code":320,')  # SEND_MESSAGE_V2 and batches, as fastjson writes them
@@ -216,12 +227,15 @@ def decode_request(frame: Frame) -> Command:
 
 
 _STORED = b'{"code":0,"extFields":{'  # how fastjson begins a successful reply with fields
-_OF_A_SEND = b'"queueOffset":'
+_OF_A_SEND, _OF_A_PULL = b'"queueOffset":', b'"nextBeginOffset":'
 _decode_json_send_result = msgspec.json.Decoder(_SendResult, strict=False).decode
+_decode_json_pull_result = msgspec.json.Decoder(_PullResult, strict=False).decode
 
 
 def decode_reply(frame: Frame) -> Command:
-    """Return the command in `frame`; replies to sends have typed headers (a client's hot path).
+    """Return the command in `frame`; replies to sends and pulls may have typed headers.
+
+    This is a client's hot path.
 
     If a typed header does not parse, the general decoder reads it and reports the fault.
 
@@ -229,8 +243,11 @@ def decode_reply(frame: Frame) -> Command:
         FrameError: when the header is not in the format that the frame names.
     """
     header = frame.header
-    if frame.serialize_type == JSON and header.startswith(_STORED) and _OF_A_SEND in header:
-        return _decode_typed(_decode_json_send_result, frame)
+    if frame.serialize_type == JSON and header.startswith(_STORED):
+        if _OF_A_SEND in header:
+            return _decode_typed(_decode_json_send_result, frame)
+        if _OF_A_PULL in header:
+            return _decode_typed(_decode_json_pull_result, frame)
     return decode_command(frame)
 
 

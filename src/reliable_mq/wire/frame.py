@@ -44,11 +44,13 @@ class FrameReader:
     can make a reader keep at most 16 MiB.
     """
 
-    __slots__ = ("_kept", "_wanted")
+    __slots__ = ("_kept", "_wanted", "kept_size")
 
     def __init__(self) -> None:
         self._kept = bytearray()  # one buffer: a tiny piece must not cost an object
         self._wanted = 0  # no frame is complete before this many bytes are kept
+        #: how many bytes of an incomplete frame are kept
+        self.kept_size = 0
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that are complete now, oldest first.
@@ -60,9 +62,11 @@ class FrameReader:
         if self._kept:
             if len(self._kept) + len(data) < self._wanted:
                 self._kept += data
+                self.kept_size = len(self._kept)
                 return []
             data = b"".join((self._kept, data))
             self._kept.clear()
+            self.kept_size = 0
         frames: list[Frame] = []
         at = 0
         available = len(data)
@@ -92,12 +96,8 @@ class FrameReader:
                 _check_length(_LENGTH.unpack_from(data, at)[0])
         if at < available:
             self._kept += data[at:] if at else data
+            self.kept_size = available - at
         return frames
-
-    @property
-    def kept_size(self) -> int:
-        """How many bytes of an incomplete frame are kept."""
-        return len(self._kept)
 
 
 def _check_length(length: int) -> None:

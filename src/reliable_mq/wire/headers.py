@@ -44,15 +44,13 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def to_ext(self) -> dict[str, str]:
         """Return the ext fields; fields that are None are omitted."""
-        return {
-            name: value if isinstance(value, str) else _as_text(value)
-            for name, value in msgspec.to_builtins(self).items()
-            if value is not None
-        }
-
-
-def _as_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        ext: dict[str, str] = {}
+        for name, value in msgspec.to_builtins(self).items():
+            if isinstance(value, bool):
+                ext[name] = "true" if value else "false"
+            elif value is not None:
+                ext[name] = str(value)
+        return ext
 
 
 class SendMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):

@@ -17,11 +17,13 @@ Source: Apache RocketMQ `MessageDecoder`, `MessageExtEncoder`, `MessageVersion`,
 import ipaddress
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import accumulate
 
 import msgspec
 from isal.isal_zlib import crc32
 
-from reliable_mq.errors import RecordError
+from reliable_mq.errors import MessageRefused, RecordError, UsageError
 from reliable_mq.limits import RECORD_SIZE_MAX
 from reliable_mq.wire.properties import decode_properties
 
@@ -29,7 +31,7 @@ MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
 BLANK_SIZE = 8
-_RECORD_MAGICS = (MAGIC_V1, MAGIC_V2)
+_RECORD_MAGICS = frozenset((MAGIC_V1, MAGIC_V2))
 
 COMPRESSED = 0x1
 MULTI_TAGS = 0x2
@@ -53,13 +55,13 @@ def _fixed_part(born_host_size: int, store_host_size: int) -> struct.Struct:
 
 
 # The fields before the body: by the sizes of the two hosts to write, by the host flags to read.
-FIXED_BY_HOSTS = {
+_FIXED_BY_HOSTS = {
     (_HOST_V4_SIZE, _HOST_V4_SIZE): (_fixed_part(_HOST_V4_SIZE, _HOST_V4_SIZE), 0),
     (_HOST_V6_SIZE, _HOST_V4_SIZE): (_fixed_part(_HOST_V6_SIZE, _HOST_V4_SIZE), BORN_HOST_V6),
     (_HOST_V4_SIZE, _HOST_V6_SIZE): (_fixed_part(_HOST_V4_SIZE, _HOST_V6_SIZE), STORE_HOST_V6),
     (_HOST_V6_SIZE, _HOST_V6_SIZE): (_fixed_part(_HOST_V6_SIZE, _HOST_V6_SIZE), HOST_V6_FLAGS),
 }
-_FIXED_BY_FLAGS = {flags: fixed for fixed, flags in FIXED_BY_HOSTS.values()}
+_FIXED_BY_FLAGS = {flags: fixed for fixed, flags in _FIXED_BY_HOSTS.values()}
 _SYS_FLAG_AT = 36
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I32 = struct.Struct(">i")
@@ -146,6 +148,75 @@ def blank_size_at(buffer: bytes | memoryview, at: int) -> int:
 def encode_blank(size: int) -> bytes:
     """Return the eight bytes that mark `size` bytes at the end of a segment as unused."""
     return _SIZE_AND_MAGIC.pack(size, BLANK_MAGIC)
+
+
+def fixed_for(born_host: bytes, store_host: bytes) -> tuple[struct.Struct, int]:
+    """Return the fields before the body of a record with these hosts, and the flags of the hosts.
+
+    Raises:
+        UsageError: when a host is not packed.
+    """
+    try:
+        return _FIXED_BY_HOSTS[len(born_host), len(store_host)]
+    except KeyError:
+        raise UsageError("a packed host has 8 or 20 bytes; see pack_host") from None
+
+
+def encode_stored(
+    magic: int,
+    topic: bytes,
+    size: int,
+    body: bytes,
+    properties: bytes,
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    commit_log_offset: int,
+    sys_flag: int,
+    born_time_ms: int,
+    born_host: bytes,
+    store_time_ms: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_transaction_offset: int,
+) -> bytes:
+    """Return the stored bytes of a message (a broker's hot path).
+
+    Args:
+        magic: the magic of the topic's records, from `record_encode.topic_part`.
+        topic: the topic's length and name, from there.
+        size: from `record_encode.record_size`.
+
+    Other arguments are fields of `Record`.
+
+    Raises:
+        MessageRefused: when a number does not fit into its bytes.
+        UsageError: when a host is not packed.
+    """
+    fixed, host_flags = fixed_for(born_host, store_host)
+    try:
+        head = fixed.pack(
+            size,
+            magic,
+            crc32(body) & CRC_MASK,
+            queue_id,
+            flag,
+            queue_offset,
+            commit_log_offset,
+            sys_flag & ~HOST_V6_FLAGS | host_flags,
+            born_time_ms,
+            born_host,
+            store_time_ms,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            len(body),
+        )
+    except struct.error as error:
+        raise MessageRefused(
+            f"a number does not fit into its field of the record: {error}"
+        ) from error
+    return b"".join((head, body, topic, _I16.pack(len(properties)), properties))
 
 
 def decode_record(buffer: bytes | memoryview, at: int = 0, *, check_body: bool = False) -> Record:
@@ -264,6 +335,55 @@ def _topic_length_at(buffer: bytes | memoryview, at: int, magic: int) -> tuple[i
         length = buffer[at]
         return (length if length <= TOPIC_V1_LENGTH_MAX else -1), at + 1
     return _I16.unpack_from(buffer, at)[0], at + 2
+
+
+@lru_cache(maxsize=256)
+def _heads_of(size: int, count: int) -> struct.Struct:
+    """Return a struct that reads the first eight bytes (size, magic) of `count` equal records."""
+    return struct.Struct(">" + f"8s{size - 8}x" * count)
+
+
+@lru_cache(maxsize=64)
+def _sizes_and_magics(count: int) -> struct.Struct:
+    return struct.Struct(">" + "iI" * count)
+
+
+def holds_records_of(buffer: bytes, sizes: tuple[int, ...]) -> bool:
+    """Whether a buffer holds records of exactly these sizes, according to their size fields.
+
+    Usually all sizes are equal; then there is no loop over the records.
+    """
+    first, count = sizes[0], len(sizes)
+    is_usual = first >= RECORD_SIZE_MIN and sizes.count(first) == count
+    if is_usual and first * count == len(buffer):
+        heads = _heads_of(first, count).unpack(buffer)
+        if heads.count(_SIZE_AND_MAGIC.pack(first, MAGIC_V1)) == count:
+            return True
+    if min(sizes) < RECORD_SIZE_MIN or sum(sizes) != len(buffer):
+        return False
+    begins = b"".join([buffer[at : at + 8] for at in accumulate(sizes[:-1], initial=0)])
+    fields = _sizes_and_magics(count).unpack(begins)
+    return fields[::2] == sizes and _RECORD_MAGICS.issuperset(fields[1::2])
+
+
+def is_message(record: bytes, queue_id: int, number: int) -> bool:
+    """Whether a record's own fields say that it is message `number` of this queue."""
+    return record[12:16] == queue_id.to_bytes(4) and record[20:28] == number.to_bytes(8)
+
+
+def are_messages(buffer: bytes, sizes: tuple[int, ...], queue_id: int, number: int) -> bool:
+    """Whether a buffer holds records of exactly these sizes: a queue's messages from `number` on.
+
+    Of the messages' own fields, those of the first and of the last are looked at.
+    """
+    if not holds_records_of(buffer, sizes):
+        return False
+    last, of_queue = len(buffer) - sizes[-1], queue_id.to_bytes(4)
+    return (
+        buffer[12:16] == of_queue == buffer[last + 12 : last + 16]
+        and buffer[20:28] == number.to_bytes(8)
+        and buffer[last + 20 : last + 28] == (number + len(sizes) - 1).to_bytes(8)
+    )
 
 
 def iter_records(buffer: bytes | memoryview) -> Iterator[Record]:

@@ -9,17 +9,18 @@ from collections.abc import Iterable, Sequence
 
 from isal.isal_zlib import crc32
 
-from reliable_mq.errors import MessageRefused, UsageError
+from reliable_mq.errors import MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX, RETRY_TOPIC_LENGTH_MAX
 from reliable_mq.wire.record import (
     CRC_MASK,
-    FIXED_BY_HOSTS,
     HOST_V6_FLAGS,
     HOSTLESS_SIZE,
     MAGIC_V1,
     MAGIC_V2,
     TOPIC_V1_LENGTH_MAX,
     Record,
+    encode_stored,
+    fixed_for,
 )
 
 _I16 = struct.Struct(">h")
@@ -110,56 +111,6 @@ def record_sizes(
     return sizes
 
 
-def encode_stored(
-    magic: int,
-    topic: bytes,
-    size: int,
-    body: bytes,
-    properties: bytes,
-    queue_id: int,
-    flag: int,
-    queue_offset: int,
-    commit_log_offset: int,
-    sys_flag: int,
-    born_time_ms: int,
-    born_host: bytes,
-    store_time_ms: int,
-    store_host: bytes,
-    reconsume_times: int,
-    prepared_transaction_offset: int,
-) -> bytes:
-    """`encode_record` for a caller with `topic_part` and `record_size` (a broker's hot path).
-
-    Raises:
-        MessageRefused: when a number does not fit into its bytes.
-        UsageError: when a host is not packed.
-    """
-    fixed, host_flags = _fixed_for(born_host, store_host)
-    try:
-        head = fixed.pack(
-            size,
-            magic,
-            crc32(body) & CRC_MASK,
-            queue_id,
-            flag,
-            queue_offset,
-            commit_log_offset,
-            sys_flag & ~HOST_V6_FLAGS | host_flags,
-            born_time_ms,
-            born_host,
-            store_time_ms,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            len(body),
-        )
-    except struct.error as error:
-        raise MessageRefused(
-            f"a number does not fit into its field of the record: {error}"
-        ) from error
-    return b"".join((head, body, topic, _I16.pack(len(properties)), properties))
-
-
 def _shared_fields(
     sys_flag: int,
     born_time_ms: int,
@@ -174,7 +125,7 @@ def _shared_fields(
         MessageRefused: when a number does not fit into its bytes.
         UsageError: when a host is not packed.
     """
-    host_flags = _fixed_for(born_host, store_host)[1]
+    host_flags = fixed_for(born_host, store_host)[1]
     try:
         return b"".join(
             (
@@ -187,13 +138,6 @@ def _shared_fields(
         )
     except struct.error as error:
         raise MessageRefused(f"a number of the batch does not fit in a record: {error}") from error
-
-
-def _fixed_for(born_host: bytes, store_host: bytes) -> tuple[struct.Struct, int]:
-    try:
-        return FIXED_BY_HOSTS[len(born_host), len(store_host)]
-    except KeyError:
-        raise UsageError("a packed host has 8 or 20 bytes; see pack_host") from None
 
 
 class RecordRun:

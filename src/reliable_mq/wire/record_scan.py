@@ -8,7 +8,6 @@ there.
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
 from typing import NamedTuple
 
 from isal.isal_zlib import crc32
@@ -127,46 +126,9 @@ def holds_records(buffer: bytes, count: int) -> bool:
     return at == end
 
 
-_MAGICS = frozenset((MAGIC_V1, MAGIC_V2))
-
-
-@lru_cache(maxsize=256)
-def _heads_of(size: int, count: int) -> struct.Struct:
-    """Return a struct that reads the first eight bytes (size, magic) of `count` equal records."""
-    return struct.Struct(">" + f"8s{size - 8}x" * count)
-
-
-@lru_cache(maxsize=64)
-def _sizes_and_magics(count: int) -> struct.Struct:
-    return struct.Struct(">" + "iI" * count)
-
-
-def holds_records_of(buffer: bytes, sizes: tuple[int, ...]) -> bool:
-    """Whether a buffer holds records of exactly these sizes, according to their size fields.
-
-    Usually all sizes are equal; then there is no loop over the records.
-    """
-    first, count = sizes[0], len(sizes)
-    is_usual = first >= RECORD_SIZE_MIN and sizes.count(first) == count
-    if is_usual and first * count == len(buffer):
-        heads = _heads_of(first, count).unpack(buffer)
-        if heads.count(_SIZE_AND_MAGIC.pack(first, MAGIC_V1)) == count:
-            return True
-    if min(sizes) < RECORD_SIZE_MIN or sum(sizes) != len(buffer):
-        return False
-    begins = b"".join([buffer[at : at + 8] for at in accumulate(sizes[:-1], initial=0)])
-    fields = _sizes_and_magics(count).unpack(begins)
-    return fields[::2] == sizes and _MAGICS.issuperset(fields[1::2])
-
-
 def is_record_size(size: int) -> bool:
     """Whether `size`, which is read from another file, is possible for a record."""
     return RECORD_SIZE_MIN <= size <= FRAME_SIZE_MAX
-
-
-def is_message(record: bytes, queue_id: int, number: int) -> bool:
-    """Whether a record's own fields say that it is message `number` of this queue."""
-    return record[12:16] == queue_id.to_bytes(4) and record[20:28] == number.to_bytes(8)
 
 
 def are_valid(buffer: bytes, begins: Sequence[int], sizes: Sequence[int]) -> bool:

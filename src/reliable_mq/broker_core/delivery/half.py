@@ -58,7 +58,8 @@ class PendingHalves:
         self._ops: deque[tuple[int, int]] = deque()  # (queue offset of an op record, highest half)
         self._end = 0
         self._op_offset = 0
-        self._saving: tuple[int, int, int] | None = None  # log end, half offset, op offset
+        self.is_op_due = False  # whether a settled half has no op record yet
+        self.saving: tuple[int, int, int] | None = None  # log end, half offset, op offset
 
     def invariants(self) -> None:
         """H1; see the head of the module."""
@@ -76,11 +77,6 @@ class PendingHalves:
     def end(self) -> int:
         """The queue offset of the next half."""
         return self._end
-
-    @property
-    def is_op_due(self) -> bool:
-        """Whether a settled half has no op record yet."""
-        return bool(self._unrecorded or self._late)
 
     def oldest(self, count: int) -> list[tuple[int, int]]:
         """Return (queue offset, log offset) of the first `count` pending halves."""
@@ -142,6 +138,7 @@ class PendingHalves:
         else:
             del self._given_up[_identity(half)]
             self._late.append(half.queue_offset)
+        self.is_op_due = True
 
     def _standing_for(self, half: Record) -> int | None:
         if self._pending.get(half.queue_offset) == half.commit_log_offset:
@@ -178,19 +175,20 @@ class PendingHalves:
         else:
             del self._unrecorded[: len(offsets)]
             self._ops.append((op_offset, max(offsets)))
+        self.is_op_due = bool(self._unrecorded or self._late)
 
     def save_when_stored(self, log_end: int) -> None:
         """Move the consumer offsets to the first pending half, once `log_end` is durable."""
         half_offset = next(iter(self._pending), self._end)
         while self._ops and self._ops[0][1] < half_offset:
             self._op_offset = self._ops.popleft()[0] + 1
-        self._saving = (log_end, half_offset, self._op_offset)
+        self.saving = (log_end, half_offset, self._op_offset)
 
     def stored(self, end: int, offsets: OffsetTable) -> None:
         """Note that everything before log offset `end` is durable."""
-        if self._saving and self._saving[0] <= end:
-            _, half_offset, op_offset = self._saving
-            self._saving = None
+        if self.saving and self.saving[0] <= end:
+            _, half_offset, op_offset = self.saving
+            self.saving = None
             for topic, offset in ((HALF_TOPIC, half_offset), (OP_TOPIC, op_offset)):
                 if offsets.get(TRANSACTION_GROUP, topic, 0) != offset:
                     offsets.commit(TRANSACTION_GROUP, topic, 0, offset)

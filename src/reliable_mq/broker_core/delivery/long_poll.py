@@ -47,7 +47,8 @@ class WaitingPull(msgspec.Struct, eq=False):
 
     `deadline_ms` is its deadline. `wanted` says which messages may answer it: tag hashes, a filter,
     or None for every message. With a filter, `judged` is the first queue offset that the filter has
-    not seen. `hold` sets `number`. `size` is its memory in bytes.
+    not seen. `hold` sets `number`. `size` is its memory in bytes. `cost` is the work to end it,
+    without its reply, in microseconds: each tag entry is removed. It waits under its `keys`.
     """
 
     connection: int
@@ -60,6 +61,8 @@ class WaitingPull(msgspec.Struct, eq=False):
     number: int = 0
 
     size: int = 0
+    cost: int = 0
+    keys: tuple[int | str | None, ...] = (None,)
 
     def __post_init__(self) -> None:
         wanted, header = self.wanted, self.header
@@ -68,14 +71,12 @@ class WaitingPull(msgspec.Struct, eq=False):
         )
         if isinstance(wanted, Filter):
             size += _FILTER_PART_SIZE * wanted.parts + 4 * len(wanted.text)
+            self.keys = (_FILTERED,)
         elif wanted is not None:
             size += _TAG_SIZE * len(wanted)
+            self.keys = tuple(wanted)
         self.size = size
-
-    @property
-    def cost(self) -> int:
-        """Microseconds of work to end the pull, without its reply: each tag entry is removed."""
-        return _PULL_COST + self.size // BYTES_FOR_COST
+        self.cost = _PULL_COST + size // BYTES_FOR_COST
 
 
 class WaitingPulls:
@@ -89,26 +90,26 @@ class WaitingPulls:
         self._limits = limits or PullLimits()
         self._size = 0
         self._sizes: dict[int, int] = {}  # by connection
-        self._ready: deque[dict[int, None]] = deque()  # numbers; some may not wait any more
-        self._waiting: dict[int, WaitingPull] = {}
+        self.ready: deque[dict[int, None]] = deque()  # numbers; some may not wait any more
+        self.waiting: dict[int, WaitingPull] = {}
         self._by_queue: dict[tuple[str, int], dict[int | str | None, dict[int, None]]] = {}
         self._by_connection: dict[int, dict[int, None]] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._last_number = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def invariants(self) -> None:
         """Check L3 as far as this table shows it: each waiting pull is in each index."""
         found = {n for by_tag in self._by_queue.values() for some in by_tag.values() for n in some}
-        found |= {n for some in self._ready for n in some if n in self._waiting}
-        wanting = {number for number, pull in self._waiting.items() if _keys(pull)}
+        found |= {n for some in self.ready for n in some if n in self.waiting}
+        wanting = {number for number, pull in self.waiting.items() if pull.keys}
         connected = {n for some in self._by_connection.values() for n in some}
         timed = {number for _, number in self._deadlines}
-        if found != wanting or not connected == self._waiting.keys() <= timed:
-            raise InvariantBroken(f"L3: {len(self._waiting)} pulls wait, {len(found)} are found")
-        size = sum(pull.size for pull in self._waiting.values())
+        if found != wanting or not connected == self.waiting.keys() <= timed:
+            raise InvariantBroken(f"L3: {len(self.waiting)} pulls wait, {len(found)} are found")
+        size = sum(pull.size for pull in self.waiting.values())
         if not size == self._size == sum(self._sizes.values()):
             raise InvariantBroken(f"L3: {size} bytes of pulls wait, {self._size} are counted")
 
@@ -124,9 +125,9 @@ class WaitingPulls:
     def hold(self, pull: WaitingPull) -> None:
         """Add a waiting pull."""
         number = pull.number = self._last_number = self._last_number + 1
-        self._waiting[number] = pull
+        self.waiting[number] = pull
         by_tag = self._by_queue.setdefault((pull.header.topic, pull.header.queue_id), {})
-        for tag in _keys(pull):
+        for tag in pull.keys:
             by_tag.setdefault(tag, {})[number] = None
         self._by_connection.setdefault(pull.connection, {})[number] = None
         heapq.heappush(self._deadlines, (pull.deadline_ms, number))
@@ -149,14 +150,9 @@ class WaitingPulls:
         for tag in (None, _FILTERED, *tags_codes):
             some = by_tag.pop(tag, None)
             if some:
-                self._ready.append(some)
+                self.ready.append(some)
         if not by_tag:
             del self._by_queue[key]
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `take_ready` may return a pull."""
-        return bool(self._ready)
 
     def take_ready(self) -> WaitingPull | None:
         """Remove and return the pull that has been ready longest; None without ready pulls.
@@ -164,21 +160,21 @@ class WaitingPulls:
         The caller lets the filter of a pull judge the new messages. If the filter accepts none, the
         caller holds the pull again.
         """
-        while self._ready:
-            some = self._ready[0]
-            while some:
-                number = next(iter(some))
-                del some[number]
-                if number in self._waiting:
-                    return self._remove(number)
-            self._ready.popleft()
+        while self.ready:
+            some = self.ready[0]
+            number = next(iter(some))
+            del some[number]
+            if not some:
+                self.ready.popleft()
+            if number in self.waiting:
+                return self._remove(number)
         return None
 
     def of_group(self, topic: str, queue_id: int, group: str) -> list[WaitingPull]:
         """Return the waiting pulls of a group; they continue to wait."""
         by_tag = self._by_queue.get((topic, queue_id), {})
         numbers = {number: None for some in by_tag.values() for number in some}
-        pulls = [self._waiting[number] for number in numbers]
+        pulls = [self.waiting[number] for number in numbers]
         return [pull for pull in pulls if pull.header.consumer_group == group]
 
     def release(self, pull: WaitingPull) -> None:
@@ -194,7 +190,7 @@ class WaitingPulls:
         """Remove and return the pull with the oldest passed deadline; None without due pulls."""
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             number = heapq.heappop(self._deadlines)[1]
-            if number in self._waiting:
+            if number in self.waiting:
                 return self._remove(number)
         return None
 
@@ -204,10 +200,10 @@ class WaitingPulls:
             self._remove(number)
 
     def _remove(self, number: int) -> WaitingPull:
-        pull = self._waiting.pop(number)
+        pull = self.waiting.pop(number)
         key = (pull.header.topic, pull.header.queue_id)
         by_tag = self._by_queue.get(key, {})
-        for tag in _keys(pull):
+        for tag in pull.keys:
             some = by_tag.get(tag, {})
             some.pop(number, None)  # absent if the pull is ready
             if not some:
@@ -219,13 +215,7 @@ class WaitingPulls:
         del of_connection[number]
         if not of_connection:
             del self._by_connection[pull.connection]
-        if len(self._deadlines) > 2 * len(self._waiting) + _HEAP_SIZE_MIN:
-            self._deadlines = [(p.deadline_ms, n) for n, p in self._waiting.items()]
+        if len(self._deadlines) > 2 * len(self.waiting) + _HEAP_SIZE_MIN:
+            self._deadlines = [(p.deadline_ms, n) for n, p in self.waiting.items()]
             heapq.heapify(self._deadlines)
         return pull
-
-
-def _keys(pull: WaitingPull) -> tuple[int | str | None, ...]:
-    if isinstance(pull.wanted, Filter):
-        return (_FILTERED,)
-    return (None,) if pull.wanted is None else tuple(pull.wanted)

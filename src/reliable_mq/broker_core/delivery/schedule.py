@@ -42,7 +42,7 @@ class DelaySchedule:
         self._level_max = max(self.delays_ms)
         self._next: dict[int, int] = {}
         self._saved: dict[int, int] = {}
-        self._in_flight: deque[tuple[int, int, int]] = deque()  # log end, level, next offset
+        self.in_flight: deque[tuple[int, int, int]] = deque()  # log end, level, next offset
         self._due_ms: dict[int, int] = {}  # due time of a level's first message, if it is known
         # After the clock was set back, by level: the new due time of all messages before an offset.
         self._set_back: dict[int, tuple[int, int]] = {}
@@ -121,7 +121,7 @@ class DelaySchedule:
             offset += 1
             self._next[level] = offset
             if place:
-                self._in_flight.append((place.end, level, offset))
+                self.in_flight.append((place.end, level, offset))
                 count += 1
                 size += unit.size
         return count
@@ -147,8 +147,8 @@ class DelaySchedule:
 
     def stored(self, end: int) -> None:
         """Note that everything before log offset `end` is stored as the flush type promises."""
-        while self._in_flight and self._in_flight[0][0] <= end:
-            _, level, offset = self._in_flight.popleft()
+        while self.in_flight and self.in_flight[0][0] <= end:
+            _, level, offset = self.in_flight.popleft()
             self._saved[level] = offset
             self.is_dirty = True
 

@@ -70,7 +70,7 @@ class Timers:
         # Recalls by slot: the key, and the topic of the message ("" once the message was found).
         self._deleted: dict[int, dict[str, str]] = {}
         # (log end, log offset from where to search deliveries of later slots, end of the slots)
-        self._in_flight: deque[tuple[int, int, int]] = deque()
+        self.in_flight: deque[tuple[int, int, int]] = deque()
         self._turn_begin = -1  # log end before the current deliveries; -1: no deliveries
         self._known: Counter[TimedIdentity] = Counter()  # deliveries before a crash
         self._known_until_ms = 0
@@ -307,21 +307,21 @@ class Timers:
         read_ms = self._delivered_ms // self._precision_ms * self._precision_ms
         # Some of these deliveries may belong to the current slot, which is not over.
         begin, self._turn_begin = self._turn_begin, -1
-        if read_ms <= (self._in_flight[-1][2] if self._in_flight else self._files.read_ms):
+        if read_ms <= (self.in_flight[-1][2] if self.in_flight else self._files.read_ms):
             return
         if read_ms > self._known_until_ms:
             self._known.clear()
         else:  # deliveries found at the start may belong to the current slot, too
             begin = self._files.delivered_end
-        self._in_flight.append((self._store.log.end, begin, read_ms))
+        self.in_flight.append((self._store.log.end, begin, read_ms))
         for out_ms in [out_ms for out_ms in self._deleted if out_ms < read_ms]:
             for topic in filter(None, self._deleted.pop(out_ms).values()):
                 self.counts.add(topic, 1, now_ms)
 
     def stored(self, end: int) -> None:
         """Note that everything before log offset `end` is durable."""
-        while self._in_flight and self._in_flight[0][0] <= end:
-            _, begin, read_ms = self._in_flight.popleft()
+        while self.in_flight and self.in_flight[0][0] <= end:
+            _, begin, read_ms = self.in_flight.popleft()
             self._files.advance(read_ms, begin)
 
     def begin_checkpoint(self, now_ms: int) -> Callable[[], None] | None:

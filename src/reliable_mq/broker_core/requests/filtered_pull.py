@@ -17,9 +17,10 @@ from reliable_mq.wire.record import (
     RECORD_HEAD_SIZE_MAX,
     body_end_in,
     decode_record,
+    is_message,
     properties_behind_body,
 )
-from reliable_mq.wire.record_scan import holds_records, is_message, is_record_size
+from reliable_mq.wire.record_scan import holds_records, is_record_size
 
 log = limited_log(__name__)
 
@@ -133,7 +134,7 @@ _FREE = PullDecision(is_wanted=True, cost=0)
 
 
 def judge_new(state: BrokerState, pull: WaitingPull) -> PullDecision:
-    """Return whether a ready pull accepts one of the new messages.
+    """Return whether a ready pull with a filter accepts one of the new messages.
 
     If it accepts none, its filter does not see these messages again.
     """

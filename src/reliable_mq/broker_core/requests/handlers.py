@@ -142,43 +142,53 @@ _SENDS = frozenset(
 )
 
 
-def answer_to(state: BrokerState, request: Request) -> Command | None:
-    """Return the reply to a request; None if the reply comes later.
+def refuse_large(command: Command) -> None:
+    """Refuse a request with a large body, unless it is a send.
+
+    Raises:
+        RequestRefused: when it is too large.
+    """
+    if command.code not in _SENDS:
+        refuse_above(len(command.body), REQUEST_BODY_SIZE_MAX, "bytes")
+
+
+def not_supported(command: Command) -> Command:
+    """Return the reply to a request that has no handler."""
+    return reply(
+        command,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        f" request type {command.code} not supported",
+    )
+
+
+def answer_to_failed(state: BrokerState, request: Request, error: Exception) -> Command:
+    """Return the reply to a request whose handler raised.
 
     A request that does not parse is the client's fault; its code is the one that Apache's broker
     uses for a Java exception. Any other exception is a bug. It must not close the connection or
     affect other commands.
+
+    Raises:
+        InvariantBroken: when this is the error: the broker must not go on.
     """
     command = request.command
-    handler = HANDLERS.get(command.code)
-    if handler is None:
-        return reply(
-            command,
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            f" request type {command.code} not supported",
-        )
-    try:
-        if len(command.body) > REQUEST_BODY_SIZE_MAX and command.code not in _SENDS:
-            refuse_above(len(command.body), REQUEST_BODY_SIZE_MAX, "bytes")
-        return handler(state, request)
-    except RequestRefused as refused:
-        ext = refused.ext
-        if ext is None and command.code in _SENDS:
-            ext = state.send_reply.ext
-        return reply(command, refused.code, refused.remark, ext)
-    except MessageRefused as refused:
-        return reply(command, ResponseCode.MESSAGE_ILLEGAL, str(refused))
-    except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
-        return reply(command, ResponseCode.SYSTEM_ERROR, fault_of(error))
-    except StoreError as error:
-        if not is_out_of_room(error):
-            return _failed(command, request, error)
-        state.pressure.note_no_file(request.now_ms)
-        return reply(command, *(state.pressure.refusal or (ResponseCode.SYSTEM_ERROR, str(error))))
-    except InvariantBroken:
-        raise
-    except Exception as bug:  # noqa: BLE001 - logged there
-        return _failed(command, request, bug)
+    match error:
+        case InvariantBroken():
+            raise error
+        case RequestRefused():
+            ext = error.ext
+            if ext is None and command.code in _SENDS:
+                ext = state.send_reply.ext
+            return reply(command, error.code, error.remark, ext)
+        case MessageRefused():
+            return reply(command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+        case ProtocolError() | ValueError() | KeyError() | TypeError() | msgspec.MsgspecError():
+            return reply(command, ResponseCode.SYSTEM_ERROR, fault_of(error))
+        case StoreError() if is_out_of_room(error):
+            state.pressure.note_no_file(request.now_ms)
+            why = state.pressure.refusal or (ResponseCode.SYSTEM_ERROR, str(error))
+            return reply(command, *why)
+    return _failed(command, request, error)
 
 
 def _failed(command: Command, request: Request, error: Exception) -> Command:

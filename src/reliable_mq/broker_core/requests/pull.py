@@ -1,44 +1,51 @@
 """Pulls: return the messages of a queue from an offset on, or wait for a message.
 
+A pull accepts messages by its group's subscription, or by its own expression.
 Source: Apache RocketMQ `PullMessageProcessor`, `DefaultPullMessageResultHandler`,
-`DefaultMessageStore.getMessage`.
+`DefaultMessageStore.getMessage`, `FilterAPI`.
 """
 
 from collections.abc import Iterator
 from operator import lt
 from typing import NamedTuple
 
+from reliable_mq.broker_core.clients import BROADCASTING, SubscriptionData
 from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, WaitingPull, Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
+from reliable_mq.broker_core.filter.tokens import FilterRefused
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.requests.damaged import sound_records
 from reliable_mq.broker_core.requests.filtered_pull import scan, scan_cost
 from reliable_mq.broker_core.requests.offsets import is_young
-from reliable_mq.broker_core.requests.pull_reply import FOUND, PullExt, encode_found
-from reliable_mq.broker_core.requests.refusal import SEE_FAQ, RequestRefused, no_such_topic
-from reliable_mq.broker_core.requests.subscription import wanted_by
+from reliable_mq.broker_core.requests.refusal import (
+    SEE_FAQ,
+    RequestRefused,
+    no_such_topic,
+    refuse_above,
+)
+from reliable_mq.broker_core.requests.subscription import compiled, is_by_tags, refuse_when_off
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.limits import FILTER_LENGTH_MAX, TAGS_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.command import ONE_WAY_FLAG, Command, encode_command, reply
+from reliable_mq.wire.frame import JSON, encode_frame
 from reliable_mq.wire.headers import PullMessageHeader
-from reliable_mq.wire.record_scan import (
-    are_valid,
-    holds_records,
-    holds_records_of,
-    is_message,
-    is_record_size,
-)
+from reliable_mq.wire.java_hash import tags_code
+from reliable_mq.wire.record import are_messages, is_message
+from reliable_mq.wire.record_scan import are_valid, holds_records, is_record_size
 
 log = limited_log(__name__)
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
+_SUBSCRIPTION_FLAG = 0x4
 
+FOUND = "FOUND"
 _RESET = "OFFSET_RESET"
 # Units scanned for one pull: Apache's maxFilterMessageSize, 16,000 bytes. Apache scans more if the
 # client asks for more; here no client may block the others with a large number.
@@ -47,6 +54,9 @@ _LOOKED = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
 _TOO_MANY = "too many pulls wait; retry later"
 _GROUP_FORBIDDEN = {"forbiddenType": "2"}
 _TOPIC_FORBIDDEN = {"forbiddenType": "3"}
+_BROADCASTING_FORBIDDEN = {"forbiddenType": "4"}
+_SUBSCRIPTION_FORBIDDEN = {"forbiddenType": "5"}
+_ALL, _TAG = "*", "TAG"
 
 
 class _Found(NamedTuple):
@@ -61,7 +71,8 @@ def pull_message(state: BrokerState, request: Request) -> None:
     """PULL_MESSAGE and LITE_PULL_MESSAGE."""
     command = request.command
     header = command.pull_header or PullMessageHeader.decode(command.ext_fields)
-    group = state.find_group(header.consumer_group, request.now_ms)
+    name = header.consumer_group
+    group = state.groups.by_name.get(name) or state.find_group(name, request.now_ms)
     topic, wanted = _allowed(state, group, header, request.connection.address)
     found = _find(state, header, wanted)
     waiting: WaitingPull | None = None
@@ -70,7 +81,7 @@ def pull_message(state: BrokerState, request: Request) -> None:
         if not state.pulls.has_room(waiting):
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, _TOO_MANY)
     _note_progress(state, header, found, commits=bool(header.sys_flag & COMMIT_OFFSET))
-    if command.is_oneway:
+    if command.flag & ONE_WAY_FLAG:
         return
     if waiting:
         state.pulls.hold(waiting)
@@ -87,14 +98,15 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
     cost = pull.cost
     try:
         frame, looked_at = _answer_to_waiting(state, pull)
-        cost += scan_cost(pull.wanted, looked_at)
+        if pull.wanted is not None:
+            cost += scan_cost(pull.wanted, looked_at)
     except InvariantBroken:
         raise
     except Exception as error:
         log.exception("the waiting pull of %s failed", pull.address)
         text = f"{type(error).__name__}: {error}"
         frame = encode_answer(reply(pull.command, ResponseCode.SYSTEM_ERROR, text))
-    state.reply(pull.connection, frame)
+    state.answers.ready.append((pull.connection, frame))
     return cost + len(frame) // BYTES_FOR_COST
 
 
@@ -102,7 +114,7 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[bytes, in
     """Return the reply, and how many messages were scanned for it."""
     header = pull.header
     try:
-        group = state.groups.get(header.consumer_group)
+        group = state.groups.by_name.get(header.consumer_group)
         topic, wanted = _allowed(state, group, header, pull.address, pull.wanted)
     except RequestRefused as refused:
         return encode_answer(reply(pull.command, refused.code, refused.remark, refused.ext)), 0
@@ -137,7 +149,7 @@ def _allowed(
             f"subscription group no permission, {header.consumer_group}",
             _GROUP_FORBIDDEN,
         )
-    topic = state.topics.get(header.topic)
+    topic = state.topics.by_name.get(header.topic)
     if topic is None:
         raise no_such_topic(header.topic, after=" ")
     if not topic.perm & READ:
@@ -152,14 +164,106 @@ def _allowed(
             f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer}]",
         )
-    return topic, wanted_by(state, group, header, known)
+    return topic, _wanted_by(state, group, header, known)
+
+
+def _wanted_by(
+    state: BrokerState, group: GroupConfig, header: PullMessageHeader, known: Wanted = None
+) -> Wanted:
+    """Return the messages that a pull accepts.
+
+    `known` is the former result for a waiting pull. The expression of the pull is the same then,
+    and the subscription usually is, so that it need not be parsed again.
+
+    Raises:
+        RequestRefused: when the group has no such subscription, or its expression does not parse.
+    """
+    if header.sys_flag & _SUBSCRIPTION_FLAG:
+        return _inline(state, header.subscription or "", header.expression_type, known)
+    subscription = _registered(state, group, header)
+    if subscription.expression_type == _TAG or is_by_tags(subscription.expression_type):
+        return None if subscription.sub_string == _ALL else frozenset(subscription.code_set)
+    refuse_when_off(state, subscription.expression_type)
+    try:
+        return compiled(subscription.sub_string, subscription.expression_type, known)
+    except FilterRefused as refused:
+        raise RequestRefused(
+            ResponseCode.FILTER_DATA_NOT_EXIST,
+            "The broker's consumer filter data is not exist!Your expression may be wrong!",
+        ) from refused
+
+
+def _inline(
+    state: BrokerState, expression: str, expression_type: str | None, known: Wanted
+) -> Wanted:
+    if expression_type not in (None, "TAG"):
+        if not expression:
+            raise _unreadable()
+        if not is_by_tags(expression_type):
+            refuse_when_off(state, expression_type)
+            try:
+                return compiled(expression, expression_type, known)
+            except FilterRefused as refused:
+                # Apache does not refuse here, and lets all messages through.
+                raise _unreadable() from refused
+    if expression in ("", _ALL):
+        return None
+    if known is not None:
+        return known
+    if not expression.replace("||", ""):
+        raise _unreadable()
+    refuse_above(len(expression), FILTER_LENGTH_MAX, "characters of a subscription")
+    refuse_above(expression.count("||") + 1, TAGS_MAX, "tags")
+    tags = (tag.strip() for tag in expression.split("||"))
+    return frozenset(tags_code(tag) for tag in tags if tag)
+
+
+def _unreadable() -> RequestRefused:
+    return RequestRefused(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+    )
+
+
+def _registered(
+    state: BrokerState, group: GroupConfig, header: PullMessageHeader
+) -> SubscriptionData:
+    """Return the group's subscription to the topic, as its members sent it in heartbeats."""
+    members = state.clients.consumers.get(header.consumer_group)
+    if members is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{SEE_FAQ}"
+        )
+    if members.message_model == BROADCASTING and not group.consume_broadcast_enable:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            _BROADCASTING_FORBIDDEN,
+        )
+    groups = state.groups
+    if groups.forbidden and groups.is_read_forbidden(group.group_name, header.topic):
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
+            _SUBSCRIPTION_FORBIDDEN,
+        )
+    subscription = members.subscriptions.get(header.topic)
+    if subscription is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{SEE_FAQ}"
+        )
+    if subscription.sub_version < header.sub_version:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+        )
+    return subscription
 
 
 def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> _Found:
-    reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
-    if reset is not None:
-        return _Found(ResponseCode.PULL_OFFSET_MOVED, _RESET, reset)
-    queue = state.store.queue(header.topic, header.queue_id)
+    if state.offsets.resets:
+        reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        if reset is not None:
+            return _Found(ResponseCode.PULL_OFFSET_MOVED, _RESET, reset)
+    queue = state.store.queues.get((header.topic, header.queue_id))
     offset = header.queue_offset
     if queue is None or queue.end == 0:
         code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
@@ -192,19 +296,17 @@ def _read_all(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader
     if not 0 < size <= min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max):
         return None
     body = log.read_joined(begins, sizes)
-    if not holds_records_of(body, sizes):
+    if not are_messages(body, sizes, header.queue_id, header.queue_offset):
         return None
-    is_sound = log.damage.is_excluded(begins[0], begins[-1] + sizes[-1])
+    damage = log.damage
+    is_sound = begins[0] >= damage.sought_from and (
+        not damage.stretches or damage.is_excluded(begins[0], begins[-1] + sizes[-1])
+    )
     if not is_sound and not are_valid(body, begins, sizes):
         return None
-    count = len(sizes)
-    last = body[-sizes[-1] :]
-    if not (
-        all(map(lt, begins, begins[1:]))
-        and is_message(body, header.queue_id, header.queue_offset)
-        and is_message(last, header.queue_id, header.queue_offset + count - 1)
-    ):
+    if not all(map(lt, begins, begins[1:])):
         return None
+    count = len(sizes)
     return _Found(ResponseCode.SUCCESS, FOUND, header.queue_offset + count, body, count)
 
 
@@ -319,7 +421,11 @@ def _note_progress(
     state: BrokerState, header: PullMessageHeader, found: _Found, *, commits: bool
 ) -> None:
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-    state.offsets.note_pull(group, topic, queue_id, found.next_offset)
+    pulled = state.offsets.pulls.get((topic, group))
+    if pulled is not None and queue_id in pulled:
+        pulled[queue_id] = found.next_offset
+    else:
+        state.offsets.note_pull(group, topic, queue_id, found.next_offset)
     state.statistics.pulled(group, topic, queue_id, found.messages, len(found.body))
     if not commits or found.status == _RESET:  # the client's offset is from before the reset
         return
@@ -359,7 +465,7 @@ def _answer(
     topic: TopicConfig,
     group: GroupConfig | None,
 ) -> bytes:
-    queue = state.store.queue(header.topic, header.queue_id)
+    queue = state.store.queues.get((header.topic, header.queue_id))
     ext = PullExt(
         _broker_to_read(state, queue, found, group) if state.config.slave_read else 0,
         found.next_offset,
@@ -390,3 +496,45 @@ def _broker_to_read(
         and not is_young(state, queue.unit(last).commit_log_offset)
     )
     return group.which_broker_when_consume_slowly if is_slow else group.broker_id
+
+
+class PullExt(NamedTuple):
+    """The fields of a reply in order: suggested broker, offsets, flags."""
+
+    suggested_broker: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    topic_flag: int
+    group_flag: int
+
+    def to_ext(self) -> dict[str, str]:
+        """Return the fields by their names on the wire."""
+        return dict(zip(_NAMES, map(str, self), strict=True))
+
+
+_NAMES = (
+    *("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset"),
+    *("topicSysFlag", "groupSysFlag"),
+)
+_MARKS = PullExt(-11, -12, -13, -14, -15, -16)
+_OPAQUE = -17
+
+
+def encode_found(command: Command, ext: PullExt, body: bytes) -> bytes:
+    """Return the frame of the reply to `command`, with the records in `body`."""
+    if command.serialize_type == JSON:
+        return encode_frame(JSON, _TEMPLATE % (*ext, command.opaque), body)
+    return encode_answer(reply(command, ResponseCode.SUCCESS, FOUND, ext.to_ext(), body))
+
+
+def _cut_template() -> bytes:
+    """Make the template from a normally encoded reply, so that both give the same bytes."""
+    sample = reply(Command(11, _OPAQUE), ResponseCode.SUCCESS, FOUND, _MARKS.to_ext())
+    template = encode_command(sample)[8:].replace(b"%", b"%%")
+    for mark in (*_MARKS, _OPAQUE):
+        template = template.replace(str(mark).encode(), b"%d")
+    return template
+
+
+_TEMPLATE = _cut_template()

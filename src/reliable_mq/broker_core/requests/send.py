@@ -39,7 +39,7 @@ from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.batch_body import decode_columns
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import ONE_WAY_FLAG, Command
 from reliable_mq.wire.headers import SendMessageHeader, SendMessageHeaderV2
 from reliable_mq.wire.properties import (
     CLUSTER,
@@ -144,7 +144,7 @@ def _send_plain(
         0,
         request.now_ms,
     )
-    if not command.is_oneway:
+    if not command.flag & ONE_WAY_FLAG:
         frame = state.send_reply.encode(command, lane.queue_id, place)
         state.answers.when_stored(request.connection.id, place.end, frame)
     return True

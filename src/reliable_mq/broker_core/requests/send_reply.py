@@ -9,7 +9,7 @@ from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.frame import JSON, encode_head
-from reliable_mq.wire.java_int import I32_MAX
+from reliable_mq.wire.java_int import I32_MAX, I64_MAX
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import MSG_REGION, TRACE_ON
 
@@ -36,6 +36,11 @@ class SendReply:
         self._pack_id = partial(struct.Struct(f">{len(host)}sq").pack, host)
         self.ext = {MSG_REGION: region_id, TRACE_ON: "true" if trace_on else "false"}
         self._template = self._cut_template()
+        shortest, longest = self._template % ((0,) * 4), self._template % ((-I64_MAX,) * 4)
+        # The bytes before the header, by the header's length
+        self._heads = {
+            length: encode_head(JSON, length) for length in range(len(shortest), len(longest) + 1)
+        }
 
     def _cut_template(self) -> bytes:
         """Return the reply with a format specifier in place of each of its four numbers.
@@ -89,7 +94,7 @@ class SendReply:
                 place.queue_offset,
                 command.opaque,
             )
-            return encode_head(JSON, len(header)) + header
+            return self._heads[len(header)] + header
         packed = b"".join(map(self._pack_id, offsets or (place.commit_log_offset,)))
         message_id = packed.hex(",", self._id_size).upper()
         answer = self._reply(command, message_id, queue_id, place.queue_offset)

@@ -9,18 +9,19 @@ from itertools import accumulate
 
 import msgspec
 
-from reliable_mq.broker_core.dispatch import UNQUEUED, queue_tags_code, queue_tags_codes
+from reliable_mq.broker_core.dispatch import (
+    TAGS_NAME,
+    UNQUEUED,
+    queue_tags_code,
+    queue_tags_codes,
+)
+from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, pack_unit
 from reliable_mq.errors import MessageRefused
-from reliable_mq.wire.record import BLANK_SIZE, TRANSACTION_MASK
-from reliable_mq.wire.record_encode import (
-    RecordRun,
-    encode_stored,
-    record_size,
-    record_sizes,
-    topic_part,
-)
+from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
+from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK, encode_stored
+from reliable_mq.wire.record_encode import RecordRun, record_size, record_sizes, topic_part
 
 
 class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
@@ -83,6 +84,7 @@ class Appender:
     def __init__(self, log: CommitLog, store_host: bytes, delays_ms: Mapping[int, int]) -> None:
         self._log = log
         self._store_host = store_host
+        self._own_size = HOSTLESS_SIZE + len(store_host)  # bytes that all records have
         self._delays_ms = delays_ms
         self.lanes: dict[LaneKey, Lane] = {}
         self.last_time_ms = 0
@@ -144,11 +146,14 @@ class Appender:
         is_queued = sys_flag & TRANSACTION_MASK not in UNQUEUED
         queue_offset = lane.next if is_queued else 0
         time_ms = max(self.last_time_ms, now_ms)
-        size = record_size(lane.topic_part, body, properties, born_host, self._store_host)
+        topic, properties_size = lane.topic_part, len(properties)
+        size = self._own_size + len(topic) + len(born_host) + len(body) + properties_size
+        if size > RECORD_SIZE_MAX or properties_size > PROPERTIES_SIZE_MAX:
+            record_size(topic, body, properties, born_host, self._store_host)  # it raises
         offset = log.room_for(size)
         record = encode_stored(
             lane.magic,
-            lane.topic_part,
+            topic,
             size,
             body,
             properties,
@@ -169,7 +174,9 @@ class Appender:
         self._last_record = offset
         if is_queued:
             lane.next = queue_offset + 1
-            code = queue_tags_code(lane.topic, properties, time_ms, self._delays_ms)
+            code = 0
+            if TAGS_NAME in properties or lane.topic == SCHEDULE_TOPIC:
+                code = queue_tags_code(lane.topic, properties, time_ms, self._delays_ms)
             arrivals = lane.arrivals or self._open(lane, queue_offset)
             arrivals.units.append(pack_unit(offset, size, code))
             arrivals.tags_codes.add(code)

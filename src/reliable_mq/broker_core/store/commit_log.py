@@ -66,7 +66,7 @@ class CommitLog:
         self._firsts: list[int] = []
         self._segments: list[DiskFile] = []
         self._spare: tuple[int, DiskFile] | None = None
-        self._pending: list[SegmentWrite] = []
+        self.pending: list[SegmentWrite] = []  # the records since the last `take_batch`
         self._is_read_ahead = True
         self._room = 0  # size of the room that `room_for` returned last
         self.capacity_end = 0  # end of the newest segment
@@ -150,7 +150,7 @@ class CommitLog:
 
         If the record and a blank do not fit, the segment is closed and the next one begins.
         """
-        if not self._pending or size + BLANK_SIZE > self.capacity_end - self.end:
+        if not self.pending or size + BLANK_SIZE > self.capacity_end - self.end:
             self._pend(size)
         self._room = size
         return self.end
@@ -164,7 +164,7 @@ class CommitLog:
         if len(record) != self._room:
             raise InvariantBroken(f"S1: a record of {len(record)} bytes in a room of {self._room}")
         self._room = 0
-        self._pending[-1].parts.append(record)
+        self.pending[-1].parts.append(record)
         self.end += len(record)
 
     def _pend(self, size: int) -> None:
@@ -174,15 +174,15 @@ class CommitLog:
             segment = self._next_segment()  # may raise, so nothing may be changed before
             if rest:
                 self._pend_write()
-                self._pending[-1].parts.append(encode_blank(rest))
+                self.pending[-1].parts.append(encode_blank(rest))
                 self.end += rest
             self._keep(self.end, segment)
         self._pend_write()
 
     def _pend_write(self) -> None:
         segment = self._segments[-1]
-        if not self._pending or self._pending[-1].segment is not segment:
-            self._pending.append(SegmentWrite(segment, self.end - self._firsts[-1], []))
+        if not self.pending or self.pending[-1].segment is not segment:
+            self.pending.append(SegmentWrite(segment, self.end - self._firsts[-1], []))
 
     def _next_segment(self) -> DiskFile:
         first = self.capacity_end
@@ -205,17 +205,12 @@ class CommitLog:
             segment.sync()
             self._spare = (first, segment)
 
-    @property
-    def is_pending(self) -> bool:
-        """Whether there are records since the last `take_batch`."""
-        return bool(self._pending)
-
     def take_batch(self) -> LogBatch | None:
         """Return the records since the last call, or None."""
-        if not self._pending:
+        if not self.pending:
             return None
-        batch = LogBatch(self._pending, self.end)
-        self._pending = []
+        batch = LogBatch(self.pending, self.end)
+        self.pending = []
         return batch
 
     @staticmethod

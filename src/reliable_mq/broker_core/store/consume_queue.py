@@ -197,10 +197,10 @@ class ConsumeQueue:
             file = self._files[number] = self._disk.open(self._path(number), self._file_size)
         return file
 
-    def put(self, arrivals: Arrivals) -> None:
+    def put(self, arrivals: Arrivals) -> bool:
         """Add units; the first must be the next message. They are readable; `flush` writes them.
 
-        An empty queue may begin at any message.
+        An empty queue may begin at any message. Return whether enough units wait for a write.
         """
         if arrivals.first != self.end:
             self._begin_at(arrivals.first)
@@ -209,10 +209,6 @@ class ConsumeQueue:
         self.last_log_offset = arrivals.last_log_offset
         self.log_end = arrivals.log_end
         self.size_put += arrivals.size
-
-    @property
-    def is_due(self) -> bool:
-        """Whether there are enough unwritten units for a write."""
         return len(self._gathered) >= _GATHERED_MAX
 
     def take_growth(self) -> tuple[int, int]:

@@ -76,7 +76,7 @@ class MessageStore:
         self._delays_ms = delays_ms
         self._process_id = process_id
         self._is_sync_flush = is_sync_flush
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}  # others only read it
         self._undispatched: deque[Dispatch] = deque()
         self._dispatched = _Dispatched()
         self._opened_end = 0
@@ -85,7 +85,7 @@ class MessageStore:
         self.log = CommitLog(disk, segment_size)
         self.appender = Appender(self.log, store_host, delays_ms)
         self.reader = StoredQueueReader(self.log, delays_ms)
-        self.upkeep = QueueUpkeep(self._queues, self.appender.lanes)
+        self.upkeep = QueueUpkeep(self.queues, self.appender.lanes)
         self.index = MessageIndex(disk, self.log, index_sizes) if index_sizes else None
         self.deletions = Deletions()
         self.on_dispatch: Callable[[Arrivals], None] | None = None
@@ -107,7 +107,7 @@ class MessageStore:
         self._load_queues()
         evidence = Evidence(
             self.log,
-            self._queues,
+            self.queues,
             checkpoint,
             progress,
             self._disk.size_of(ABORT_PATH) >= 0,
@@ -123,7 +123,7 @@ class MessageStore:
         self._mark_use()
         for topic, queue_id in plan.units:
             self._queue(topic, queue_id)
-        plan.carry_out(self.log, self._queues)
+        plan.carry_out(self.log, self.queues)
         for path in self._stale:
             self._disk.remove(path)
         if self.index:
@@ -133,7 +133,7 @@ class MessageStore:
                 safe_time_ms=checkpoint.index_time_ms,
             )
         self._opened_end = self.log.end
-        for (topic, queue_id), queue in self._queues.items():
+        for (topic, queue_id), queue in self.queues.items():
             self.appender.lane(topic, queue_id).next = queue.end
         last = plan.last_record
         if last:
@@ -143,7 +143,7 @@ class MessageStore:
         else:
             self._dispatched = _Dispatched(self.log.start)
         self.invariants()
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             queue.take_growth()
             for file, path in queue.trim(self.log.start):
                 file.close()
@@ -181,26 +181,26 @@ class MessageStore:
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         key = (topic, queue_id)
-        queue = self._queues.get(key)
+        queue = self.queues.get(key)
         if queue is None:
             folder = f"{FOLDER}/{topic}/{queue_id}"
             size = self._queue_file_size
             origin = self.deletions.origin(self._disk, topic, queue_id, size)
             queue = ConsumeQueue(self._disk, topic, queue_id, size, origin)
-            self._queues[key] = queue
+            self.queues[key] = queue
             self._stale += [f"{folder}/{name}" for name in origin.stale]
         return queue
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue; None when it never had a message."""
-        return self._queues.get((topic, queue_id))
+        return self.queues.get((topic, queue_id))
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return a queue's first and next offset; 0 and 0 when it never had a message.
 
         Apache's broker does the same for unknown queues and topics.
         """
-        queue = self._queues.get((topic, queue_id))
+        queue = self.queues.get((topic, queue_id))
         return (queue.first, queue.end) if queue else (0, 0)
 
     def append(self, message: StoredMessage, now_ms: int) -> AppendResult:
@@ -222,21 +222,21 @@ class MessageStore:
 
     def dispatch_up_to(self, end: int) -> None:
         """Put the records of all batches that end at or before `end` into their queues."""
-        undispatched, on_dispatch = self._undispatched, self.on_dispatch
-        touched: dict[ConsumeQueue, None] = {}
-        last = None
+        undispatched, queues, upkeep, last = self._undispatched, self.queues, self.upkeep, None
         while undispatched and undispatched[0].end <= end:
             last = undispatched.popleft()
             for arrivals in last.arrivals:
-                queue = self._queue(arrivals.topic, arrivals.queue_id)
-                queue.put(arrivals)
-                touched[queue] = None
-                if on_dispatch:
-                    on_dispatch(arrivals)
+                key = arrivals.topic, arrivals.queue_id
+                queue = queues.get(key) or self._queue(*key)
+                if queue.put(arrivals):
+                    upkeep.due.append(queue)
+                upkeep.grown.add(queue)
+                upkeep.gathering[queue] = None
+                if self.on_dispatch:
+                    self.on_dispatch(arrivals)
         if last is not None:
             self._dispatched = _Dispatched(last.end, last.last_record, last.last_time_ms)
             self.invariants()
-            self.upkeep.note_growth(touched)
 
     def read_record(self, commit_log_offset: int) -> Record | None:
         """Return the record at an offset; None without a sound record.
@@ -302,7 +302,7 @@ class MessageStore:
         is_written = not self.upkeep.unwritten
         if not is_written:  # a note would claim units that are not in the files
             log.warning("no room for the units of all queues; the last checkpoint stays valid")
-        unsynced = self.upkeep.take_unsynced(len(self._queues))
+        unsynced = self.upkeep.take_unsynced(len(self.queues))
         progress = self._progress() if is_written else self._noted_but_its_start()
         before = self._noted
         is_news = (progress.log_start, progress.log_end) != (before.log_start, before.log_end)
@@ -387,7 +387,7 @@ class MessageStore:
         self.checkpoint()
         if self.is_start_noted and self._noted.log_end == self._dispatched.end:
             self._disk.remove(ABORT_PATH)
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             queue.close()
         self.log.close()
 

@@ -4,7 +4,7 @@ Receives all queues of a store. Returns files that the caller may close and remo
 when.
 """
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from itertools import islice
 
 from reliable_mq.broker_core.store.appender import Lane
@@ -26,27 +26,18 @@ class QueueUpkeep:
     ) -> None:
         self._queues = queues
         self._lanes = lanes
-        self._unwritten: dict[ConsumeQueue, None] = {}
+        # Queues with units that wait for a write. `flush` writes them, many at once: during a
+        # dispatch an error would come between a message and its reply.
+        self.gathering: dict[ConsumeQueue, None] = {}
         self._unsynced: dict[ConsumeQueue, None] = {}
         self._untrimmed: list[ConsumeQueue] = []
-        self._grown: set[ConsumeQueue] = set()
-        self.due: list[ConsumeQueue] = []
+        self.grown: set[ConsumeQueue] = set()  # since the last `take_grown`
+        self.due: list[ConsumeQueue] = []  # queues that have gathered many units
         self._gone: _Files = []
         self.extents = Extents()  # of the queues without unwritten units
 
-    def note_growth(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Note that units were put. The next `flush` writes them, many at once.
-
-        Nothing is written here: an error would come between a message and its reply.
-        """
-        for queue in queues:
-            self._grown.add(queue)
-            self._unwritten[queue] = None
-            if queue.is_due:
-                self.due.append(queue)
-
     def flush_due(self) -> None:
-        """Write the units of the queues in `due`, which have gathered many.
+        """Write the units of the queues in `due`.
 
         Raises:
             OSError, StoreError: when the disk fails for a reason other than lack of room.
@@ -57,14 +48,14 @@ class QueueUpkeep:
 
     def flush(self) -> None:
         """Write all new units; without room they stay in memory for the next call."""
-        queues, self._unwritten = self._unwritten, {}
+        queues, self.gathering = self.gathering, {}
         for queue in queues:
             self._flush(queue)
 
     def flush_some(self, count: int) -> None:
         """Write the units of the `count` queues that have waited longest."""
-        for queue in list(islice(self._unwritten, count)):
-            del self._unwritten[queue]
+        for queue in list(islice(self.gathering, count)):
+            del self.gathering[queue]
             self._flush(queue)
 
     def note_recovered(self) -> None:
@@ -73,8 +64,8 @@ class QueueUpkeep:
         A queue that had no room for its units is written later.
         """
         self._unsynced = dict.fromkeys(self._queues.values())
-        self._unwritten = {queue: None for queue in self._unsynced if queue.is_waiting}
-        for queue in self._unsynced.keys() - self._unwritten.keys():
+        self.gathering = {queue: None for queue in self._unsynced if queue.is_waiting}
+        for queue in self._unsynced.keys() - self.gathering.keys():
             self._note_extent(queue)
 
     def _note_extent(self, queue: ConsumeQueue) -> None:
@@ -97,7 +88,7 @@ class QueueUpkeep:
     @property
     def unwritten(self) -> int:
         """How many queues have unwritten units."""
-        return len(self._unwritten)
+        return len(self.gathering)
 
     def _flush(self, queue: ConsumeQueue) -> None:
         try:
@@ -107,17 +98,17 @@ class QueueUpkeep:
         except (OSError, StoreError) as error:
             if not is_out_of_room(error):
                 raise
-            self._unwritten[queue] = None
+            self.gathering[queue] = None
 
     def take_grown(self) -> set[ConsumeQueue]:
         """Return the queues that have grown since the last call."""
-        grown, self._grown = self._grown, set()
+        grown, self.grown = self.grown, set()
         return grown
 
     def begin_anew(self, queue: ConsumeQueue, number: int) -> None:
         """Forget all messages of a queue; it continues at `number` or after it."""
         self._gone += queue.begin_anew(number)
-        self._unwritten.pop(queue, None)
+        self.gathering.pop(queue, None)
         self._unsynced.pop(queue, None)
         self._note_extent(queue)
 
@@ -150,6 +141,6 @@ class QueueUpkeep:
                 del self._queues[key]
                 self.extents.drop(*key)
                 self._lanes.pop(key, None)
-                self._unwritten.pop(queue, None)
+                self.gathering.pop(queue, None)
                 self._unsynced.pop(queue, None)
         return gone

@@ -127,11 +127,11 @@ def read_page(
     reply = yield from call(_address(routes, queue), command, settings.request_timeout_seconds)
     if reply.code != ResponseCode.SUCCESS and reply.code not in _NOTHING_THERE:
         raise remote_error(reply.code, reply.remark)
-    after = PullResultHeader.decode(reply.ext_fields).next_begin_offset
+    result = reply.pull_result or PullResultHeader.decode(reply.ext_fields)
     body = reply.body if reply.code == ResponseCode.SUCCESS else b""
     records = list(iter_records(body))
     yield from _unpacked(records)
-    return Page([received(record, queue) for record in records], after)
+    return Page([received(record, queue) for record in records], result.next_begin_offset)
 
 
 def find_by_id(

@@ -108,7 +108,7 @@ def _accept(
         return _FLOW_CONTROL_SECONDS
     if reply.code not in _PULL_RESULTS:
         raise remote_error(reply.code, reply.remark)
-    header = PullResultHeader.decode(reply.ext_fields)
+    header = reply.pull_result or PullResultHeader.decode(reply.ext_fields)
     instant = yield from now()
     lags = address != broker.master  # a slave may know an older end than others have reported
     end = max(header.max_offset, assigned.end_offset) if lags else header.max_offset

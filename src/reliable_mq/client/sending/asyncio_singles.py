@@ -16,7 +16,7 @@ from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.link import Link
-from reliable_mq.runtime.thread_future import ThreadFuture
+from reliable_mq.runtime.loop_thread import ThreadFuture
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 

@@ -8,8 +8,7 @@ from reliable_mq.client.asyncio_client_engine import ClientEngine
 from reliable_mq.client.sending.asyncio_singles import Outcome
 from reliable_mq.errors import UsageError, closed_meanwhile
 from reliable_mq.message import Message, MessageQueue, SendResult
-from reliable_mq.runtime.loop_thread import LoopThread
-from reliable_mq.runtime.thread_future import ThreadFuture
+from reliable_mq.runtime.loop_thread import LoopThread, ThreadFuture
 
 
 def send_single(

@@ -278,7 +278,8 @@ def messages_in(answer: Command, begin: int) -> Pulled:
         RemoteError, ProtocolError: when the broker refused, or the reply is invalid.
     """
     if answer.code == ResponseCode.SUCCESS:
-        after = PullResultHeader.decode(answer.ext_fields).next_begin_offset
+        result = answer.pull_result or PullResultHeader.decode(answer.ext_fields)
+        after = result.next_begin_offset
         if after <= begin:
             raise ProtocolError(f"a pull from offset {begin} goes on at {after}")
         return Pulled(PullStatus.MESSAGES, after, answer.body)
