@@ -7,8 +7,8 @@ import pytest
 from tests.client.script import World
 from tests.client.scripted_consumer import ScriptedClient, found, play, reading, record
 
+from reliable_mq.client.consuming.consumer_group import TopicRates
 from reliable_mq.client.consuming.pulling import pull_once
-from reliable_mq.client.consuming.rates import TopicRates
 from reliable_mq.client.consuming.running_info import running_info
 from reliable_mq.client.flow import Instant
 from reliable_mq.message import ReceivedMessage

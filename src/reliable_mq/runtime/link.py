@@ -97,8 +97,9 @@ class Link(asyncio.Protocol):
         try:
             self._write(frame)
             return await future
-        finally:
+        except BaseException:  # no reply has removed it
             self._waiters.remove(opaque)
+            raise
 
     @property
     def is_clear(self) -> bool:

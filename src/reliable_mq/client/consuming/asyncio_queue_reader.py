@@ -252,8 +252,10 @@ class QueueFetcher:
 
     async def _pull(self, assigned: AssignedQueue) -> None:
         room = asyncio.Event()
+        what = f"a pull of {assigned.queue}"
         try:
-            await self._pull_with(assigned, room)
+            while not await attempt(lambda: self._pull_with(assigned, room), what):
+                await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
         finally:
             assigned.budget.withdraw(room.set)
         if self.group.find(assigned.queue) is assigned and not self.group.is_leaving(
@@ -262,19 +264,22 @@ class QueueFetcher:
             self._owner.on_reset(assigned)  # the broker has set another offset
 
     async def _pull_with(self, assigned: AssignedQueue, room: asyncio.Event) -> None:
-        wanted = self.group.settings.pull_bytes
+        wanted, budget = self.group.settings.pull_bytes, assigned.budget
+        ample = budget.ample(wanted)
+        has_waited = True  # then it may stand in a line of the budget
         while not assigned.leaving:
-            if not (
-                self._owner.may_pull(assigned)
-                and assigned.budget.has_room(assigned.cost, wanted, room.set)
+            is_ample = not has_waited and budget.held + budget.asked <= ample
+            if self._owner.may_pull(assigned) and (
+                is_ample or budget.has_room(assigned.cost, wanted, room.set)
             ):
-                room.clear()
-                assigned.wake_reader = room.set
-                await room.wait()
-                assigned.wake_reader = None
+                has_waited = False
+                await self._pull_once(assigned)
                 continue
-            if not await attempt(lambda: self._pull_once(assigned), f"a pull of {assigned.queue}"):
-                await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
+            room.clear()
+            assigned.wake_reader = room.set
+            await room.wait()
+            assigned.wake_reader = None
+            has_waited = True
 
     async def _pull_once(self, assigned: AssignedQueue) -> None:
         introductions = self._introductions

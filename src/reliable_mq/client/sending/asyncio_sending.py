@@ -283,20 +283,20 @@ class AsyncSending:
         """Send the only message of a `send_many`, which needs no plan."""
         engine = self._engine
         engine.refuse_other_loop()
-        size, timeout = size_of(message), engine.settings.request_timeout_seconds
+        timeout = engine.settings.request_timeout_seconds
         async with engine.groups_in_flight:
             try:
+                single = engine.singles.begin(message, timeout, None)
+                size = len(single.out.message.body)
                 if not engine.in_flight.take(size):
                     await engine.in_flight.wait(size, timeout)
-            except TooManyInFlight as error:
-                return error
-            try:
-                single = engine.singles.begin(message, timeout, None)
-                return await engine.singles.send(single, waits_busily=False)
+                    single = engine.singles.begin(message, timeout, None)  # time has passed
+                try:
+                    return await engine.singles.send(single, waits_busily=False)
+                finally:
+                    engine.in_flight.give(size)
             except ReliableMQError as error:
                 return error
-            finally:
-                engine.in_flight.give(size)
 
     async def _send_group(self, group: QueueBatches) -> list[SendResult | Exception]:
         engine = self._engine

@@ -156,12 +156,14 @@ class SingleSends:
     ) -> asyncio.Future[Command] | None:
         """Return the future of the first attempt's reply, if the request can be sent at once."""
         aim = single.aim
-        link = self._engine.clear_link(aim.address) if aim is not None else None
-        if aim is None or link is None:
+        if aim is None:
+            return None
+        render = self._producer.frames.render(single.out, aim.queue, single.begun.epoch_ms)
+        link = self._engine.clear_link(aim.address)
+        if link is None:
             return None
         if notes:
             self._engine.alone(link)
-        render = self._producer.frames.render(single.out, aim.queue, single.begun.epoch_ms)
         code = RequestCode.SEND_MESSAGE_V2
         return link.ask(render, code, aim.seconds, waits_busily=waits_busily)
 

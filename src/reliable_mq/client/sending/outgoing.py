@@ -125,7 +125,8 @@ def letter(
     """
     try:
         check_message(message, body_size_max)
-        message = named(message, now_ms, random_bytes)
+        if not message.message_id:
+            message = named(message, now_ms, random_bytes)
         if sign is not None:
             message = _signed(message, sign)
         return PreparedMessage(message, properties_of(message))
