@@ -273,7 +273,13 @@ class QueueFetcher:
                 is_ample or budget.has_room(assigned.cost, wanted, room.set)
             ):
                 has_waited = False
-                await self._pull_once(assigned)
+                introductions = self._introductions
+                pause = await self._client.run(pull_once(self.group, assigned))
+                self._owner.fetched()
+                if self.group.is_unheard:
+                    await self._introduce_again(introductions)
+                if pause:
+                    await asyncio.sleep(pause)
                 continue
             room.clear()
             assigned.wake_reader = room.set
@@ -281,17 +287,15 @@ class QueueFetcher:
             assigned.wake_reader = None
             has_waited = True
 
-    async def _pull_once(self, assigned: AssignedQueue) -> None:
-        introductions = self._introductions
-        pause = await self._client.run(pull_once(self.group, assigned))
-        self._owner.fetched()
-        if self.group.is_unheard:
-            self.group.is_unheard = False
-            if introductions == self._introductions:  # otherwise one has ended since the pull
-                await self._client.introduce()
-                self._introductions += 1
-        if pause:
-            await asyncio.sleep(pause)
+    async def _introduce_again(self, before: int) -> None:
+        """Introduce this member, unless an introduction has ended since the pull began.
+
+        `before`: how many had ended when the pull began.
+        """
+        self.group.is_unheard = False
+        if before == self._introductions:
+            await self._client.introduce()
+            self._introductions += 1
 
     async def _give_up(self, queues: Sequence[AssignedQueue]) -> None:
         await attempt(lambda: self._owner.on_revoked(queues), f"group {self.group.name}: giving up")
