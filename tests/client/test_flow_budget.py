@@ -82,6 +82,14 @@ def test_who_withdraws_takes_nobody_elses_turn() -> None:
     assert woken
 
 
+def test_up_to_the_ample_sum_any_queue_may_pull_all_that_it_wants() -> None:
+    for queues in (1, 7, 100):
+        budget = budget_of(queues)
+        budget.held = budget.ample(PULL)
+        assert budget.has_room(budget.held, PULL, never)
+        assert budget.ask(budget.held, PULL) == PULL
+
+
 def test_even_a_full_account_lets_a_pull_ask_for_one_message() -> None:
     budget = budget_of(1)
     budget.held += 2 * SIZE

@@ -287,10 +287,14 @@ class AsyncSending:
         async with engine.groups_in_flight:
             try:
                 single = engine.singles.begin(message, timeout, None)
+                if single.aim is None:  # without a route it fails at once, as in a plan
+                    await engine.run(engine.routes.to_send(single.out.message.topic))
                 size = len(single.out.message.body)
-                if not engine.in_flight.take(size):
+                has_place = engine.in_flight.take(size)
+                if not has_place:
                     await engine.in_flight.wait(size, timeout)
-                    single = engine.singles.begin(message, timeout, None)  # time has passed
+                if not has_place or single.aim is None:  # time has passed
+                    single = engine.singles.begin(message, timeout, None)
                 try:
                     return await engine.singles.send(single, waits_busily=False)
                 finally:
