@@ -159,4 +159,5 @@ class AsyncPushConsumer(GroupMember):
         self.group.leave(assigned.queue)
         self.reader.let_go([assigned])
 
+    #: whether to fetch more messages of a queue now
     may_pull = staticmethod(AssignedQueue.may_be_pulled)

@@ -293,9 +293,9 @@ class AsyncSending:
                 has_place = engine.in_flight.take(size)
                 if not has_place:
                     await engine.in_flight.wait(size, timeout)
-                if not has_place or single.aim is None:  # time has passed
-                    single = engine.singles.begin(message, timeout, None)
                 try:
+                    if not has_place or single.aim is None:  # time has passed
+                        single = engine.singles.begin(message, timeout, None)
                     return await engine.singles.send(single, waits_busily=False)
                 finally:
                     engine.in_flight.give(size)
