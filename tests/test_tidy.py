@@ -26,6 +26,7 @@ ONE_THING = {
     "broker_core/requests/pull.py": "one request: who may pull, what is wanted, and the reply",
     "runtime/listener.py": "one socket and its connections, which share its limits",
     "wire/command.py": "one format: a command's header in its two forms",
+    "client/consuming/asyncio_handler_pool.py": "worker tasks, how many there are, and their calls",
     "testing/database_contract.py": "one contract, which a test module makes one subclass of",
 }
 COLUMNS_MAX = 100

@@ -75,7 +75,10 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
     Raises:
         MessageRefused: a limit or a naming rule is broken; the text says which.
     """
-    check_topic(message.topic)
+    topic = message.topic
+    if not isinstance(topic, str):
+        check_topic(topic)
+    _check_name(topic)
     if not isinstance(message.body, bytes | bytearray | memoryview):
         raise MessageRefused(f"the body is of type {type(message.body).__name__}, it must be bytes")
     if not message.body:
@@ -84,7 +87,8 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
         raise MessageRefused(f"the body has {len(message.body)} bytes, {body_size_max} are allowed")
     if message.delay_level and not _is_within(message.delay_level, 1, DELAY_LEVEL_MAX):
         raise MessageRefused(f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}")
-    check_times(message)
+    if message.delay is not None or message.deliver_at is not None:
+        check_times(message)
     if message.flag and not _is_within(message.flag, -_FLAG_LIMIT, _FLAG_LIMIT - 1):
         raise MessageRefused(f"flag {message.flag} is not a 32-bit number")
     if message.keys:
@@ -168,7 +172,8 @@ def properties_of(message: Message) -> bytes:
         properties[KEYS] = " ".join(message.keys)
     if message.delay_level:
         properties[DELAY] = str(message.delay_level)
-    properties |= timer_properties(message)
+    if message.delay is not None or message.deliver_at is not None:
+        properties |= timer_properties(message)
     encoded = encode_properties(properties)
     if len(encoded) > PROPERTIES_SIZE_MAX:
         raise MessageRefused(

@@ -33,6 +33,14 @@ with suppress(ImportError):  # a namespace of many packages; the API may be miss
     otel, contexts = trace, context
 
 
+def is_recorded(provider: Any = None) -> bool:
+    """Return whether spans of a tracer provider are recorded; None: of OpenTelemetry's global one.
+
+    Call it only if OpenTelemetry is installed.
+    """
+    return not isinstance(provider or otel.get_tracer_provider(), otel.ProxyTracerProvider)
+
+
 def trace_properties() -> dict[str, str]:
     """Return the properties with the current trace context; empty if there is none."""
     if otel is None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.client.script import World, group_of, says
+from tests.client.script import World, group_of, in_turn, says
 from tests.client.scripted_consumer import (
     QUICK,
     Held,
@@ -289,12 +289,15 @@ def test_a_broker_that_does_not_know_the_subscription_is_told_it_in_full() -> No
     async def scene() -> None:
         client = ScriptedClient(World())
         consumer, assigned = reading(client, consumed)
-        client.world.answers[RequestCode.PULL_MESSAGE] = says(ResponseCode.SUBSCRIPTION_NOT_LATEST)
-        await consumer.reader._pull_once(assigned)
+        client.world.answers[RequestCode.PULL_MESSAGE] = in_turn(
+            says(ResponseCode.SUBSCRIPTION_NOT_LATEST), says(ResponseCode.SYSTEM_ERROR)
+        )
+        consumer.reader.begin_anew(assigned)
+        await eventually(lambda: len(client.world.calls_of(RequestCode.PULL_MESSAGE)) == 2)
         assert client.introductions == 1
-        client.world.answers[RequestCode.PULL_MESSAGE] = says(ResponseCode.SYSTEM_ERROR)
-        await consumer.reader._pull_once(assigned)
+        await eventually(lambda: len(client.world.calls_of(RequestCode.PULL_MESSAGE)) == 3)
         assert client.introductions == 1
+        await consumer.reader.stop()
 
     play(scene())
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from tests.client.script import World, random_bytes, route_table, routes_answer, says
 
 from reliable_mq.client.flow import Instant
-from reliable_mq.client.sending.outgoing import SenderFields, letter
+from reliable_mq.client.sending.outgoing import SenderFields, SendFrames, letter
 from reliable_mq.client.sending.producer import PendingSend, SendFlows
-from reliable_mq.client.sending.send_frames import SendFrames
 from reliable_mq.client.sending.send_retries import SendTarget
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
@@ -100,20 +99,20 @@ def test_a_frame_from_a_template_is_the_one_that_is_encoded_in_general(
     general = sender.command(out, queue, now_ms)
     general.opaque = opaque
 
-    assert frames.frame(out, queue, now_ms, opaque) == encode_command(general)
-    assert frames.frame(out, queue, now_ms, opaque) == encode_command(general), "the second one too"
+    assert frames.render(out, queue, now_ms)(opaque) == encode_command(general)
+    assert frames.render(out, queue, now_ms)(opaque) == encode_command(general), "the second, too"
 
 
 def test_templates_are_made_again_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("reliable_mq.client.sending.send_frames.TEMPLATES_MAX", 2)
+    monkeypatch.setattr("reliable_mq.client.sending.outgoing.TEMPLATES_MAX", 2)
     sender = SenderFields("g", 4)
     frames = SendFrames(sender)
     out = letter(Message(topic="t", body=b"x"), 1, random_bytes)
     for queue_id in [0, 1, 2, 3, 0]:
         queue = MessageQueue("t", "a", queue_id)
-        frame = frames.frame(out, queue, 1, 0)
+        frame = frames.render(out, queue, 1)(0)
         assert frame == encode_command(sender.command(out, queue, 1))
         assert len(frames._templates) <= 2
 
@@ -126,7 +125,8 @@ def test_the_first_try_of_a_flow_asks_for_the_same_as_the_frame_says() -> None:
 
     (call,) = world.calls_of(SEND)
     call.command.opaque = 9
-    assert encode_command(call.command) == producer.frame(single, aim, 9)
+    frame = producer.frames.render(single.out, aim.queue, single.begun.epoch_ms)(9)
+    assert encode_command(call.command) == frame
     assert (call.address, call.timeout) == (aim.address, aim.seconds)
     assert result == producer.end(single, aim, answer(), world.seconds)
 
@@ -145,7 +145,8 @@ def test_every_kind_of_plain_message_has_one_form(message: Message) -> None:
     single, aim = begun(world, producer, message)
     world.play(producer.go_on(single))
     (call,) = world.calls_of(SEND)
-    assert producer.frame(single, aim, 0) == encode_command(call.command)
+    frame = producer.frames.render(single.out, aim.queue, single.begun.epoch_ms)(0)
+    assert frame == encode_command(call.command)
 
 
 def test_what_must_be_asked_or_done_before_has_no_first_try_of_its_own() -> None:

@@ -28,7 +28,7 @@ def test_a_queue_whose_messages_nobody_finishes_starves_no_other() -> None:
     held = 0
     while budget.has_room(held, PULL, lambda: None):
         granted = budget.ask(held, PULL)
-        budget.take(granted)
+        budget.held += granted
         budget.answered(granted)
         held += granted
     assert held <= SIZE // 2 + PULL
@@ -47,7 +47,7 @@ def test_what_is_asked_for_counts_until_it_is_answered() -> None:
 
 def test_who_waits_longest_is_woken_first_and_only_as_many_as_there_is_room_for() -> None:
     budget = budget_of(100)  # a share is 5 bytes, the common half decides
-    budget.take(SIZE // 2)
+    budget.held += SIZE // 2
     woken: list[int] = []
     for number in range(3):
         assert not budget.has_room(5, PULL, lambda number=number: woken.append(number))  # type: ignore[misc]
@@ -60,11 +60,11 @@ def test_who_waits_longest_is_woken_first_and_only_as_many_as_there_is_room_for(
 def test_who_found_his_share_taken_by_others_is_woken_when_there_is_room_for_it() -> None:
     """Two queues that hang took their shares when there were no others."""
     budget = budget_of(2)
-    budget.take(SIZE // 2 + SIZE // 4)
+    budget.held += SIZE // 2 + SIZE // 4
     for _ in range(10):
         budget.join()
     of_others = 6 * (SIZE // 2 // 12)
-    budget.take(of_others)
+    budget.held += of_others
     woken: list[bool] = []
     assert not budget.has_room(0, PULL, lambda: woken.append(True))
     budget.give(of_others)
@@ -73,7 +73,7 @@ def test_who_found_his_share_taken_by_others_is_woken_when_there_is_room_for_it(
 
 def test_who_withdraws_takes_nobody_elses_turn() -> None:
     budget = budget_of(100)  # a share is 5 bytes, the common half decides
-    budget.take(SIZE // 2)
+    budget.held += SIZE // 2
     woken: list[bool] = []
     assert not budget.has_room(5, PULL, never)
     assert not budget.has_room(5, PULL, lambda: woken.append(True))
@@ -82,9 +82,17 @@ def test_who_withdraws_takes_nobody_elses_turn() -> None:
     assert woken
 
 
+def test_up_to_the_ample_sum_any_queue_may_pull_all_that_it_wants() -> None:
+    for queues in (1, 7, 100):
+        budget = budget_of(queues)
+        budget.held = budget.ample(PULL)
+        assert budget.has_room(budget.held, PULL, never)
+        assert budget.ask(budget.held, PULL) == PULL
+
+
 def test_even_a_full_account_lets_a_pull_ask_for_one_message() -> None:
     budget = budget_of(1)
-    budget.take(2 * SIZE)
+    budget.held += 2 * SIZE
     assert budget.ask(2 * SIZE, PULL) == 1
 
 
@@ -127,7 +135,7 @@ class BudgetMachine(RuleBasedStateMachine):
             brought = size if size > PULL else min(size, queue.granted)
             if brought:
                 queue.messages.append(brought)
-                self.budget.take(brought)
+                self.budget.held += brought
             self.budget.answered(queue.granted)
             queue.granted = 0
 

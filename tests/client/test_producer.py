@@ -13,9 +13,10 @@ from tests.client.script import (
 
 from reliable_mq.client.flow import Call
 from reliable_mq.client.sending.batching import plan_many
+from reliable_mq.client.sending.outgoing import read_batch_results
 from reliable_mq.client.sending.producer import SendFlows
-from reliable_mq.client.sending.queue_choice import RoundRobin, queue_of_key
-from reliable_mq.client.sending.replies import read_batch_results
+from reliable_mq.client.sending.queue_choice import queue_of_key
+from reliable_mq.client.sending.send_retries import RoundRobin
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
     ConfigurationError,

@@ -8,9 +8,8 @@ import pytest
 from tests.client.script import World, group_of
 from tests.client.scripted_consumer import ScriptedClient, found, message, play, reading, record
 
-from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup, TopicRates
 from reliable_mq.client.consuming.pulling import pull_once
-from reliable_mq.client.consuming.rates import TopicRates
 from reliable_mq.client.consuming.running_info import running_info
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Instant

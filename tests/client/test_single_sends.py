@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+import msgspec
 import pytest
 from tests.client.servers import RecordingPeer, Servers
 from tests.client.test_asyncio_client import QUICK, SEND
@@ -52,6 +53,28 @@ def by_task(
                     outcomes.append(await client.send(message, timeout=timeout))
                 except (Unavailable, Refused, MessageRefused) as error:
                     outcomes.append(error)
+            assert client._engine.in_flight.count == 0
+        return outcomes
+
+    return run_scene(scene())
+
+
+def by_send_many(
+    address: str,
+    messages: list[Message],
+    hooks: list[Middleware],
+    timeout: float = LONG_SECONDS,
+) -> list[Outcome]:
+    """Send each message as the only one of a `send_many`, which has the timeout of a request."""
+    quick = min(timeout, SETTINGS.request_timeout_seconds)
+    settings = msgspec.structs.replace(SETTINGS, request_timeout_seconds=quick)
+
+    async def scene() -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        async with AsyncClient(address, settings=settings, middleware=hooks) as client:
+            await client.send(WARM)
+            for message in messages:
+                outcomes += await client.send_many([message])
             assert client._engine.in_flight.count == 0
         return outcomes
 
@@ -111,7 +134,7 @@ SETTINGS = ClientSettings(
     backoff_seconds=0.001,
     route_refresh_seconds=60,
 )
-ALL_WAYS = pytest.mark.parametrize("send", [by_task, by_thread, by_lone_thread])
+ALL_WAYS = pytest.mark.parametrize("send", [by_task, by_thread, by_lone_thread, by_send_many])
 
 
 class Moody(RecordingPeer):
@@ -172,6 +195,24 @@ def test_no_answer_is_a_time_out_within_the_time_that_was_given(send: Send) -> N
     with Servers(Moody(None, None)) as servers:
         (outcome,) = send(servers.address, [Message(topic="t", body=b"x")], [], timeout=0.5)
     assert isinstance(outcome, RequestTimeout)
+
+
+def test_the_only_one_of_many_fails_at_once_when_no_name_server_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A relay has other messages to send meanwhile, and comes back by itself."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("it was tried without a route")
+
+    async def scene() -> None:
+        async with AsyncClient("127.0.0.1:1", settings=SETTINGS) as client:
+            monkeypatch.setattr(client._engine.producer, "go_on", never)
+            (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
+            assert isinstance(outcome, Unavailable)
+            assert client._engine.in_flight.count == 0
+
+    run_scene(scene())
 
 
 @ALL_WAYS

@@ -8,7 +8,7 @@ from tests.client.test_producer import BATCH, SEND, STORED, TWO_BROKERS, address
 
 from reliable_mq.client.flow import Call
 from reliable_mq.client.sending.producer import SendFlows
-from reliable_mq.client.sending.queue_choice import TOPICS_MAX, RoundRobin
+from reliable_mq.client.sending.send_retries import TOPICS_MAX, RoundRobin
 from reliable_mq.client.sending.slow_brokers import FAILED_SECONDS, SlowBrokers
 from reliable_mq.client.settings import BODY_SIZE_LIMIT, ClientSettings
 from reliable_mq.errors import BrokerBusy, ConnectionLost, MessageRefused, RequestTimeout
@@ -157,7 +157,7 @@ def test_a_broker_whose_time_is_over_is_forgotten_when_another_one_is_slow() -> 
     brokers = SlowBrokers()
     for at in range(100):
         brokers.note(f"broker-{at}", 1.0, now=10.0 * at)
-    assert len(brokers._until) == 1
+    assert len(brokers.until) == 1
 
 
 def test_the_turns_of_very_many_topics_begin_anew() -> None:

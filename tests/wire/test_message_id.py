@@ -10,6 +10,7 @@ from reliable_mq.wire.message_id import (
     LEDGER_ID_LENGTH_MAX,
     decode_offset_message_id,
     encode_offset_message_id,
+    is_usual_id,
     ledger_id,
 )
 
@@ -37,6 +38,16 @@ def test_ids_are_those_of_apache() -> None:
 def test_what_is_no_id_is_a_record_error(text: str) -> None:
     with pytest.raises(RecordError, match="not an offset message id"):
         decode_offset_message_id(text)
+
+
+@pytest.mark.parametrize("size", [32, 56])
+def test_an_id_that_clients_or_brokers_make_is_known_as_it_is(size: int) -> None:
+    name = ("7F000001" * 7)[:size]
+    assert is_usual_id(name)
+    assert ledger_id(name) == name
+    assert not is_usual_id(name.lower())
+    assert not is_usual_id(name + "\n")
+    assert not is_usual_id(name[1:])
 
 
 @pytest.mark.parametrize("name", ["A", "order 7", "é" * 64, "7F00000100002A9F0000000000000000"])

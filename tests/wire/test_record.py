@@ -10,6 +10,7 @@ from tests.wire.strategies import RECORD, damaged
 
 from reliable_mq.errors import MessageRefused, RecordError, UsageError
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
+from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (
     BORN_HOST_V6,
@@ -109,6 +110,10 @@ def test_a_record_has_the_bytes_that_apache_writes(
     assert encode_record(record) == stored
     assert decode_record(stored, check_body=True) == record
     assert unpack_host(record.born_host) == (born, 51_000)
+    ip, port = record.store_host[:-4], 10_911
+    assert record.offset_message_id() == encode_offset_message_id(
+        ip, port, record.commit_log_offset
+    )
 
 
 def test_the_first_record_of_a_real_store_is_read_and_written_back() -> None:

@@ -125,7 +125,7 @@ class ClientEngine(AsyncEngine):
         if self.is_foreign or self._is_closed:
             return
         links = self._started()
-        self._refuse_other_loop()
+        self.refuse_other_loop()
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(links))
         await asyncio.shield(self._closing)
@@ -190,15 +190,6 @@ class ClientEngine(AsyncEngine):
             yield timeout - (time.monotonic() - begun)
         finally:
             self.in_flight.give(size, count)
-
-    def be_producer(self) -> None:
-        """Join the producer group. Brokers learn of it with the next heartbeat.
-
-        Raises:
-            UsageError: when the client is closed.
-        """
-        self._refuse_closed()
-        self.membership.produce(self.settings.producer_group)
 
     def refuse_unstarted(self) -> None:
         """Refuse to begin before the start.

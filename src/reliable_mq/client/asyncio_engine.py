@@ -30,8 +30,8 @@ from reliable_mq.client.flow import (
     Now,
     Once,
     Post,
-    Step,
     Together,
+    Wait,
     Work,
 )
 from reliable_mq.client.settings import ClientSettings
@@ -100,6 +100,7 @@ class AsyncEngine:
         self._shared: dict[tuple[str, ...], asyncio.Task[Any]] = {}
         #: the groups of this client
         self.membership = AsyncMembership(self)
+        self._is_producer = False
         #: handlers of peers' requests, by request code; a handler may return None for no answer
         self.requests: dict[int, OnRequest] = self.membership.requests()
 
@@ -155,15 +156,21 @@ class AsyncEngine:
         Raises:
             UsageError: when called on another event loop than the client's.
         """
-        self._refuse_other_loop()
+        if asyncio.get_running_loop() is not self._loop:
+            self.refuse_other_loop()
         answer: Any = None
         failure: ReliableMQError | None = None
         try:
             while True:
                 step = flow.throw(failure) if failure is not None else flow.send(answer)
                 failure = None
-                try:
-                    answer = await self._answer(step)
+                try:  # the two steps of nearly every flow cost no more calls than they need
+                    if isinstance(step, Now):
+                        answer = self.now()
+                    elif isinstance(step, Call):
+                        answer = await self._call(step)
+                    else:
+                        answer = await self._answer(step)
                 except ReliableMQError as error:
                     failure = error
         except StopIteration as end:
@@ -174,11 +181,24 @@ class AsyncEngine:
 
     def now(self) -> Instant:
         """Return the time on all clocks of `Instant`. Safe from any thread, after the start."""
-        return Instant(self.seconds(), time.time_ns() // 1_000_000, self.lease_clock())
+        seconds = (self._loop or asyncio.get_running_loop()).time()
+        return Instant(seconds, time.time_ns() // 1_000_000, self.lease_clock())
 
     def seconds(self) -> float:
         """Return the loop's time, in seconds. Safe from any thread, after the start."""
         return (self._loop or asyncio.get_running_loop()).time()
+
+    def be_producer(self) -> None:
+        """Join the producer group. Brokers learn of it with the next heartbeat.
+
+        Raises:
+            UsageError: when the client is closed.
+        """
+        if self._is_closed:
+            raise closed("client")
+        if not self._is_producer:
+            self.membership.produce(self.settings.producer_group)
+            self._is_producer = True
 
     async def heartbeat(self) -> None:
         """Send heartbeats with this client's groups to all brokers in known routes."""
@@ -190,9 +210,10 @@ class AsyncEngine:
 
     def clear_link(self, address: str) -> Link | None:
         """Return the connection to `address` if a request can be sent on it at once."""
-        if self._links is None or self.is_foreign or not self._is_own_loop:
+        if self._links is None or self._process != os.getpid():
             return None
-        return self._links.clear(address)
+        is_own = asyncio.get_running_loop() is self._loop
+        return self._links.clear(address) if is_own else None
 
     @property
     def has_direct_links(self) -> bool:
@@ -222,11 +243,7 @@ class AsyncEngine:
         """End the connection to a peer that does not answer. The next call opens a new one."""
         self._started().drop(address)
 
-    async def _answer(self, step: Step) -> Any:
-        if isinstance(step, Now):
-            return self.now()
-        if isinstance(step, Call):
-            return await self._call(step)
+    async def _answer(self, step: CallAll | Post | Once | Together | Wait | Work) -> Any:
         if isinstance(step, CallAll):
             return await asyncio.gather(*map(self._call_or_failure, step.calls))
         if isinstance(step, Once):
@@ -241,7 +258,9 @@ class AsyncEngine:
         return await asyncio.sleep(step.seconds)
 
     async def _call(self, step: Call) -> Command:
-        links = self._started()
+        links = self._links
+        if links is None or self._process != os.getpid():
+            links = self._started()
         link = links.by_address.get(step.address)
         try:
             if link is None:
@@ -303,10 +322,6 @@ class AsyncEngine:
             raise UsageError("this client is not started: use it in `async with`, or call start()")
         return self._links
 
-    def _refuse_closed(self) -> None:
-        if self._is_closed:
-            raise closed("client")
-
     @property
     def is_foreign(self) -> bool:
         """Whether this process is a fork of the process that made the client."""
@@ -316,12 +331,14 @@ class AsyncEngine:
         """Keep the garbage collector of a forked child from closing the parent's connections."""
         leave_to_parent(self)
 
-    @property
-    def _is_own_loop(self) -> bool:
-        return asyncio.get_running_loop() is self._loop
+    def refuse_other_loop(self) -> None:
+        """Refuse to work on another event loop than the client's.
 
-    def _refuse_other_loop(self) -> None:
-        if self._loop is not None and not (self._is_own_loop or self.is_foreign):
+        Raises:
+            UsageError: when this is another one.
+        """
+        is_other = self._loop not in (None, asyncio.get_running_loop())
+        if is_other and not self.is_foreign:
             raise UsageError(
                 "this client was started on another event loop than it is used on: start one on"
                 " each loop, or use Client, which has a loop of its own"

@@ -97,7 +97,9 @@ Step = Call | CallAll | Post | Once | Together | Wait | Work | Now
 Flow = Generator[Step, Any, T]
 """A generator of steps that returns T. The functions below give each step's result its type."""
 
-_NOW = Now()
+NOW = Now()
+"""The step that a flow yields for the time. A hot flow yields it, and `Call`, without a function
+between."""
 
 
 def call(address: str, command: Command, timeout: float) -> Flow[Command]:
@@ -134,7 +136,7 @@ def work(function: Callable[[], T]) -> Flow[T]:
 
 def now() -> Flow[Instant]:
     """Return the time."""
-    instant: Instant = yield _NOW
+    instant: Instant = yield NOW
     return instant
 
 

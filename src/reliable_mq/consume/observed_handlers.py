@@ -47,7 +47,11 @@ def observed(hooks: Hooks, group: str, message: ReceivedMessage) -> Iterator[boo
         Retry, Reject: a hook wants that instead of the handler.
     """
     first, *others = hooks.middleware
-    if not others and isinstance(first, OpenTelemetryMiddleware) and not first.records:
+    if (
+        not others
+        and isinstance(first, OpenTelemetryMiddleware)
+        and not trace_context.is_recorded(first.provider)
+    ):
         # No hook observes the call: the usual case, and the cheaper way.
         token = trace_context.contexts.attach(extracted(message.properties, message.topic))
         try:

@@ -194,7 +194,7 @@ class Link(asyncio.Protocol):
         try:
             self._write(frame)
             return await future
-        except BaseException:
+        except BaseException:  # no reply has removed it
             self._waiters.remove(opaque)
             raise
 
@@ -221,8 +221,12 @@ class Link(asyncio.Protocol):
         )
         return name
 
-    def ask(self, render: Render, code: int, timeout: float) -> asyncio.Future[Command]:
+    def ask(
+        self, render: Render, code: int, timeout: float, *, waits_busily: bool = True
+    ) -> asyncio.Future[Command]:
         """Send a rendered request. The link must be clear.
+
+        `waits_busily`: whether the loop may poll for the reply of a caller that is alone.
 
         Returns:
             A future of the reply. It fails with the errors of `call`. If you cancel the future, a
@@ -236,7 +240,7 @@ class Link(asyncio.Protocol):
         frame = render(opaque)
         future = self._waiters.add(opaque, code, timeout)
         self._write(frame)
-        if len(self._waiters.calls) == 1 and self._busy_wait.begin():
+        if waits_busily and len(self._waiters.calls) == 1 and self._busy_wait.begin():
             self._loop.call_soon(self._look, future)
         return future
 

@@ -114,6 +114,17 @@ def encode_head(serialize_type: int, header_length: int) -> bytes:
     return _LENGTH_AND_HEADER_INFO.pack(4 + header_length, serialize_type << 24 | header_length)
 
 
+def encode_numbered(
+    serialize_type: int, front: bytes, back: bytes, body: bytes, number: int
+) -> bytes:
+    """Return the bytes of one frame; its header is `front`, a decimal number and `back`.
+
+    Raises:
+        FrameError: when the frame would be longer than 16 MiB.
+    """
+    return encode_frame(serialize_type, b"%b%d%b" % (front, number, back), body)
+
+
 def encode_frame(serialize_type: int, header: bytes, body: bytes = b"") -> bytes:
     """Return the bytes of one frame.
 

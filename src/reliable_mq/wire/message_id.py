@@ -17,6 +17,8 @@ LEDGER_ID_LENGTH_MAX = 64
 
 _PORT_AND_OFFSET = struct.Struct(">iq")
 _ID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")
+is_usual_id = re.compile(r"[0-9A-F]{32}|[0-9A-F]{56}").fullmatch
+"""Returns a match for the id that a client or a broker makes. Ledgers know it as it is."""
 
 
 class OffsetMessageId(NamedTuple):

@@ -64,6 +64,7 @@ _FIXED_BY_HOSTS = {
 _FIXED_BY_FLAGS = {flags: fixed for fixed, flags in _FIXED_BY_HOSTS.values()}
 _SYS_FLAG_AT = 36
 _SIZE_AND_MAGIC = struct.Struct(">iI")
+_I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 HOSTLESS_SIZE = _FIXED_BY_FLAGS[0].size - 2 * _HOST_V4_SIZE + 2  # + PROPERTIESLENGTH
@@ -94,6 +95,10 @@ class Record(msgspec.Struct):
     prepared_transaction_offset: int = 0
     body_crc: int = 0
     size: int = 0
+
+    def offset_message_id(self) -> str:
+        """Return the broker's name for the message at this place: see `wire.message_id`."""
+        return (self.store_host + _I64.pack(self.commit_log_offset)).hex().upper()
 
     def property_map(self) -> dict[str, str]:
         """Return the properties by name."""

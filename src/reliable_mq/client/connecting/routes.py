@@ -197,7 +197,8 @@ class RouteCache:
 
     def fresh(self, topic: str, seconds: float) -> Route | None:
         """Return the route that `to_send` would return without a request; None if it needs one."""
-        route, asked_at = self.find(topic), self._asked_at.get(topic)
+        self._used.add(topic)
+        route, asked_at = self._routes.get(topic), self._asked_at.get(topic)
         if route is None or asked_at is None or seconds - asked_at >= self._fresh_seconds:
             return None
         return route if route.writable else None

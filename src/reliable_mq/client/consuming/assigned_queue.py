@@ -87,7 +87,7 @@ class AssignedQueue:
         self._entries: dict[int, _Entry] = {}
         self._offsets: deque[int] = deque()  # ascending; the first one is always unfinished
         self._lanes: dict[str, deque[int]] = {}  # unfinished offsets by ordering key, oldest first
-        self._ready: deque[int] = deque()
+        self.ready_offsets: deque[int] = deque()  # also while it is paused
         self._held: list[tuple[float, int]] = []
         self._running = 0
         self._size = 0
@@ -106,12 +106,12 @@ class AssignedQueue:
     @property
     def has_ready(self) -> bool:
         """Whether a message is ready, ignoring the lock."""
-        return bool(self._ready) and not self.paused
+        return bool(self.ready_offsets) and not self.paused
 
     @property
     def ready(self) -> int:
         """Number of ready messages, ignoring the lock."""
-        return 0 if self.paused else len(self._ready)
+        return 0 if self.paused else len(self.ready_offsets)
 
     @property
     def unfinished(self) -> int:
@@ -142,6 +142,10 @@ class AssignedQueue:
             and self._size < self._settings.held_bytes_max
             and span < self._settings.held_offset_span_max
         )
+
+    def may_be_pulled(self) -> bool:
+        """Whether to fetch more messages for a handler now."""
+        return not self.paused and self.has_room
 
     @property
     def commit_offset(self) -> int:
@@ -198,10 +202,10 @@ class AssignedQueue:
                 if len(lane) > 1:
                     entry.stage = MessageStage.WAITING
                     continue
-            self._ready.append(offset)
+            self.ready_offsets.append(offset)
         self._size += size
         self._cost += cost
-        self.budget.take(cost)
+        self.budget.held += cost
         self.next_offset = max(next_offset, self.next_offset)
 
     def take(self, count: int, now: float, topic: str | None = None) -> list[ReceivedMessage]:
@@ -213,12 +217,12 @@ class AssignedQueue:
         taken: list[ReceivedMessage] = []
         if self.leaving or self.paused or not self.holds_lock(now):
             return taken
-        while self._ready and len(taken) < count:
-            entry = self._entries[self._ready[0]]
+        while self.ready_offsets and len(taken) < count:
+            entry = self._entries[self.ready_offsets[0]]
             topic = topic or entry.message.topic
             if entry.message.topic != topic:
                 break
-            self._ready.popleft()
+            self.ready_offsets.popleft()
             entry.stage = MessageStage.RUNNING
             taken.append(entry.message)
         if taken:
@@ -286,7 +290,7 @@ class AssignedQueue:
             if entry.key:
                 self._lanes[entry.key].remove(at)
         self._lanes = {key: lane for key, lane in self._lanes.items() if lane}
-        self._ready = deque(at for at in self._ready if at in self._entries)
+        self.ready_offsets = deque(at for at in self.ready_offsets if at in self._entries)
         self._held = [(due, at) for due, at in self._held if at in self._entries]
         heapq.heapify(self._held)
         for lane in self._lanes.values():
@@ -352,7 +356,7 @@ class AssignedQueue:
 
     def _make_ready(self, offset: int) -> None:
         self._entries[offset].stage = MessageStage.READY
-        self._ready.append(offset)
+        self.ready_offsets.append(offset)
 
     def _shrink(self, entry: _Entry) -> None:
         self._size -= len(entry.message.body)

@@ -1,8 +1,9 @@
 """The worker tasks of one consumer on an event loop: they take messages, call the handler, settle.
 
 Worker tasks loop until no messages are left. `HandlerPool` decides how many run, the group which
-messages may run, and flows what follows from an outcome. A hung handler call is cancelled; where
-that is impossible, another worker task replaces it: see `HandlerCall`.
+messages may run, `HandlerCall` whether a call's outcomes count, and flows what follows from an
+outcome. A hung handler call is cancelled; where that is impossible, another worker task replaces
+it.
 """
 
 import asyncio
@@ -11,14 +12,13 @@ import logging
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar, cast
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.handler_call import HandlerCall
-from reliable_mq.client.consuming.handler_pool import PATIENCE_SECONDS, HandlerPool
 from reliable_mq.client.consuming.settling import settle
-from reliable_mq.client.consuming.subscription import Handler
+from reliable_mq.client.consuming.subscription import Handler, Subscription
 from reliable_mq.client.consuming.thread_handling import (
     AnyHandler,
     HandlerStillRunning,
@@ -26,13 +26,15 @@ from reliable_mq.client.consuming.thread_handling import (
     is_asynchronous,
 )
 from reliable_mq.client.flow import Flow
-from reliable_mq.message import ReceivedMessage
+from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outcomes import (
     Consumed,
     Outcome,
     Retry,
+    checked_outcomes,
     is_failure,
     outcomes_of,
+    raised_outcomes,
     retry_of_ours,
 )
 
@@ -48,6 +50,152 @@ CANCELLED_SECONDS = 5.0
 """At the end, wait this long for cancelled calls that do not stop."""
 HANDED_ON_SECONDS = 10.0
 """Delay before messages of a bypassed call are delivered again (Apache's client: delay level 3)."""
+
+
+SHORT_SECONDS = 0.05
+"""If recent calls took longer per message, there is no series."""
+PATIENCE_SECONDS = 0.01
+"""How long messages wait for a busy worker task."""
+EAGER = 2
+"""Number of worker tasks that are used without waiting."""
+_WEIGHT = 0.1
+"""Weight of the last call in the mean."""
+
+_queue_of = attrgetter("queue")
+_properties_of = attrgetter("properties")
+
+
+class HandlerPool:
+    """Decides how many handler calls run, and how many messages each gets. Pure.
+
+    Handing over a message has a fixed cost: the round trip of a claim, a wake-up of the handler's
+    thread and one of the loop. Together that costs more than a short handler. So while calls are
+    short, only two run, and new messages wait a moment until one of these is free. That one takes
+    several of them (a series) and handles them one after another. If none becomes free, all worker
+    tasks are used. A long call would delay the rest of its series: then each message gets a worker
+    task of its own.
+
+    Args:
+        subscription: has the concurrency, batch and series.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._concurrency = subscription.concurrency
+        self._batch = subscription.batch
+        self._series = subscription.series
+        self._seconds = 1.0  # mean time of a message, recent calls first; long at the start
+
+    def note(self, seconds: float, messages: int) -> None:
+        """Note the time of a call and its number of messages."""
+        self._seconds += (seconds / messages - self._seconds) * _WEIGHT
+
+    @property
+    def gives_series(self) -> bool:
+        """Whether a call may get a series of messages now."""
+        return self._series > 1 and self._seconds <= SHORT_SECONDS
+
+    def wanted(self, running: int, *, is_late: bool) -> int:
+        """Return how many calls may run: at least `running`; all if messages waited too long."""
+        if is_late or not self.gives_series:
+            return self._concurrency
+        return min(self._concurrency, max(EAGER, running))
+
+    def share(self, ready: int, free: int) -> int:
+        """Return how many of `ready` messages one of the `free` worker tasks gets."""
+        if not self.gives_series:
+            return self._batch
+        return max(1, min(self._series, -(-ready // free)))
+
+
+class HandlerCall:
+    """The messages of one handler call. It decides whether its outcomes count, also after it hung.
+
+    RUNNING --limit--> OVERDUE --cannot be stopped--> BYPASSED
+       |                  |                              |
+       +------ends--------+----ends: its outcomes count--+----ends: its outcomes do not count for
+                                                              messages that were handed on meanwhile
+
+    It must not know tasks and threads.
+    K6: a message is settled by the call that took it, or handed on to another call, but not both.
+
+    Args:
+        group: the group of the messages.
+        messages: the messages that the handler gets.
+        begun: when they were taken, in seconds of a monotonic clock.
+    """
+
+    __slots__ = (
+        *("_handed_on", "_homes", "begun", "has_ended", "is_bypassed", "is_overdue"),
+        *("_properties", "goes_on", "is_called", "messages"),
+    )
+
+    def __init__(
+        self, group: ConsumerGroup, messages: Sequence[ReceivedMessage], begun: float
+    ) -> None:
+        self.messages = tuple(messages)  # a tuple: the handler may change its own list
+        self.begun = begun
+        self.is_overdue = False  # it takes longer than its limit
+        self.is_bypassed = False  # no task waits for it any more: another worker task replaces it
+        self.is_called = False  # the handler is called, after a wait for a loop turn
+        self.has_ended = False  # the handler has ended; its messages may still be unsettled
+        self.goes_on = False  # it was cancelled, but a thread is still in the handler
+        self._homes: dict[MessageQueue, AssignedQueue | None] = {}
+        for queue in map(_queue_of, messages):
+            if queue not in self._homes:
+                self._homes[queue] = group.find(queue)
+        self._handed_on: set[tuple[MessageQueue, int]] | None = None
+        self._properties: list[dict[str, str]] = list(map(dict.copy, map(_properties_of, messages)))
+
+    @property
+    def handed_on(self) -> int:
+        """Number of messages that were handed on because the call took too long."""
+        return len(self._handed_on or ())
+
+    @property
+    def ids(self) -> str:
+        """The first ids of the messages, for a log."""
+        ids = [message.message_id for message in self.messages[:3]]
+        return ", ".join(ids) + (" …" if len(self.messages) > len(ids) else "")
+
+    def home(self, message: ReceivedMessage) -> AssignedQueue | None:
+        """Return the queue of a message; None when the call's outcome does not count for it.
+
+        It does not count after the message was handed on, or its queue given back. That queue may
+        have been assigned again since, with the same message. Also then the outcome does not count.
+        """
+        if self._handed_on and (message.queue, message.queue_offset) in self._handed_on:
+            return None
+        assigned = self._homes[message.queue]
+        return None if assigned is None or assigned.is_given_back else assigned
+
+    def restore(self) -> None:
+        """Restore the messages' original properties.
+
+        Changes by the handler must not appear in another attempt or in a dead letter.
+        """
+        for message, properties in zip(self.messages, self._properties, strict=True):
+            if message.properties != properties:
+                message.properties.clear()
+                message.properties.update(properties)
+
+    def is_over(self, limit: float, now: float) -> bool:
+        """Return whether the handler has run for `limit` seconds or longer."""
+        return self.is_called and not self.has_ended and now - self.begun >= limit
+
+    def hand_on(self) -> list[tuple[AssignedQueue, ReceivedMessage]]:
+        """Remove the messages that may run twice from the call, and return them, to be settled.
+
+        Messages with an ordering key stay: no other handler may start their key meanwhile.
+        """
+        taken = []
+        for message in self.messages:
+            assigned = self.home(message)
+            if assigned is not None and assigned.may_run_twice(message.queue_offset):
+                taken.append((assigned, message))
+        self._handed_on = (self._handed_on or set()) | {
+            (message.queue, message.queue_offset) for _, message in taken
+        }
+        return taken
 
 
 class RunsFlows(Protocol):
@@ -294,7 +442,7 @@ class AsyncHandlerPool:
         if rest:
             call.restore()
         failed = sum(is_failure(outcome) for _, outcome in rest)
-        rates = self._group.rates.of(messages[0].queue.topic, call.begun)
+        rates = self._group.rates_of(messages[0].queue.topic, call.begun)
         rates.handled(len(messages) - len(rest), failed, seconds, now)
         for message, outcome in rest:  # last, because it may wait for a broker
             assigned = call.home(message)
@@ -307,7 +455,7 @@ class AsyncHandlerPool:
             handling = self._handler(call.messages)
             if self._threads is None:
                 handling = _in_its_own_context(cast("Coroutine[Any, Any, Any]", handling))
-            return await outcomes_of(handling, len(call.messages))
+            return checked_outcomes(await handling, len(call.messages))
         except asyncio.CancelledError as error:
             if self._closed:
                 call.goes_on = isinstance(error, HandlerStillRunning)
@@ -317,6 +465,9 @@ class AsyncHandlerPool:
                 reason = f"the handler took longer than {self._limit:g} s"
             log.warning("group %s: %s", self._group.name, reason)
         except (Exception, SystemExit) as error:  # `sys.exit` in a handler must not end the loop
+            said = raised_outcomes(error, len(call.messages))
+            if said is not None:
+                return said
             reason = f"{type(error).__name__}: {error}"
             log.exception("group %s: the handler failed", self._group.name)
         finally:

@@ -6,7 +6,7 @@ tasks that call the handler.
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.checked import checked
@@ -37,6 +37,8 @@ class AsyncPushConsumer(GroupMember):
         self._client = client
         self.hands = AsyncHandlerPool(client, group, handler)
         self._daemons: list[asyncio.Task[None]] = []
+        #: starts handler calls for fetched messages
+        self.fetched: Callable[[], None] = self.hands.pump
         self.reader = QueueFetcher(client, group, self)
         self._closing: asyncio.Task[None] | None = None
 
@@ -157,10 +159,5 @@ class AsyncPushConsumer(GroupMember):
         self.group.leave(assigned.queue)
         self.reader.let_go([assigned])
 
-    def may_pull(self, assigned: AssignedQueue) -> bool:
-        """Whether to fetch more messages of a queue now."""
-        return assigned.has_room and not assigned.paused
-
-    def fetched(self) -> None:
-        """Start handler calls for fetched messages."""
-        self.hands.pump()
+    #: whether to fetch more messages of a queue now
+    may_pull = staticmethod(AssignedQueue.may_be_pulled)

@@ -252,8 +252,10 @@ class QueueFetcher:
 
     async def _pull(self, assigned: AssignedQueue) -> None:
         room = asyncio.Event()
+        what = f"a pull of {assigned.queue}"
         try:
-            await self._pull_with(assigned, room)
+            while not await attempt(lambda: self._pull_with(assigned, room), what):
+                await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
         finally:
             assigned.budget.withdraw(room.set)
         if self.group.find(assigned.queue) is assigned and not self.group.is_leaving(
@@ -262,31 +264,38 @@ class QueueFetcher:
             self._owner.on_reset(assigned)  # the broker has set another offset
 
     async def _pull_with(self, assigned: AssignedQueue, room: asyncio.Event) -> None:
-        wanted = self.group.settings.pull_bytes
+        wanted, budget = self.group.settings.pull_bytes, assigned.budget
+        ample = budget.ample(wanted)
+        has_waited = True  # then it may stand in a line of the budget
         while not assigned.leaving:
-            if not (
-                self._owner.may_pull(assigned)
-                and assigned.budget.has_room(assigned.cost, wanted, room.set)
+            is_ample = not has_waited and budget.held + budget.asked <= ample
+            if self._owner.may_pull(assigned) and (
+                is_ample or budget.has_room(assigned.cost, wanted, room.set)
             ):
-                room.clear()
-                assigned.wake_reader = room.set
-                await room.wait()
-                assigned.wake_reader = None
+                has_waited = False
+                introductions = self._introductions
+                pause = await self._client.run(pull_once(self.group, assigned))
+                self._owner.fetched()
+                if self.group.is_unheard:
+                    await self._introduce_again(introductions)
+                if pause:
+                    await asyncio.sleep(pause)
                 continue
-            if not await attempt(lambda: self._pull_once(assigned), f"a pull of {assigned.queue}"):
-                await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
+            room.clear()
+            assigned.wake_reader = room.set
+            await room.wait()
+            assigned.wake_reader = None
+            has_waited = True
 
-    async def _pull_once(self, assigned: AssignedQueue) -> None:
-        introductions = self._introductions
-        pause = await self._client.run(pull_once(self.group, assigned))
-        self._owner.fetched()
-        if self.group.is_unheard:
-            self.group.is_unheard = False
-            if introductions == self._introductions:  # otherwise one has ended since the pull
-                await self._client.introduce()
-                self._introductions += 1
-        if pause:
-            await asyncio.sleep(pause)
+    async def _introduce_again(self, before: int) -> None:
+        """Introduce this member, unless an introduction has ended since the pull began.
+
+        `before`: how many had ended when the pull began.
+        """
+        self.group.is_unheard = False
+        if before == self._introductions:
+            await self._client.introduce()
+            self._introductions += 1
 
     async def _give_up(self, queues: Sequence[AssignedQueue]) -> None:
         await attempt(lambda: self._owner.on_revoked(queues), f"group {self.group.name}: giving up")

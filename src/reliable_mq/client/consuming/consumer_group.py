@@ -1,10 +1,13 @@
-"""The state of a consumer group in one member: its assigned queues and their messages.
+"""The state of a consumer group in one member: its queues, their messages, and how fast it is.
+
+For administrators, the rates of each topic are kept: ten-second sums for a minute, and ten-minute
+sums for an hour. Source: Apache RocketMQ `ConsumerStatsManager`, `ConsumeStatus`.
 
 All consuming flows work on one of these: `pulling`, `queue_locks`, `offsets`, `settling`,
 `assignment`.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -15,13 +18,103 @@ from reliable_mq.client.consuming.assigned_queue import OFFSET_UNKNOWN, Assigned
 from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
 from reliable_mq.client.consuming.offset_tables import OffsetTables
-from reliable_mq.client.consuming.rates import Rates
-from reliable_mq.client.consuming.subscription import Sql, Subscription
+from reliable_mq.client.consuming.subscription import Sql, Subscription, expression_type
 from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.names import tags_of
+
+MINUTE, HOUR = 60.0, 3600.0
+_PARTS = 6  # of a period
+_Sums = defaultdict[str, float]
+"""Counts in a period of time, by name."""
+
+
+class _Window:
+    """The sums of the last six sixths of a period, by the time when each began."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._parts: deque[tuple[float, _Sums]] = deque()
+
+    def add(self, sums: _Sums, begun: float) -> None:
+        part = self._seconds / _PARTS
+        if not self._parts or begun - self._parts[-1][0] >= part:
+            self._parts.append((begun, _Sums(float)))
+        _add(self._parts[-1][1], sums)
+        self._drop(begun)
+
+    def total(self, now: float) -> _Sums:
+        self._drop(now)
+        total = _Sums(float)
+        for _, sums in self._parts:
+            _add(total, sums)
+        return total
+
+    def _drop(self, now: float) -> None:
+        while self._parts and now - self._parts[0][0] >= self._seconds:
+            self._parts.popleft()
+
+
+def _add(total: _Sums, more: _Sums) -> None:
+    for name, value in more.items():
+        total[name] += value
+
+
+class TopicRates:
+    """The rates of one topic. All times are in seconds.
+
+    Args:
+        now: when counting begins.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._sums = _Sums(float)  # since `_since`
+        self._since = now
+        self._minute = _Window(MINUTE)
+        self._hour = _Window(HOUR)
+
+    def pulled(self, messages: int, took: float, now: float) -> None:
+        """Count a pull that found messages."""
+        if now - self._since >= MINUTE / _PARTS:
+            self._roll(now)
+        self._sums["pulls"] += 1
+        self._sums["pulled"] += messages
+        self._sums["pull_seconds"] += took
+
+    def handled(self, consumed: int, failed: int, took: float, now: float) -> None:
+        """Count a handler call with its consumed and failed messages."""
+        if now - self._since >= MINUTE / _PARTS:
+            self._roll(now)
+        self._sums["calls"] += 1
+        self._sums["consumed"] += consumed
+        self._sums["failed"] += failed
+        self._sums["call_seconds"] += took
+
+    def status(self, now: float) -> dict[str, float]:
+        """Return the rates of the last minute, under Apache's names; times in milliseconds.
+
+        In a minute without handler calls, the handling time is that of the last hour.
+        """
+        self._roll(now)
+        minute, hour = self._minute.total(now), self._hour.total(now)
+        seconds = max(1.0, min(MINUTE, now - self._began))
+        calls = minute if minute["calls"] else hour
+        return {
+            "consumeFailedMsgs": int(hour["failed"]),
+            "consumeFailedTPS": minute["failed"] / seconds,
+            "consumeOKTPS": minute["consumed"] / seconds,
+            "consumeRT": 1000 * calls["call_seconds"] / max(1, calls["calls"]),
+            "pullRT": 1000 * minute["pull_seconds"] / max(1, minute["pulls"]),
+            "pullTPS": minute["pulled"] / seconds,
+        }
+
+    def _roll(self, now: float) -> None:
+        for window in (self._minute, self._hour):
+            window.add(self._sums, self._since)
+        self._sums, self._since = _Sums(float), now
 
 
 class QueueLag(NamedTuple):
@@ -89,10 +182,14 @@ class ConsumerGroup:
         self.offset_tables = OffsetTables(self.name, settings.request_timeout_seconds)
         #: for a broadcasting group: its offset in each queue
         self.local_offsets: LocalOffsets | None = None
-        self.filters = subscription.all_topics() if self.has_retries else dict(subscription.topics)
-        self.tags = {topic: tags_of(wanted) for topic, wanted in self.filters.items()}
-        #: rates of pulling and handling, for administrators
-        self.rates = Rates()
+        self.filters: dict[str, str | Sql] = {}
+        self.tags: dict[str, frozenset[str]] = {}
+        #: the type of each filter, as brokers call it
+        self.expression_types: dict[str, str] = {}
+        topics = subscription.all_topics() if self.has_retries else subscription.topics
+        for topic, wanted in topics.items():
+            self.also_read(topic, wanted)
+        self._rates: dict[str, TopicRates] = {}
         self.is_unheard = False  # a broker does not know the subscription, or knows an older one
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
@@ -118,9 +215,17 @@ class ConsumerGroup:
         return not (self.polled or self.subscription.broadcasting)
 
     def also_read(self, topic: str, wanted: str | Sql) -> None:
-        """Read another topic too."""
+        """Read a topic too."""
         self.filters[topic] = wanted
         self.tags[topic] = tags_of(wanted)
+        self.expression_types[topic] = expression_type(wanted)
+
+    def rates_of(self, topic: str, now: float) -> TopicRates:
+        """Return the rates of pulling and handling of a topic."""
+        rates = self._rates.get(topic)
+        if rates is None:
+            rates = self._rates[topic] = TopicRates(now)
+        return rates
 
     def allocation_of(self, topic: str) -> Allocation:
         """Return the allocation for `topic`.
@@ -260,7 +365,7 @@ class ConsumerGroup:
         taken: list[ReceivedMessage] = []
         for _ in range(len(self._busy)):
             assigned = self._busy.popleft()
-            if not assigned.has_ready or assigned.leaving:
+            if not assigned.ready_offsets or assigned.paused or assigned.leaving:
                 continue  # until a check finds messages in it again
             taken += assigned.take(wanted - len(taken), now, taken[0].topic if taken else None)
             self._busy.append(assigned)
@@ -275,9 +380,11 @@ class ConsumerGroup:
         """
         self._takes = 0
         known = set(map(id, self._busy))
-        new = [q for q in self._assigned.values() if q.has_ready and id(q) not in known]
-        self._busy.extend(new)
-        return bool(new)
+        count = len(self._busy)
+        for assigned in self._assigned.values():
+            if assigned.ready_offsets and not assigned.paused and id(assigned) not in known:
+                self._busy.append(assigned)
+        return len(self._busy) > count
 
     def _tell_paused(self) -> None:
         for assigned in self.all_queues:

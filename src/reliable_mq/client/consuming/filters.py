@@ -22,14 +22,6 @@ from reliable_mq.wire.command import request
 from reliable_mq.wire.java_hash import java_string_hash
 from reliable_mq.wire.remote_faults import remote_error
 
-BY_TAGS = "TAG"
-BY_SQL = "SQL92"
-
-
-def expression_type(group: ConsumerGroup, topic: str) -> str:
-    """Return the type of the group's filter for `topic`, for a pull request."""
-    return BY_SQL if isinstance(group.filters[topic], Sql) else BY_TAGS
-
 
 def expression_of(group: ConsumerGroup, topic: str) -> str:
     """Return the group's filter for `topic`, for brokers."""
@@ -45,7 +37,7 @@ def subscription_data(group: ConsumerGroup, topic: str) -> dict[str, object]:
     return {
         "classFilterMode": False,
         "codeSet": sorted(java_string_hash(tag) for tag in tags),
-        "expressionType": expression_type(group, topic),
+        "expressionType": group.expression_types[topic],
         "subString": expression_of(group, topic),
         "subVersion": group.version,
         "tagsSet": tags,

@@ -25,17 +25,16 @@ class FlowBudget:
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._held = 0
-        self._asked = 0
+        #: bytes that all queues hold; a queue adds what it takes
+        self.held = 0
+        #: bytes that pulls in progress may return
+        self.asked = 0
         self._queues = 0
         # Ordered sets: queues above their share, and queues below it that found no room.
         self._waiting: dict[Callable[[], None], None] = {}
         self._crowded_out: dict[Callable[[], None], None] = {}
-
-    @property
-    def held(self) -> int:
-        """Bytes that all queues hold."""
-        return self._held
+        #: the queues that wait for room
+        self.lines = (self._crowded_out, self._waiting)
 
     def join(self) -> None:
         """Add one more queue."""
@@ -45,6 +44,10 @@ class FlowBudget:
         """Remove a queue that held this many bytes."""
         self._queues -= 1
         self.give(held)
+
+    def ample(self, wanted: int) -> int:
+        """Return up to how many bytes held and asked for every queue may pull `wanted` bytes."""
+        return self._size_max // 2 - wanted
 
     def has_room(self, held: int, wanted: int, wake: Callable[[], None]) -> bool:
         """Return whether a queue that holds `held` bytes may pull about `wanted` bytes now.
@@ -73,21 +76,17 @@ class FlowBudget:
         Pass the returned number to `answered` after the pull has ended.
         """
         granted = max(min(wanted, self._room(held)), 1)
-        self._asked += granted
+        self.asked += granted
         return granted
 
     def answered(self, granted: int) -> None:
-        """Note that a pull has ended. `take` counts its messages separately."""
-        self._asked -= granted
+        """Note that a pull has ended. Its messages are in `held` already."""
+        self.asked -= granted
         self._wake()
-
-    def take(self, size: int) -> None:
-        """Note that a queue holds this many more bytes."""
-        self._held += size
 
     def give(self, size: int) -> None:
         """Note that a queue holds this many fewer bytes."""
-        self._held -= size
+        self.held -= size
         if self._waiting or self._crowded_out:
             self._wake()
 
@@ -97,11 +96,11 @@ class FlowBudget:
         Raises:
             InvariantBroken: when it does not hold; a bug.
         """
-        if min(self._held, self._asked, self._queues) < 0:
+        if min(self.held, self.asked, self._queues) < 0:
             raise InvariantBroken("F3: more was given back than was taken")
 
     def _room(self, held: int) -> int:
-        taken = self._held + self._asked
+        taken = self.held + self.asked
         return min(self._size_max - taken, max(self._share() - held, self._size_max // 2 - taken))
 
     def _share(self) -> int:
@@ -113,7 +112,7 @@ class FlowBudget:
 
     def _wake(self) -> None:
         """Wake as many waiting queues as have room. A queue that finds none then waits again."""
-        taken = self._held + self._asked
+        taken = self.held + self.asked
         least = self._least(self._size_max)
         half = self._size_max // 2
         for line, limit in ((self._crowded_out, self._size_max), (self._waiting, half)):

@@ -14,17 +14,17 @@ import msgspec
 from reliable_mq.client.connecting.routes import MASTER_ID, Broker
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.filters import expression_of, expression_type
-from reliable_mq.client.consuming.received import received, unpack, with_tags
+from reliable_mq.client.consuming.filters import expression_of
+from reliable_mq.client.consuming.received import delivery, unpack, with_tags
 from reliable_mq.client.consuming.settling import dead_letter
-from reliable_mq.client.flow import Flow, call, now
+from reliable_mq.client.flow import NOW, Call, Flow, Instant
 from reliable_mq.errors import ProtocolError, RemoteError, Unavailable
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, request
-from reliable_mq.wire.headers import PullMessageHeader, PullResultHeader
-from reliable_mq.wire.record import iter_records
+from reliable_mq.wire.command import LANGUAGE, VERSION, Command
+from reliable_mq.wire.headers import PullResultHeader
+from reliable_mq.wire.record import COMPRESSED, Record, iter_records
 from reliable_mq.wire.remote_faults import remote_error
 
 log = logging.getLogger(__name__)
@@ -45,14 +45,14 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     address = broker.to_read_from(assigned.read_from) if broker is not None else None
     if broker is None or address is None:
         return group.settings.pull_retry_seconds_max
-    instant = yield from now()
+    instant: Instant = yield NOW
     # At the end of a queue a pull may wait for long; it must not reserve room meanwhile.
     waits = assigned.next_offset == assigned.end_offset
     granted = 0 if waits else assigned.budget.ask(assigned.cost, group.settings.pull_bytes)
     size = granted or group.settings.pull_bytes
     command = _pull_command(group, assigned, size)
     try:
-        reply = yield from call(address, command, group.settings.pull_timeout_seconds)
+        reply: Command = yield Call(address, command, group.settings.pull_timeout_seconds)
         pause = yield from _accept(group, assigned, reply, broker, address, instant.seconds)
     except Unavailable as error:
         log.debug("a pull of %s failed: %s", queue, error)
@@ -67,7 +67,8 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
         assigned.failures = 0
         return pause
     finally:
-        assigned.budget.answered(granted)
+        if granted or any(assigned.budget.lines):
+            assigned.budget.answered(granted)
     assigned.failures += 1
     pause = _RETRY_SECONDS * 2.0 ** min(assigned.failures - 1, 10)
     return min(pause, group.settings.pull_retry_seconds_max)
@@ -79,21 +80,26 @@ def _pull_command(group: ConsumerGroup, assigned: AssignedQueue, size: int) -> C
     if not group.is_member:  # brokers do not know its subscription from heartbeats
         flags |= SUBSCRIPTION
         wanted = expression_of(group, assigned.queue.topic)
-    header = PullMessageHeader(
-        consumer_group=group.name,
-        topic=assigned.queue.topic,
-        queue_id=assigned.queue.queue_id,
-        queue_offset=assigned.next_offset,
-        max_msg_nums=group.settings.pull_count,
-        sys_flag=flags,
-        commit_offset=0,
-        suspend_timeout_millis=int(group.settings.pull_suspend_seconds * 1000),
-        subscription=wanted,
-        sub_version=group.version,
-        expression_type=expression_type(group, assigned.queue.topic),
-        max_msg_bytes=size,
+    topic = assigned.queue.topic
+    # The fields of `PullMessageHeader` in its order. Not made through that class: the hot path.
+    ext = {
+        "consumerGroup": group.name,
+        "topic": topic,
+        "queueId": str(assigned.queue.queue_id),
+        "queueOffset": str(assigned.next_offset),
+        "maxMsgNums": str(group.settings.pull_count),
+        "sysFlag": str(flags),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": str(int(group.settings.pull_suspend_seconds * 1000)),
+    }
+    if wanted is not None:
+        ext["subscription"] = wanted
+    ext["subVersion"] = str(group.version)
+    ext["expressionType"] = group.expression_types[topic]
+    ext["maxMsgBytes"] = str(size)
+    return Command(
+        code=RequestCode.PULL_MESSAGE, language=LANGUAGE, version=VERSION, ext_fields=ext
     )
-    return request(RequestCode.PULL_MESSAGE, header.to_ext())
 
 
 def _accept(
@@ -109,8 +115,9 @@ def _accept(
     if reply.code not in _PULL_RESULTS:
         raise remote_error(reply.code, reply.remark)
     header = reply.pull_result or PullResultHeader.decode(reply.ext_fields)
-    instant = yield from now()
-    lags = address != broker.master  # a slave may know an older end than others have reported
+    instant: Instant = yield NOW
+    # A slave may know an older end than others have reported.
+    lags = address != broker.addresses.get(MASTER_ID)
     end = max(header.max_offset, assigned.end_offset) if lags else header.max_offset
     assigned.note_end(end, instant.seconds)
     assigned.read_from = header.suggest_which_broker_id
@@ -122,7 +129,8 @@ def _accept(
     pulled_from = assigned.next_offset
     messages, next_offset = yield from _read(group, assigned, reply.body, header.next_begin_offset)
     took = instant.seconds - begun
-    group.rates.of(assigned.queue.topic, begun).pulled(len(messages), took, instant.seconds)
+    rates = group.rates_of(assigned.queue.topic, begun)
+    rates.pulled(len(messages), took, instant.seconds)
     assigned.put(messages, next_offset)
     return 0.0 if assigned.next_offset > pulled_from else group.settings.pull_retry_seconds_max
 
@@ -186,23 +194,33 @@ def _read(
     be pulled again. The same happens when the decompressed bodies exceed the requested size.
     """
     records = list(iter_records(body))
-    size_max = max(MESSAGE_BODY_SIZE_MAX, group.settings.body_bytes_max)
-    count, faults = yield from unpack(records, size_max, group.settings.pull_bytes)
-    if count < len(records):
-        next_offset = records[count].queue_offset
+    properties = list(map(Record.property_map, records))
+    offset_ids = list(map(Record.offset_message_id, records))
+    faults: dict[int, str] = {}
+    flags = size = 0
+    for record in records:
+        flags |= record.sys_flag
+        size += len(record.body)
+    if flags & COMPRESSED or size >= group.settings.pull_bytes:
+        size_max = max(MESSAGE_BODY_SIZE_MAX, group.settings.body_bytes_max)
+        count, faults = yield from unpack(records, size_max, group.settings.pull_bytes)
+        if count < len(records):
+            next_offset = records[count].queue_offset
+            del records[count:]
     messages: list[ReceivedMessage] = []
-    for at, record in enumerate(records[:count]):
-        message = received(record, assigned.queue)
+    for at, record in enumerate(records):
+        message = delivery(record, assigned.queue, properties[at], offset_ids[at])
         if at in faults and group.subscription.takes_faulty:
             message = msgspec.structs.replace(message, fault=faults[at])
         elif at in faults:
             if record.queue_offset < assigned.next_offset:  # another owner has finished it
                 continue
-            instant = yield from now()
+            instant: Instant = yield NOW
             if not assigned.holds_lock(instant.lease_seconds):
                 next_offset = record.queue_offset
                 break
             yield from dead_letter(group, message, faults[at])
             continue
         messages.append(message)
-    return with_tags(messages, group.tags[assigned.queue.topic]), next_offset
+    tags = group.tags[assigned.queue.topic]
+    return with_tags(messages, tags) if tags else messages, next_offset

@@ -13,7 +13,7 @@ from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_legal_name
 from reliable_mq.wire.compression import decompress
-from reliable_mq.wire.message_id import encode_offset_message_id, ledger_id
+from reliable_mq.wire.message_id import is_usual_id, ledger_id
 from reliable_mq.wire.properties import (
     KEYS,
     ORIGIN_MESSAGE_ID,
@@ -29,17 +29,19 @@ _WORK_SIZE_MIN = 16 * 1024
 
 
 def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
-    """Return the delivery of a `record` read from `queue`; its body is as stored.
+    """Return the delivery of a `record` read from `queue`; its body is as stored."""
+    return delivery(record, queue, record.property_map(), record.offset_message_id())
+
+
+def delivery(
+    record: Record, queue: MessageQueue, properties: dict[str, str], offset_id: str
+) -> ReceivedMessage:
+    """Return the delivery of a `record` with these properties and this offset message id.
 
     A message without a producer's id gets the id of the place where it was first stored, also as a
     copy in a retry topic: it is one message, and its effect happens once. If no ledger can store an
     id, its digest replaces it. A copy without an original topic stays in the retry topic.
     """
-    properties = record.property_map()
-    host = record.store_host
-    offset_id = encode_offset_message_id(
-        host[:-4], int.from_bytes(host[-4:]), record.commit_log_offset
-    )
     topic = record.topic
     message_id = properties.get(UNIQ_KEY)
     if not message_id and topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
@@ -49,12 +51,13 @@ def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
         origin = properties.get(RETRY_TOPIC, "")
         topic = origin if is_legal_name(origin, TOPIC_LENGTH_MAX) else topic
     keys = properties.get(KEYS)
+    message_id = message_id or offset_id
     return ReceivedMessage(
         topic=topic,
         body=record.body,
         tag=properties.get(TAGS, ""),
         keys=tuple(keys.split()) if keys else (),
-        message_id=ledger_id(message_id or offset_id),
+        message_id=message_id if is_usual_id(message_id) else ledger_id(message_id),
         ordering_key=properties.get(SHARDING_KEY, ""),
         properties=properties,
         queue=queue,

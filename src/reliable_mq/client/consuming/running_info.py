@@ -52,7 +52,7 @@ def running_info(
             "pullThresholdForQueue": str(group.settings.held_count_max),
         },
         "statusTable": {
-            topic: group.rates.of(topic, instant.seconds).status(instant.seconds)
+            topic: group.rates_of(topic, instant.seconds).status(instant.seconds)
             for topic in sorted(group.filters)
         },
         "subscriptionSet": [subscription_data(group, topic) for topic in sorted(group.filters)],

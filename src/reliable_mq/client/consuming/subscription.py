@@ -43,6 +43,11 @@ class Sql(msgspec.Struct, frozen=True):
             raise ConfigurationError('an SQL92 expression is empty: subscribe to "*" instead')
 
 
+def expression_type(wanted: str | Sql) -> str:
+    """Return the type of a topic's filter, as brokers call it."""
+    return "SQL92" if isinstance(wanted, Sql) else "TAG"
+
+
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer group reads, and how.
 
@@ -58,7 +63,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         concurrency: maximum handler calls at a time.
         batch: maximum messages in one handler call.
         series: maximum messages in a call, instead of one, while calls are short. For a handler
-            that takes messages one after another, see `handler_pool`. With a batch it must be 1.
+            that takes messages one after another, see `HandlerPool`. With a batch it must be 1.
         allocation: how the members share the queues, see `allocation`; all must use the same.
         broadcasting: whether every member reads all queues and keeps its own offsets. A failed
             message is held and retried here, and dropped after `max_attempts`.

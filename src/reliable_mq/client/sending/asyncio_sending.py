@@ -10,14 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 
 from reliable_mq.client.asyncio_client_engine import ClientEngine
-from reliable_mq.client.checked import check_sending, checked
+from reliable_mq.client.checked import check_sending, check_value, checked
 from reliable_mq.client.observing.send_results import of_batch, of_many, of_nothing, of_one
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
 from reliable_mq.client.sending.batching import QueueBatches, plan_many
 from reliable_mq.client.sending.linger import LingerQueues
 from reliable_mq.client.sending.request_reply import reply_to
 from reliable_mq.client.sending.timed import recall
-from reliable_mq.errors import ConfigurationError, TooManyInFlight
+from reliable_mq.errors import ConfigurationError, ReliableMQError, TooManyInFlight
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from reliable_mq.message_checks import size_of
 from reliable_mq.wire.recall_handle import decode_recall_handle
@@ -124,7 +124,6 @@ class AsyncSending:
 
             return await engine.hooks.around_send("send_batch", messages, send, of_batch)
 
-    @checked()
     async def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         """Send messages of any topics in few requests, several in flight at the same time.
 
@@ -133,11 +132,17 @@ class AsyncSending:
         is in the message's position of the result.
         """
         engine = self._engine
+        if messages.__class__ is not list:
+            check_value("messages", messages, Sequence[Message])
         engine.be_producer()
-        return await engine.hooks.around_send("send_many", messages, self._send_many, of_many)
+        if engine.hooks.sends:
+            return await engine.hooks.around_send("send_many", messages, self._send_many, of_many)
+        return await self._send_many([*messages])
 
     async def _send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         engine = self._engine
+        if len(messages) == 1:
+            return [await self._send_alone(messages[0])]
         messages = engine.namespace.whole_messages(messages)
         plan = await engine.run(
             plan_many(engine.producer, engine.routes, engine.settings, messages)
@@ -274,6 +279,29 @@ class AsyncSending:
                 lambda sent: engine.run(engine.producer.send_reply(sent[0], timeout=left)),
                 of_one,
             )
+
+    async def _send_alone(self, message: Message) -> SendResult | Exception:
+        """Send the only message of a `send_many`, which needs no plan."""
+        engine = self._engine
+        engine.refuse_other_loop()
+        timeout = engine.settings.request_timeout_seconds
+        async with engine.groups_in_flight:
+            try:
+                single = engine.singles.begin(message, timeout, None)
+                if single.aim is None:  # without a route it fails at once, as in a plan
+                    await engine.run(engine.routes.to_send(single.out.message.topic))
+                size = len(single.out.message.body)
+                has_place = engine.in_flight.take(size)
+                if not has_place:
+                    await engine.in_flight.wait(size, timeout)
+                try:
+                    if not has_place or single.aim is None:  # time has passed
+                        single = engine.singles.begin(message, timeout, None)
+                    return await engine.singles.send(single, waits_busily=False)
+                finally:
+                    engine.in_flight.give(size)
+            except ReliableMQError as error:
+                return error
 
     async def _send_group(self, group: QueueBatches) -> list[SendResult | Exception]:
         engine = self._engine

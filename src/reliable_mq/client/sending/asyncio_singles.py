@@ -69,12 +69,16 @@ class SingleSends:
             MessageRefused: when the message cannot be sent.
         """
         names = self._namespace
-        message, queue = names.whole_message(message), names.whole_queue(queue)
+        if names.name:
+            message, queue = names.whole_message(message), names.whole_queue(queue)
         return self._producer.begin(message, self._engine.now(), timeout, queue)
 
-    async def send(self, single: PendingSend) -> SendResult:
-        """Send a message and return where it is stored; see `AsyncClient.send`."""
-        asked = self._ask(single)
+    async def send(self, single: PendingSend, *, waits_busily: bool = True) -> SendResult:
+        """Send a message and return where it is stored; see `AsyncClient.send`.
+
+        `waits_busily`: whether the loop may poll for the answer; see `BusyWait`.
+        """
+        asked = self._ask(single, waits_busily=waits_busily)
         if asked is None:
             return await self._go_on(single, None)
         outcome: Outcome
@@ -113,9 +117,9 @@ class SingleSends:
         direct = self._engine.direct_link(aim.address) if aim is not None else None
         if aim is None or direct is None:
             return None
-        render = partial(self._producer.frame, single, aim)
         outcome: Outcome
         try:
+            render = self._producer.frames.render(single.out, aim.queue, single.begun.epoch_ms)
             outcome = direct.ask(render, RequestCode.SEND_MESSAGE_V2, aim.seconds)
         except (ConnectionLost, RequestTimeout) as error:
             return error
@@ -147,23 +151,30 @@ class SingleSends:
         else:
             errand.set_result(result)
 
-    def _ask(self, single: PendingSend, *, notes: bool = False) -> asyncio.Future[Command] | None:
+    def _ask(
+        self, single: PendingSend, *, notes: bool = False, waits_busily: bool = True
+    ) -> asyncio.Future[Command] | None:
         """Return the future of the first attempt's reply, if the request can be sent at once."""
         aim = single.aim
-        link = self._engine.clear_link(aim.address) if aim is not None else None
-        if aim is None or link is None:
+        if aim is None:
+            return None
+        render = self._producer.frames.render(single.out, aim.queue, single.begun.epoch_ms)
+        link = self._engine.clear_link(aim.address)
+        if link is None:
             return None
         if notes:
             self._engine.alone(link)
-        render = partial(self._producer.frame, single, aim)
-        return link.ask(render, RequestCode.SEND_MESSAGE_V2, aim.seconds)
+        code = RequestCode.SEND_MESSAGE_V2
+        return link.ask(render, code, aim.seconds, waits_busily=waits_busily)
 
     def _result(self, single: PendingSend, outcome: Outcome) -> SendResult | None:
         """Return the result, or None when another attempt is due."""
         if single.aim is None or isinstance(outcome, ReliableMQError):
             return None
         result = self._producer.end(single, single.aim, outcome, self._engine.seconds())
-        return None if result is None else self._namespace.own_result(result)
+        if result is None or not self._namespace.name:
+            return result
+        return self._namespace.own_result(result)
 
     async def _go_on(self, single: PendingSend, outcome: Outcome | None) -> SendResult:
         result = await self._engine.run(self._producer.go_on(single, outcome))

@@ -1,32 +1,50 @@
-"""Prepares messages for sending: checks them, gives them ids, and makes send commands.
+"""What a send says on the wire: prepared messages, their requests, and the results in the replies.
 
+A message is checked and gets its id before its request is made. The request of a single message
+comes from a template: the common part of a queue's requests is rendered once.
 Source of limits and property names: Apache RocketMQ `Validators`, `MessageConst`,
-`DefaultMQProducerImpl`.
+`DefaultMQProducerImpl`; of replies: `MQClientAPIImpl.processSendResponse`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC
-from reliable_mq.errors import MessageRefused
-from reliable_mq.limits import (
-    MESSAGE_BODY_SIZE_MAX,
-)
-from reliable_mq.message import Message, MessageQueue, new_message_id
+from reliable_mq.client.sending.send_retries import BrokerAnswer
+from reliable_mq.errors import InvariantBroken, MessageRefused, ProtocolError, ReliableMQError
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
+from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus, new_message_id
 from reliable_mq.message_checks import check_message, properties_of
 from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import LANGUAGE, ONE_WAY_FLAG, VERSION, Command, request
-from reliable_mq.wire.headers import SendMessageHeaderV2
-from reliable_mq.wire.properties import (
-    WAIT,
-    encode_properties,
+from reliable_mq.wire.command import (
+    LANGUAGE,
+    ONE_WAY_FLAG,
+    VERSION,
+    Command,
+    encode_command,
+    request,
 )
+from reliable_mq.wire.frame import HEAD_SIZE, JSON, encode_numbered
+from reliable_mq.wire.headers import SendMessageHeaderV2, SendResultHeader
+from reliable_mq.wire.java_int import I32_MAX
+from reliable_mq.wire.properties import WAIT, encode_properties
+from reliable_mq.wire.remote_faults import remote_error
 
 BATCH_ITEM_OVERHEAD = 22
 Sign = Callable[[Message], Message]
 """Returns a message with its signature. The message has an id already."""
+TEMPLATES_MAX = 4096
+"""Maximum templates, of some 300 bytes each. With more queues, a client makes them again."""
+
+_FORMS = (b"%d", b"%d", b"%b")  # born time, flag, properties
+_FIRST_MARK = 1_000_000_000  # as long as the longest opaque; all marks have the same length
+_BODY = b"-"
+_STORED = {status.value: status for status in SendStatus}
+
+_encode_text = msgspec.json.Encoder().encode
 
 
 def fault_of(message: Message, body_size_max: int) -> Exception | None:
@@ -107,7 +125,8 @@ def letter(
     """
     try:
         check_message(message, body_size_max)
-        message = named(message, now_ms, random_bytes)
+        if not message.message_id:
+            message = named(message, now_ms, random_bytes)
         if sign is not None:
             message = _signed(message, sign)
         return PreparedMessage(message, properties_of(message))
@@ -206,6 +225,60 @@ class SenderFields(msgspec.Struct, frozen=True):
         return request(RequestCode.SEND_BATCH_MESSAGE, header.to_ext(), body)
 
 
+class SendFrames:
+    """Renders the requests of one client from templates.
+
+    A frame is equal byte for byte to the encoding of `SenderFields.command`, because templates are
+    made from that.
+
+    Args:
+        sender: the fields that are equal in all requests.
+    """
+
+    def __init__(self, sender: SenderFields) -> None:
+        self._sender = sender
+        self._templates: dict[MessageQueue, tuple[bytes, bytes]] = {}
+
+    def render(
+        self, out: PreparedMessage, queue: MessageQueue, now_ms: int
+    ) -> Callable[[int], bytes]:
+        """Return a function from an opaque to the request of a message with an uncompressed body.
+
+        It raises FrameError when the request would be longer than 16 MiB.
+        """
+        front, back = self._templates.get(queue) or self._cut(queue)
+        message = out.message
+        front %= (now_ms, message.flag, _encode_text(out.properties.decode()))
+        return partial(encode_numbered, JSON, front, back, message.body)
+
+    def _cut(self, queue: MessageQueue) -> tuple[bytes, bytes]:
+        """Return the header of all requests for `queue`: what is before and behind the opaque.
+
+        The front has forms for the other variable fields. All these fields are found by marks:
+        numbers that occur nowhere else in the header. Names of topics and groups might contain any
+        number.
+        """
+        for first in range(_FIRST_MARK, I32_MAX, len(_FORMS) + 1):
+            born, flag, properties, opaque = range(first, first + len(_FORMS) + 1)
+            letter = PreparedMessage(
+                Message(topic=queue.topic, body=_BODY, flag=flag), b"%d" % properties
+            )
+            command = self._sender.command(letter, queue, born)
+            command.opaque = opaque
+            header = encode_command(command)[HEAD_SIZE : -len(_BODY)]
+            marks = (b"%d" % born, b"%d" % flag, b'"%d"' % properties, b"%d" % opaque)
+            if all(header.find(mark) == header.rfind(mark) >= 0 for mark in marks):
+                front, _, back = header.partition(marks[-1])
+                front = front.replace(b"%", b"%%")
+                for mark, form in zip(marks, _FORMS, strict=False):
+                    front = front.replace(mark, form)
+                if len(self._templates) >= TEMPLATES_MAX:
+                    self._templates.clear()
+                self._templates[queue] = front, back
+                return front, back
+        raise InvariantBroken("the names of a queue contain every possible mark")
+
+
 def same_topic(messages: Sequence[Message]) -> str:
     """Return the topic of a caller's batch.
 
@@ -225,3 +298,91 @@ def same_topic(messages: Sequence[Message]) -> str:
 def extra_properties(message: Message, extra: Mapping[str, str]) -> Message:
     """Return `message` with more properties."""
     return msgspec.structs.replace(message, properties={**message.properties, **extra})
+
+
+def read_answer(answer: BrokerAnswer, message_ids: Sequence[str]) -> list[SendResult]:
+    """Return the results of messages that were sent together."""
+    try:
+        if len(message_ids) == 1:
+            results = [read_result(answer.reply, message_ids[0], answer.queue)]
+        else:
+            results = read_batch_results(answer.reply, message_ids, answer.queue)
+    except ReliableMQError as error:
+        error.tries = answer.tries
+        raise
+    if answer.tries == 1:
+        return results
+    return [msgspec.structs.replace(each, tries=answer.tries) for each in results]
+
+
+def read_result(reply: Command, message_id: str, queue: MessageQueue) -> SendResult:
+    """Return the result in the reply to a send.
+
+    Raises:
+        RemoteError: when the message is not stored.
+        ProtocolError: when the reply cannot be decoded.
+    """
+    status, header = _stored(reply)
+    if "," in header.msg_id:
+        raise _miscounted(1, header.msg_id.split(","))
+    return _result(status, header, message_id, header.msg_id, _home(queue, header), 0)
+
+
+def read_batch_results(
+    reply: Command, message_ids: Sequence[str], queue: MessageQueue
+) -> list[SendResult]:
+    """Return one result for each message of a batch. Their queue offsets are consecutive.
+
+    Raises:
+        RemoteError: when the batch is not stored.
+        ProtocolError: when the reply cannot be decoded.
+    """
+    status, header = _stored(reply)
+    offset_ids = header.msg_id.split(",")
+    if len(offset_ids) != len(message_ids):
+        raise _miscounted(len(message_ids), offset_ids)
+    home = _home(queue, header)
+    return [
+        _result(status, header, message_id, offset_id, home, index)
+        for index, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
+    ]
+
+
+def _stored(reply: Command) -> tuple[SendStatus, SendResultHeader]:
+    status = _STORED.get(reply.code)
+    if status is None:
+        raise remote_error(reply.code, reply.remark)
+    return status, reply.send_result or SendResultHeader.decode(reply.ext_fields)
+
+
+def _miscounted(count: int, offset_ids: Sequence[str]) -> ProtocolError:
+    return ProtocolError(
+        f"{count} messages were sent, the broker reports {len(offset_ids)} as stored"
+    )
+
+
+def _home(queue: MessageQueue, header: SendResultHeader) -> MessageQueue:
+    """Return the queue in which the broker has stored the message; it may be another than asked."""
+    if header.queue_id == queue.queue_id:
+        return queue
+    return MessageQueue(queue.topic, queue.broker_name, header.queue_id)
+
+
+def _result(
+    status: SendStatus,
+    header: SendResultHeader,
+    message_id: str,
+    offset_id: str,
+    home: MessageQueue,
+    index: int,
+) -> SendResult:
+    return SendResult(
+        status=status,
+        message_id=message_id,
+        offset_message_id=offset_id,
+        queue=home,
+        queue_offset=header.queue_offset + index,
+        recall_handle=header.recall_handle or "",
+        region=header.region or "",
+        trace_on=header.trace_on != "false",
+    )

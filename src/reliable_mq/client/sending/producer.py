@@ -5,6 +5,7 @@ queues round-robin. `send_retries` decides when and how a request is retried.
 Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`, `tryToCompressMessage`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,14 +16,15 @@ from reliable_mq.client.flow import Flow, Instant, now, work
 from reliable_mq.client.sending.outgoing import (
     PreparedMessage,
     SenderFields,
+    SendFrames,
     Sign,
     check_batch,
     letter,
+    read_answer,
+    read_result,
     same_topic,
 )
 from reliable_mq.client.sending.queue_choice import queue_of_key
-from reliable_mq.client.sending.replies import read_answer, read_result
-from reliable_mq.client.sending.send_frames import SendFrames
 from reliable_mq.client.sending.send_retries import (
     Bind,
     BrokerAnswer,
@@ -81,7 +83,10 @@ class SendFlows:
         self._tries = SendRetries(settings, routes, random_bytes)
         self._timers = TimerBrokers(settings.request_timeout_seconds)
         self._sender = SenderFields(settings.producer_group, settings.new_topic_queues)
-        self._frames = SendFrames(self._sender)
+        #: renders the requests of first attempts
+        self.frames = SendFrames(self._sender)
+        packs = settings.compression != NO_COMPRESSION
+        self._pack_from: float = settings.compress_from_bytes if packs else math.inf
 
     def send(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
@@ -107,27 +112,21 @@ class SendFlows:
         """Begin to send one message, as `send`; `go_on` sends it.
 
         If it has an `aim`, the caller may make the first attempt itself: with the request from
-        `frame`, and then `end` with the outcome.
+        `frames`, and then `end` with the outcome.
 
         Raises:
             MessageRefused: when the message cannot be sent.
         """
-        out = self.prepare(message, instant.epoch_ms)
+        size_max = self._settings.body_bytes_max
+        out = letter(message, instant.epoch_ms, self._random_bytes, size_max, self._sign)
         if queue is not None:
             _check_home(message.topic, queue)
         aim = None
-        if not (message.is_timed or self._is_to_pack(out)):
+        is_timed = message.delay is not None or message.deliver_at is not None
+        if not is_timed and len(message.body) < self._pack_from:
             key = message.ordering_key
             aim = self._tries.aim(message.topic, key, queue, timeout, instant)
         return PendingSend(out, queue, timeout, instant, aim)
-
-    def frame(self, single: PendingSend, aim: SendTarget, opaque: int) -> bytes:
-        """Return the request of the first attempt.
-
-        Raises:
-            FrameError: when it would be longer than 16 MiB.
-        """
-        return self._frames.frame(single.out, aim.queue, single.begun.epoch_ms, opaque)
 
     def end(
         self, single: PendingSend, aim: SendTarget, reply: Command, seconds: float
@@ -377,12 +376,7 @@ class SendFlows:
         return result
 
     def _is_to_pack(self, out: PreparedMessage) -> bool:
-        settings = self._settings
-        return (
-            settings.compression != NO_COMPRESSION
-            and out.packed is None
-            and len(out.message.body) >= settings.compress_from_bytes
-        )
+        return out.packed is None and len(out.message.body) >= self._pack_from
 
     def _check_of(self, message: Message) -> Check | None:
         return self._timers.check if message.is_timed else None

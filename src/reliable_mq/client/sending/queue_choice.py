@@ -1,10 +1,9 @@
-"""Selects the queue of a message: by its ordering key, or round-robin without the failed broker.
+"""Selects the queue of a message by its ordering key; the same in every process.
 
 Source of the hash called "java": Apache RocketMQ `SelectMessageQueueByHash`, Java's
 `String.hashCode`.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from zlib import crc32
 
@@ -39,54 +38,3 @@ def _java(ordering_key: str) -> int:
 
 KEY_HASHES: Mapping[str, Callable[[str], int]] = {"crc32": _crc32, "java": _java}
 """Hash functions of ordering keys: ours, and the one of Apache's `SelectMessageQueueByHash`."""
-
-
-TOPICS_MAX = 10_000
-"""The next queue is remembered for this many topics. Above that, all topics start again."""
-
-
-class RoundRobin:
-    """Selects the queues of each topic round-robin.
-
-    Args:
-        start: number of the first queue; it should differ between clients that start together.
-    """
-
-    def __init__(self, start: int) -> None:
-        self._start = start
-        self._next: dict[str, int] = {}
-
-    def choose(
-        self,
-        queues: Sequence[MessageQueue],
-        avoid_broker: str = "",
-        rank: Callable[[str], float] | None = None,
-    ) -> MessageQueue:
-        """Return the next queue, of another broker than `avoid_broker` if possible.
-
-        Args:
-            queues: the queues of one topic, at least one.
-            avoid_broker: the name of the broker that has just failed.
-            rank: returns how slow a broker is; 0 is good. The queues of the best brokers are used.
-        """
-        topic = queues[0].topic
-        turn = self._next.get(topic)
-        if turn is None:
-            turn = self._start
-            if len(self._next) >= TOPICS_MAX:
-                self._next.clear()
-        if rank is None and not avoid_broker:
-            self._next[topic] = turn + 1
-            return queues[turn % len(queues)]
-        best, best_rank = 0, math.inf
-        for step in range(len(queues)):
-            name = queues[(turn + step) % len(queues)].broker_name
-            if name == avoid_broker:
-                continue
-            badness = rank(name) if rank is not None else 0.0
-            if badness < best_rank:
-                best, best_rank = step, badness
-            if not badness:
-                break
-        self._next[topic] = turn + best + 1
-        return queues[(turn + best) % len(queues)]

@@ -1,19 +1,27 @@
 """Retries of a send: offers a request to brokers until one gives a final answer, with backoff.
 
+Queues take turns, without those of the broker that failed.
+
 It receives a function that makes the request for a queue, and returns the final answer. It must not
 know what is sent. Refusals that may be temporary are retried; every other answer is final.
 Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from reliable_mq.client.connecting.routes import Route, RouteCache
-from reliable_mq.client.flow import Flow, Instant, Post, Wait, call, now
-from reliable_mq.client.sending.queue_choice import RoundRobin, queue_of_key
-from reliable_mq.client.sending.slow_brokers import BUSY_SECONDS, FAILED_SECONDS, SlowBrokers
+from reliable_mq.client.connecting.routes import MASTER_ID, Route, RouteCache
+from reliable_mq.client.flow import NOW, Call, Flow, Instant, Post, Wait
+from reliable_mq.client.sending.queue_choice import queue_of_key
+from reliable_mq.client.sending.slow_brokers import (
+    BUSY_SECONDS,
+    FAILED_SECONDS,
+    SLOW_SECONDS,
+    SlowBrokers,
+)
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import BrokerBusy, ReliableMQError, RequestTimeout, Unavailable
 from reliable_mq.message import MessageQueue
@@ -35,6 +43,9 @@ RETRY_CODES = frozenset(
         ResponseCode.FLOW_CONTROL,
     }
 )
+
+TOPICS_MAX = 10_000
+"""The next queue is remembered for this many topics. Above that, all topics start again."""
 
 _NOT_WRITABLE = "sending message is forbidden"  # Apache RocketMQ `AbstractSendMessageProcessor`
 
@@ -66,7 +77,8 @@ class FirstTry(msgspec.Struct, frozen=True, gc=False):
         if self.outcome is not None:
             return self.outcome
         aim = self.aim
-        return (yield from call(aim.address, bind(aim.queue, self.begun.epoch_ms), aim.seconds))
+        reply: Command = yield Call(aim.address, bind(aim.queue, self.begun.epoch_ms), aim.seconds)
+        return reply
 
 
 class BrokerAnswer(NamedTuple):
@@ -75,6 +87,53 @@ class BrokerAnswer(NamedTuple):
     reply: Command
     queue: MessageQueue
     tries: int
+
+
+class RoundRobin:
+    """Selects the queues of each topic round-robin.
+
+    Args:
+        start: number of the first queue; it should differ between clients that start together.
+    """
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._next: dict[str, int] = {}
+
+    def choose(
+        self,
+        queues: Sequence[MessageQueue],
+        avoid_broker: str = "",
+        rank: Callable[[str], float] | None = None,
+    ) -> MessageQueue:
+        """Return the next queue, of another broker than `avoid_broker` if possible.
+
+        Args:
+            queues: the queues of one topic, at least one.
+            avoid_broker: the name of the broker that has just failed.
+            rank: returns how slow a broker is; 0 is good. The queues of the best brokers are used.
+        """
+        topic = queues[0].topic
+        turn = self._next.get(topic)
+        if turn is None:
+            turn = self._start
+            if len(self._next) >= TOPICS_MAX:
+                self._next.clear()
+        if rank is None and not avoid_broker:
+            self._next[topic] = turn + 1
+            return queues[turn % len(queues)]
+        best, best_rank = 0, math.inf
+        for step in range(len(queues)):
+            name = queues[(turn + step) % len(queues)].broker_name
+            if name == avoid_broker:
+                continue
+            badness = rank(name) if rank is not None else 0.0
+            if badness < best_rank:
+                best, best_rank = step, badness
+            if not badness:
+                break
+        self._next[topic] = turn + best + 1
+        return queues[(turn + best) % len(queues)]
 
 
 class SendRetries:
@@ -118,7 +177,7 @@ class SendRetries:
             RemoteError: when the last attempt was refused with a temporary code.
             Unavailable: when no broker answers in time.
         """
-        instant = first.begun if first is not None else begun or (yield from now())
+        instant: Instant = first.begun if first is not None else begun or (yield NOW)
         deadline = instant.seconds + timeout
         bound = queue is not None or bool(ordering_key)
         avoid = ""
@@ -147,8 +206,8 @@ class SendRetries:
                     left = deadline - instant.seconds
                     left = self._share(route, chosen, left, attempt, bound=bound)
                     requests += 1
-                    reply = yield from call(address, bind(chosen, instant.epoch_ms), left)
-                sent, instant = instant.seconds, (yield from now())
+                    reply = yield Call(address, bind(chosen, instant.epoch_ms), left)
+                sent, instant = instant.seconds, (yield NOW)
                 if self.is_answer(reply, tried, instant.seconds - sent, instant.seconds):
                     return BrokerAnswer(reply, chosen, requests)
                 failure = remote_error(reply.code, reply.remark)
@@ -157,14 +216,14 @@ class SendRetries:
                     break
             except Unavailable as error:
                 failure = error
-                instant = yield from now()
+                instant = yield NOW
                 if tried:
                     self._slow.note(tried, FAILED_SECONDS, instant.seconds)
             self._routes.doubt(topic)
             if bound or not self._has_other(topic, avoid, instant.seconds):
                 if not (yield from self._rest(attempt, failure, deadline - instant.seconds)):
                     break
-                instant = yield from now()
+                instant = yield NOW
         failure.tries = requests
         raise failure
 
@@ -202,7 +261,8 @@ class SendRetries:
         """
         if reply.code in RETRY_CODES:
             return False
-        self._slow.note(broker_name, took, seconds)
+        if took >= SLOW_SECONDS or self._slow.until:
+            self._slow.note(broker_name, took, seconds)
         return True
 
     def post(
@@ -217,7 +277,7 @@ class SendRetries:
         Raises:
             Unavailable: when no broker can be reached.
         """
-        instant = yield from now()
+        instant: Instant = yield NOW
         deadline = instant.seconds + self._settings.request_timeout_seconds
         avoid = ""
         requests = 0
@@ -235,7 +295,7 @@ class SendRetries:
                 failure = error
             else:
                 return requests
-            instant = yield from now()
+            instant = yield NOW
             self._slow.note(avoid, FAILED_SECONDS, instant.seconds)
             self._routes.doubt(topic)
             left = deadline - instant.seconds
@@ -294,7 +354,7 @@ class SendRetries:
     def _choose(self, route: Route, ordering_key: str, avoid: str, seconds: float) -> MessageQueue:
         if ordering_key:
             return queue_of_key(ordering_key, route.writable, self._settings.key_hash)
-        if not self._settings.avoids_slow_brokers or not self._slow.is_any:
+        if not self._settings.avoids_slow_brokers or not self._slow.until:
             return self._turns.choose(route.writable, avoid)
         return self._turns.choose(
             route.writable, avoid, lambda name: self._slow.rank(name, seconds)
@@ -309,9 +369,10 @@ class SendRetries:
 
     def _address(self, route: Route, queue: MessageQueue) -> str:
         broker = route.brokers.get(queue.broker_name) or self._routes.broker(queue.broker_name)
-        if broker is None or broker.master is None:
+        master = broker.addresses.get(MASTER_ID) if broker is not None else None
+        if master is None:
             raise Unavailable(f"no master of broker {queue.broker_name} is known")
-        return broker.master
+        return master
 
 
 def _others(route: Route, broker_name: str) -> set[str]:

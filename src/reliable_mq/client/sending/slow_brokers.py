@@ -14,29 +14,27 @@ BUSY_SECONDS = 0.55
 _TOOK_SECONDS = (0.55, 1.8, 3.0, 5.0, 15.0)
 #: ... makes sends avoid the broker for this many seconds (one entry more: below the first)
 _AWAY_SECONDS = (0.0, 2.0, 5.0, 6.0, 10.0, 30.0)
+SLOW_SECONDS = _TOOK_SECONDS[0]
+"""From this latency on, a broker is slow."""
 
 
 class SlowBrokers:
     """The slow or silent brokers, and until when sends avoid them."""
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-
-    @property
-    def is_any(self) -> bool:
-        """Whether any broker was slow and has not been fast since."""
-        return bool(self._until)
+        #: until when sends avoid each broker that was slow and has not been fast since
+        self.until: dict[str, float] = {}
 
     def note(self, broker_name: str, took_seconds: float, now: float) -> None:
         """Record the latency of a send. A fast one clears the broker's record."""
         away = _AWAY_SECONDS[bisect_right(_TOOK_SECONDS, took_seconds)]
         if away:
-            known = self._until.copy()  # an atomic copy: other threads may record meanwhile
-            self._until = {name: until for name, until in known.items() if until > now}
-            self._until[broker_name] = now + away
-        elif self._until:
-            self._until.pop(broker_name, None)
+            known = self.until.copy()  # an atomic copy: other threads may record meanwhile
+            self.until = {name: until for name, until in known.items() if until > now}
+            self.until[broker_name] = now + away
+        elif self.until:
+            self.until.pop(broker_name, None)
 
     def rank(self, broker_name: str, now: float) -> float:
         """Return 0 for a good broker, or else the seconds for which sends should avoid it."""
-        return max(0.0, self._until.get(broker_name, now) - now)
+        return max(0.0, self.until.get(broker_name, now) - now)

@@ -15,9 +15,13 @@ from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.flow import Call, Flow, Post, call, call_all, now, succeeded
-from reliable_mq.client.sending.outgoing import PreparedMessage, SenderFields, extra_properties
+from reliable_mq.client.sending.outgoing import (
+    PreparedMessage,
+    SenderFields,
+    extra_properties,
+    read_answer,
+)
 from reliable_mq.client.sending.producer import SendFlows
-from reliable_mq.client.sending.replies import read_answer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
     MessageRefused,
