@@ -37,7 +37,7 @@ from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.thread_open_halves import OpenHalves
-from reliable_mq.outbox.thread_relay import RelayThread
+from reliable_mq.outbox.thread_relay import ClientSender, RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedRelays
 from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
@@ -211,10 +211,13 @@ class Connections:
 
     def _make_relay(self, database: Database, stubs: SqlStubs, owner: str) -> Relay:
         topics, clock = topics_of(database), database.clock
+        sender, halves = ClientSender(self), self.open_halves
         return Relay(
             stubs,
-            HalfSender(self, self.open_halves, self.commit_halves),
+            sender,
             self._policy.next_time,
+            open_halves=halves.known,
+            half_sender=HalfSender(sender, halves, self.commit_halves),
             owner=owner,
             lease=self._settings.relay_lease_seconds,
             confirm_to=database.identity.notice_topic,
@@ -222,7 +225,7 @@ class Connections:
         )
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        """Send messages; the `Sender` of relay and scheduler."""
+        """Send messages; the `Sender` of the scheduler and of notices."""
         return self.loop_thread.run(self.client.send_many(messages))
 
     def commit_halves(self, halves: Sequence[Half]) -> list[SendResult | Exception]:

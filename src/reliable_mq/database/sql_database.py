@@ -6,6 +6,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -118,6 +119,10 @@ class Database:
         self.processes = process_table(self.metadata, prefix)
         self.handling_times = HandlingTimes()
         self.engine = self._make_engine()
+        #: returns a new session
+        self.session: Callable[[], Session] = partial(Session, self.engine)
+        #: returns a new session for a handler
+        self.handler_session: Callable[[], HandlerSession] = partial(HandlerSession, self.engine)
         #: for our rows that other programs may have written to, see `ANY_TEXT`
         self.forgiving_engine = self.engine.execution_options(**ANY_TEXT)
         #: for single statements that only read
@@ -186,17 +191,9 @@ class Database:
             self._async_engines[loop] = engine
         return engine
 
-    def session(self) -> Session:
-        """Return a new session."""
-        return Session(self.engine)
-
     def async_session(self) -> AsyncSession:
         """Return a new asynchronous session of the running event loop."""
         return AsyncSession(self.async_engine, expire_on_commit=False)
-
-    def handler_session(self) -> HandlerSession:
-        """Return a new session for a handler."""
-        return HandlerSession(self.engine)
 
     def async_handler_session(self) -> AsyncSession:
         """Return a new asynchronous session for a handler; its `sync_session` has `held`."""

@@ -24,6 +24,8 @@ from reliable_mq.errors import UsageError
 
 _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
+running_session = _running.get
+"""Returns the session of the handler that runs here, or None."""
 _held: set["HandlerSession"] = set()  # while it is empty, no statement and no COMMIT is checked
 _BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*+"  # possessive quantifier: many comments are read once
 _END = rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b"

@@ -17,12 +17,12 @@ from reliable_mq.outbox.composing import (
     MessageOptions,
     check_room,
     checked_id,
+    encode_payload,
     fresh_message_id,
     key_text,
     with_trace,
 )
 from reliable_mq.outbox.delay import by_level, check_times, timed_by_delay
-from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import check_texts
 from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.settings import Strictness

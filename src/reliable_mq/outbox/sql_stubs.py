@@ -165,11 +165,11 @@ class SqlStubs:
             "owner": owner,
             "lease_until": None if owner is None else until,
         }
-        numbers = self._inserts.insert(connection, [_own_columns(stub) for stub in stubs], of_all)
-        return [
-            msgspec.structs.replace(stub, seq=seq, create_time=now)
-            for stub, seq in zip(stubs, numbers, strict=True)
-        ]
+        numbers = self._inserts.insert(connection, list(map(_own_columns, stubs)), of_all)
+        written = []
+        for stub, seq in zip(stubs, numbers, strict=True):
+            written.append(msgspec.structs.replace(stub, seq=seq, create_time=now))
+        return written
 
     def leave_until(self, connection: Connection, dues: Mapping[int, float]) -> None:
         """Leave newly inserted stubs to the scheduler: no relay owns or sends them.
@@ -188,7 +188,7 @@ class SqlStubs:
         """
         with self._short.connect() as connection:
             rows: Any = self._sendable.execute(connection, {"ids": list(message_ids), "me": owner})
-            return {message_id: bool(blocked) for message_id, blocked in rows}
+            return dict(map(tuple, rows))
 
     def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
         """Extend the lease to `until` for unsent stubs that `owner` still owns; see `sendable`."""

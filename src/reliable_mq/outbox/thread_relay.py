@@ -6,12 +6,15 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.errors import UsageError
+from reliable_mq.message import Message, SendResult
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.runtime.loop_thread import LoopThread
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,40 @@ class IdleBackoff:
         """Return how long to wait now, in seconds. The next wait is twice as long."""
         pause, self._next = self._next, min(self._next * 2, self._longest)
         return pause
+
+
+class ClientLink(Protocol):
+    """A client, and the thread of its event loop. Each is made when first needed."""
+
+    @property
+    def loop_thread(self) -> LoopThread:
+        """The thread with the client's event loop."""
+        ...
+
+    @property
+    def client(self) -> AsyncClient:
+        """The client, started."""
+        ...
+
+
+class ClientSender:
+    """A `StubSender`: the client's own `send_many`, which the first send connects.
+
+    Args:
+        link: has the client, as long as relays send.
+    """
+
+    def __init__(self, link: ClientLink) -> None:
+        self._link = link
+        self._verbs: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        """Send all messages. Return in their order where each was stored, or its error."""
+        if self._verbs is None:
+            self._verbs = self._link.loop_thread.run, self._link.client.send_many
+        run, send_many = self._verbs
+        results: list[SendResult | Exception] = run(send_many(messages))
+        return results
 
 
 class UnownedStubs(Protocol):
@@ -142,7 +179,8 @@ class RelayThread:
             if self._closing_by is not None:
                 pause = min(pause or 0.0, BLOCKED_SECONDS[1])
             item = self._inbox.get(timeout=pause) if pause != 0.0 else self._inbox.get_nowait()
-            self._idle.found()  # an announcement or a handover: there is something
+            if self._unowned is not None:
+                self._idle.found()  # an announcement or a handover: there is something
             if self._gather and item is not None:
                 time.sleep(self._gather)
             while True:
@@ -154,7 +192,7 @@ class RelayThread:
         """Run the relay once; return how long to wait. None: until the inbox has something."""
         try:
             now = self._clock()
-            claimed = self._claim_unowned(now)
+            claimed = 0 if self._unowned is None else self._claim_unowned(self._unowned, now)
             counts = self._relay.run_once(now)
         except Exception as error:  # noqa: BLE001 - the fault log reports it
             self._faults.tell(error)
@@ -168,12 +206,12 @@ class RelayThread:
             return 0.0 if counts.waiting or claimed else self._idle_pause()
         return self._blocked.pause() if counts.waiting else self._idle_pause()
 
-    def _claim_unowned(self, now: float) -> int:
+    def _claim_unowned(self, unowned: UnownedStubs, now: float) -> int:
         """Claim unowned stubs while there is room; return how many were claimed."""
         room = UNOWNED_MAX - self._relay.waiting
-        if self._unowned is None or room <= 0 or self._closing_by is not None:
+        if room <= 0 or self._closing_by is not None:
             return 0
-        stubs = self._unowned.claim(now, room)
+        stubs = unowned.claim(now, room)
         self._relay.accept(stubs, now)
         if stubs:
             self._idle.found()
