@@ -42,6 +42,11 @@ def trace_properties() -> dict[str, str]:
     return injected(context.get_current())
 
 
+def records_spans(provider: Any = None) -> bool:
+    """Return whether a tracer provider of OpenTelemetry records spans; None: the global one."""
+    return not isinstance(provider or otel.get_tracer_provider(), otel.ProxyTracerProvider)
+
+
 def with_context(properties: Mapping[str, str], carried: Mapping[str, str]) -> dict[str, str]:
     """Return properties with those of a trace context, if there is room for both.
 

@@ -147,6 +147,8 @@ class SqlConsumeLog:
         return self._inserts.all(connection, self._in_order(rows))
 
     def _in_order(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if len(rows) == 1:
+            return rows
         return sorted(
             rows, key=lambda row: str(row[self.identity])
         )  # so that two batches lock in the same order
@@ -183,12 +185,16 @@ class SqlConsumeLog:
             for entry in entries
         ]
         inserted = self._inserts.some(connection, self._in_order(rows))
-        answers = {
-            entry.message_id: LogLookup(ClaimStep.RECEIVE_FIRST, entry.attempt, entry.in_doubt)
-            for entry in entries
-            if entry.message_id in inserted
-        }
-        there = [entry for entry in entries if entry.message_id not in inserted]
+        answers: dict[str, LogLookup] = {}
+        there: list[LogEntry] = []
+        for entry in entries:
+            if entry.message_id in inserted:
+                mine = LogLookup(ClaimStep.RECEIVE_FIRST, entry.attempt, entry.in_doubt)
+                answers[entry.message_id] = mine
+            else:
+                there.append(entry)
+        if not there:
+            return answers
         for entry, row in self._rows(connection, self._lock, there):
             found = _judge(entry, row, now)
             if found.step is ClaimStep.RECEIVE_FIRST and _has_vanished(row, now):

@@ -5,7 +5,7 @@ seams of SQLAlchemy, redis-py, the client's links and the standard library: no s
 A step is named by what it is and, for a statement, by the function that wanted it:
 
     outbox.sql_stubs.SqlStubs.write: before INSERT rmq_message_stub
-    consume.sql_consume_transaction.ConsumeTransaction.commit: after COMMIT
+    consume.sql_consume_transaction.ConsumeTransaction.complete: after COMMIT
     redis: after claim
     broker: sent PULL_MESSAGE
     broker: answered PULL_MESSAGE

@@ -21,6 +21,7 @@ from reliable_mq.trace_context import (
     extracted,
     handled,
     injected,
+    records_spans,
     with_context,
 )
 from reliable_mq.wire.properties import TRANSACTION_PREPARED
@@ -60,7 +61,7 @@ class OpenTelemetryMiddleware(Middleware):
         self._otel = trace_context.otel
         if self._otel is None:
             raise extra_missing("opentelemetry")
-        self._provider = tracer_provider
+        self.provider = tracer_provider
         self._creates = creates
         self._tracer = self._otel.get_tracer(
             "reliable_mq", tracer_provider=tracer_provider, schema_url=_SCHEMA
@@ -69,8 +70,7 @@ class OpenTelemetryMiddleware(Middleware):
     @property
     def records(self) -> bool:
         """Whether spans are recorded."""
-        provider = self._provider or self._otel.get_tracer_provider()
-        return not isinstance(provider, self._otel.ProxyTracerProvider)
+        return records_spans(self.provider)
 
     # sending
 
