@@ -30,7 +30,7 @@ class CallPlan(NamedTuple):
     payload: str | None
     session: str | None
     message: str | None
-    decode: Decoder | None  # None: the payload is the body itself
+    decode: Decoder | None  # None: the payload is the body itself, or is not wanted
     is_async: bool
 
 
@@ -84,11 +84,13 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
         found.get("session"),
         found.get("message"),
         # Who does not ask for the payload gets any message, whatever its body is.
-        decoder_of(payload_type, name)
-        if "payload" in found and payload_type is not bytes
-        else None,
+        _decoder(payload_type if "payload" in found else bytes, name),
         is_async,
     )
+
+
+def _decoder(wanted: Any, handler: str) -> Decoder | None:
+    return None if wanted is bytes else decoder_of(wanted, handler)
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):

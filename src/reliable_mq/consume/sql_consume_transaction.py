@@ -143,7 +143,11 @@ class ConsumeTransaction:
     def _receive_in(
         self, connection: Connection, attempts: Sequence[Attempt], now: float
     ) -> tuple[list[tuple[Attempt, LogLookup]], list[Attempt]]:
-        """Write RECEIVED rows; return the lookups, and attempts whose row retention removed."""
+        """Write RECEIVED rows; return the lookups, and attempts whose row retention removed.
+
+        After an attempt that vanished, the last allowed attempt is begun only if its handler runs
+        alone. A message that always dies with its neighbours must not count as the culprit.
+        """
         others, forgotten = attempts, []
         if any(each.entry.confirm_to for each in attempts):  # their stubs are elsewhere
             self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
