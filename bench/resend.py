@@ -163,7 +163,7 @@ def claim_request(number: int) -> ClaimRequest:
 class Nobody:
     """Takes committed stubs over and does nothing: only their transactions are measured."""
 
-    def hand(self, stubs: Sequence[Stub], written: float) -> None: ...
+    def hand(self, stubs: Sequence[Stub]) -> None: ...
 
 
 def retention(url: str, seconds: float, turns: int = 6, threads: int = 4) -> list[Figure]:

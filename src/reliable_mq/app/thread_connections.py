@@ -25,7 +25,7 @@ from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import OutsideHandlers
 from reliable_mq.consume.signing import signer_by
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_handover import Handover
+from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.idempotency.lease_store import LeaseStore

@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import Connection, Table, and_, bindparam, delete, null, select, update
 
 from reliable_mq.database.row_values import LogState
+from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.idempotency.claim import STEP_OF_ROW, ClaimStep, RowState, attempt_after, row_of
 from reliable_mq.idempotency.sql_log_inserts import inserts_of
@@ -94,7 +95,7 @@ class SqlConsumeLog:
                 **self._taking_over(),
             )
         )
-        self._consume = (
+        self._consume = PreparedStatement(
             update(table)
             .where(this, received, ours)
             .values(
@@ -214,7 +215,7 @@ class SqlConsumeLog:
     def consume(self, connection: Connection, entry: LogEntry, now: float) -> bool:
         """Turn our RECEIVED row into CONSUMED; False: the claim is no longer ours."""
         values = _this(entry) | {"at": utc_datetime(now)} | self._consumer(entry, now)
-        return connection.execute(self._consume, values).rowcount == 1
+        return self._consume.execute(connection, values).rowcount == 1
 
     def fail(
         self, connection: Connection, entry: LogEntry, now: float, retry_at: float, note: str = ""

@@ -19,8 +19,14 @@ from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from reliable_mq.database.sql_callers_connection import SameDatabase, is_autocommit, keep_savepoints
-from reliable_mq.database.sql_handover import Handover, note, watch
+from reliable_mq.database.sql_transactions import (
+    Handover,
+    SameDatabase,
+    is_autocommit,
+    keep_savepoints,
+    note,
+    watch,
+)
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX
@@ -444,7 +450,7 @@ class SqlOutbox:
         if self._owner is None:
             announce(connection, self._stubs.table)
         # Committed or rolled back with a savepoint: the relay reads it back before it sends.
-        note(source, connection, self._relay, written, now)
+        note(source, connection, self._relay, written)
 
     def _before_insert(self, connection: Connection, stubs: Sequence[Stub]) -> None:
         """Do what must happen before stubs are inserted, in the caller's transaction."""

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_handover import Handover
+from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.database.thread_presence import Presence
 from reliable_mq.outbox.sql_half_outbox import HalfOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs

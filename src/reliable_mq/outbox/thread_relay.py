@@ -110,8 +110,8 @@ class RelayThread:
     Args:
         relay: the relay to run.
         clock: returns the time for the rows, in seconds since the epoch; may wait.
-        unowned: the source of unowned stubs, for a shared relay. The relay then claims them, and a
-            handover only wakes it, because the stubs are written without an owner.
+        unowned: the source of unowned stubs, for a shared relay. The relay then claims them, and
+            nothing is handed to it, because the stubs are written without an owner.
         is_told: whether the database announces commits of unowned stubs now. If not, the thread
             searches by itself, with a backoff while it finds nothing.
     """
@@ -128,7 +128,10 @@ class RelayThread:
         self._clock = clock
         self._unowned = unowned
         self._is_told = is_told
-        self._inbox: queue.SimpleQueue[tuple[float, Sequence[Stub]] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence[Stub] | None] = queue.SimpleQueue()
+        #: accepts stubs that were just written, in the order of their rows. After `close`, the
+        #: resend scheduler sends them.
+        self.hand: Callable[[Sequence[Stub]], None] = self._inbox.put
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
         self._gather = 0.0
@@ -139,15 +142,6 @@ class RelayThread:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
-
-    def hand(self, stubs: Sequence[Stub], written: float) -> None:
-        """Hand over stubs that were written at `written`, in the order of their rows.
-
-        After `close`, the resend scheduler sends them.
-        """
-        if self._closing_by is not None and not self._thread.is_alive():
-            return
-        self._inbox.put((written, stubs) if self._unowned is None else None)
 
     def wake(self) -> None:
         """Search for stubs at once."""
@@ -185,7 +179,7 @@ class RelayThread:
                 time.sleep(self._gather)
             while True:
                 if item is not None:
-                    self._relay.accept(item[1], item[0])
+                    self._relay.accept(item, item[0].create_time)
                 item = self._inbox.get_nowait()
 
     def _work(self) -> float | None:
