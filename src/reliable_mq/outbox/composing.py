@@ -123,10 +123,10 @@ class Composer:
         if groups is None:
             check_topic(topic)  # before a wrong name could find no groups
         body, content_type = encode_payload(payload, content_type)
-        if groups is None and required_groups is None:
-            groups = self._groups_of_topic(topic, tag)
-        elif groups is None:
+        if required_groups is not None:
             groups = checked_groups(required_groups)
+        elif groups is None:
+            groups = self._groups_of_topic(topic, tag)
         stub = Stub(
             seq=0,
             message_id=checked_id(message_id) or fresh_message_id(now, self._random_bytes),
