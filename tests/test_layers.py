@@ -145,7 +145,7 @@ def test_no_module_imports_against_the_arrows_or_touches_the_world() -> None:
         ("database/sql_schema.py", "from reliable_mq.outbox.stub import Stub"),
         ("reconcile/ledgers.py", "from reliable_mq.outbox.stub import Stub"),
         ("outbox/composing.py", "from reliable_mq.client.asyncio_client import AsyncClient"),
-        ("outbox/sql_outbox.py", "from reliable_mq.client.sending.outgoing import letter"),
+        ("outbox/sql_transaction.py", "from reliable_mq.client.sending.outgoing import letter"),
         ("runtime/server.py", "from reliable_mq.app import application"),
     ],
 )

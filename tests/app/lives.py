@@ -10,8 +10,7 @@ from sqlalchemy.orm import Session
 from tests.app.kill_switch import KillSwitch
 from tests.waiting import eventually
 
-from reliable_mq.consume.asyncio_delivery import MessageProcessing
-from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.asyncio_delivery import HandlerGate, MessageProcessing
 from reliable_mq.consume.consumer import Consumer, plan_of
 from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.database.sql_database import Database

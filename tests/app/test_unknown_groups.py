@@ -152,3 +152,57 @@ def test_a_message_without_a_known_group_may_pass_in_silence(
     shop.send()
 
     assert warnings(caplog) == []
+
+
+def test_a_group_that_is_declared_after_a_send_counts_from_the_next_send_on(shop: Shop) -> None:
+    shop.mq.topic("orders", groups=["payments"])
+    shop.send()
+    shop.mq.topic("orders", groups=["letters"])
+    shop.send()
+
+    @shop.mq.consumer("orders", group="audit")
+    def audit(order: dict[str, int]) -> None: ...
+
+    shop.send()
+
+    assert shop.waited_for() == ["payments", "letters,payments", "audit,letters,payments"]
+
+
+def test_a_group_that_is_declared_while_a_send_asks_is_known_to_the_next_send(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given an import in another thread that declares a group, then no old answer outlives it."""
+    declared = shop.mq._declared
+    groups_of = declared.groups_of
+
+    def asked(topic: str, tag: str) -> tuple[str, ...]:
+        groups = groups_of(topic, tag)
+        monkeypatch.undo()
+        shop.mq.topic("orders", groups=["letters"])
+        return groups
+
+    shop.mq.topic("orders", groups=["payments"])
+    monkeypatch.setattr(declared, "groups_of", asked)
+    shop.send()
+    shop.send()
+
+    assert shop.waited_for() == ["payments", "letters,payments"]
+
+
+def test_the_groups_of_a_topic_are_asked_for_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    declared = shop.mq._declared
+    groups_of = declared.groups_of
+
+    def note(topic: str, tag: str) -> tuple[str, ...]:
+        asked.append(topic)
+        return groups_of(topic, tag)
+
+    shop.mq.topic("orders", groups=["payments"])
+    monkeypatch.setattr(declared, "groups_of", note)
+    for _ in range(3):
+        shop.send()
+
+    assert asked == ["orders"]

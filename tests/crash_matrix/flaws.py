@@ -33,8 +33,9 @@ def insert_then_handle() -> None:
         session.connection()
         return answer
 
-    def finished(self: ConsumeTransaction, session: Any, attempt: Attempt) -> None:
+    def finished(self: ConsumeTransaction, session: Any, attempt: Attempt) -> float:
         session.flush()
+        return time.time()
 
     ConsumeTransaction.begin = begun  # type: ignore[method-assign]
     ConsumeTransaction.finish = finished  # type: ignore[method-assign]

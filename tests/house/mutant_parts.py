@@ -227,7 +227,7 @@ EQUIVALENT: dict[Equivalent, str] = {
         ("_innermost.reset(before)", "pass"),
     ),
     **_in(
-        "outbox/payload.py",
+        "outbox/composing.py",
         "_writer_of",
         "what holds no pydantic parts is written alike when they are looked for",
         (
@@ -236,7 +236,7 @@ EQUIVALENT: dict[Equivalent, str] = {
         ),
     ),
     **_in(
-        "outbox/sql_send_records.py",
+        "outbox/sql_stubs.py",
         "_Record.execute",
         "one row is written by the statement for many, too",
         ("len(rows) == 1", "False"),

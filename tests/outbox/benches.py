@@ -6,9 +6,8 @@ from typing import Any
 from sqlalchemy import select, text
 
 from reliable_mq.database.sql_database import Database
-from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import TransactionScope, source_of
+from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope, source_of
 from reliable_mq.outbox.stub import Stub
 
 
@@ -32,7 +31,7 @@ class Bench:
             groups_of_topic=lambda topic, _tag: ("payments",) if topic == "orders" else (),
         )
 
-    def hand(self, stubs: Sequence[Stub], written: float) -> None:
+    def hand(self, stubs: Sequence[Stub]) -> None:
         self.handed_stubs += stubs
 
     @property

@@ -9,9 +9,8 @@ from tests.resend.worlds import World
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.relay import Relay
-from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import TransactionScope
+from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
 from reliable_mq.outbox.sql_unowned import SqlUnowned
 from reliable_mq.outbox.stub import Stub
 
@@ -23,7 +22,7 @@ STEPS_MIN = 10
 class Nobody:
     """What a process without a relay hands its stubs to."""
 
-    def hand(self, stubs: list[Stub], written: float) -> None: ...
+    def hand(self, stubs: list[Stub]) -> None: ...
 
 
 class Shop:

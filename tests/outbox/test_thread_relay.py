@@ -55,7 +55,7 @@ class HeldSender:
 
 
 def stub(message_id: str) -> Stub:
-    return Stub(seq=0, message_id=message_id, topic="orders", content=b"order")
+    return Stub(seq=0, message_id=message_id, topic="orders", content=b"order", create_time=1e12)
 
 
 def test_a_stub_handed_over_during_the_last_send_is_sent_before_the_thread_ends() -> None:
@@ -64,10 +64,10 @@ def test_a_stub_handed_over_during_the_last_send_is_sent_before_the_thread_ends(
     relay = Relay(book, sender, lambda _count, now, _due: now, owner="me", lease=1e9)
     thread = RelayThread(relay)
     thread.start()
-    thread.hand([stub("first")], written=1e12)
+    thread.hand([stub("first")])
     assert sender.is_sending.wait(60)
 
-    thread.hand([stub("second")], written=1e12)
+    thread.hand([stub("second")])
     closer = threading.Thread(target=thread.close, args=(60,))
     closer.start()
     until(lambda: thread._closing_by is not None)  # it is asked to end while it still sends
@@ -90,8 +90,8 @@ def test_stubs_that_cannot_be_sent_are_told_of_once_with_the_reason(
     thread = RelayThread(relay)
     thread.start()
 
-    thread.hand([stub("first"), stub("second")], written=1e12)
-    thread.hand([stub("third")], written=1e12)
+    thread.hand([stub("first"), stub("second")])
+    thread.hand([stub("third")])
     thread.close(timeout=60)
 
     (line,) = [each.getMessage() for each in caplog.records]

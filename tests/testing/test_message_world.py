@@ -227,7 +227,7 @@ def test_an_effect_in_the_database_happens_once_whatever_goes_wrong(tmp_path: An
 
     assert {"a duplicate", "a lost acknowledgement", "no broker", "leases forgotten"} < set(tried)
     assert sum(name.startswith("killed at") for name in tried) > 30
-    assert any("ConsumeTransaction.commit: after COMMIT" in name for name in tried)
+    assert any("ConsumeTransaction.complete: after COMMIT" in name for name in tried)
 
 
 def test_an_effect_outside_the_transaction_is_found_out(tmp_path: Any) -> None:

@@ -20,7 +20,7 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.consume.consumer import DEFAULT_CONCURRENCY
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_databases import Databases
-from reliable_mq.database.sql_handler_session import refuse_second_transaction
+from reliable_mq.database.sql_handler_session import refuse_second_transaction, running_session
 from reliable_mq.doctor.finding import Finding
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.alerts import Alerts, Notifier
@@ -143,6 +143,7 @@ class ReliableMQ:
             timer_range=self.settings.timer_range_seconds,
             is_shared=self.settings.relay == "shared" and connections.shares_relays,
             groups_of_topic=self._declared.required_groups,
+            known_groups=self._declared.known_groups,
             on_first_send=self._tell_when_nobody_consumes,
         )
         self._producer: Producer | None = None
@@ -345,12 +346,10 @@ class ReliableMQ:
         source = None if session is None else source_of(session)
         if database is None:
             database = MAIN_DATABASE if source is None else self.databases.name_of(source)
-        chosen = self.databases[database]
-        if source is None:
-            refuse_second_transaction(chosen.url)
-        return TransactionScope(
-            self._outboxes.of(database, half=half), chosen.session, chosen.async_session, source
-        )
+        if source is None and running_session() is not None:
+            refuse_second_transaction(self.databases[database].url)
+        opened = self._outboxes.made.get((database, half)) or self._outboxes.of(database, half)
+        return TransactionScope(*opened, source)
 
     @property
     def producer(self) -> Producer:

@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 _WARNINGS_MAX = 1000
 """The most topics and tags that are warned of: millions of tags must not fill the memory."""
+_KNOWN_MAX = 1000
+"""The most topics and tags whose groups are kept in `known_groups`, for the same reason."""
 
 
 class Declarations:
@@ -29,6 +31,9 @@ class Declarations:
         self._with_named_groups: set[str] = set()
         self._warned_of: set[tuple[str, str]] = set()
         self._consumers: dict[str, Consumer] = {}
+        #: topic and tag -> the result of `required_groups`, until the next declaration
+        self.known_groups: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._round = 0  # of declarations: an answer of an earlier round is not kept
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
@@ -54,6 +59,7 @@ class Declarations:
         if groups is not None:
             self._with_named_groups.add(name)
         self._topics[name] = tuple(sorted({*self._topics.get(name, ()), *(groups or ())}))
+        self._forget_groups()
 
     def groups_of(self, topic: str, tag: str) -> tuple[str, ...]:
         """See `ReliableMQ.groups_of`."""
@@ -77,10 +83,19 @@ class Declarations:
         Raises:
             UsageError: no group is known, and `send_without_group` is "raise".
         """
+        begun = self._round
         groups = self.groups_of(topic, tag)
         if not groups and (topic not in self._with_named_groups or self._topics[topic]):
             self._miss_groups(topic, tag)
+        if len(self.known_groups) < _KNOWN_MAX:
+            self.known_groups[topic, tag] = groups
+            if begun != self._round:  # another thread has declared something meanwhile
+                self._forget_groups()
         return groups
+
+    def _forget_groups(self) -> None:
+        self._round += 1
+        self.known_groups.clear()
 
     def _miss_groups(self, topic: str, tag: str) -> None:
         policy = self._settings.send_without_group
@@ -139,3 +154,4 @@ class Declarations:
         if not seconds < (window := self._settings.duplicate_window_seconds):
             raise UsageError(f"lease={seconds}: it must be below duplicate_window_seconds={window}")
         self._consumers[group] = made
+        self._forget_groups()

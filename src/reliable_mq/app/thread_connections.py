@@ -19,13 +19,13 @@ from reliable_mq.client.connecting.name_servers import parse_addresses
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.confirm.sql_owed_notices import SqlNotices
 from reliable_mq.confirm.thread_notices import Notices, NoticeThread
-from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.asyncio_delivery import HandlerGate
 from reliable_mq.consume.asyncio_worker import Worker
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import OutsideHandlers
 from reliable_mq.consume.signing import signer_by
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_handover import Handover
+from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.idempotency.lease_store import LeaseStore
@@ -37,7 +37,7 @@ from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.thread_open_halves import OpenHalves
-from reliable_mq.outbox.thread_relay import RelayThread
+from reliable_mq.outbox.thread_relay import ClientSender, RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedRelays
 from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
@@ -211,10 +211,13 @@ class Connections:
 
     def _make_relay(self, database: Database, stubs: SqlStubs, owner: str) -> Relay:
         topics, clock = topics_of(database), database.clock
+        sender, halves = ClientSender(self), self.open_halves
         return Relay(
             stubs,
-            HalfSender(self, self.open_halves, self.commit_halves),
+            sender,
             self._policy.next_time,
+            open_halves=halves.known,
+            half_sender=HalfSender(sender, halves, self.commit_halves),
             owner=owner,
             lease=self._settings.relay_lease_seconds,
             confirm_to=database.identity.notice_topic,
@@ -222,7 +225,7 @@ class Connections:
         )
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        """Send messages; the `Sender` of relay and scheduler."""
+        """Send messages; the `Sender` of the scheduler and of notices."""
         return self.loop_thread.run(self.client.send_many(messages))
 
     def commit_halves(self, halves: Sequence[Half]) -> list[SendResult | Exception]:

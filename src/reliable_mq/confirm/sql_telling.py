@@ -53,13 +53,18 @@ class GroupNotices:
         self._inbox = inbox
         self._debts = SqlNotices(database.engine, database.logs)
         self._removed = select(func.max(database.retention_duties.c.logs_removed_until))
+        #: the beginning of the property `CONFIRM_TO` of messages with a stub in this database.
+        #: Before this is known, it is the beginning of a property that names no topic.
+        self.here = ":"
 
     def address(self, message: ReceivedMessage) -> str:
         """Return the topic where a stub's database reads notices; "": it is this database."""
         topic = notice_topic_of(message.properties, self._group)
         if not topic or len(message.message_id) > STUB_ID_LENGTH_MAX:
             return ""
-        return "" if topic == self._database.identity.notice_topic() else topic
+        own = self._database.identity.notice_topic()
+        self.here = f"{own}:"
+        return "" if topic == own else topic
 
     def consumed(self, entries: Sequence[LogEntry]) -> None:
         """Send the notices of messages whose effect is committed, now or long ago.

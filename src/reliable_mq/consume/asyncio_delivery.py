@@ -1,16 +1,17 @@
 """One consumer's deliveries: claim, run, settle. Connects client, Redis and database.
 
 Receives messages from the client's loop; returns one outcome for each. `idempotency.claim` decides
-the order of the steps.
+the order of the steps. All deliveries of a process pass one gate, which lets a suspect one run
+alone.
 """
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,6 @@ from msgspec.structs import asdict, replace
 
 from reliable_mq.client.consuming.thread_handling import HandlerStillRunning
 from reliable_mq.consume.asyncio_consumed_lookups import ConsumedLookups
-from reliable_mq.consume.asyncio_gate import HandlerGate
 from reliable_mq.consume.handling import HandlerRun
 from reliable_mq.consume.payload import decoder_of
 from reliable_mq.consume.retry_decider import PUT_OFF, DeliveryOutcome, Results
@@ -45,15 +45,120 @@ from reliable_mq.idempotency.lease_store import Fate, LeaseStore
 from reliable_mq.idempotency.redis_leases import key_of
 from reliable_mq.idempotency.sql_consume_log import LogEntry
 from reliable_mq.idempotency.sql_key_log import KeyEntry
-from reliable_mq.message import RESENT, ReceivedMessage
+from reliable_mq.message import CONFIRM_TO, CONTENT_TYPE, RESENT, ReceivedMessage
 from reliable_mq.outbox.schema import PayloadInvalid, SchemaTooNew
 from reliable_mq.outcomes import CONSUMED, Outcome, Reject, Retry, retry_of_ours
 
 log = logging.getLogger(__name__)
 
 HELD_SECONDS_MIN = 0.05
+PATIENCE_SECONDS = 60.0
+"""Longest wait for a call, in seconds: a handler that hangs must not stop all others."""
 
 _json_of = decoder_of(Any, "idempotent_by")
+
+
+class HandlerGate:
+    """Lets the handlers of one process run concurrently, or a single call alone.
+
+    A message that kills its process costs every message that is handled at the same time an
+    attempt. So a suspect call asks to run alone: it waits for running calls, and later calls wait
+    for it. The gate is for all consumers of the process, on one event loop.
+
+    E2: while a call has its turn to run alone, no other call begins. Calls that still run beside it
+    were waited for once, without success.
+
+    Args:
+        patience: seconds that a call which must run alone waits for running calls, and that all
+            other calls wait for it. Default 60.
+    """
+
+    def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
+        self._patience = patience
+        self._generation = 0
+        self._running = 0  # of this generation: the gate still waits for these calls
+        self._empty = asyncio.Event()  # no call of this generation is running
+        self._empty.set()
+        self._turn = asyncio.Lock()
+        self._alone: object | None = None  # the call with the turn to run alone
+        self._is_alone = False  # it does not wait for running calls any more
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a call is alone, or is about to be."""
+        return self._alone is not None
+
+    async def opened(self) -> None:
+        """Wait until calls may begin."""
+        while self.is_closed:
+            await self._open.wait()
+
+    def begin(self) -> int:
+        """Note that a call begins beside others; pass the result to `end`.
+
+        Raises:
+            InvariantBroken: the gate is closed.
+        """
+        if self.is_closed:
+            raise InvariantBroken("E2: a call begins beside one that is alone")
+        self._running += 1
+        self._empty.clear()
+        return self._generation
+
+    def end(self, generation: int) -> None:
+        """Note that a call has ended; `generation` is the result of its `begin`."""
+        if generation != self._generation:
+            return  # the gate does not wait for it any more
+        self._running -= 1
+        if not self._running:
+            self._empty.set()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Run the block after running calls have ended in time; one such block at a time.
+
+        If the block takes longer than `patience`, its turn is over: others begin beside it.
+        """
+        await self._turn.acquire()
+        self._alone = turn = object()
+        self._open.clear()
+        try:
+            await self._drain()
+            self._is_alone = True
+            end = asyncio.get_running_loop().call_later(self._patience, self._end_turn, turn)
+            try:
+                yield
+            finally:
+                end.cancel()
+        finally:
+            self._end_turn(turn)
+
+    async def _drain(self) -> None:
+        """Wait for running calls; calls that do not end in time are not waited for again."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), self._patience)
+        if self._running:
+            self._generation += 1
+            self._running = 0
+            self._empty.set()
+
+    def _end_turn(self, turn: object) -> None:
+        """Open the gate, unless this turn is over already."""
+        if self._alone is turn:
+            self._alone, self._is_alone = None, False
+            self._open.set()
+            self._turn.release()
+
+    def invariants(self) -> None:
+        """Check the invariant of the class."""
+        if self._is_alone and self._running:
+            raise InvariantBroken(f"E2: {self._running} calls began beside one that is alone")
+        if self._running < 0 or self._empty.is_set() != (self._running == 0):
+            raise InvariantBroken(f"E2: {self._running} calls run, but the event says otherwise")
+        if self._open.is_set() == self.is_closed:
+            raise InvariantBroken("E2: the event says otherwise than the gate's state")
 
 
 class MessageProcessing:
@@ -82,6 +187,9 @@ class MessageProcessing:
         self._attempts = attempts
         self._consumer = attempts.consumer
         self._leases = leases
+        self._first_unreachable: ClaimStep | None = None
+        self._first_unreachable = self._first_step(UNREACHABLE)  # always the same
+        self._world = ThreadWorld(attempts.database)
         self._threads = threads
         self._gate = gate
         ask = partial(consumed_ids, attempts.database.reading_engine, attempts.log)
@@ -187,6 +295,7 @@ class MessageProcessing:
             await asyncio.wait([self._renewer])
 
     def _entry(self, message: ReceivedMessage) -> LogEntry:
+        telling, told_to = self._attempts.telling, message.properties.get(CONFIRM_TO, ":")
         return LogEntry(
             group=self._consumer.group,
             message_id=message.message_id or message.offset_message_id,
@@ -195,7 +304,7 @@ class MessageProcessing:
             queue_id=message.queue.queue_id,
             offset=message.queue_offset,
             token=f"{self._name}-{next(self._numbers)}",
-            confirm_to=self._attempts.telling.address(message),
+            confirm_to="" if told_to.startswith(telling.here) else telling.address(message),
         )
 
     async def _claim(self, entries: Sequence[LogEntry]) -> list[Claim]:
@@ -235,12 +344,7 @@ class MessageProcessing:
     ) -> Attempt | None:
         """Return the attempt that a claim allows, or settle the delivery without one."""
         consumer = self._consumer
-        step = first_step(
-            claim,
-            attempts_max=consumer.max_attempts,
-            log_receipt=consumer.log_receipt,
-            is_consumed=is_consumed,
-        )
+        step = self._first_step(claim, is_consumed=is_consumed)
         if step is ClaimStep.ACKNOWLEDGE:
             results[entry.token] = self._suppressed(message, entry)
             return None
@@ -268,7 +372,7 @@ class MessageProcessing:
             reason = f"the payload does not validate: {message.fault}"
         else:
             try:
-                payload = consumer.plan.decode(message.body, message.content_type)
+                payload = self._payload(message)
                 return replace(attempt, payload=payload, key=self._key(entry, payload, message))
             except PayloadInvalid as error:
                 reason = f"the payload does not validate: {error}"
@@ -280,6 +384,22 @@ class MessageProcessing:
             self._threads, self._attempts.give_up, attempt, reason
         )
         return None
+
+    def _payload(self, message: ReceivedMessage) -> Any:
+        decode = self._consumer.plan.decode
+        if decode is None:
+            return bytes(message.body)
+        return decode(message.body, message.properties.get(CONTENT_TYPE, ""))
+
+    def _first_step(self, claim: Claim, *, is_consumed: bool = False) -> ClaimStep:
+        if claim is UNREACHABLE and self._first_unreachable is not None:
+            return self._first_unreachable
+        return first_step(
+            claim,
+            attempts_max=self._consumer.max_attempts,
+            log_receipt=self._consumer.log_receipt,
+            is_consumed=is_consumed,
+        )
 
     def _suppressed(self, message: ReceivedMessage, entry: LogEntry) -> DeliveryOutcome:
         """Settle a delivery of a message that already had its effect."""
@@ -316,7 +436,7 @@ class MessageProcessing:
                 world = AsyncioWorld(self._attempts.database)
                 results = await HandlerRun(world, self._attempts).handle(wanted)
             else:
-                flow = HandlerRun(ThreadWorld(self._attempts.database), self._attempts).handle
+                flow = HandlerRun(self._world, self._attempts).handle
                 results = await loop.run_in_executor(self._threads, run, flow, wanted)
         except asyncio.CancelledError as error:
             if self._consumer.plan.is_async:
@@ -326,8 +446,9 @@ class MessageProcessing:
             for each in wanted:
                 self._running.pop(each.entry.token, None)
                 self._attempts.let_go(each.entry.token)
-            times = self._attempts.database.handling_times
-            times.note(self._consumer.group, loop.time() - started)
+            times, took = self._attempts.database.handling_times, loop.time() - started
+            if took > times.longest.get(self._consumer.group, 0.0):
+                times.note(self._consumer.group, took)
         return results | copies
 
     async def _renew_forever(self) -> None:
@@ -338,7 +459,7 @@ class MessageProcessing:
                 await self._renew(asyncio.get_running_loop().time() - pause / 2)
             except Exception:
                 log.exception("group %s: leases were not renewed", self._consumer.group)
-            with contextlib.suppress(Exception):  # the database's users report that it is away
+            with suppress(Exception):  # the database's users report that it is away
                 await asyncio.to_thread(self._attempts.database.clock.measured_now)
 
     async def _renew(self, started_before: float) -> None:

@@ -1,8 +1,8 @@
-"""What an application says about a consumer, and what its handler's answer means. Values only."""
+"""What an application says about a consumer. Values only."""
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
@@ -16,8 +16,6 @@ from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeyReader
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.outbox.schema import SchemaTooNew
-from reliable_mq.outcomes import RAISED, checked_outcome, is_said
 from reliable_mq.settings import MAIN_DATABASE
 
 DEFAULT_CONCURRENCY = 8
@@ -32,25 +30,8 @@ class CallPlan(NamedTuple):
     payload: str | None
     session: str | None
     message: str | None
-    decode: Decoder
+    decode: Decoder | None  # None: the payload is the body itself, or is not wanted
     is_async: bool
-
-    def arguments(self, payload: Any, session: Any, message: ReceivedMessage) -> dict[str, Any]:
-        """Return the keyword arguments of one call.
-
-        Raises:
-            SchemaTooNew: when that is what there is instead of a payload.
-        """
-        if isinstance(payload, SchemaTooNew):
-            raise payload
-        given = {}
-        if self.payload is not None:
-            given[self.payload] = payload
-        if self.session is not None:
-            given[self.session] = session
-        if self.message is not None:
-            given[self.message] = message
-        return given
 
 
 def plan_of(function: Callable[..., Any]) -> CallPlan:
@@ -103,42 +84,13 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
         found.get("session"),
         found.get("message"),
         # Who does not ask for the payload gets any message, whatever its body is.
-        decoder_of(payload_type if "payload" in found else bytes, name),
+        _decoder(payload_type if "payload" in found else bytes, name),
         is_async,
     )
 
 
-def check_answer(answer: object) -> None:
-    """Judge what a handler returned: `Retry` and `Reject` are raised, anything else is "consumed".
-
-    Raises:
-        Retry, Reject: when the handler returned it.
-        UsageError: when `answer` still waits to be run (an awaitable, a generator), or is a list of
-            outcomes.
-    """
-    if is_said(answer):
-        outcome = checked_outcome(answer)
-        if isinstance(outcome, RAISED):  # without the frames of whoever raised the same before
-            raise outcome.with_traceback(None)
-        return
-    if isinstance(answer, list | tuple) and _says(answer):
-        raise UsageError(
-            f"a handler returned {answer!r:.200}: it is called for one message, return its outcome"
-        )
-    if inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer):
-        if inspect.iscoroutine(answer):
-            answer.close()  # or it would warn that nobody awaited it
-        raise UsageError(
-            f"a handler returned {type(answer).__name__!r}, which is not "
-            "awaited; a decorator of an async def must be an async def itself"
-        )
-
-
-def _says(answers: Sequence[object]) -> bool:
-    """Say whether these are outcomes, and one of them is not that all is done."""
-    if not answers or not is_said(answers[0]):
-        return False
-    return any(is_said(each) and isinstance(checked_outcome(each), RAISED) for each in answers)
+def _decoder(wanted: Any, handler: str) -> Decoder | None:
+    return None if wanted is bytes else decoder_of(wanted, handler)
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):

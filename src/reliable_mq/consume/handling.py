@@ -1,15 +1,21 @@
 """Runs a handler for its attempts, in transactions and savepoints, and settles their results.
 
+A handler's answer is judged here, too.
+
 Written once for `def` and `async def` handlers. Only their world differs, see `thread_world`.
 """
 
+import inspect
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from msgspec.structs import replace
 from sqlalchemy.orm import SessionTransaction
 
-from reliable_mq.consume.consumer import check_answer
+from reliable_mq.client.observing.asyncio_hooks import Hooks
+from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
+from reliable_mq.consume.consumer import CallPlan
 from reliable_mq.consume.observed_handlers import observed
 from reliable_mq.consume.retry_decider import DONE, HandlerExit, Results
 from reliable_mq.consume.shared_run import SharedTransaction
@@ -18,6 +24,11 @@ from reliable_mq.consume.sql_ended_attempts import settle, unsettled
 from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.database.sql_handler_session import HandlerSession, TransactionEnded
 from reliable_mq.database.thread_world import ThreadWorld
+from reliable_mq.errors import UsageError
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.outbox.schema import SchemaTooNew
+from reliable_mq.outcomes import RAISED, checked_outcome, is_said
+from reliable_mq.trace_context import contexts, extracted, is_recorded
 
 _NOT_OURS = (AttemptStart.RECEIVE, AttemptStart.SETTLED)
 
@@ -60,7 +71,10 @@ class HandlerRun:
         return results
 
     async def _receive(self, wanted: Sequence[Attempt], singly: list[Attempt]) -> list[Attempt]:
-        return await self._world.aside(self._attempts.receive, wanted, self._results, singly)
+        receive, world = self._attempts.receive, self._world
+        if world.may_block:
+            return receive(wanted, self._results, singly)
+        return await world.aside(receive, wanted, self._results, singly)
 
     async def _run(self, ready: Sequence[Attempt]) -> list[Attempt]:
         """Run attempts in one transaction; return those that need a RECEIVED row first."""
@@ -145,46 +159,49 @@ class HandlerRun:
         """Run each attempt in its own transaction; returns as `_run`."""
         conflicts = []
         for each in ready:
-            async with self._world.session() as session:
-                conflicts += await self._run_one(session, each)
+            conflicts += await self._run_one(each)
         return conflicts
 
-    async def _run_one(self, session: Any, attempt: Attempt) -> list[Attempt]:
+    async def _run_one(self, attempt: Attempt) -> list[Attempt]:
         world, attempts, results = self._world, self._attempts, self._results
         token = attempt.entry.token
-        try:
-            begun = await world.on(session, attempts.begin, attempt, results)
-        except Exception as error:  # noqa: BLE001 - told by `unwritten`
-            await world.on(session, HandlerSession.rollback)
-            results[token] = await world.aside(attempts.unwritten, attempt, error)
-            return []
-        if begun in _NOT_OURS:
-            await world.on(session, HandlerSession.rollback)
-            return _to_receive(attempt, begun)
-        run = SharedTransaction([attempt])
-        run.begin(attempt)
-        try:
-            if begun is AttemptStart.RUN:
-                await self._answer(session, attempt)
-                await world.on(session, attempts.finish, attempt)
-            await world.on(session, attempts.commit, [attempt])
-        except Exception as raised:  # noqa: BLE001 - judged by `fail`
-            run.fail(cause := await self._cause_of(session, raised))
-            await world.on(session, HandlerSession.rollback)
-            await self._settle(session, run)
-            if token not in results:
-                results[token] = await world.aside(attempts.fail, attempt, cause)
-        else:
-            results[token] = DONE
+        async with world.session() as session:
+            try:
+                begun = await world.on(session, attempts.begin, attempt, results)
+            except Exception as error:  # noqa: BLE001 - told by `unwritten`
+                await world.on(session, HandlerSession.rollback)
+                results[token] = await world.aside(attempts.unwritten, attempt, error)
+                return []
+            if begun in _NOT_OURS:
+                await world.on(session, HandlerSession.rollback)
+                return _to_receive(attempt, begun)
+            try:
+                if has_run := begun is AttemptStart.RUN:
+                    await self._answer(session, attempt)
+                await world.on(session, attempts.complete, attempt, has_run)
+            except Exception as raised:  # noqa: BLE001 - judged by `fail`
+                run = SharedTransaction([attempt])
+                run.begin(attempt)
+                run.fail(cause := await self._cause_of(session, raised))
+                await world.on(session, HandlerSession.rollback)
+                await self._settle(session, run)
+                if token not in results:
+                    results[token] = await world.aside(attempts.fail, attempt, cause)
+            else:
+                results[token] = DONE
         return []
 
     async def _answer(self, session: Any, attempt: Attempt) -> None:
         """Call the handler and the hooks around it. Its transaction stays open."""
-        consumer, world, inner = self._attempts.consumer, self._world, self._world.inner(session)
+        consumer, hooks, world = self._attempts.consumer, self._attempts.hooks, self._world
         plan, message = consumer.plan, attempt.message
-        arguments = plan.arguments(attempt.payload, session, message)
-        with inner.held(), observed(self._attempts.hooks, consumer.group, message) as is_wanted:
-            if not is_wanted:
+        arguments = _arguments(plan, attempt, session)
+        context = _passed_on(hooks, message)
+        inner = world.inner(session)
+        with inner.held(), ExitStack() as stack:
+            if context is not None:  # the usual case, and the cheaper way
+                stack.callback(contexts.detach, contexts.attach(context))
+            elif not stack.enter_context(observed(hooks, consumer.group, message)):
                 return
             try:
                 answer = await world.call(plan.function, **arguments)
@@ -220,3 +237,62 @@ def _undo(_session: HandlerSession, savepoint: SessionTransaction) -> None:
 
 def _to_receive(attempt: Attempt, begun: AttemptStart) -> list[Attempt]:
     return [replace(attempt, receipt=True)] if begun is AttemptStart.RECEIVE else []
+
+
+def _arguments(plan: CallPlan, attempt: Attempt, session: Any) -> dict[str, Any]:
+    """Return the keyword arguments of one call.
+
+    Raises:
+        SchemaTooNew: when that is what there is instead of a payload.
+    """
+    if isinstance(attempt.payload, SchemaTooNew):
+        raise attempt.payload
+    given = {}
+    if plan.payload is not None:
+        given[plan.payload] = attempt.payload
+    if plan.session is not None:
+        given[plan.session] = session
+    if plan.message is not None:
+        given[plan.message] = attempt.message
+    return given
+
+
+def _passed_on(hooks: Hooks, message: ReceivedMessage) -> Any:
+    """Return the trace context of a message, if nothing else observes the call; otherwise None."""
+    first, *others = hooks.middleware
+    if others or not isinstance(first, OpenTelemetryMiddleware) or is_recorded(first.provider):
+        return None
+    return extracted(message.properties, message.topic)
+
+
+def check_answer(answer: object) -> None:
+    """Judge what a handler returned: `Retry` and `Reject` are raised, anything else is "consumed".
+
+    Raises:
+        Retry, Reject: when the handler returned it.
+        UsageError: when `answer` still waits to be run (an awaitable, a generator), or is a list of
+            outcomes.
+    """
+    if is_said(answer):
+        outcome = checked_outcome(answer)
+        if isinstance(outcome, RAISED):  # without the frames of whoever raised the same before
+            raise outcome.with_traceback(None)
+        return
+    if isinstance(answer, list | tuple) and _says(answer):
+        raise UsageError(
+            f"a handler returned {answer!r:.200}: it is called for one message, return its outcome"
+        )
+    if inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()  # or it would warn that nobody awaited it
+        raise UsageError(
+            f"a handler returned {type(answer).__name__!r}, which is not "
+            "awaited; a decorator of an async def must be an async def itself"
+        )
+
+
+def _says(answers: Sequence[object]) -> bool:
+    """Say whether these are outcomes, and one of them is not that all is done."""
+    if not answers or not is_said(answers[0]):
+        return False
+    return any(is_said(each) and isinstance(checked_outcome(each), RAISED) for each in answers)

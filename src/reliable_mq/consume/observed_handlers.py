@@ -13,7 +13,6 @@ from reliable_mq.client.observing.middleware import ClientIdentity, Middleware
 from reliable_mq.client.observing.open_telemetry import ContextCarrier, OpenTelemetryMiddleware
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, RAISED, Consumed, Outcome
-from reliable_mq.trace_context import extracted
 
 _OUTSIDE = ("after_start", "before_close", "before_send", "after_send", "after_end")
 
@@ -46,19 +45,6 @@ def observed(hooks: Hooks, group: str, message: ReceivedMessage) -> Iterator[boo
     Raises:
         Retry, Reject: a hook wants that instead of the handler.
     """
-    first, *others = hooks.middleware
-    if (
-        not others
-        and isinstance(first, OpenTelemetryMiddleware)
-        and not trace_context.is_recorded(first.provider)
-    ):
-        # No hook observes the call: the usual case, and the cheaper way.
-        token = trace_context.contexts.attach(extracted(message.properties, message.topic))
-        try:
-            yield True
-        finally:
-            trace_context.contexts.detach(token)
-        return
     delivery = hooks.begin(group, (message,))
     skipped = delivery.outcomes
     try:

@@ -107,12 +107,12 @@ class ConsumeTransaction:
         Attempts that may have killed their process are put into `singly`, the least tried first.
         The caller must receive them one by one, so that they cost no other message an attempt.
         """
-        attempts = one_of_each_key(attempts, results)
+        attempts = one_of_each_key(attempts, results) if len(attempts) > 1 else attempts
         if not attempts:
             return []
         try:
             with self.database.engine.begin() as connection:
-                received, forgotten = self._receive_in(connection, attempts)
+                received, forgotten = self._receive_in(connection, attempts, self._clock())
         except Exception as error:
             if not is_row_refused(error):
                 raise
@@ -126,26 +126,43 @@ class ConsumeTransaction:
             if found.step is ClaimStep.RECEIVE_FIRST and found.attempt > self.consumer.max_attempts:
                 results[attempt.entry.token] = self.give_up(attempt)
             elif found.step in (ClaimStep.RECEIVE_FIRST, ClaimStep.SINGLY):
-                mine = numbered(attempt, found.attempt, found.in_doubt)
-                (singly if found.step is ClaimStep.SINGLY else ready).append(mine)
+                is_new = found.attempt == attempt.entry.attempt == 1 and not found.in_doubt
+                mine = attempt if is_new else numbered(attempt, found.attempt, found.in_doubt)
+                if found.step is ClaimStep.SINGLY:
+                    singly.append(mine)
+                else:
+                    ready.append(mine)
+                    self._holding[mine.entry.token] = mine
             elif found.step is ClaimStep.ALONE:
                 results[attempt.entry.token] = PUT_OFF
             else:
                 self._settle(attempt.entry, found, results)
         singly.sort(key=lambda each: each.entry.attempt)
-        self._holding.update((each.entry.token, each) for each in ready)
         return ready
 
     def _receive_in(
-        self, connection: Connection, attempts: Sequence[Attempt]
+        self, connection: Connection, attempts: Sequence[Attempt], now: float
     ) -> tuple[list[tuple[Attempt, LogLookup]], list[Attempt]]:
-        """Write RECEIVED rows; return the lookups, and attempts whose row retention removed."""
-        self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
-        now = self._clock()
-        forgotten = [each for each in attempts if self._is_forgotten(connection, each, now)]
-        others = [each for each in attempts if each not in forgotten]
-        received = self._receipts.receive(connection, others, now) if others else []
-        return received, forgotten
+        """Write RECEIVED rows; return the lookups, and attempts whose row retention removed.
+
+        After an attempt that vanished, the last allowed attempt is begun only if its handler runs
+        alone. A message that always dies with its neighbours must not count as the culprit.
+        """
+        others, forgotten = attempts, []
+        if any(each.entry.confirm_to for each in attempts):  # their stubs are elsewhere
+            self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
+            forgotten = [each for each in attempts if self._is_forgotten(connection, each, now)]
+            others = [each for each in attempts if each not in forgotten]
+        if not others:
+            return [], forgotten
+        lease, last = self.consumer.lease, self.consumer.max_attempts
+        entries = [attempt.entry for attempt in others]
+        ids = [entry.message_id for entry in entries]
+        is_alone = any(attempt.alone for attempt in others)
+        found = self.log.receive(connection, entries, now, lease, 0 if is_alone else last)
+        if self.consumer.read_key is not None:
+            self._receipts.receive(connection, others, found, now)
+        return list(zip(others, map(found.__getitem__, ids), strict=True)), forgotten
 
     def _without_refused(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
         """Settle the attempts whose row the database refuses; return the others.
@@ -156,7 +173,7 @@ class ConsumeTransaction:
         for each in attempts:
             try:
                 with self.database.engine.connect() as connection:
-                    self._receive_in(connection, [each])
+                    self._receive_in(connection, [each], self._clock())
             except Exception as error:  # noqa: BLE001 - `unwritten` handles it
                 results[each.entry.token] = self.unwritten(each, error)
             else:
@@ -227,21 +244,31 @@ class ConsumeTransaction:
             not keys or self.keys.insert_all_consumed(connection, list(keys.values()), now)
         )
 
-    def finish(self, session: Session, attempt: Attempt) -> None:
-        """Flush the effect, and turn our RECEIVED rows into CONSUMED.
+    def finish(self, session: Session, attempt: Attempt) -> float:
+        """Flush the effect, and turn our RECEIVED rows into CONSUMED; return the time in them.
 
         Raises:
             ClaimLost: a row is no longer ours; the caller must roll back.
         """
         session.flush()
         if not attempt.receipt:
-            return
+            return self._clock()
         self.let_go(attempt.entry.token)  # a renewal of its row would now wait for our commit
         connection, now = session.connection(), self._clock()
         if not self.log.consume(connection, attempt.entry, now):
             raise ClaimLost
         if attempt.key is not None and not self.keys.consume(connection, attempt.key, now):
             raise ClaimLost
+        return now
+
+    def complete(self, session: Session, attempt: Attempt, has_run: bool) -> None:
+        """Finish the only attempt of a transaction if it has run, and commit; see `commit`."""
+        now = self.finish(session, attempt) if has_run else self._clock()
+        entry = attempt.entry
+        self._confirmation.confirm(session.connection(), entry.group, [entry.message_id], now)
+        session.commit()
+        if entry.confirm_to:
+            self.telling.consumed([entry])
 
     def commit(self, session: Session, attempts: Sequence[Attempt]) -> None:
         """Confirm the stubs in this database, and commit everything at once."""

@@ -1,7 +1,7 @@
 """Attempts that begin with a receipt: a RECEIVED row, committed before the handler runs.
 
-Receives attempts; returns which are ours. If the consumer has business keys, a message needs two
-rows: its own and that of its key. It gets both or none.
+If the consumer has business keys, a message needs two rows: its own and that of its key. It gets
+both or none. Receives attempts with the rows of their messages; returns which are ours.
 """
 
 import logging
@@ -75,10 +75,7 @@ def consumed_ids(engine: Engine, log: SqlConsumeLog, entries: Sequence[LogEntry]
 
 
 class SqlReceipts:
-    """Begins attempts in the caller's transaction.
-
-    After an attempt that vanished, the last allowed attempt is begun only if its handler runs
-    alone. A message that always dies with its neighbours must not count as the culprit.
+    """Begins attempts of messages with business keys, in the caller's transaction.
 
     Args:
         consumer: the consumer of these attempts.
@@ -100,28 +97,37 @@ class SqlReceipts:
         self._confirmation = confirmation
 
     def receive(
-        self, connection: Connection, attempts: Sequence[Attempt], now: float
-    ) -> list[tuple[Attempt, LogLookup]]:
-        """Write RECEIVED rows; return what the rows say about each attempt, in order."""
-        lease, last = self._consumer.lease, self._consumer.max_attempts
-        entries = [attempt.entry for attempt in attempts]
-        is_alone = any(attempt.alone for attempt in attempts)
-        found = self._messages.receive(connection, entries, now, lease, 0 if is_alone else last)
+        self,
+        connection: Connection,
+        attempts: Sequence[Attempt],
+        found: dict[str, LogLookup],
+        now: float,
+    ) -> None:
+        """Write the RECEIVED rows of the keys.
+
+        Args:
+            connection: in the transaction that wrote the messages' own rows.
+            attempts: the attempts to begin.
+            found: what the messages' own rows say, by message id. It is changed where the row of a
+                key says otherwise.
+            now: the time for the rows.
+        """
         wanted = [
             attempt.key
             for attempt in attempts
             if attempt.key is not None
             and found[attempt.entry.message_id].step is ClaimStep.RECEIVE_FIRST
         ]
-        by_key = self._keys.receive(connection, wanted, now, lease) if wanted else {}
-        answers = []
+        if not wanted:
+            return
+        by_key = self._keys.receive(connection, wanted, now, self._consumer.lease)
         for attempt in attempts:
-            of_message = found[attempt.entry.message_id]
+            message_id = attempt.entry.message_id
+            of_message = found[message_id]
             if attempt.key is not None and of_message.step is ClaimStep.RECEIVE_FIRST:
                 of_key = by_key[attempt.key.message_id]
-                of_message = self._both(connection, attempt.entry, of_message, of_key, now)
-            answers.append((attempt, of_message))
-        return answers
+                both = self._both(connection, attempt.entry, of_message, of_key, now)
+                found[message_id] = both
 
     def _both(
         self,

@@ -18,6 +18,8 @@ class AsyncioWorld(ThreadWorld):
     Functions that take a session or a connection run on SQLAlchemy's greenlet.
     """
 
+    may_block = False
+
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._task = asyncio.current_task()

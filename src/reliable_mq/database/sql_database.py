@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import re
-import sqlite3
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import URL, Engine, MetaData, create_engine, event, inspect
+from sqlalchemy import URL, Engine, MetaData, create_engine, inspect
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.exc import NoSuchModuleError as NoSuchDriver
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
@@ -36,11 +36,11 @@ from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_scheduling_tables import resend_topic_table, retention_table
 from reliable_mq.database.sql_schema import REVISION, alone, check_revision, create_and_note
 from reliable_mq.database.sql_stub_table import message_stub_table
+from reliable_mq.database.sql_transactions import make_sqlite_keep_promises
 from reliable_mq.database.sql_types import (
     ANY_TEXT,
     READS_ONLY,
     TABLE_PREFIX_PATTERN,
-    any_text,
     family_of,
     for_one_statement,
     missing_table_text,
@@ -55,7 +55,6 @@ from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 log = logging.getLogger(__name__)
 
 _OVERFLOW = 4
-_BUSY_TIMEOUT_MS = 10_000
 
 
 class Database:
@@ -119,6 +118,10 @@ class Database:
         self.processes = process_table(self.metadata, prefix)
         self.handling_times = HandlingTimes()
         self.engine = self._make_engine()
+        #: returns a new session
+        self.session: Callable[[], Session] = partial(Session, self.engine)
+        #: returns a new session for a handler
+        self.handler_session: Callable[[], HandlerSession] = partial(HandlerSession, self.engine)
         #: for our rows that other programs may have written to, see `ANY_TEXT`
         self.forgiving_engine = self.engine.execution_options(**ANY_TEXT)
         #: for single statements that only read
@@ -161,7 +164,7 @@ class Database:
 
     def _prepare(self, engine: Engine) -> None:
         if self.dialect == "sqlite":
-            _make_sqlite_keep_promises(engine)
+            make_sqlite_keep_promises(engine)
         elif self.dialect == "mysql":
             make_mysql_keep_promises(engine)
         else:
@@ -187,17 +190,9 @@ class Database:
             self._async_engines[loop] = engine
         return engine
 
-    def session(self) -> Session:
-        """Return a new session."""
-        return Session(self.engine)
-
     def async_session(self) -> AsyncSession:
         """Return a new asynchronous session of the running event loop."""
         return AsyncSession(self.async_engine, expire_on_commit=False)
-
-    def handler_session(self) -> HandlerSession:
-        """Return a new session for a handler."""
-        return HandlerSession(self.engine)
 
     def async_handler_session(self) -> AsyncSession:
         """Return a new asynchronous session for a handler; its `sync_session` has `held`."""
@@ -267,32 +262,3 @@ class Database:
         engine = self._async_engines.pop(asyncio.get_running_loop(), None)
         if engine is not None:
             await engine.dispose()
-
-
-def _make_sqlite_keep_promises(engine: Engine) -> None:
-    """Let SQLite begin transactions where SQLAlchemy does, and sync what it commits.
-
-    The driver's own BEGIN comes too late for savepoints. IMMEDIATE takes the write lock at the
-    start. Otherwise a transaction that reads first and writes later fails if another one wrote in
-    between. Our transactions always write.
-    """
-
-    @event.listens_for(engine, "connect")
-    def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-        cursor.execute("PRAGMA journal_mode = WAL")
-        cursor.execute("PRAGMA synchronous = FULL")  # a commit survives the loss of power
-        cursor.execute("PRAGMA foreign_keys = ON")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def _on_begin(connection: Any) -> None:
-        options = connection.get_execution_options()
-        factory = any_text if ANY_TEXT.items() <= options.items() else str
-        driver = connection.connection.driver_connection
-        if driver.text_factory is not factory:
-            driver.text_factory = factory
-        if not READS_ONLY.items() <= options.items():
-            connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -4,7 +4,17 @@ The handler's effect and the row that says CONSUMED are one commit (P4). A handl
 would commit one without the other. So while it runs, everything that ends the transaction raises:
 the session's methods, a `COMMIT` of its connection, and a COMMIT that is written as SQL. What
 cannot be prevented is detected afterwards: a rollback of the connection, a procedure that contains
-a COMMIT; see `sql_probes`.
+a COMMIT.
+
+The server is asked, because the text of a statement does not say what it does. A procedure may
+commit; so may a prepared statement, a comment that MySQL executes, or a list of settings that
+contains `autocommit`. So a statement that does not begin with a plain word is executed behind our
+own savepoint. A server forgets savepoints with their transaction. If our savepoint can be released,
+the transaction is the same one, even if another one has begun meanwhile. That costs two round
+trips. Plain statements cost none, also behind a comment that every database ends at the same place.
+
+Actions below SQLAlchemy are not visible here. But drivers keep the last transaction status that
+the server sent, at no cost. It shows that no transaction is open, not that it is another one.
 """
 
 import re
@@ -18,12 +28,13 @@ from sqlalchemy.engine import RootTransaction
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
-from reliable_mq.database.sql_probes import is_plain, is_probe_there, set_probe, status_of
-from reliable_mq.database.sql_types import MYSQL
+from reliable_mq.database.sql_types import MYSQL, mysql_code_of, sqlstate_of
 from reliable_mq.errors import UsageError
 
 _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
+running_session = _running.get
+"""Returns the session of the handler that runs here, or None."""
 _held: set["HandlerSession"] = set()  # while it is empty, no statement and no COMMIT is checked
 _BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*+"  # possessive quantifier: many comments are read once
 _END = rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b"
@@ -47,6 +58,24 @@ _NO_STATEMENT_ON_MYSQL = re.compile(
     r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|\#[^\n]*|--\s[^\n]*|/\*(?!!).*?\*/""",
     re.DOTALL,
 )
+_PROBE = "reliable_mq_probe"
+# A single statement with this beginning ends no transaction: the functions it calls must not.
+_PLAIN = re.compile(
+    r"[\s(]*(?:SELECT|INSERT|UPDATE|DELETE|MERGE|REPLACE|WITH|VALUES|SAVEPOINT|RELEASE"
+    r"|ROLLBACK\s+(?:\w+\s+)?TO)\b",
+    re.IGNORECASE,
+)
+# PostgreSQL refuses a COMMIT in every routine of a transaction, and its DDL commits nothing.
+_PLAIN_ON_POSTGRESQL = re.compile(
+    r"[\s(]*(?!(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b)|PREPARE)\b)[a-z]", re.IGNORECASE
+)
+_COMMENT = re.compile(r"[\s(]*(/\*|--)")
+_EXECUTED_COMMENTS = ("/*!", "/*M!")  # MySQL and MariaDB execute these
+_IN_TRANSACTION, _AUTOCOMMIT = 1, 2  # the protocol's SERVER_STATUS_IN_TRANS, …_AUTOCOMMIT
+_IDLE = 0  # libpq's PQTRANS_IDLE
+_NO_SUCH_SAVEPOINT_ON_MYSQL = 1305
+_NO_SUCH_SAVEPOINT = ("3B001", "25P01")  # 25P01: no transaction is open
+_ABORTED = "25P02"  # PostgreSQL executes nothing but a rollback
 
 
 class TransactionEnded(UsageError):
@@ -86,9 +115,9 @@ class HandlerSession(Session):
     _ours: SessionTransaction | None = None  # the handler must leave it open
     _below: RootTransaction | None = None  # the same on the connection, once there is one
     _connection: Connection | None = None  # the connection of that transaction
-    _is_open: Callable[[], bool] | None = None  # reads the driver's status, see `sql_probes`
+    _is_open: Callable[[], bool] | None = None  # reads the driver's status
     _was_open = False  # the server reported an open transaction when the handler began
-    _is_probed = False  # our savepoint is set, see `sql_probes`
+    _is_probed = False  # our savepoint is set
     _ended: TransactionEnded | RunsAgain | None = None  # the reason why nothing more is executed
     is_shared = False  # the transaction has rows of messages whose handlers have not begun
     had_probe = False  # a statement with an unknown effect on the transaction was executed
@@ -289,6 +318,105 @@ def refuse_second_transaction(url: URL) -> None:
 
 def _not_yours() -> UsageError:
     return UsageError("a handler must not commit or roll back its session; raise instead")
+
+
+def is_plain(statement: str, dialect: str) -> bool:
+    """Return whether a statement leaves its transaction open, whatever the database contains.
+
+    Args:
+        statement: the text that the driver gets.
+        dialect: SQLAlchemy's name of the database's dialect.
+    """
+    plain = _PLAIN_ON_POSTGRESQL if dialect == "postgresql" else _PLAIN
+    return bool(
+        (plain.match(statement) or plain.match(statement, _after_comments(statement)))
+        and ";" not in statement
+        and ("/*" not in statement or not any(each in statement for each in _EXECUTED_COMMENTS))
+    )
+
+
+def _after_comments(statement: str) -> int:
+    """Return where the first word after leading comments may begin. Reads each character once.
+
+    A comment that databases end at different places is not skipped: PostgreSQL nests comments, and
+    ends `--` comments at a carriage return; the others do neither.
+    """
+    place = 0
+    while comment := _COMMENT.match(statement, place):
+        end = "*/" if comment[1] == "/*" else "\n"
+        stop = statement.find(end, comment.end())
+        said = statement[comment.end() : stop].removesuffix("\r")
+        if stop < 0 or "/*" in said or (end == "\n" and "\r" in said):
+            break
+        place = stop + len(end)
+    return place
+
+
+def status_of(connection: Connection) -> Callable[[], bool] | None:
+    """Return a function: whether the server's last answer reported an open transaction.
+
+    It reads the status that the driver keeps. None: this driver keeps none.
+    """
+    driver: Any = connection.connection.driver_connection
+    match connection.dialect.driver:
+        case "psycopg" | "psycopg_async":
+            libpq = driver.pgconn
+            return lambda: bool(libpq.transaction_status != _IDLE)
+        case "psycopg2":
+            return lambda: bool(driver.get_transaction_status() != _IDLE)
+        case "asyncpg":
+            return lambda: bool(driver.is_in_transaction())
+        case "pymysql" | "aiomysql":
+            both = _IN_TRANSACTION | _AUTOCOMMIT
+            return lambda: bool(driver.server_status & both == _IN_TRANSACTION)
+        case "pysqlite" | "aiosqlite":
+            return lambda: bool(driver.in_transaction)
+    return None
+
+
+def set_probe(connection: Connection) -> None:
+    """Set the savepoint that the next statement must leave in place."""
+    _execute(connection, f"SAVEPOINT {_PROBE}")
+
+
+def is_probe_there(connection: Connection, *, undo: bool) -> bool | None:
+    """Return whether the savepoint still exists, and remove it; None: this is unknown now.
+
+    Args:
+        connection: where it was set.
+        undo: if PostgreSQL has aborted the transaction, roll back to the savepoint.
+    """
+    try:
+        _execute(connection, f"RELEASE SAVEPOINT {_PROBE}")
+    except connection.dialect.loaded_dbapi.Error as error:
+        if _is_missing(error):
+            return False
+        if sqlstate_of(error) != _ABORTED:
+            return None
+    else:
+        return True
+    if not undo:
+        return None
+    try:
+        _execute(connection, f"ROLLBACK TO SAVEPOINT {_PROBE}")
+    except connection.dialect.loaded_dbapi.Error as error:
+        return False if _is_missing(error) else None
+    return True
+
+
+def _is_missing(error: BaseException) -> bool:
+    if mysql_code_of(error) == _NO_SUCH_SAVEPOINT_ON_MYSQL:
+        return True
+    return sqlstate_of(error) in _NO_SUCH_SAVEPOINT or "no such savepoint" in str(error)
+
+
+def _execute(connection: Connection, statement: str) -> None:
+    """Execute a statement without SQLAlchemy, which may be executing another one now."""
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(statement)
+    finally:
+        cursor.close()
 
 
 def hold_transactions_of(engine: Engine) -> None:

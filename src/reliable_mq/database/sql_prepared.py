@@ -7,9 +7,12 @@ parameter. Results of the driver are returned unchanged.
 """
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, CursorResult, Dialect, Executable
+
+from reliable_mq.database.sql_types import UtcDateTime
 
 Treatment = Callable[[Any], Any]
 
@@ -37,6 +40,12 @@ class PreparedStatement:
         if compiled is None:
             return connection.execute(self._statement, values)
         given = {**compiled.constants, **values}
+        for name, of_utc, treat in compiled.moments:
+            moment = given[name]
+            if type(moment) is not datetime or moment.tzinfo is not UTC:
+                given[name] = None if moment is None else treat(moment)
+            elif of_utc is not None:
+                given[name] = of_utc(moment)
         for name, treat in compiled.treatments:
             given[name] = treat(given[name])
         if compiled.order is None:
@@ -46,12 +55,16 @@ class PreparedStatement:
 
 
 class _Compiled(NamedTuple):
-    """A statement for one driver. `order`: of its parameters; None: parameters have names."""
+    """A statement for one driver. `order`: of its parameters; None: parameters have names.
+
+    `moments`: the treatment of a moment that is in UTC, as ours are, and of any other.
+    """
 
     text: str
     order: tuple[str, ...] | None
     constants: Mapping[str, Any]
     treatments: tuple[tuple[str, Treatment], ...]
+    moments: tuple[tuple[str, Treatment | None, Treatment], ...]
 
 
 def _compiled(statement: Executable, dialect: Dialect) -> _Compiled | None:
@@ -61,11 +74,15 @@ def _compiled(statement: Executable, dialect: Dialect) -> _Compiled | None:
         return None
     constants: dict[str, Any] = {}
     treatments: list[tuple[str, Treatment]] = []
+    moments: list[tuple[str, Treatment | None, Treatment]] = []
     for bound, name in compiled.bind_names.items():
-        treat = bound.type.dialect_impl(dialect).bind_processor(dialect)
+        kind = bound.type.dialect_impl(dialect)
+        treat = kind.bind_processor(dialect)
         if not bound.required:
             constants[name] = bound.value if treat is None else treat(bound.value)
+        elif isinstance(kind, UtcDateTime):
+            moments.append((name, kind.treatment_of_utc(dialect), treat))
         elif treat is not None:
             treatments.append((name, treat))
     order = tuple(compiled.positiontup) if compiled.positional else None
-    return _Compiled(str(compiled), order, constants, tuple(treatments))
+    return _Compiled(str(compiled), order, constants, tuple(treatments), tuple(moments))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from operator import methodcaller
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import (
@@ -183,6 +184,12 @@ class UtcDateTime(TypeDecorator[datetime]):
         value = value.astimezone(UTC)
         has_zone = dialect.name == "postgresql" or dialect.name in _like_postgresql
         return value if has_zone else value.replace(tzinfo=None)
+
+    def treatment_of_utc(self, dialect: Dialect) -> Callable[[datetime], Any] | None:
+        """Return what makes a parameter of a moment that is in UTC; None: it is one."""
+        if dialect.name == "postgresql" or dialect.name in _like_postgresql:
+            return None
+        return self.impl_instance.bind_processor(dialect) or methodcaller("replace", tzinfo=None)
 
     def process_result_value(self, value: Any, _dialect: Dialect) -> datetime | None:
         if value is None:

@@ -8,16 +8,16 @@ class HandlingTimes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._longest: dict[str, float] = {}
+        #: seconds by group: what is not longer need not be noted
+        self.longest: dict[str, float] = {}
 
     def note(self, group: str, seconds: float) -> None:
         """Note that a delivery of the group was handled in `seconds`."""
-        if seconds > self._longest.get(group, 0.0):
-            with self._lock:
-                self._longest[group] = max(seconds, self._longest.get(group, 0.0))
+        with self._lock:
+            self.longest[group] = max(seconds, self.longest.get(group, 0.0))
 
     def take(self) -> dict[str, float]:
         """Return the longest call by group, and forget them."""
         with self._lock:
-            longest, self._longest = self._longest, {}
+            longest, self.longest = self.longest, {}
         return longest

@@ -21,6 +21,9 @@ class ThreadWorld:
         database: the database of sessions and connections.
     """
 
+    #: whether a step may keep this thread waiting; an event loop must not
+    may_block = True
+
     def __init__(self, database: Database) -> None:
         self._database = database
 

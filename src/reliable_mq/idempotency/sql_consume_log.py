@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import Connection, Table, and_, bindparam, delete, null, select, update
 
 from reliable_mq.database.row_values import LogState
+from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.idempotency.claim import STEP_OF_ROW, ClaimStep, RowState, attempt_after, row_of
 from reliable_mq.idempotency.sql_log_inserts import inserts_of
@@ -94,7 +95,7 @@ class SqlConsumeLog:
                 **self._taking_over(),
             )
         )
-        self._consume = (
+        self._consume = PreparedStatement(
             update(table)
             .where(this, received, ours)
             .values(
@@ -147,6 +148,8 @@ class SqlConsumeLog:
         return self._inserts.all(connection, self._in_order(rows))
 
     def _in_order(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if len(rows) == 1:
+            return rows
         return sorted(
             rows, key=lambda row: str(row[self.identity])
         )  # so that two batches lock in the same order
@@ -183,12 +186,16 @@ class SqlConsumeLog:
             for entry in entries
         ]
         inserted = self._inserts.some(connection, self._in_order(rows))
-        answers = {
-            entry.message_id: LogLookup(ClaimStep.RECEIVE_FIRST, entry.attempt, entry.in_doubt)
-            for entry in entries
-            if entry.message_id in inserted
-        }
-        there = [entry for entry in entries if entry.message_id not in inserted]
+        answers: dict[str, LogLookup] = {}
+        there: list[LogEntry] = []
+        for entry in entries:
+            if entry.message_id in inserted:
+                mine = LogLookup(ClaimStep.RECEIVE_FIRST, entry.attempt, entry.in_doubt)
+                answers[entry.message_id] = mine
+            else:
+                there.append(entry)
+        if not there:
+            return answers
         for entry, row in self._rows(connection, self._lock, there):
             found = _judge(entry, row, now)
             if found.step is ClaimStep.RECEIVE_FIRST and _has_vanished(row, now):
@@ -208,7 +215,7 @@ class SqlConsumeLog:
     def consume(self, connection: Connection, entry: LogEntry, now: float) -> bool:
         """Turn our RECEIVED row into CONSUMED; False: the claim is no longer ours."""
         values = _this(entry) | {"at": utc_datetime(now)} | self._consumer(entry, now)
-        return connection.execute(self._consume, values).rowcount == 1
+        return self._consume.execute(connection, values).rowcount == 1
 
     def fail(
         self, connection: Connection, entry: LogEntry, now: float, retry_at: float, note: str = ""

@@ -108,24 +108,27 @@ def send_stubs(
     `message_of`.
     """
     sound = _sound(stubs)
-    messages = [
-        message_of(
-            stub,
-            rest_of(stub.deliver_time, now),
-            is_missed=are_missed,
-            confirm_to=confirm_to,
-            consumed_by=consumed_by.get(stub.message_id, ()),
+    messages: list[Message] = []
+    are_timed = False
+    for stub in sound:
+        delay = None if stub.deliver_time is None else rest_of(stub.deliver_time, now)
+        are_timed = are_timed or delay is not None
+        known = consumed_by.get(stub.message_id, ())
+        messages.append(
+            message_of(stub, delay, is_missed=are_missed, confirm_to=confirm_to, consumed_by=known)
         )
-        for stub in sound
-    ]
+    results: list[SendResult | Exception] = []
     levelled: dict[int, Levelled] = {}
     try:
-        results, levelled = send_timed(sender.send_many, messages) if messages else ([], {})
+        if are_timed:
+            results, levelled = send_timed(sender.send_many, messages)
+        elif messages:
+            results = sender.send_many(messages)
     except Exception as error:  # noqa: BLE001 - whatever the error is, these sends failed
         results = [error] * len(messages)
     if len(results) != len(messages):
         raise InvariantBroken(f"{len(messages)} messages were sent, {len(results)} results came")
-    result_of = dict(zip((stub.message_id for stub in sound), results, strict=True))
+    result_of = {stub.message_id: result for stub, result in zip(sound, results, strict=True)}
     level_of = {sound[place].message_id: level for place, level in levelled.items()}
     outcomes: list[SendOutcome] = []
     shaky: set[tuple[str, str]] = set()
@@ -208,6 +211,8 @@ class Relay:
             transaction took half of this time or longer, the lease is renewed once after the
             commit.
         batch_max: the most stubs in one `send_many`. Default 256.
+        half_sender: sends instead of `sender` while there are `open_halves`.
+        open_halves: the halves that wait at brokers for an end by this process.
         confirm_to: returns the topic from which this database reads notices of consumer groups
             with other databases; may raise the database's errors.
         arrives_again: is called with a topic when a send succeeds after sends to it failed.
@@ -222,11 +227,15 @@ class Relay:
         owner: str,
         lease: float,
         batch_max: int = 256,
+        half_sender: StubSender | None = None,
+        open_halves: Collection[str] = (),
         confirm_to: Callable[[], str] = str,
         arrives_again: Callable[[str], None] = lambda _topic: None,
     ) -> None:
         self._book = book
         self._sender = sender
+        self._half_sender = half_sender or sender
+        self._open_halves = open_halves
         self._next_time = next_time
         self._owner = owner
         self._lease = lease
@@ -336,7 +345,9 @@ class Relay:
             return []
         self._notice_topic = self._notice_topic or self._confirm_to()
         outcomes = send_stubs(
-            self._sender, stubs, self._next_time, now, confirm_to=self._notice_topic
+            self._half_sender if self._open_halves else self._sender,
+            *(stubs, self._next_time, now),
+            confirm_to=self._notice_topic,
         )
         self._book.record(outcomes, self._owner, now)
         return outcomes

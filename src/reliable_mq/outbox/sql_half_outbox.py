@@ -12,10 +12,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.util import await_only
 
-from reliable_mq.database.sql_handover import Handover
+from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.errors import HalfRolledBack, MessageRefused
-from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.sql_transaction import SqlOutbox
 from reliable_mq.outbox.stub import Stub
 
 _TIME_DIGITS = 12  # of an id that this library made, see `message.new_message_id`
@@ -37,9 +37,9 @@ class HalfHandover(NamedTuple):
     relay: Handover
     halves: HalfBroker
 
-    def hand(self, stubs: list[Stub], written: float) -> None:
-        """Hand over stubs that were written at `written`."""
-        self.relay.hand(stubs, written)
+    def hand(self, stubs: list[Stub]) -> None:
+        """Hand over committed stubs."""
+        self.relay.hand(stubs)
 
     def lost(self, stubs: list[Stub]) -> None:
         """Roll back the halves of stubs that were rolled back."""

@@ -7,11 +7,11 @@ the rows comes from the caller's clock.
 Stubs are inserted one at a time, or many in few statements. Many stubs get their row numbers in the
 caller's order, because row numbers are the order of an ordering key. MySQL (not MariaDB) returns
 only the first number. Whether the next numbers follow without a gap depends on its settings, so
-the numbers are read back.
+the numbers are read back. The results of many sends are recorded in one statement.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,11 +24,13 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    case,
     exists,
     insert,
     literal_column,
     not_,
     null,
+    or_,
     select,
     true,
     update,
@@ -47,8 +49,7 @@ from reliable_mq.database.sql_types import (
     utc_datetime,
 )
 from reliable_mq.outbox.relay import SendOutcome
-from reliable_mq.outbox.sql_send_records import SendRecords
-from reliable_mq.outbox.stub import Stub, groups_of, groups_text
+from reliable_mq.outbox.stub import Stub, StubEvent, groups_of, groups_text, next_status
 
 # Literals: a database uses a partial index only if the statement's text has its condition.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
@@ -72,6 +73,13 @@ _OF_EACH = (
     *("message_id", "topic", "tag", "message_key", "ordering_key", "content", "content_type"),
     *("properties", "required_groups", "deliver_time"),
 )
+Given = Callable[[str], ColumnElement[Any]]
+"""The name of a value -> the expression that reads it in a statement."""
+
+_OF_EACH_SEND = {"id": "message_id", "new_count": "count", "next_time": "resend_time"}
+_OF_SENT = {"new_broker": "broker_name", "new_queue": "queue_id", "new_offset": "offset"}
+_OF_FAILED = {"new_note": "note"}
+"""The values of each recorded send, and the column that has the same type."""
 ROWS_MAX = 1_000
 CONTENT_SIZE_MAX = 8 * 1024 * 1024
 """The most rows, and bytes of their content, in one statement. A larger stub goes alone."""
@@ -165,11 +173,11 @@ class SqlStubs:
             "owner": owner,
             "lease_until": None if owner is None else until,
         }
-        numbers = self._inserts.insert(connection, [_own_columns(stub) for stub in stubs], of_all)
-        return [
-            msgspec.structs.replace(stub, seq=seq, create_time=now)
-            for stub, seq in zip(stubs, numbers, strict=True)
-        ]
+        numbers = self._inserts.insert(connection, list(map(_own_columns, stubs)), of_all)
+        written = []
+        for stub, seq in zip(stubs, numbers, strict=True):
+            written.append(msgspec.structs.replace(stub, seq=seq, create_time=now))
+        return written
 
     def leave_until(self, connection: Connection, dues: Mapping[int, float]) -> None:
         """Leave newly inserted stubs to the scheduler: no relay owns or sends them.
@@ -188,7 +196,7 @@ class SqlStubs:
         """
         with self._short.connect() as connection:
             rows: Any = self._sendable.execute(connection, {"ids": list(message_ids), "me": owner})
-            return {message_id: bool(blocked) for message_id, blocked in rows}
+            return dict(map(tuple, rows))
 
     def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
         """Extend the lease to `until` for unsent stubs that `owner` still owns; see `sendable`."""
@@ -296,6 +304,134 @@ def parts_of(rows: Sequence[NewRow], size_max: int = CONTENT_SIZE_MAX) -> Iterat
         size += len(row["content"])
     if part:
         yield part
+
+
+class SendRecords:
+    """The statements that record sends in one message stub table. Built and compiled once."""
+
+    def __init__(self, table: Table, dialect: str) -> None:
+        self._sent = _Record(table, dialect, _OF_EACH_SEND | _OF_SENT, _sent)
+        self._failed = _Record(table, dialect, _OF_EACH_SEND | _OF_FAILED, _failed)
+        # The broker makes the message visible at another time than the stub says.
+        self._arrival = (
+            update(table)
+            .where(table.c.message_id == bindparam("id"), table.c.owner == bindparam("me"))
+            .values(deliver_time=bindparam("arrives"), note=bindparam("why"))
+        )
+
+    def write(
+        self, connection: Connection, outcomes: Sequence[SendOutcome], owner: str, now: float
+    ) -> None:
+        """Write down the results of the sends, for stubs that `owner` still owns."""
+        sent, failed, others = [], [], []
+        for outcome in sorted(outcomes, key=_message_id):  # consumers lock in this order, too
+            row = {
+                "id": outcome.message_id,
+                "new_count": outcome.count,
+                "next_time": utc_datetime(outcome.next_time),
+            }
+            if (position := outcome.position) is not None:
+                row["new_broker"], row["new_queue"] = position.broker_name, position.queue_id
+                sent.append(row | {"new_offset": position.offset})
+                if outcome.arrives is not None:
+                    arrives = {"arrives": utc_datetime(outcome.arrives), "why": outcome.note}
+                    others.append({"id": outcome.message_id, "me": owner} | arrives)
+            else:
+                failed.append(row | {"new_note": outcome.error or ""})
+        if others:  # before the next statement clears the owner
+            connection.execute(self._arrival, others)
+        of_all = {"me": owner, "at": utc_datetime(now)}
+        for statement, rows in ((self._sent, sent), (self._failed, failed)):
+            if rows:
+                statement.execute(connection, rows, of_all)
+
+
+class _Record:
+    """One statement, for one row and for several.
+
+    On PostgreSQL, several rows are passed as one array for each column. That costs both sides a
+    fraction of one statement for each row.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        dialect: str,
+        of_each: dict[str, str],
+        changes: Callable[[Table, Given], Any],
+    ) -> None:
+        self._names = tuple(of_each)
+        types = {name: table.c[column].type for name, column in of_each.items()}
+        one = _update(
+            table,
+            changes(table, lambda name: bindparam(name, type_=types[name])),
+            bindparam("id"),
+        )
+        self._one = PreparedStatement(one)
+        self._many = one
+        self._arrays: PreparedStatement | None = None
+        if dialect == "postgresql":
+            row = rows_of_arrays(types)
+            many = _update(table, changes(table, row.c.__getitem__), row.c.id)
+            self._arrays = PreparedStatement(many)
+
+    def execute(
+        self, connection: Connection, rows: Sequence[dict[str, Any]], of_all: dict[str, Any]
+    ) -> None:
+        if len(rows) == 1:
+            self._one.execute(connection, rows[0] | of_all)
+        elif self._arrays is None:
+            connection.execute(self._many, [row | of_all for row in rows])
+        else:
+            arrays = {name: [row[name] for row in rows] for name in self._names}
+            self._arrays.execute(connection, arrays | of_all)
+
+
+def _update(table: Table, changes: dict[str, Any], message_id: ColumnElement[str]) -> Any:
+    return (
+        update(table)
+        .where(table.c.message_id == message_id, table.c.owner == bindparam("me"))
+        .values(owner=null(), lease_until=null(), update_date=bindparam("at"), **changes)
+    )
+
+
+def _sent(table: Table, given: Given) -> dict[str, Any]:
+    """Return the changes of a row after the broker acknowledged its message."""
+    stub = table.c
+    # Without a required group the broker's acknowledgement confirms.
+    is_confirmed = and_(stub.status == UNCONFIRMED, stub.required_groups == "")
+    confirmed = next_status(Status.UNCONFIRMED, StubEvent.CONFIRM).value
+    is_settled = or_(_is_settled(table), stub.required_groups == "")
+    return {
+        "count": given("new_count"),
+        "broker_name": given("new_broker"),
+        "queue_id": given("new_queue"),
+        "offset": given("new_offset"),
+        "status": case((is_confirmed, confirmed), else_=stub.status),
+        "resend_time": case((is_settled, null()), else_=given("next_time")),
+    }
+
+
+def _failed(table: Table, given: Given) -> dict[str, Any]:
+    """Return the changes of a row after a failed send: the message may not be stored."""
+    stub = table.c
+    return {
+        "count": given("new_count"),
+        "note": case((stub.given_up, stub.note), else_=given("new_note")),
+        "resend_time": case((_is_settled(table), null()), else_=given("next_time")),
+    }
+
+
+def _is_settled(table: Table) -> ColumnElement[bool]:
+    """Return: the stub is due no more.
+
+    A consumer may have given the message up before its send was recorded: its reason stays.
+    """
+    return or_(table.c.status != UNCONFIRMED, table.c.given_up)
+
+
+def _message_id(outcome: SendOutcome) -> str:
+    return outcome.message_id
 
 
 def stub_columns(table: Table) -> list[Column[Any]]:

@@ -2,19 +2,38 @@
 
 Receives a session or a Core connection, or makes a session. Returns a block that sends messages in
 its transaction. Never commits or rolls back a transaction that it did not begin.
+
+The outbox inserts the stubs at once, so that the rollback of a savepoint removes them. It notes
+them for the relay, which gets them after the commit. It refuses to write where nothing could be
+rolled back.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Iterable
-from types import TracebackType
+import os
+import time
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Any, Generic, TypeVar, Unpack
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from reliable_mq.errors import InvariantBroken, UsageError
-from reliable_mq.outbox.composing import ManyOptions, StubOptions
-from reliable_mq.outbox.sql_outbox import SqlOutbox
+from reliable_mq.database.sql_transactions import (
+    Handover,
+    SameDatabase,
+    is_autocommit,
+    keep_savepoints,
+    note,
+    watch,
+)
+from reliable_mq.database.sql_types import is_missing_table, missing_table_text
+from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
+from reliable_mq.limits import TIMER_SECONDS_MAX
+from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.sql_unowned import announce
+from reliable_mq.outbox.stub import Stub
 
 Source = Session | Connection | AsyncSession | AsyncConnection
 """What a transaction can run on."""
@@ -34,7 +53,7 @@ class _Block(Generic[S, C]):
 
     is_open = True
 
-    def __init__(self, outbox: SqlOutbox, *, session: S | None, connection: C | None) -> None:
+    def __init__(self, outbox: "SqlOutbox", *, session: S | None, connection: C | None) -> None:
         self._outbox = outbox
         self._session = session
         self._connection = connection
@@ -63,15 +82,17 @@ class _Block(Generic[S, C]):
 
     def _check_open(self) -> None:
         if not self.is_open:
-            raise UsageError("this transaction has ended: send inside its `with` block")
+            raise _ended()
 
 
 class Transaction(_Block[Session, Connection]):
     """The `tx` of `with mq.transaction() as tx`: its session or connection, and `send`."""
 
-    @property
-    def _source(self) -> Session | Connection:
-        return self.session if self._connection is None else self._connection
+    def __init__(self, outbox: "SqlOutbox", source: Session | Connection) -> None:
+        self._outbox = outbox
+        self._source = source
+        self._session = source if isinstance(source, Session) else None
+        self._connection = None if isinstance(source, Session) else source
 
     def send(self, topic: str, payload: Any, **options: Unpack[StubOptions]) -> str:
         """Send `payload` if and only if this transaction commits; return the message id.
@@ -109,7 +130,8 @@ class Transaction(_Block[Session, Connection]):
                 belongs to another database, or there is none (AUTOCOMMIT).
             ConfigurationError: our table is missing in the database.
         """
-        self._check_open()
+        if not self.is_open:
+            raise _ended()
         return self._outbox.write(self._source, topic, payload, **options)
 
     def send_many(
@@ -135,7 +157,7 @@ class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
 
     def __init__(
         self,
-        outbox: SqlOutbox,
+        outbox: "SqlOutbox",
         *,
         session: AsyncSession | None,
         connection: AsyncConnection | None,
@@ -218,7 +240,7 @@ class TransactionScope:
 
     def __init__(
         self,
-        outbox: SqlOutbox,
+        outbox: "SqlOutbox",
         new_session: Callable[[], Session],
         new_async_session: Callable[[], AsyncSession],
         given: Source | None,
@@ -238,11 +260,7 @@ class TransactionScope:
         self._joined = source.in_transaction()
         if not self._joined:
             source.begin()
-        if isinstance(source, Session):
-            block = Transaction(self._outbox, session=source, connection=None)
-        else:
-            block = Transaction(self._outbox, session=None, connection=source)
-        self._block = block
+        self._block = block = Transaction(self._outbox, source)
         return block
 
     def __exit__(
@@ -331,5 +349,144 @@ def source_of(given: Given) -> Source:
     )
 
 
+def _ended() -> UsageError:
+    return UsageError("this transaction has ended: send inside its `with` block")
+
+
 def _argument(given: object) -> str:
     return "connection" if isinstance(given, Connection | AsyncConnection) else "session"
+
+
+class SqlOutbox:
+    """Writes stubs into the transactions of sessions and connections.
+
+    Args:
+        stubs: the table.
+        relay: receives the stubs after the commit.
+        owner: the relay's name in the table. None: any relay of the database sends the stubs, and
+            is informed of the commit if the database supports that.
+        lease: seconds for which only the relay, or the shared relays, may send a stub.
+        groups_of_topic: returns the consumer groups that a message of a topic and tag must reach,
+            if the caller does not name them.
+        clock: returns the time for the rows, in seconds since the epoch; may ask the database on
+            the connection that the stub is then written on.
+        random_bytes: returns this number of random bytes.
+        timer_range: how far ahead brokers accept a message's time, in seconds.
+        known_groups: earlier answers of `groups_of_topic`, see `Composer`.
+    """
+
+    def __init__(
+        self,
+        stubs: SqlStubs,
+        relay: Handover,
+        *,
+        owner: str | None,
+        lease: float,
+        groups_of_topic: Callable[[str, str], tuple[str, ...]],
+        clock: Callable[[Connection], float] = lambda _connection: time.time(),
+        random_bytes: RandomBytes = os.urandom,
+        timer_range: float = TIMER_SECONDS_MAX,
+        known_groups: Mapping[tuple[str, str], tuple[str, ...]] = MappingProxyType({}),
+    ) -> None:
+        self._stubs = stubs
+        self._same_database = SameDatabase(stubs.engine, stubs.table)
+        self._relay = relay
+        self._owner = owner
+        self._lease = lease
+        self._timer_range = timer_range
+        self._composer = Composer(groups_of_topic, random_bytes, timer_range, known_groups)
+        self._clock = clock
+        watch(stubs.engine)
+
+    def write(
+        self,
+        source: Session | Connection,
+        topic: str,
+        payload: Any,
+        **options: Unpack[StubOptions],
+    ) -> str:
+        """Write one stub into the transaction; return its message id."""
+        connection = self._connection_of(source)
+        now = self._clock(connection)
+        stub = self._composer.stub(now, topic, payload, **options)
+        self._insert(source, connection, [stub], now)
+        return stub.message_id
+
+    def write_many(
+        self,
+        source: Session | Connection,
+        topic: str,
+        payloads: Iterable[Any],
+        **options: Unpack[ManyOptions],
+    ) -> list[str]:
+        """Write a stub for each payload into the transaction; return their message ids in order.
+
+        If one is refused, all are refused and nothing was written.
+        """
+        connection = self._connection_of(source)
+        now = self._clock(connection)
+        stubs = self._composer.stubs(now, topic, payloads, options)
+        if stubs:
+            self._insert(source, connection, stubs, now)
+        return [stub.message_id for stub in stubs]
+
+    def _insert(
+        self, source: Session | Connection, connection: Connection, stubs: list[Stub], now: float
+    ) -> None:
+        self._before_insert(connection, stubs)
+        try:
+            written = self._stubs.write(connection, stubs, self._owner, now, self._lease)
+            latest = now + self._timer_range
+            dues = {}
+            for stub in written:
+                if stub.deliver_time is not None and stub.deliver_time > latest:
+                    dues[stub.seq] = stub.deliver_time - self._timer_range
+            if dues:
+                self._stubs.leave_until(connection, dues)
+        except DBAPIError as error:
+            self._not_inserted(stubs, now, error)
+            raise
+        if self._owner is None:
+            announce(connection, self._stubs.table)
+        # Committed or rolled back with a savepoint: the relay reads it back before it sends.
+        note(source, connection, self._relay, written)
+
+    def _before_insert(self, connection: Connection, stubs: Sequence[Stub]) -> None:
+        """Do what must happen before stubs are inserted, in the caller's transaction."""
+
+    def _not_inserted(self, stubs: Sequence[Stub], now: float, error: DBAPIError) -> None:  # noqa: ARG002
+        """Raise a clearer error than `error`, if there is one: stubs of `now` were not inserted."""
+        if is_missing_table(error):
+            raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
+
+    def _connection_of(self, source: Session | Connection) -> Connection:
+        """Return the connection for the stubs, after the caller's changes were flushed to it.
+
+        A transaction that waits for one of these rows gets a later stub, too. So stubs of one
+        ordering key have the order of the business.
+
+        Raises:
+            UsageError: it leads to another database, or to no transaction. None of the caller's
+                changes was written.
+        """
+        connection = source if isinstance(source, Connection) else self._below(source)
+        is_new = self._same_database.check(connection) and watch(connection.engine)
+        if is_new and connection.dialect.name == "sqlite":
+            keep_savepoints(connection.engine)
+        if is_autocommit(connection):
+            raise UsageError(
+                "this connection is in AUTOCOMMIT: a rollback would not take a message back; use "
+                "an engine or a connection without that isolation level"
+            )
+        if isinstance(source, Session):
+            source.flush()
+        return connection
+
+    def _below(self, source: Session) -> Connection:
+        try:
+            return source.connection(bind_arguments={"clause": self._stubs.table})
+        except UnboundExecutionError as error:
+            raise UsageError(
+                "the session is bound table by table and knows no engine for "
+                f"{self._stubs.table.name}: add `binds={{mq.database.stubs: engine}}`"
+            ) from error

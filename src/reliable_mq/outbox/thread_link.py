@@ -5,7 +5,7 @@ from typing import Protocol
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_handover import Handover
+from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.message import Half, SendResult
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.thread_open_halves import OpenHalves

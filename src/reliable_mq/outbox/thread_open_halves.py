@@ -32,6 +32,8 @@ class OpenHalves:
         self._clock = clock
         self._lock = threading.Lock()
         self._halves: dict[str, tuple[Half, HalfState]] = {}
+        #: the message ids of all halves, now and later
+        self.known: Collection[str] = self._halves.keys()
         self._sent: dict[str, float] = {}
 
     def __len__(self) -> int:

@@ -2,17 +2,29 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_handover import Handover
+from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.database.thread_presence import Presence
 from reliable_mq.outbox.sql_half_outbox import HalfOutbox
-from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.sql_transaction import SqlOutbox
 from reliable_mq.outbox.thread_half_messages import HalfMessages
 from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.outbox.thread_shared_relays import SharedHandover
 from reliable_mq.runtime.forks import call_in_child
+
+
+class OpenOutbox(NamedTuple):
+    """An outbox, and what makes sessions of its database."""
+
+    outbox: SqlOutbox
+    session: Callable[[], Session]
+    async_session: Callable[[], AsyncSession]
 
 
 class Outboxes:
@@ -26,6 +38,7 @@ class Outboxes:
         timer_range: how far ahead brokers accept a message's time, in seconds.
         is_shared: the relay of any process may send what is committed here.
         groups_of_topic: returns the consumer groups that a message of a topic and tag must reach.
+        known_groups: its earlier answers, see `Composer`.
         on_first_send: called before an outbox is made.
     """
 
@@ -39,6 +52,7 @@ class Outboxes:
         timer_range: float,
         is_shared: bool,
         groups_of_topic: Callable[[str, str], tuple[str, ...]],
+        known_groups: Mapping[tuple[str, str], tuple[str, ...]],
         on_first_send: Callable[[], None],
     ) -> None:
         self._link = link
@@ -48,32 +62,41 @@ class Outboxes:
         self._timer_range = timer_range
         self._is_shared = is_shared
         self._groups_of_topic = groups_of_topic
+        self._known_groups = known_groups
         self._on_first_send = on_first_send
-        self._made: dict[tuple[str, bool], SqlOutbox] = {}
+        #: the outboxes that were made, by what `of` is asked
+        self.made: dict[tuple[str, bool], OpenOutbox] = {}
         call_in_child(self.forget)
 
-    def of(self, name: str, *, half: bool) -> SqlOutbox:
-        """Return the outbox of a database; with `half` the one that sends half messages."""
-        made = self._made.get((name, half))
+    def of(self, name: str, half: bool) -> OpenOutbox:
+        """Return the outbox of a database; with `half` the one that sends half messages.
+
+        Raises:
+            ConfigurationError: there is no such database.
+        """
+        made = self.made.get((name, half))
         if made is not None:
             return made
-        self._on_first_send()
         database = self._databases[name]
+        self._on_first_send()
         if half:
             database.identity.value()  # before the session has locked anything
         stubs = SqlStubs(database.engine, database.stubs)
         kind = partial(HalfOutbox, self._half_messages.of(name)) if half else SqlOutbox
         is_shared = self._is_shared and not half  # the process that sent a half ends it
-        outbox = self._made[name, half] = kind(
+        outbox = kind(
             stubs,
             self._handover(name, stubs, is_shared=is_shared),
             owner=None if is_shared else self._link.owner,
             lease=self._relay_lease,
             timer_range=self._timer_range,
             groups_of_topic=self._groups_of_topic,
+            known_groups=self._known_groups,
             clock=database.clock.now_on,
         )
-        return outbox
+        opened = OpenOutbox(outbox, database.session, database.async_session)
+        self.made[name, half] = opened
+        return opened
 
     def _handover(self, name: str, stubs: SqlStubs, *, is_shared: bool) -> Handover:
         database = self._databases[name]
@@ -83,4 +106,4 @@ class Outboxes:
 
     def forget(self) -> None:
         """Forget all outboxes: a forked child writes stubs under its own name."""
-        self._made = {}
+        self.made = {}

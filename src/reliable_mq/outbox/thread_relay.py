@@ -6,12 +6,15 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.errors import UsageError
+from reliable_mq.message import Message, SendResult
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.runtime.loop_thread import LoopThread
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,40 @@ class IdleBackoff:
         return pause
 
 
+class ClientLink(Protocol):
+    """A client, and the thread of its event loop. Each is made when first needed."""
+
+    @property
+    def loop_thread(self) -> LoopThread:
+        """The thread with the client's event loop."""
+        ...
+
+    @property
+    def client(self) -> AsyncClient:
+        """The client, started."""
+        ...
+
+
+class ClientSender:
+    """A `StubSender`: the client's own `send_many`, which the first send connects.
+
+    Args:
+        link: has the client, as long as relays send.
+    """
+
+    def __init__(self, link: ClientLink) -> None:
+        self._link = link
+        self._verbs: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        """Send all messages. Return in their order where each was stored, or its error."""
+        if self._verbs is None:
+            self._verbs = self._link.loop_thread.run, self._link.client.send_many
+        run, send_many = self._verbs
+        results: list[SendResult | Exception] = run(send_many(messages))
+        return results
+
+
 class UnownedStubs(Protocol):
     """Stubs of processes that run no relay; see `sql_unowned`."""
 
@@ -73,8 +110,8 @@ class RelayThread:
     Args:
         relay: the relay to run.
         clock: returns the time for the rows, in seconds since the epoch; may wait.
-        unowned: the source of unowned stubs, for a shared relay. The relay then claims them, and a
-            handover only wakes it, because the stubs are written without an owner.
+        unowned: the source of unowned stubs, for a shared relay. The relay then claims them, and
+            nothing is handed to it, because the stubs are written without an owner.
         is_told: whether the database announces commits of unowned stubs now. If not, the thread
             searches by itself, with a backoff while it finds nothing.
     """
@@ -91,7 +128,10 @@ class RelayThread:
         self._clock = clock
         self._unowned = unowned
         self._is_told = is_told
-        self._inbox: queue.SimpleQueue[tuple[float, Sequence[Stub]] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence[Stub] | None] = queue.SimpleQueue()
+        #: accepts stubs that were just written, in the order of their rows. After `close`, the
+        #: resend scheduler sends them.
+        self.hand: Callable[[Sequence[Stub]], None] = self._inbox.put
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
         self._gather = 0.0
@@ -102,15 +142,6 @@ class RelayThread:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
-
-    def hand(self, stubs: Sequence[Stub], written: float) -> None:
-        """Hand over stubs that were written at `written`, in the order of their rows.
-
-        After `close`, the resend scheduler sends them.
-        """
-        if self._closing_by is not None and not self._thread.is_alive():
-            return
-        self._inbox.put((written, stubs) if self._unowned is None else None)
 
     def wake(self) -> None:
         """Search for stubs at once."""
@@ -142,19 +173,20 @@ class RelayThread:
             if self._closing_by is not None:
                 pause = min(pause or 0.0, BLOCKED_SECONDS[1])
             item = self._inbox.get(timeout=pause) if pause != 0.0 else self._inbox.get_nowait()
-            self._idle.found()  # an announcement or a handover: there is something
+            if self._unowned is not None:
+                self._idle.found()  # an announcement or a handover: there is something
             if self._gather and item is not None:
                 time.sleep(self._gather)
             while True:
                 if item is not None:
-                    self._relay.accept(item[1], item[0])
+                    self._relay.accept(item, item[0].create_time)
                 item = self._inbox.get_nowait()
 
     def _work(self) -> float | None:
         """Run the relay once; return how long to wait. None: until the inbox has something."""
         try:
             now = self._clock()
-            claimed = self._claim_unowned(now)
+            claimed = 0 if self._unowned is None else self._claim_unowned(self._unowned, now)
             counts = self._relay.run_once(now)
         except Exception as error:  # noqa: BLE001 - the fault log reports it
             self._faults.tell(error)
@@ -168,12 +200,12 @@ class RelayThread:
             return 0.0 if counts.waiting or claimed else self._idle_pause()
         return self._blocked.pause() if counts.waiting else self._idle_pause()
 
-    def _claim_unowned(self, now: float) -> int:
+    def _claim_unowned(self, unowned: UnownedStubs, now: float) -> int:
         """Claim unowned stubs while there is room; return how many were claimed."""
         room = UNOWNED_MAX - self._relay.waiting
-        if self._unowned is None or room <= 0 or self._closing_by is not None:
+        if room <= 0 or self._closing_by is not None:
             return 0
-        stubs = self._unowned.claim(now, room)
+        stubs = unowned.claim(now, room)
         self._relay.accept(stubs, now)
         if stubs:
             self._idle.found()

@@ -5,7 +5,7 @@ seams of SQLAlchemy, redis-py, the client's links and the standard library: no s
 A step is named by what it is and, for a statement, by the function that wanted it:
 
     outbox.sql_stubs.SqlStubs.write: before INSERT rmq_message_stub
-    consume.sql_consume_transaction.ConsumeTransaction.commit: after COMMIT
+    consume.sql_consume_transaction.ConsumeTransaction.complete: after COMMIT
     redis: after claim
     broker: sent PULL_MESSAGE
     broker: answered PULL_MESSAGE
@@ -47,7 +47,7 @@ _CARRIERS = tuple(
     f"{_PACKAGE}{name}"
     for name in (
         *("testing.", "database.sql_handler_session", "database.sql_database"),
-        *("database.thread_world", "database.asyncio_world"),
+        *("database.sql_transactions", "database.thread_world", "database.asyncio_world"),
     )
 )
 _TABLE = re.compile(r'\b(?:INTO|FROM|UPDATE|TABLE|LISTEN|NOTIFY)\s+"?(\w+)', re.IGNORECASE)

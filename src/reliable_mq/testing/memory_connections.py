@@ -142,10 +142,10 @@ class _InStep(NamedTuple):
     relays: Mapping[str, Relay]
     database: str
 
-    def hand(self, stubs: Sequence[Stub], written: float) -> None:
+    def hand(self, stubs: Sequence[Stub]) -> None:
         """Hand stubs over while the process lives."""
         if self.database in self.relays:
-            self.relays[self.database].accept(stubs, written)
+            self.relays[self.database].accept(stubs, stubs[0].create_time)
 
 
 class _Telling:
