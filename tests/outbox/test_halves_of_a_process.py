@@ -254,6 +254,7 @@ def outboxes(world: World, *, is_shared: bool, asked: list[int]) -> Outboxes:
         timer_range=3600.0,
         is_shared=is_shared,
         groups_of_topic=lambda _topic, _tag: (),
+        known_groups={},
         on_first_send=lambda: asked.append(1),
     )
 
@@ -271,8 +272,8 @@ def test_an_outbox_is_made_once_for_each_database_and_way(world: World, is_share
     assert world.link.relays == (["first"] if is_shared else ["first", "first", "second"])
 
     with world.databases["first"].session() as session, session.begin():
-        plain.write(session, "orders", b"x")
-        half.write(session, "orders", b"x")
+        plain.outbox.write(session, "orders", b"x")
+        half.outbox.write(session, "orders", b"x")
     with world.databases["first"].engine.connect() as connection:
         owners = [row.owner for row in connection.execute(world.databases["first"].stubs.select())]
     assert owners == [None if is_shared else "me", "me"]

@@ -54,8 +54,8 @@ class HeldSender:
         ]
 
 
-def stub(message_id: str) -> Stub:
-    return Stub(seq=0, message_id=message_id, topic="orders", content=b"order", create_time=1e12)
+def stub(message_id: str, written: float = 1e12) -> Stub:
+    return Stub(seq=0, message_id=message_id, topic="orders", content=b"order", create_time=written)
 
 
 def test_a_stub_handed_over_during_the_last_send_is_sent_before_the_thread_ends() -> None:
@@ -135,7 +135,7 @@ def thread_named(name: str = "reliable-mq-relay") -> threading.Thread:
 def test_a_stub_that_was_handed_over_before_the_thread_began_is_sent() -> None:
     book = Book()
     thread = RelayThread(relay_of(book, QuickSender()))
-    thread.hand([stub("early")], written=1e12)
+    thread.hand([stub("early")])
     thread.start()
     thread.close(timeout=60)
     assert book.recorded == ["early"]
@@ -153,7 +153,7 @@ def test_successful_sends_are_not_told_as_failures(caplog: pytest.LogCaptureFixt
     thread = RelayThread(relay_of(book, QuickSender()))
     thread.start()
     for name in ("first", "second"):
-        thread.hand([stub(name)], written=1e12)
+        thread.hand([stub(name)])
     thread.close(timeout=60)
     assert book.recorded == ["first", "second"]
     assert caplog.records == []
@@ -169,7 +169,7 @@ def test_a_shared_relay_claims_what_it_sends_and_is_only_woken_by_a_handover(
     thread.start()
     until(lambda: book.recorded == ["there"])
     unowned.stubs = [stub("claimed")]
-    thread.hand([stub("handed")], written=1e12)
+    thread.hand([stub("handed")])
     until(lambda: book.recorded == ["there", "claimed"])
     unowned.stubs = [stub("woken")]
     thread.wake()
@@ -228,7 +228,7 @@ def test_a_stub_that_waits_for_anothers_is_asked_for_again_and_again() -> None:
     book = BlockedBook()
     thread = RelayThread(relay_of(book, QuickSender()))
     thread.start()
-    thread.hand([stub("behind")], written=1e12)
+    thread.hand([stub("behind")])
     until(lambda: book.asked > 5)
     book.is_blocked = False
     until(lambda: book.recorded == ["behind"])
@@ -239,7 +239,7 @@ def test_a_close_gives_up_what_cannot_be_sent_in_time() -> None:
     book = BlockedBook()
     thread = RelayThread(relay_of(book, QuickSender()))
     thread.start()
-    thread.hand([stub("behind")], written=1e12)
+    thread.hand([stub("behind")])
     until(lambda: book.asked)
     running = thread_named()
     thread.close(timeout=0.01)
@@ -269,7 +269,7 @@ def test_a_database_that_is_away_is_told_and_asked_again(
     book = FailingBook()
     thread = RelayThread(relay_of(book, QuickSender()))
     thread.start()
-    thread.hand([stub("late")], written=1e12)
+    thread.hand([stub("late")])
     until(lambda: book.recorded == ["late"])
     thread.close(timeout=60)
     assert "no database" in caplog.text
@@ -280,14 +280,14 @@ def test_stubs_have_the_times_at_which_they_were_written() -> None:
     book = Book()
     relay = Relay(book, QuickSender(), lambda _count, now, _due: now, owner="me", lease=10.0)
     thread = RelayThread(relay, clock=lambda: 1_000.0)
-    thread.hand([stub("fresh")], written=996.0)
-    thread.hand([stub("fresh, too")], written=1_000.0)
+    thread.hand([stub("fresh", 996.0)])
+    thread.hand([stub("fresh, too", 1_000.0)])
     thread.start()
     thread.close(timeout=60)
     assert book.recorded == ["fresh", "fresh, too"]
     assert book.renewed == []
     late = RelayThread(relay, clock=lambda: 2_000.0)
-    late.hand([stub("late")], written=1_000.0)
+    late.hand([stub("late", 1_000.0)])
     late.start()
     late.close(timeout=60)
     assert book.renewed == ["late"]

@@ -25,6 +25,7 @@ from reliable_mq.wire.record import (
     Record,
     body_end_in,
     decode_record,
+    holds_records_of,
     iter_records,
     pack_host,
     properties_behind_body,
@@ -40,7 +41,6 @@ from reliable_mq.wire.record_scan import (
     are_valid,
     head_at,
     holds_records,
-    holds_records_of,
     valid_size_at,
 )
 

@@ -58,7 +58,7 @@ def test_a_log_opens_at_its_oldest_segment_and_ends_there_until_recovery() -> No
     assert (log.capacity_end, log.segment_size) == (4 * SEGMENT, SEGMENT)
     assert log.segment_starts == [2 * SEGMENT, 3 * SEGMENT]
     assert log.read(2 * SEGMENT, 10) == b""
-    assert not log.is_pending
+    assert log.pending == []
     assert log.damage.stretches == []
 
 
@@ -135,9 +135,9 @@ def test_a_batch_over_several_segments_is_written_each_part_in_its_place() -> No
 def test_a_later_batch_begins_where_the_one_before_it_ended() -> None:
     disk = MemoryDisk()
     log = stored(disk, 100)
-    assert not log.is_pending
+    assert log.pending == []
     append(log, 50)
-    assert log.is_pending
+    assert log.pending
     (write,) = batch.writes if (batch := log.take_batch()) else []
     assert (write.at, write.parts, batch.end if batch else 0) == (100, [b"r" * 50], 150)
     assert log.take_batch() is None
@@ -184,7 +184,7 @@ def test_a_segment_that_cannot_be_made_leaves_the_log_as_it_was() -> None:
     disk.fail_at, disk.error = len(disk.operations), errno.ENOSPC
     with pytest.raises(OSError, match="No space"):
         log.room_for(200)
-    assert (log.end, log.capacity_end, log.is_pending) == (400, SEGMENT, False)
+    assert (log.end, log.capacity_end, log.pending) == (400, SEGMENT, [])
     append(log, 200)
     store(log)
     assert log.read(SEGMENT, 200) == b"r" * 200

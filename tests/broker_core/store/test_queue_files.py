@@ -30,10 +30,12 @@ def opened(disk: MemoryDisk, origin: QueueBegin | None = None) -> ConsumeQueue:
     return ConsumeQueue(disk, "orders", 3, FILE_SIZE, origin or QueueBegin())
 
 
-def put(queue: ConsumeQueue, *numbers: int) -> None:
+def put(queue: ConsumeQueue, *numbers: int) -> bool:
     units = [packed(number) for number in numbers]
     last = unit(numbers[-1]).commit_log_offset
-    queue.put(Arrivals("orders", 3, numbers[0], units, set(), last, last + 900, 900 * len(units)))
+    return queue.put(
+        Arrivals("orders", 3, numbers[0], units, set(), last, last + 900, 900 * len(units))
+    )
 
 
 def filled(disk: MemoryDisk, end: int, begin: int = 0) -> ConsumeQueue:
@@ -61,7 +63,7 @@ def test_a_queue_without_messages_has_no_file_and_begins_at_nought() -> None:
     queue = opened(disk)
     assert extent(queue) == (0, 0, -1, 0)
     assert (queue.topic, queue.queue_id) == ("orders", 3)
-    assert (queue.begin, queue.is_waiting, queue.is_due) == (0, False, False)
+    assert (queue.begin, queue.is_waiting) == (0, False)
     assert queue.is_contiguous
     assert queue.is_filled(0)
     assert queue.take_growth() == (0, 0)
@@ -174,12 +176,12 @@ def test_growth_is_not_counted_again_when_a_queue_opens() -> None:
 
 def test_units_wait_until_there_are_512_of_them_for_one_write() -> None:
     queue = opened(MemoryDisk())
-    put(queue, *range(511))
-    assert (queue.is_due, queue.is_waiting) == (False, True)
-    put(queue, 511)
-    assert queue.is_due
+    assert not put(queue, *range(511))
+    assert queue.is_waiting
+    assert put(queue, 511)
     queue.flush()
-    assert (queue.is_due, queue.is_waiting) == (False, False)
+    assert not queue.is_waiting
+    assert not put(queue, 512)
 
 
 def test_units_are_written_with_one_write_for_each_file() -> None:
