@@ -200,6 +200,48 @@ EQUIVALENT: dict[Equivalent, str] = {
         ("len(tag) <= _REMEMBERED_LENGTH_MAX", "True"),
     ),
     **_in(
+        "wire/record_encode.py",
+        "record_sizes",
+        "each record is then judged by itself",
+        (
+            "max(map(len, properties)) > PROPERTIES_SIZE_MAX or max(sizes) > RECORD_SIZE_MAX",
+            "max(map(len, properties)) >= PROPERTIES_SIZE_MAX or max(sizes) > RECORD_SIZE_MAX",
+        ),
+        (
+            "max(map(len, properties)) > PROPERTIES_SIZE_MAX or max(sizes) > RECORD_SIZE_MAX",
+            "max(map(len, properties)) > PROPERTIES_SIZE_MAX or max(sizes) >= RECORD_SIZE_MAX",
+        ),
+    ),
+    **_in(
+        "wire/command.py",
+        "_encode_compact",
+        "2**15 is its own negative among 16 bits",
+        (
+            "code = (command.code + 32768 & 65535) - 32768",
+            "code = (command.code - 32768 & 65535) - 32768",
+        ),
+    ),
+    **{
+        each: why
+        for function in ("decode_command", "_decode_typed")
+        for each, why in _in(
+            "wire/command.py",
+            function,
+            "so short a header has no room for too many fields",
+            (
+                "len(frame.header) > SHORT_HEADER_SIZE",
+                "len(frame.header) >= SHORT_HEADER_SIZE",
+            ),
+            ("len(frame.header) > SHORT_HEADER_SIZE", "True"),
+        ).items()
+    },
+    **_in(
+        "wire/frame.py",
+        "FrameReader.feed",
+        "bytes are joined earlier than necessary",
+        ("len(self._kept) + len(data) < self._wanted", "False"),
+    ),
+    **_in(
         "broker_core/store/index_entries.py",
         "_spread",
         "each place is written afterwards",
