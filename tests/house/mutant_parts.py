@@ -154,6 +154,7 @@ def _in(file: str, function: str, why: str, *changes: tuple[str, str]) -> dict[E
 TUNED: dict[tuple[str, str], str] = {
     ("broker_core/store/log_walk.py", "_CHUNK"): "bytes that a walk reads at once",
     ("broker_core/store/log_walk.py", "_LOOK"): "bytes that are read for the head of a record",
+    ("broker_core/store/timer_store.py", "_SEARCH_MAX"): "bytes of the log for each checkpoint",
     ("broker_core/store/message_index.py", "_SLICE_SIZE"): "bytes of the log in one turn",
     ("broker_core/store/message_index.py", "_PIECE"): "bytes that the index reads at once",
     ("broker_core/store/message_index.py", "_HEAD_SIZE"): "bytes read for the head of a record",
@@ -208,6 +209,7 @@ EQUIVALENT: dict[Equivalent, str] = {
         ("len(tag) <= _REMEMBERED_LENGTH_MAX", "True"),
     ),
     **_in(
+<<<<<<< HEAD
         "outbox/thread_open_halves.py",
         "OpenHalves.ended",
         "a half that was acknowledged and one that was left have both ended: neither is kept",
@@ -241,6 +243,48 @@ EQUIVALENT: dict[Equivalent, str] = {
         "one row is written by the statement for many, too",
         ("len(rows) == 1", "False"),
         ("len(rows) == 1", "len(rows) == 0"),
+=======
+        "wire/record_encode.py",
+        "record_sizes",
+        "each record is then judged by itself",
+        (
+            "max(map(len, properties)) > PROPERTIES_SIZE_MAX or max(sizes) > RECORD_SIZE_MAX",
+            "max(map(len, properties)) >= PROPERTIES_SIZE_MAX or max(sizes) > RECORD_SIZE_MAX",
+        ),
+        (
+            "max(map(len, properties)) > PROPERTIES_SIZE_MAX or max(sizes) > RECORD_SIZE_MAX",
+            "max(map(len, properties)) > PROPERTIES_SIZE_MAX or max(sizes) >= RECORD_SIZE_MAX",
+        ),
+    ),
+    **_in(
+        "wire/command.py",
+        "_encode_compact",
+        "2**15 is its own negative among 16 bits",
+        (
+            "code = (command.code + 32768 & 65535) - 32768",
+            "code = (command.code - 32768 & 65535) - 32768",
+        ),
+    ),
+    **{
+        each: why
+        for function in ("decode_command", "_decode_typed")
+        for each, why in _in(
+            "wire/command.py",
+            function,
+            "so short a header has no room for too many fields",
+            (
+                "len(frame.header) > SHORT_HEADER_SIZE",
+                "len(frame.header) >= SHORT_HEADER_SIZE",
+            ),
+            ("len(frame.header) > SHORT_HEADER_SIZE", "True"),
+        ).items()
+    },
+    **_in(
+        "wire/frame.py",
+        "FrameReader.feed",
+        "bytes are joined earlier than necessary",
+        ("len(self._kept) + len(data) < self._wanted", "False"),
+>>>>>>> ccaf3bfb6c7483f89622b5daf136691cfe2c5f5e
     ),
     **_in(
         "broker_core/store/index_entries.py",

@@ -8,6 +8,7 @@ import pytest
 from reliable_mq.errors import FrameError, RecordError
 from reliable_mq.limits import FIELDS_MAX, SHORT_HEADER_SIZE
 from reliable_mq.wire import headers
+from reliable_mq.wire.batch_body import BatchItem, decode_batch, encode_batch
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import (
     Command,
@@ -18,7 +19,7 @@ from reliable_mq.wire.command import (
     request,
 )
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame
-from reliable_mq.wire.headers import Header
+from reliable_mq.wire.headers import Header, fault_of
 from reliable_mq.wire.java_hash import KeyHashes, index_hash, index_hashes
 from reliable_mq.wire.record import (
     RECORD_HEAD_SIZE_MAX,
@@ -224,6 +225,61 @@ def test_a_field_that_a_client_leaves_out_has_apaches_value(kind: type[Header]) 
     known = DEFAULTS.get(kind.__name__, {})
     assert {name: value for name, value in left_out.items() if value is not None} == known
     assert kind.decode(header.to_ext()) == header
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (headers.UnregisterClientHeader, "clientID producerGroup consumerGroup"),
+        (headers.TopicPageHeader, "dataVersion topicSeq maxTopicNum"),
+        (headers.GroupPageHeader, "dataVersion groupSeq maxGroupNum"),
+        (
+            headers.CheckTransactionHeader,
+            "topic tranStateTableOffset commitLogOffset msgId transactionId offsetMsgId bname",
+        ),
+        (
+            headers.SendResultHeader,
+            "msgId queueId queueOffset transactionId recallHandle MSG_REGION TRACE_ON",
+        ),
+        (headers.SendMessageHeaderV2, "a b c d e f g h i j k m l"),
+    ],
+)
+def test_a_field_has_the_name_of_apaches_class(kind: type[Header], names: str) -> None:
+    """Here where the name is not the one of the attribute in camel case."""
+    assert {field.encode_name for field in msgspec.structs.fields(kind)} == set(names.split())
+
+
+def test_a_page_is_asked_for_by_any_of_its_fields() -> None:
+    assert headers.TopicPageHeader.decode({}).is_whole
+    for name in ("dataVersion", "topicSeq", "maxTopicNum"):
+        assert not headers.TopicPageHeader.decode({name: "1"}).is_whole
+
+
+def test_the_remark_about_a_request_names_the_field_that_is_missing() -> None:
+    assert fault_of(KeyError("topic")) == "HeaderInvalid: missing required field `topic`"
+    assert fault_of(KeyError(5)) == "KeyError: 5"
+    assert fault_of(ValueError("no")) == "ValueError: no"
+
+
+@pytest.mark.parametrize("size", [1, 19, 21, 22, 23, 44, 100])
+def test_zeros_are_no_batch(size: int) -> None:
+    with pytest.raises(RecordError):
+        decode_batch(bytes(size))
+    assert decode_batch(b"") == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_batch_is_read_as_it_was_written(count: int, alike: bool) -> None:
+    items = [
+        BatchItem(number, b"b" * (3 if alike else number), b"p" * (2 if alike else 9 - number))
+        for number in range(count)
+    ]
+    body = encode_batch(items)
+    assert decode_batch(body) == items
+    for cut in (1, 5, len(body) - 1):
+        with pytest.raises(RecordError):
+            decode_batch(body[:-cut])
 
 
 def test_a_value_in_a_header_is_text_as_java_writes_it() -> None:

@@ -47,6 +47,19 @@ def test_a_later_deletion_takes_no_earlier_one_back() -> None:
     assert again.dump() == deletions.dump() == '{"topics":{"t":{"1":{"logEnd":500,"begin":9}}}}'
 
 
+def test_only_what_another_broker_deleted_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    deletions = Deletions()
+    deletions.note("ours", 1, 500, 7)
+    deletions.note("later", 1, 2000, 7)
+    deletions.settle(1000)
+    assert caplog.messages == []
+    deletions.note("theirs", 3, 2**63 - 1, 0)
+    deletions.settle(1000)
+    assert caplog.messages == [
+        "another broker deleted queue 3 of topic theirs: its messages are not shown"
+    ]
+
+
 def test_the_end_of_the_log_ends_every_deletion_and_news_are_told_once() -> None:
     deletions = Deletions()
     assert not deletions.settle(1000)

@@ -70,6 +70,12 @@ def test_entries_of_a_hash_are_found_the_newest_first_among_others_of_its_slot(
     assert opened.slots() == [0, 5, 3, 0]
 
 
+def test_the_last_offset_is_that_of_the_newest_entry(opened: Opened) -> None:
+    for number, offset in enumerate((100, 200, 300)):
+        opened.index.put(columns((number, offset, 0)))
+        assert opened.index.last_offset == opened.again().last_offset == offset
+
+
 def test_the_head_holds_what_apaches_holds(opened: Opened) -> None:
     opened.index.put(columns((1, 100, 0), (5, 200, 1)))
     opened.index.put(columns((2, 300, 7)))

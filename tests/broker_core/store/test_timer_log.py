@@ -170,9 +170,19 @@ def test_files_go_when_the_commit_log_has_none_of_their_messages() -> None:
     assert log.read(positions[3]) == entry(3)
     log.remove_before(10**9)
     assert log.start == 2 * FILE_SIZE, "never the newest"
+    assert len(log.take_unsynced()) == 1
+    assert +disk.opened == {path(2 * FILE_SIZE): 1}
     assert disk.names(FOLDER) == [f"{2 * FILE_SIZE:020d}"]
     again = TimerLog(disk, FILE_SIZE, log.end)
     assert (again.start, again.last()) == (2 * FILE_SIZE, entry(6))
+
+
+def test_all_files_without_messages_go_at_once() -> None:
+    disk = MemoryDisk()
+    log, _ = filled(disk, 14)
+    log.remove_before(100 * 9)
+    assert disk.names(FOLDER) == [f"{number * FILE_SIZE:020d}" for number in (3, 4)]
+    assert log.start == 3 * FILE_SIZE
 
 
 def test_a_file_of_another_size_is_refused_but_an_empty_one_was_never_made() -> None:

@@ -28,6 +28,18 @@ def test_a_zero_byte_that_a_client_sent_costs_no_message_behind_it(note: str, se
     assert bodies(BrokerWorld(world.disk)) == [b"one", b"two", b"three"]
 
 
+def test_zeros_of_a_body_say_nothing_about_the_properties_behind_them() -> None:
+    """The checksum of a record covers its body."""
+    for more in range(0, SECTOR, 101):
+        world = BrokerWorld()
+        world.create_topic()
+        world.state.store.checkpoint()
+        body = bytes(3 * SECTOR + more)
+        world.send(body, UNIQ_KEY=KEY, note="a\0b")
+        world.disk.lose_power(Random(1))
+        assert bodies(BrokerWorld(world.disk)) == [body]
+
+
 @pytest.mark.parametrize("lost", [SECTOR, 8 * SECTOR])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_lost_sector_or_page_among_properties_ends_the_log(lost: int, is_last: bool) -> None:
