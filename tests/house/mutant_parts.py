@@ -130,7 +130,7 @@ PARTS = {
                 ),
                 *("flow", "fold", "increments", "judge", "judge_places", "judged_values"),
                 *("judged_facts", "judged_rows", "judging_tasks", "ledger_events", "tally"),
-                "increment_rules",
+                *("increment_rules", "message_stream"),
                 *("managed_topics", "moments", "report", "repair", "verdict"),
             )
         ),
