@@ -130,7 +130,7 @@ PARTS = {
                 ),
                 *("flow", "fold", "increments", "judge", "judge_places", "judged_values"),
                 *("judged_facts", "judged_rows", "judging_tasks", "ledger_events", "tally"),
-                "increment_rules",
+                *("increment_rules", "message_stream"),
                 *("managed_topics", "moments", "report", "repair", "verdict"),
             )
         ),
@@ -220,6 +220,43 @@ EQUIVALENT: dict[Equivalent, str] = {
         (
             "event = HalfEvent.ACKNOWLEDGED if acknowledged else HalfEvent.FAILED",
             "event = HalfEvent.ACKNOWLEDGED if False else HalfEvent.FAILED",
+        ),
+    ),
+    **{
+        each: why
+        for function in ("packed_ids", "unpacked_ids", "id_times")
+        for each, why in _in(
+            "reconcile/judgement/events.py",
+            function,
+            "a lost id is neither as long as a number nor as a text of digits",
+            (
+                "sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy()",
+                "sizes = pc.fill_null(pc.binary_length(ids), 1).to_numpy()",
+            ),
+        ).items()
+    },
+    **_in(
+        "reconcile/judgement/events.py",
+        "unpacked_ids",
+        "where all are numbers, all texts are replaced",
+        (
+            "texts = ids if len(numbers) == len(ids) else _without_first_byte(ids, numbers)",
+            "texts = ids if False else _without_first_byte(ids, numbers)",
+        ),
+    ),
+    **_in(
+        "reconcile/judgement/flow.py",
+        "",
+        "there are no more buckets than these",
+        ("_BUCKETS = 64 * BUCKETS_PER_DOUBLING", "_BUCKETS = 65 * BUCKETS_PER_DOUBLING"),
+    ),
+    **_in(
+        "reconcile/judgement/spread_rows.py",
+        "_keys",
+        "any negative number is below all keys",
+        (
+            "keys = keys[np.diff(keys, prepend=-1) > 0]",
+            "keys = keys[np.diff(keys, prepend=-2) > 0]",
         ),
     ),
     **_in(

@@ -85,6 +85,8 @@ def test_a_statement_has_so_many_rows_and_so_many_bytes_at_most() -> None:
     assert sizes(11, 1, 11) == [[11], [1], [11]], "a large one goes alone"
     assert sizes(0, 0) == [[0, 0]]
     assert sizes() == []
+    large = [{"content": bytes(3 * 1024 * 1024)} for _ in range(5)]
+    assert [len(part) for part in parts_of(large)] == [2, 2, 1]
     assert [len(part) for part in sizes(*[0] * (2 * ROWS_MAX + 1))] == [ROWS_MAX, ROWS_MAX, 1]
 
 

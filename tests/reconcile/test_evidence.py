@@ -8,6 +8,7 @@ import pytest
 
 from reliable_mq.reconcile.judgement.events import ODD
 from reliable_mq.reconcile.judgement.evidence import evidence_of, sentence
+from reliable_mq.reconcile.judgement.judge import VERDICTS
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.verdict import MEANINGS, Verdict
 
@@ -196,3 +197,16 @@ def test_damage_of_a_log_begins_at_its_lowest_place_and_is_added_up() -> None:
     assert tally.ledgers["damaged_stretches"] == 3
     assert tally.ledgers["damaged_bytes"] == 35
     assert tally.damaged_from == 300
+
+
+def test_every_value_has_a_name_of_its_own() -> None:
+    """Given a row in which every column says something, then each of them is told."""
+    columns = [name for name in VERDICTS.names if name not in ("verdict", "message_id")]
+    told = evidence_of(row(Verdict.LOST, **dict.fromkeys(columns, 7)))
+    named = [evidence_of(row(Verdict.LOST, **{name: 7})) for name in columns]
+    names = [name for each in named for name in each]
+    assert all(names)
+    assert len(names) == len(set(names)) == len(told)
+    assert set(names) == set(told)
+    for name in ("differing_topic", "dead_letter_reason", "acknowledged_by", "lease_owner"):
+        assert name in told

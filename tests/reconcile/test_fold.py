@@ -10,7 +10,7 @@ from tests.reconcile.judging import event, rows_of
 from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, message_id
 
 from reliable_mq.reconcile.brokers.log_roles import DEAD, DELAYED, FIRST, RETRY, RETRY_DELAYED
-from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
+from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, bodies_of, event_rows
 from reliable_mq.reconcile.judgement.events import EVENTS, LOG, RECORD, ROLES, STUB
 from reliable_mq.reconcile.judgement.fold import folded
 from reliable_mq.reconcile.judgement.judge import judge
@@ -99,3 +99,39 @@ def test_folding_leaves_few_records_and_everything_else() -> None:
     assert kept.num_rows + len(rest) == len(heavy)
     assert kept.num_rows < 400
     assert not np.any(rest["kind"] == STUB)
+
+
+def test_the_smallest_and_the_largest_of_each_column_are_kept_for_each_kind_of_record() -> None:
+    """Records of another attempt, queue or role are of another kind, and so are those without a
+    checksum. The reasons of dead letters make none."""
+    columns = ("log_offset", "queue_offset", "seen", "changed", "until", "crc")
+    rng = np.random.default_rng(5)
+    rows, expected = [], set()
+    kinds: tuple[dict[str, Any], ...] = (
+        {},
+        {"tries": 2},
+        {"queue_id": 1},
+        {"state": ROLES.index(RETRY)},
+        {"consumer_group": "audit"},
+    )
+    for kind in kinds:
+        values = {name: rng.permutation(20) for name in columns}
+        begin = len(rows)
+        for at in range(20):
+            row: dict[str, Any] = {"queue_id": 0, "tries": 0, "size": len(rows), **kind}
+            row |= {name: int(each[at]) for name, each in values.items()}
+            row |= {
+                name: LONG_AGO + (NOW - LONG_AGO) * int(row[name]) / 20 for name in columns[2:5]
+            }
+            rows.append(event(RECORD, HEAVY, reason=f"{at}", **row))
+        for each in values.values():
+            expected |= {begin + int(each.argmin()), begin + int(each.argmax())}
+    bare = [{**rows[at], "crc": None, "size": 900 + at} for at in range(20)]
+    batch = pa.RecordBatch.from_pylist([*rows, *bare], EVENTS)
+
+    kept, rest = folded(pa.Table.from_batches([event_rows(batch)], EVENT_ROWS))
+
+    sizes = bodies_of(kept["body"].combine_chunks())["size"].tolist()
+    assert {size for size in sizes if size < 900} == expected
+    assert 900 + int(np.argmax([row["log_offset"] for row in rows[:20]])) in sizes
+    assert kept.num_rows + len(rest) == len(rows) + len(bare)

@@ -69,40 +69,30 @@ ROW = {
 }
 
 
-def test_a_row_has_the_values_of_stub_record_and_consume_log() -> None:
-    """Given a message with two first deliveries, retries, a dead letter and a consume log."""
+@pytest.mark.parametrize("first", range(8))
+def test_a_row_has_the_values_of_stub_record_and_consume_log(first: int) -> None:
+    """Given a message with two first deliveries, retries, a dead letter and a consume log, in any
+    order."""
     group = {"consumer_group": "payments", "queue_topic": "%RETRY%payments"}
-    (row,) = judged(
-        stub(
-            state=CONFIRMED,
-            tries=2,
-            seen=after(0),
-            changed=after(50),
-            crc=17,
-            size=77,
-            log_offset=9,
-        ),
+    told = {"seen": after(0), "changed": after(50), "crc": 17, "size": 77, "log_offset": 9}
+    begun = {"seen": after(5), "changed": after(12), "until": after(60), "broker": "b"}
+    events = [
+        stub(state=CONFIRMED, tries=2, **told),
         record(log_offset=2_000, queue_offset=6, broker="b", seen=after(3), crc=17),
         record(size=200, crc=17, seen=after(2)),
         record(RETRY, log_offset=2_500, tries=1, **group),
         record(RETRY, log_offset=2_600, tries=2, **group),
         record(DEAD, log_offset=3_100, seen=after(5), reason="a second", **group),
         record(DEAD, log_offset=3_000, seen=after(4), reason="no such order", **group),
-        log(
-            tries=4,
-            seen=after(5),
-            changed=after(12),
-            until=after(60),
-            marks=IN_DOUBT | TELLS,
-            broker="b",
-        ),
-        progress={
-            ("a", "payments", "orders"): {3: 40},
-            ("b", "payments", "orders"): {3: 41},
-            ("a", "payments", "%RETRY%payments"): {3: 6},
-        },
-        begins={("a", "orders"): {3: 4}, ("b", "orders"): {3: 1}},
-    )
+        log(tries=4, marks=IN_DOUBT | TELLS, **begun),
+    ]
+    progress = {
+        ("a", "payments", "orders"): {3: 40},
+        ("b", "payments", "orders"): {3: 41},
+        ("a", "payments", "%RETRY%payments"): {3: 6},
+    }
+    begins = {("a", "orders"): {3: 4}, ("b", "orders"): {3: 1}}
+    (row,) = judged(*events[first:], *events[:first], progress=progress, begins=begins)
 
     facts = {name.removeprefix("fact_"): row.pop(name) for name in [*row] if "fact_" in name}
     assert facts == {
