@@ -96,7 +96,7 @@ class Link:
         self.relays.append(name)
         return self
 
-    def hand(self, stubs: Sequence[Stub], written: float) -> None: ...
+    def hand(self, stubs: Sequence[Stub]) -> None: ...
 
     def wake(self, database: str) -> None:
         self.woken.append(database)

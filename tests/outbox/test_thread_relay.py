@@ -159,17 +159,17 @@ def test_successful_sends_are_not_told_as_failures(caplog: pytest.LogCaptureFixt
     assert caplog.records == []
 
 
-def test_a_shared_relay_claims_what_it_sends_and_is_only_woken_by_a_handover(
+def test_a_shared_relay_claims_what_it_sends_at_once_when_it_is_woken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is handed over has no owner yet: to send it unclaimed could send it twice."""
+    """Its stubs have no owner yet: to send one unclaimed could send it twice."""
     monkeypatch.setattr("reliable_mq.outbox.thread_relay.UNOWNED_SECONDS", (3600.0, 3600.0))
     book, unowned = Book(), Unowned(stub("there"))
     thread = RelayThread(relay_of(book, QuickSender()), unowned=unowned)
     thread.start()
     until(lambda: book.recorded == ["there"])
     unowned.stubs = [stub("claimed")]
-    thread.hand([stub("handed")])
+    thread.wake()
     until(lambda: book.recorded == ["there", "claimed"])
     unowned.stubs = [stub("woken")]
     thread.wake()
