@@ -3,7 +3,7 @@
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
 
-from reliable_mq.broker_core.requests.send_reply import SendReply
+from reliable_mq.broker_core.answers import SendReply
 from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command, decode_command

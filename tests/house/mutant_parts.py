@@ -209,7 +209,6 @@ EQUIVALENT: dict[Equivalent, str] = {
         ("len(tag) <= _REMEMBERED_LENGTH_MAX", "True"),
     ),
     **_in(
-<<<<<<< HEAD
         "outbox/thread_open_halves.py",
         "OpenHalves.ended",
         "a half that was acknowledged and one that was left have both ended: neither is kept",
@@ -280,7 +279,8 @@ EQUIVALENT: dict[Equivalent, str] = {
         "one row is written by the statement for many, too",
         ("len(rows) == 1", "False"),
         ("len(rows) == 1", "len(rows) == 0"),
-=======
+    ),
+    **_in(
         "wire/record_encode.py",
         "record_sizes",
         "each record is then judged by itself",
@@ -321,7 +321,6 @@ EQUIVALENT: dict[Equivalent, str] = {
         "FrameReader.feed",
         "bytes are joined earlier than necessary",
         ("len(self._kept) + len(data) < self._wanted", "False"),
->>>>>>> ccaf3bfb6c7483f89622b5daf136691cfe2c5f5e
     ),
     **_in(
         "broker_core/store/index_entries.py",

@@ -8,7 +8,7 @@ from itertools import chain
 
 import msgspec
 
-from reliable_mq.broker_core.answers import Answers
+from reliable_mq.broker_core.answers import Answers, SendReply
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
@@ -31,7 +31,6 @@ from reliable_mq.broker_core.names import (
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure, PressureLimits
 from reliable_mq.broker_core.request_modes import RequestModes
-from reliable_mq.broker_core.requests.send_reply import SendReply
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.commit_log import LogBatch
