@@ -307,3 +307,8 @@ def test_a_result_that_could_not_be_read_again_is_refused() -> None:
     assert returns(str).encode("NaN and Infinity") == b'"NaN and Infinity"'
     with pytest.raises(UsageError, match="cannot be stored"):
         returns(int).encode("no number")
+
+
+def test_a_call_is_the_first_one_unless_it_is_said() -> None:
+    """So a test of an application makes one."""
+    assert IdempotentCall("k") == IdempotentCall("k", attempt=1, in_doubt=False)

@@ -230,3 +230,25 @@ def test_a_sentinel_url_names_the_primary_its_database_and_the_sentinels_login()
         assert sentinel.connection_pool.connection_kwargs.get("username") is None
 
     asyncio.run(scenario())
+
+
+def test_what_to_encode_is_told_only_where_the_login_is_in_question() -> None:
+    urls = {"redis://a:0": False, "redis://u:p@a:0": False, "redis://u:é@a:0": True}
+    for url, is_told in urls.items():
+        with pytest.raises(ConfigurationError) as refused:
+            servers_of(url, timeout=1.0)
+        assert ("as %2F %3F" in str(refused.value)) == is_told
+
+
+def test_a_sentinel_is_closed_with_its_primary(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    primary, watcher = Server(), Server()
+    of_sentinel = SimpleNamespace(sentinels=[watcher], master_for=lambda _name, **_options: primary)
+    monkeypatch.setattr(
+        "reliable_mq.idempotency.redis_servers.Sentinel", lambda *_args, **_options: of_sentinel
+    )
+    servers = servers_of("redis+sentinel://a/main", timeout=1.0)
+    asyncio.run(servers.close())
+    assert primary.is_closed
+    assert watcher.is_closed

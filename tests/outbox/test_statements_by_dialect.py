@@ -90,7 +90,7 @@ def numbered(**numbers: int) -> Result:
 
 def test_several_stubs_are_inserted_by_one_array_for_each_column_and_keep_their_order() -> None:
     inserts, asked = StubInserts(TABLE, "postgresql"), connection(numbered(c=7, a=8, b=9))
-    of_all = dict.fromkeys(("resend_time", "create_date", "update_date"), AT)
+    of_all: dict[str, Any] = dict.fromkeys(("resend_time", "create_date", "update_date"), AT)
     of_all |= {"owner": "me", "lease_until": AT}
     assert inserts.insert(asked, [row("c"), row("a"), row("b")], of_all) == [7, 8, 9]
     ((text, values),) = asked.said
@@ -109,7 +109,7 @@ def test_very_many_stubs_are_inserted_in_parts() -> None:
     parts = [names[:ROWS_MAX], names[ROWS_MAX:]]
     answers = [numbered(**{name: int(name) for name in part}) for part in parts]
     inserts, asked = StubInserts(TABLE, "postgresql"), connection(*answers)
-    of_all = dict.fromkeys(("resend_time", "create_date", "update_date"), AT)
+    of_all: dict[str, Any] = dict.fromkeys(("resend_time", "create_date", "update_date"), AT)
     of_all |= {"owner": None, "lease_until": None}
     assert inserts.insert(asked, [row(name) for name in names], of_all) == list(range(len(names)))
     assert [values["message_id"] for _, values in asked.said] == parts

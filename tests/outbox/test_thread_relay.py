@@ -291,3 +291,40 @@ def test_stubs_have_the_times_at_which_they_were_written() -> None:
     late.start()
     late.close(timeout=60)
     assert book.renewed == ["late"]
+
+
+def test_a_stub_that_waits_for_anothers_is_asked_for_at_intervals_that_grow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("reliable_mq.outbox.thread_relay.BLOCKED_SECONDS", (3600.0, 3600.0))
+    book = BlockedBook()
+    thread = RelayThread(relay_of(book, QuickSender()))
+    thread.start()
+    thread.hand([stub("behind")], written=1e12)
+    until(lambda: book.asked == 1)
+    thread.wake()
+    until(lambda: book.asked >= 2)
+    assert book.asked == 2
+    book.is_blocked = False
+    thread.wake()
+    until(lambda: book.recorded == ["behind"])
+    thread.close(timeout=60)
+
+
+def test_a_relay_of_its_own_stubs_rests_until_one_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("reliable_mq.outbox.thread_relay.UNOWNED_SECONDS", (0.001, 0.001))
+    book, looks = Book(), list[float]()
+
+    def clock() -> float:
+        looks.append(0.0)
+        return 0.0
+
+    thread = RelayThread(relay_of(book, QuickSender()), clock)
+    thread.start()
+    for number in range(10):
+        thread.hand([stub(f"{number}")], written=1e12)
+        until(lambda: len(book.recorded) == number + 1)  # noqa: B023
+    assert len(looks) <= 10
+    thread.close(timeout=60)

@@ -106,7 +106,8 @@ def test_the_smallest_and_the_largest_of_each_column_are_kept_for_each_kind_of_r
     checksum. The reasons of dead letters make none."""
     columns = ("log_offset", "queue_offset", "seen", "changed", "until", "crc")
     rng = np.random.default_rng(5)
-    rows, expected = [], set()
+    rows: list[dict[str, Any]] = []
+    expected: set[int] = set()
     kinds: tuple[dict[str, Any], ...] = (
         {},
         {"tries": 2},

@@ -18,7 +18,7 @@ SCHEMA = pa.schema([("id", pa.binary()), ("n", pa.int64())])
 def batches(text: str, size: int) -> list[pa.RecordBatch]:
     """Return a row for each letter, which is its id, in batches of a size."""
     rows = {"id": [letter.encode() for letter in text], "n": list(range(len(text)))}
-    return pa.table(rows, SCHEMA).to_batches(max_chunksize=size)
+    return list(pa.table(rows, SCHEMA).to_batches(max_chunksize=size))
 
 
 def cut(text: str, size: int, least: int) -> list[str]:
