@@ -7,6 +7,16 @@ from tests.house import figures, walk_count
 from tests.house.walk_count import Call, Walk, count, package_of, record
 
 
+FILES_MAX, CHANGES_MAX = 60, 80
+
+
+def test_the_walk_of_a_warm_message_is_short() -> None:
+    """Work of other threads may fall into a walk: the shortest of some is the message's own."""
+    walks = [count(calls) for calls in record(5)]
+    assert min(each.files for each in walks) <= FILES_MAX
+    assert min(each.changes for each in walks) <= CHANGES_MAX
+
+
 def test_a_warm_message_is_followed_from_its_send_to_the_commit_of_its_consumer() -> None:
     (calls,) = record(1)
     names = [each.code.co_qualname for each in calls]
