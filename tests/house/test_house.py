@@ -6,7 +6,6 @@ import pytest
 from tests.house import figures, walk_count
 from tests.house.walk_count import Call, Walk, count, package_of, record
 
-
 FILES_MAX, CHANGES_MAX = 60, 80
 
 
