@@ -146,6 +146,7 @@ def _in(file: str, function: str, why: str, *changes: tuple[str, str]) -> dict[E
 TUNED: dict[tuple[str, str], str] = {
     ("broker_core/store/log_walk.py", "_CHUNK"): "bytes that a walk reads at once",
     ("broker_core/store/log_walk.py", "_LOOK"): "bytes that are read for the head of a record",
+    ("broker_core/store/timer_store.py", "_SEARCH_MAX"): "bytes of the log for each checkpoint",
     ("broker_core/store/message_index.py", "_SLICE_SIZE"): "bytes of the log in one turn",
     ("broker_core/store/message_index.py", "_PIECE"): "bytes that the index reads at once",
     ("broker_core/store/message_index.py", "_HEAD_SIZE"): "bytes read for the head of a record",

@@ -9,6 +9,7 @@ from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.record import RECORD_SIZE_MIN, TRANSACTION_PREPARED
 
 COUNT = 80
+SOUGHT = 64 * 1024 * 1024
 NOWHERE = QueueUnit(1 << 40, 120, 0)
 
 
@@ -222,3 +223,30 @@ def test_a_queue_that_was_trimmed_is_mended_at_its_first_message(grown: Grown) -
     assert grown.body(first) == b"%03d" % first
     assert grown.queue.unit(first) == grown.units[first]
     assert grown.store.reader.is_likely(grown.queue, first, grown.units[first])
+
+
+@pytest.mark.parametrize(("beyond", "is_found"), [(-1, True), (0, False)])
+def test_a_record_is_sought_up_to_so_many_bytes_behind_the_neighbour(
+    beyond: int, is_found: bool
+) -> None:
+    """64 MiB: a reader must not be held up by the search for one message."""
+    disk = MemoryDisk()
+    store = new_store(disk, segment_size=SOUGHT + 4096)
+    store.open()
+    for number in range(2):
+        store.append(message("orders", 0, b"%d" % number), 1)
+    flush(store)
+    store.upkeep.flush()
+    queue = store.queue("orders", 0)
+    assert queue is not None
+    first, second = queue.unit(0), queue.unit(1)
+    _, segment = store.log.segment_at(0)
+    record = bytearray(segment.read(second.commit_log_offset, second.size))
+    segment.clear(second.commit_log_offset)
+    place = first.size + SOUGHT + beyond
+    record[28:36] = place.to_bytes(8)  # its own place
+    segment.write(place, (bytes(record),))
+    store.log.reset_end(place + second.size)
+    queue.mend(1, NOWHERE)
+    found = store.reader.message(queue, 1)
+    assert (found.body if found else None) == (b"1" if is_found else None)
