@@ -55,3 +55,8 @@ def test_a_handle_may_hold_what_only_the_alphabet_of_urls_has() -> None:
 )
 def test_what_is_no_handle_gives_none(text: str) -> None:
     assert decode_recall_handle(text) is None
+
+
+def test_a_handle_with_bytes_that_are_no_text_is_read_with_marks_in_their_place() -> None:
+    handle = decode_recall_handle(base64.urlsafe_b64encode(b"v1 t\xff b 1 k").decode())
+    assert handle == RecallHandle("t\ufffd", "b", "1", "k")

@@ -5,9 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from reliable_mq.errors import FrameError, RecordError
-from reliable_mq.limits import FIELDS_MAX, SHORT_HEADER_SIZE
-from reliable_mq.wire import headers
+from reliable_mq.errors import FrameError, MessageRefused, RecordError
+from reliable_mq.limits import (
+    FIELDS_MAX,
+    PROPERTIES_SIZE_MAX,
+    RECORD_SIZE_MAX,
+    SHORT_HEADER_SIZE,
+)
 from reliable_mq.wire.batch_body import BatchItem, decode_batch, encode_batch
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import (
@@ -19,7 +23,6 @@ from reliable_mq.wire.command import (
     request,
 )
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame
-from reliable_mq.wire.headers import Header, fault_of
 from reliable_mq.wire.java_hash import KeyHashes, index_hash, index_hashes
 from reliable_mq.wire.record import (
     RECORD_HEAD_SIZE_MAX,
@@ -197,68 +200,24 @@ def test_keys_of_any_length_have_their_hash_when_many_are_computed_at_once(topic
     assert hashes.whole("é".encode()) == index_hash(topic, "é")
 
 
-DEFAULTS: dict[str, dict[str, object]] = {
-    "PullMessageHeader": {"sub_version": 0},
-    "RecallMessageHeader": {"recall_handle": ""},
-    "EndTransactionHeader": {"from_transaction_check": False},
-    "TopicConfigHeader": {"default_topic": "TBW102", "topic_filter_type": "SINGLE_TAG"},
-    "DeleteGroupHeader": {"clean_offset": False},
-    "UnregisterClientHeader": {"client_id": ""},
-    "RegisterBrokerHeader": {"compressed": False, "body_crc32": 0},
-    "ResetOffsetHeader": {"timestamp": 0, "is_force": False, "queue_id": -1},
-    "CloneGroupOffsetHeader": {"offline": False},
-}
-KINDS = [
-    kind
-    for kind in vars(headers).values()
-    if isinstance(kind, type) and issubclass(kind, Header) and kind is not Header
-]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_field_that_a_client_leaves_out_has_apaches_value(kind: type[Header]) -> None:
-    """Java leaves an object null, a number 0 and a boolean false; a few classes set another."""
-    fields = msgspec.structs.fields(kind)
-    ext = {field.encode_name: "1" for field in fields if field.required}
-    header = kind.decode(ext)
-    left_out = {field.name: getattr(header, field.name) for field in fields if not field.required}
-    known = DEFAULTS.get(kind.__name__, {})
-    assert {name: value for name, value in left_out.items() if value is not None} == known
-    assert kind.decode(header.to_ext()) == header
-
-
 @pytest.mark.parametrize(
-    ("kind", "names"),
+    ("body", "properties", "is_refused"),
     [
-        (headers.UnregisterClientHeader, "clientID producerGroup consumerGroup"),
-        (headers.TopicPageHeader, "dataVersion topicSeq maxTopicNum"),
-        (headers.GroupPageHeader, "dataVersion groupSeq maxGroupNum"),
-        (
-            headers.CheckTransactionHeader,
-            "topic tranStateTableOffset commitLogOffset msgId transactionId offsetMsgId bname",
-        ),
-        (
-            headers.SendResultHeader,
-            "msgId queueId queueOffset transactionId recallHandle MSG_REGION TRACE_ON",
-        ),
-        (headers.SendMessageHeaderV2, "a b c d e f g h i j k m l"),
+        (b"", bytes(PROPERTIES_SIZE_MAX), False),
+        (b"", bytes(PROPERTIES_SIZE_MAX + 1), True),
+        (bytes(RECORD_SIZE_MAX), b"", True),
     ],
 )
-def test_a_field_has_the_name_of_apaches_class(kind: type[Header], names: str) -> None:
-    """Here where the name is not the one of the attribute in camel case."""
-    assert {field.encode_name for field in msgspec.structs.fields(kind)} == set(names.split())
-
-
-def test_a_page_is_asked_for_by_any_of_its_fields() -> None:
-    assert headers.TopicPageHeader.decode({}).is_whole
-    for name in ("dataVersion", "topicSeq", "maxTopicNum"):
-        assert not headers.TopicPageHeader.decode({name: "1"}).is_whole
-
-
-def test_the_remark_about_a_request_names_the_field_that_is_missing() -> None:
-    assert fault_of(KeyError("topic")) == "HeaderInvalid: missing required field `topic`"
-    assert fault_of(KeyError(5)) == "KeyError: 5"
-    assert fault_of(ValueError("no")) == "ValueError: no"
+def test_a_batch_with_one_record_that_is_too_long_is_refused(
+    body: bytes, properties: bytes, is_refused: bool
+) -> None:
+    _, topic = topic_part(b"orders")
+    bodies, of_each = [b"x", body], [b"", properties]
+    if is_refused:
+        with pytest.raises(MessageRefused):
+            record_sizes(topic, bodies, of_each, IPV4, IPV4)
+    else:
+        assert len(record_sizes(topic, bodies, of_each, IPV4, IPV4)) == 2
 
 
 @pytest.mark.parametrize("size", [1, 19, 21, 22, 23, 44, 100])
@@ -280,18 +239,6 @@ def test_a_batch_is_read_as_it_was_written(count: int, alike: bool) -> None:
     for cut in (1, 5, len(body) - 1):
         with pytest.raises(RecordError):
             decode_batch(body[:-cut])
-
-
-def test_a_value_in_a_header_is_text_as_java_writes_it() -> None:
-    ext = headers.ResetOffsetHeader(topic="t", group="g", is_force=True, offset=5).to_ext()
-    assert ext == {
-        "topic": "t",
-        "group": "g",
-        "timestamp": "0",
-        "isForce": "true",
-        "queueId": "-1",
-        "offset": "5",
-    }
 
 
 def test_requests_and_replies_are_told_by_their_flags() -> None:

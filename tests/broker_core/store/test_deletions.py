@@ -123,6 +123,7 @@ def test_a_queue_that_begins_behind_what_it_held_was_deleted_and_made_again(
     deletions.note_others(disk, progress(t=QueueExtent(0, 5, last)), was_killed=True)
     assert deletions.is_deleted("t", 0, 400) is is_deleted
     assert not deletions.is_deleted("t", 0, begin)
+    assert deletions.queues() == [], "it begins at 0"
 
 
 @pytest.mark.parametrize("size", [0, UNIT - 1])

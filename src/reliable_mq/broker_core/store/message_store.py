@@ -79,7 +79,6 @@ class MessageStore:
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}  # others only read it
         self._undispatched: deque[Dispatch] = deque()
         self._dispatched = _Dispatched()
-        self._opened_end = 0
         self._stale: list[str] = []  # files of deleted messages, left by a crash
         self._noted = StoreProgress(log_start=-1, log_end=-1)  # the note on the medium
         self.log = CommitLog(disk, segment_size)
