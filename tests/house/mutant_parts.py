@@ -209,6 +209,12 @@ EQUIVALENT: dict[Equivalent, str] = {
         ("len(tag) <= _REMEMBERED_LENGTH_MAX", "True"),
     ),
     **_in(
+        "outbox/asyncio_listeners.py",
+        "_called",
+        "a coroutine that was made in a thread is awaited here, too",
+        ("inspect.iscoroutinefunction(method)", "False"),
+    ),
+    **_in(
         "outbox/thread_open_halves.py",
         "OpenHalves.ended",
         "a half that was acknowledged and one that was left have both ended: neither is kept",

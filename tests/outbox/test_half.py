@@ -1,7 +1,7 @@
 """Half messages before any database: their life, what is answered, how the relay sends them."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -227,3 +227,27 @@ def test_of_too_many_the_oldest_is_left_to_a_check_back() -> None:
         known.add(half(name))
     known.invariants()
     assert known.send(["a", "b", "c"]).keys() == {"b", "c"}
+
+
+class Known:
+    """Halves of which it is noted whether their commits were acknowledged."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+        self.ends: dict[str, bool] = {}
+
+    def send(self, message_ids: Collection[str]) -> dict[str, Half]:
+        return {name: half(name) for name in message_ids if name in self.names}
+
+    def ended(self, message_id: str, *, acknowledged: bool) -> None:
+        self.ends[message_id] = acknowledged
+
+
+def test_each_half_that_was_to_be_committed_is_told_whether_it_was() -> None:
+    """One that was not sent, because an earlier message of its key failed, was not."""
+    wire, known = Wire("bad"), Known("good", "bad", "behind")
+    sending = HalfSender(wire, known, wire.commit_many)
+    sending.send_many(
+        [message("good"), message("bad", "k"), message("plain", "k"), message("behind", "k")]
+    )
+    assert known.ends == {"good": True, "bad": False, "behind": False}

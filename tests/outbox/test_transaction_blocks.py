@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from contextlib import suppress
 
 import pytest
 from sqlalchemy import text
@@ -71,8 +72,41 @@ def test_a_block_ends_as_it_began(bench: Bench, begins_async: bool) -> None:
     asyncio.run(scenario())
 
 
-def test_a_session_that_was_made_for_the_block_is_closed_with_it(bench: Bench) -> None:
-    """A session that was given goes on, and what joined it is not ended by the block."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_session_that_was_made_for_the_block_is_closed_with_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append("async")
+
+    def block() -> None:
+        with bench.transaction() as tx:
+            monkeypatch.setattr(tx.session, "close", lambda: closed.append("sync"))
+            if fails:
+                raise ZeroDivisionError
+
+    async def async_block() -> None:
+        async with bench.transaction() as tx:
+            session, really = tx.session, tx.session.close
+            monkeypatch.setattr(session, "close", close)
+            try:
+                if fails:
+                    raise ZeroDivisionError
+            finally:
+                await really()
+
+    with suppress(ZeroDivisionError):
+        block()
+    with suppress(ZeroDivisionError):
+        asyncio.run(async_block())
+    asyncio.run(bench.database.close_async())
+    assert closed == ["sync", "async"]
+
+
+def test_a_session_that_was_given_goes_on_after_the_block(bench: Bench) -> None:
+    """What joined its transaction is not ended by the block."""
     with bench.transaction() as tx:
         own = tx.session
         tx.send("orders", {"id": 1})
