@@ -300,7 +300,7 @@ def test_a_stub_that_waits_for_anothers_is_asked_for_at_intervals_that_grow(
     book = BlockedBook()
     thread = RelayThread(relay_of(book, QuickSender()))
     thread.start()
-    thread.hand([stub("behind")], written=1e12)
+    thread.hand([stub("behind")])
     until(lambda: book.asked == 1)
     thread.wake()
     until(lambda: book.asked >= 2)
@@ -324,7 +324,7 @@ def test_a_relay_of_its_own_stubs_rests_until_one_is_handed_over(
     thread = RelayThread(relay_of(book, QuickSender()), clock)
     thread.start()
     for number in range(10):
-        thread.hand([stub(f"{number}")], written=1e12)
+        thread.hand([stub(f"{number}")])
         until(lambda: len(book.recorded) == number + 1)  # noqa: B023
     assert len(looks) <= 10
     thread.close(timeout=60)
