@@ -100,7 +100,7 @@ class FedClient:
     async def heartbeat(self) -> None:
         """Nobody is told."""
 
-    async def introduce(self) -> None:
+    async def send_full_heartbeats(self) -> None:
         """Nobody is told."""
 
     async def leave_group(self, group: ConsumerGroup) -> None:

@@ -163,7 +163,7 @@ def claim_request(number: int) -> ClaimRequest:
 class Nobody:
     """Takes committed stubs over and does nothing: only their transactions are measured."""
 
-    def hand(self, stubs: Sequence[Stub]) -> None: ...
+    def accept_committed(self, stubs: Sequence[Stub]) -> None: ...
 
 
 def retention(url: str, seconds: float, turns: int = 6, threads: int = 4) -> list[Figure]:
@@ -234,7 +234,7 @@ def keep(url: str, began: Event, stopped: Event) -> None:
     """Remove what is old, by windows like those of the settings, until it is enough."""
     database, week = Database(url, prefix=KEEPING, connections=1), 7 * 86_400.0
     book, look, now = retention_ledgers(database), database.clock.reading, time.time()
-    book.take(now, "bench", 60.0)  # as if somebody had watched the clock until now
+    book.take_duty(now, "bench", 60.0)  # as if somebody had watched the clock until now
     book.note_watched(first_look(look(), None, unwatched_max=0.0), "bench", now + 60.0)
     began.set()
     keeper = Retention(book, owner="bench", look=look, stub_retention=week, log_retention=4 * week)
@@ -348,7 +348,7 @@ def new_stub(database: Database, number: int) -> float:
     now, table = time.time(), database.stubs
     stub = Stub(seq=0, message_id=f"new{number:029}", topic="topic0", content=b"body")
     with database.engine.begin() as connection:
-        SqlStubs(database.engine, table).write(connection, [stub], "dead", now, 0.0)
+        SqlStubs(database.engine, table).insert(connection, [stub], "dead", now, 0.0)
         this = update(table).where(table.c.message_id == bindparam("id"))
         connection.execute(
             this.values(resend_time=bindparam("at")),

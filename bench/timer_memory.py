@@ -55,7 +55,7 @@ def finish_turn(core: BrokerCore) -> None:
     """Write what the turn appended; a sync would measure the disk."""
     batch = core.take_turn().batch
     if batch:
-        CommitLog.write(batch)
+        CommitLog.write_batch(batch)
         core.stored(batch.end, durable=True)
 
 

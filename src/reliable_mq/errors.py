@@ -41,7 +41,7 @@
 _QUERY_NOT_FOUND = 22
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the type and the text of an error, even if its text cannot be read."""
     try:
         return f"{type(error).__name__}: {error}"

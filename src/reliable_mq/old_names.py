@@ -53,7 +53,7 @@ CLIENT_SETTINGS: Mapping[str, str] = {
 }
 """Old name -> new name, of `reliable_mq.client.settings.ClientSettings`."""
 
-Tell = Callable[[str], None]
+Warn = Callable[[str], None]
 """Warns about an old name, with a sentence that has both names."""
 
 _BETWEEN = frozenset({"reliable_mq", "pydantic", "pydantic_settings"})
@@ -70,7 +70,7 @@ def refuse_both(old: str, new: str) -> ConfigurationError:
     return ConfigurationError(f"{old} and {new} are one setting, and both are given: keep {new}")
 
 
-def tell_caller(sentence: str) -> None:
+def warn_caller(sentence: str) -> None:
     """Warn at the line of code that used an old name (`DeprecationWarning`)."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_back is not None and _lies_between(frame.f_globals):
@@ -82,7 +82,7 @@ def _lies_between(module: Mapping[str, Any]) -> bool:
     return str(module.get("__name__", "")).partition(".")[0] in _BETWEEN
 
 
-def tell_operator(sentence: str) -> None:
+def warn_operator(sentence: str) -> None:
     """Warn about an old name in the environment or in a file (`FutureWarning`).
 
     All these warnings come from this line, so Python shows each sentence once in a process.
@@ -90,19 +90,19 @@ def tell_operator(sentence: str) -> None:
     warnings.warn(sentence, FutureWarning, stacklevel=1)
 
 
-def tell_nobody(_: str) -> None:
+def warn_nobody(_: str) -> None:
     """Give no warning: for old names in a pickle."""
 
 
 def read(
-    given: Mapping[str, Any], names: Mapping[str, str], tell: Tell, place: str = ""
+    given: Mapping[str, Any], names: Mapping[str, str], warn: Warn, place: str = ""
 ) -> dict[str, Any]:
     """Return the given values under the current names.
 
     Args:
         given: the values of one source, by name; other names are unchanged.
         names: old name -> new name.
-        tell: called once for each old name.
+        warn: called once for each old name.
         place: a prefix for the names in messages, for example "client: ".
 
     Raises:
@@ -114,7 +114,7 @@ def read(
             continue
         if new in given:
             raise refuse_both(f"{place}{old}", new)
-        tell(f"{place}{now_called(old, new)}")
+        warn(f"{place}{now_called(old, new)}")
         found[new] = found.pop(old)
     return found
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 import msgspec
 
 from reliable_mq import old_names
-from reliable_mq.errors import UsageError, words_of
+from reliable_mq.errors import UsageError, error_text
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
 
 RETRY_SECONDS_MAX = DELAY_LEVEL_SECONDS[-1]
@@ -82,8 +82,8 @@ class Retry(_Word):
     def __init__(
         self, after: float | None = None, reason: str = "", *, counts: bool = True
     ) -> None:
-        told = "again" if after is None else f"again after {after} s"
-        super().__init__(f"{told}: {reason}" if reason else told)
+        text = "again" if after is None else f"again after {after} s"
+        super().__init__(f"{text}: {reason}" if reason else text)
         self.reason, self.counts = reason, counts
         self.after = after
         if fault := _fault_of(self):
@@ -101,7 +101,9 @@ class Retry(_Word):
     def grounds(self) -> str:
         """The reason, and the error that it was raised from or after; "" without both."""
         cause = self.__cause__ or (None if self.__suppress_context__ else self.__context__)
-        return "; ".join(filter(None, (self.reason, words_of(cause) if cause is not None else "")))
+        return "; ".join(
+            filter(None, (self.reason, error_text(cause) if cause is not None else ""))
+        )
 
     @property
     def after_seconds(self) -> float | None:
@@ -169,7 +171,7 @@ def is_failure(outcome: Outcome) -> bool:
     return isinstance(outcome, Reject) or (isinstance(outcome, Retry) and outcome.counts)
 
 
-def is_said(answer: object) -> TypeGuard[Outcome | type[Outcome]]:
+def is_outcome(answer: object) -> TypeGuard[Outcome | type[Outcome]]:
     """Return whether a handler's return value is an outcome, or the class of one."""
     kind = answer if isinstance(answer, type) else type(answer)
     return issubclass(kind, _WORDS)
@@ -181,7 +183,7 @@ def checked_outcome(answer: object) -> Outcome:
     Raises:
         UsageError: when the value is no outcome, or has invalid attributes.
     """
-    if not is_said(answer):
+    if not is_outcome(answer):
         raise UsageError(f"a handler returned {answer!r:.200}, which is not an outcome")
     outcome = _made_of(answer) if isinstance(answer, type) else answer
     if not isinstance(outcome, Consumed) and (text := fault_of(outcome)):
@@ -208,7 +210,7 @@ def checked_outcomes(answer: object, count: int) -> Sequence[Outcome]:
     Raises:
         UsageError: when `answer` is something else.
     """
-    if is_said(answer):
+    if is_outcome(answer):
         return [checked_outcome(answer)] * count
     if not isinstance(answer, Sequence) or len(answer) != count:
         raise UsageError(
@@ -350,5 +352,5 @@ def old_word(module: str, name: str) -> type[Retry] | type[Reject]:
     # An import from a package asks for the name twice, first from importlib. Warn once.
     if sys._getframe(2).f_globals.get("__name__") != "importlib._bootstrap":
         sentence = old_names.now_called(f"{module}.{name}", word.new_word.__name__)
-        old_names.tell_caller(sentence)
+        old_names.warn_caller(sentence)
     return word

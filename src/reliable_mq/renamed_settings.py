@@ -72,14 +72,14 @@ class RenamedSettings(BaseSettings):
 
     @classmethod
     def _read(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        found = old_names.read(given, cls.renamed, old_names.tell_caller)
-        return _read_inside(cls, found, old_names.tell_caller)
+        found = old_names.read(given, cls.renamed, old_names.warn_caller)
+        return _read_inside(cls, found, old_names.warn_caller)
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         """Restore a pickle, also one of a release with the old names."""
         values, kind = state.get("__dict__", {}), type(self)
-        values = old_names.read(values, kind.renamed, old_names.tell_nobody)
-        values = _read_inside(kind, values, old_names.tell_nobody)
+        values = old_names.read(values, kind.renamed, old_names.warn_nobody)
+        values = _read_inside(kind, values, old_names.warn_nobody)
         given = {kind.renamed.get(name, name) for name in state.get("__pydantic_fields_set__", ())}
         state = {**state, "__dict__": values, "__pydantic_fields_set__": given}
         super().__setstate__(state)
@@ -112,7 +112,7 @@ class RenamedSettings(BaseSettings):
             new = type(self).renamed.get(name)
             if new is None:
                 return super().__getattr__(name)
-            old_names.tell_caller(f"{type(self).__name__}.{old_names.now_called(name, new)}")
+            old_names.warn_caller(f"{type(self).__name__}.{old_names.now_called(name, new)}")
             return getattr(self, new)
 
 
@@ -141,18 +141,18 @@ def _in_new_names(source: PydanticBaseSettingsSource, found: dict[str, Any]) -> 
     written: dict[str, str] = {}
     if isinstance(source, EnvSettingsSource | SecretsSettingsSource):
         found = _with_old_variables(source, kind, found, written)
-        tell, prefix = old_names.tell_operator, source.env_prefix.upper()
+        warn, prefix = old_names.warn_operator, source.env_prefix.upper()
     else:
         is_code = (
             InitSettingsSource in type(source).__bases__
         )  # readers of files are subclasses of it
-        tell, prefix = old_names.tell_caller if is_code else old_names.tell_operator, ""
+        warn, prefix = old_names.warn_caller if is_code else old_names.warn_operator, ""
         written = old_names.written_in(found, kind.renamed)
-        found = old_names.read(found, kind.renamed, tell)
+        found = old_names.read(found, kind.renamed, warn)
     names = _written.get({})
     for new in found:  # the nearest source is called first
         names.setdefault(new, written.get(new, new))
-    return _read_inside(kind, found, tell, prefix)
+    return _read_inside(kind, found, warn, prefix)
 
 
 def _with_old_variables(
@@ -178,7 +178,7 @@ def _with_old_variables(
         variable, now = ((prefix + name).upper() for name in (old, new))
         if new in found:
             raise old_names.refuse_both(variable, now)
-        old_names.tell_operator(old_names.now_called(variable, now))
+        old_names.warn_operator(old_names.now_called(variable, now))
         try:
             found[new] = source.prepare_field_value(old, field, value, is_complex)
         except ValueError as error:
@@ -189,14 +189,14 @@ def _with_old_variables(
 
 
 def _read_inside(
-    kind: type[RenamedSettings], found: dict[str, Any], tell: old_names.Tell, prefix: str = ""
+    kind: type[RenamedSettings], found: dict[str, Any], warn: old_names.Warn, prefix: str = ""
 ) -> dict[str, Any]:
     """Return `found`, with the new names inside fields that hold other settings."""
     for name, names in kind.renamed_inside.items():
         inside = found.get(name)
         if isinstance(inside, Mapping):
             place = f"{prefix}{name.upper() if prefix else name}: "
-            found = {**found, name: old_names.read(inside, names, tell, place)}
+            found = {**found, name: old_names.read(inside, names, warn, place)}
     return found
 
 

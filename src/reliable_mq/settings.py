@@ -193,7 +193,7 @@ class Settings(ClusterSettings):
     shutdown_timeout_seconds: float = Field(30.0, gt=0)
 
     @model_validator(mode="after")
-    def _times_can_be_told(self) -> "Settings":
+    def _check_durations(self) -> "Settings":
         for name, value in self:
             times = value if isinstance(value, tuple) else (value,)
             if not all(each <= SECONDS_MAX for each in times if isinstance(each, float)):
@@ -249,7 +249,7 @@ def load_settings(before: Settings | None = None, /, **given: object) -> Setting
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         kept.pop(Settings.renamed.get(name, name), None)
-    _tell_unknown_variables()
+    _warn_unknown_variables()
     return _read(Settings, kept | given)
 
 
@@ -290,7 +290,7 @@ def _closest(name: str) -> str | None:
     return Settings.renamed.get(close[0], close[0]) if close else None
 
 
-def _tell_unknown_variables() -> None:
+def _warn_unknown_variables() -> None:
     """Log variables that look like settings and are none.
 
     They are no error: others name variables too, as Kubernetes does after services.

@@ -89,7 +89,7 @@ class WatchedTime(msgspec.Struct, frozen=True):
         if reading.run and reading.run == self.last.run and reading.ticks >= self.last.ticks:
             passed = reading.ticks - self.last.ticks
             slack = passed * FORGIVEN_PART
-        gained = _nearer_to_zero(self.gained + by_wall - passed, slack)
+        gained = _reduced(self.gained + by_wall - passed, slack)
         if abs(gained) <= FORGIVEN_SECONDS:
             return WatchedTime(reading, self.stretches, gained)
         # The gain that was forgiven until now was the beginning of this jump.
@@ -206,7 +206,7 @@ def read(text: str | None) -> WatchedTime | None:
     return known if known.stretches else None
 
 
-def _nearer_to_zero(seconds: float, slack: float) -> float:
+def _reduced(seconds: float, slack: float) -> float:
     return max(seconds - slack, 0.0) if seconds > 0 else min(seconds + slack, 0.0)
 
 

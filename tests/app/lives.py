@@ -64,7 +64,7 @@ class Ledger:
                 stub = Stub(
                     seq=0, message_id=name, topic="orders", content=b"{}", required_groups=groups
                 )
-                stubs.write(connection, [stub], "relay", 100.0, 5.0)
+                stubs.insert(connection, [stub], "relay", 100.0, 5.0)
 
     def effects(self) -> list[str]:
         with self.database.engine.begin() as connection:

@@ -54,7 +54,7 @@ class Process:
 
     async def alone(self, name: str, seconds: float = 0.0) -> None:
         """Make a call alone that takes so long."""
-        async with self.gate.alone():
+        async with self.gate.exclusive():
             self.note(name)
             await pass_time(seconds)
             self.note(f"{name} ends")
@@ -226,7 +226,7 @@ def test_who_is_cancelled_while_it_waits_keeps_nobody(waits_for: str) -> None:
 def test_no_call_begins_while_the_gate_is_closed() -> None:
     async def scenario() -> None:
         gate = HandlerGate()
-        async with gate.alone():
+        async with gate.exclusive():
             with pytest.raises(InvariantBroken, match="alone"):
                 gate.begin()
             gate.invariants()

@@ -167,7 +167,7 @@ def test_what_may_be_a_bug_is_told_every_time_with_its_traceback(
     teller = FaultLog(logging.getLogger("test"), "the relay tries again")
 
     for _ in range(2):
-        teller.tell(ValueError("a bug"))
+        teller.log_fault(ValueError("a bug"))
 
     assert [each.getMessage() for each in caplog.records] == ["the relay tries again: a bug"] * 2
     assert all(each.exc_info for each in caplog.records)

@@ -212,7 +212,7 @@ def test_a_resend_process_whose_clock_is_wrong_sends_and_removes_what_is_due_and
     with database.engine.begin() as connection:
         for name, lease in ((A, half), (B, -half), (young, 0.0), (gone, 0.0)):
             stub = Stub(seq=0, message_id=name, topic="orders", content=b"{}")
-            stubs.write(connection, [stub], "relay", now, lease)
+            stubs.insert(connection, [stub], "relay", now, lease)
         for name, settled in ((young, old + half), (gone, old - half)):
             values = {"status": 1, "resend_time": None, "update_date": utc_datetime(settled)}
             of_it = database.stubs.c.message_id == name

@@ -64,7 +64,7 @@ class Telling:
     def __init__(self, life_database: Any, road: Road) -> None:
         self.notices = Notices(SqlNotices(life_database.engine, life_database.logs), road)
 
-    def hand(self, owed: Sequence[OwedNotice]) -> None:
+    def accept_committed(self, owed: Sequence[OwedNotice]) -> None:
         self.notices.accept(owed)
 
     def look_soon(self) -> None:

@@ -13,7 +13,7 @@ from tests.waiting import until
 
 from reliable_mq import Message, ReceivedMessage, Reject, ReliableMQ, Retry
 from reliable_mq.escalate.escalation import Digest
-from reliable_mq.escalate.sql_settlement import hands_of
+from reliable_mq.escalate.sql_settlement import operator_actions_of
 
 QUICK: dict[str, Any] = {
     "resend_waits_seconds": (0.3, 1.0),
@@ -122,7 +122,7 @@ def test_a_notice_that_was_lost_is_told_again_when_the_message_is_missed(shop: R
         # What is told of a consumed message is written with it; here it is lost.
         record(session, order["id"])
 
-    hand = "reliable_mq.confirm.thread_notices.NoticeThread.hand"
+    hand = "reliable_mq.confirm.thread_notices.NoticeThread.accept_committed"
     with pytest.MonkeyPatch.context() as patch:
         lost: list[Any] = []
         patch.setattr(hand, lambda _thread, owed: lost.append(owed))
@@ -160,7 +160,7 @@ def test_a_message_given_up_elsewhere_is_escalated_here_and_begins_anew_when_ret
         until(lambda: not owed(shop, "billing"))
         works.set()
         database = shop.database
-        hands, now = hands_of(database), database.clock.now()
+        hands, now = operator_actions_of(database), database.clock.now()
         with database.engine.begin() as connection:
             assert hands.retry(connection, [message_id], "ann", "", now) == {message_id: True}
         until(lambda: statuses(database) == [1])

@@ -67,7 +67,7 @@ def test_a_session_tells_an_end_from_what_leaves_its_transaction_open(
         with session.held():
             session.connection().exec_driver_sql(KEEPS[family])
             assert session.is_in_doubt
-            session.look_back(undo=False)
+            session.check_transaction(undo=False)
             assert not session.is_in_doubt
             session.execute(text("SELECT 1"))
         with suppress(UsageError), session.held():
@@ -75,7 +75,7 @@ def test_a_session_tells_an_end_from_what_leaves_its_transaction_open(
             with pytest.raises(TransactionEnded):
                 session.execute(text("SELECT 1"))
             with pytest.raises(TransactionEnded):
-                session.look_back(undo=False)
+                session.check_transaction(undo=False)
         session.rollback()
 
     in_session(block)

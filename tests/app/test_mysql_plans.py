@@ -123,7 +123,7 @@ def test_a_look_for_what_is_stuck_steps_from_topic_to_topic(mysql_url: str) -> N
     world = World(mysql_url)
     backlog_of(world, "sent", 3_000)
 
-    assert rows_read(world, lambda: world.stuck.look(3_600.0, 3_580.0)) < 100
+    assert rows_read(world, lambda: world.stuck.escalate_stuck(3_600.0, 3_580.0)) < 100
 
     world.database.close()
 

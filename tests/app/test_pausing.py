@@ -60,7 +60,7 @@ def test_a_closed_topic_is_named_and_opened_by_a_person(
     # Given a topic to which nothing arrives
     mq = ReliableMQ("shop", database=url)
     now = mq.database.clock.measured_now()
-    topics_of(mq.database).failed("orders", PROBE_STUBS, now, "ConnectionLost: gone")
+    topics_of(mq.database).add_failures("orders", PROBE_STUBS, now, "ConnectionLost: gone")
     mq.close()
 
     # When stubs or topics are listed, Then it is named

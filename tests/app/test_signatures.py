@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from tests.app.test_signed_properties import came
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.thread_connections import tell_unsigned
+from reliable_mq.app.thread_connections import warn_unsigned
 from reliable_mq.client.observing.middleware import Middleware, Sending
 from reliable_mq.client.sending.outgoing import extra_properties
 from reliable_mq.errors import ConfigurationError, MessageRefused
@@ -349,6 +349,6 @@ def test_unsigned_messages_to_a_broker_elsewhere_are_warned_of(
     broker: str, keys: str, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        tell_unsigned(Settings(broker=broker, signing_keys=keys))
+        warn_unsigned(Settings(broker=broker, signing_keys=keys))
 
     assert ("not signed" in caplog.text) is is_told

@@ -59,7 +59,7 @@ class Debts:
         found, self.due = self.due[:limit], self.due[limit:]
         return found
 
-    def told(self, owed: Sequence[OwedNotice]) -> None:
+    def record_acknowledged(self, owed: Sequence[OwedNotice]) -> None:
         self.settled += owed
 
 
@@ -84,7 +84,7 @@ def test_a_notice_carries_many_messages_and_each_only_once() -> None:
         (THERE, "g", 1, False),
         (HERE, "h", 1, False),
     ]
-    assert (counts.told, counts.failed, len(debts.settled)) == (703, 0, 703)
+    assert (counts.sent, counts.failed, len(debts.settled)) == (703, 0, 703)
 
 
 def test_a_failure_is_told_in_seconds_from_now_so_that_clocks_may_be_apart() -> None:
@@ -119,7 +119,7 @@ def test_what_the_broker_has_not_stored_for_sure_stays_owed(way: str) -> None:
 
     counts = notices.run_once(100.0, looks=False)
 
-    assert (counts.told, counts.failed, debts.settled) == (0, 1, [])
+    assert (counts.sent, counts.failed, debts.settled) == (0, 1, [])
     assert notices.last_error in ("away", "SendStatus.FLUSH_DISK_TIMEOUT")
 
 
@@ -161,7 +161,7 @@ def test_what_is_handed_over_at_the_same_moment_travels_together(
     until(lambda: debts.looks)
 
     owed = [OwedNotice(HERE, "g", str(number)) for number in range(20)]
-    handing = [threading.Thread(target=thread.hand, args=([each],)) for each in owed]
+    handing = [threading.Thread(target=thread.accept_committed, args=([each],)) for each in owed]
     for each in handing:
         each.start()
     for each in handing:
@@ -204,7 +204,7 @@ def test_what_is_in_hand_is_sent_before_it_ends(started: Started) -> None:
     broker, debts = Broker(), Debts()
     thread = started(debts, broker)
     until(lambda: debts.looks)
-    thread.hand([OwedNotice(HERE, "g", "a")])
+    thread.accept_committed([OwedNotice(HERE, "g", "a")])
 
     thread.close(timeout=60.0)
 

@@ -86,7 +86,7 @@ def test_a_broker_that_is_away_is_told_in_one_line_a_minute(
 
     for step in (0.0, 1.0, BROKER_TOLD_SECONDS - 2.0, 2.0):
         now += step
-        teller.tell(error)
+        teller.log_fault(error)
 
     assert len(caplog.records) == 2
     assert all(each.exc_info is None for each in caplog.records)

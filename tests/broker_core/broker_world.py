@@ -165,7 +165,7 @@ class BrokerWorld:
         end = -1
         for turn in waiting:
             if turn.batch:
-                CommitLog.write(turn.batch)
+                CommitLog.write_batch(turn.batch)
                 CommitLog.sync(turn.batch)
                 end = turn.batch.end
             for path, text in turn.files.items():

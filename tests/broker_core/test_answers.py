@@ -10,9 +10,9 @@ from reliable_mq.wire.codes import RequestCode
 def test_an_older_end_that_becomes_durable_lets_no_later_answer_wait_again() -> None:
     answers = Answers()
     answers.when_stored(1, 100, b"A")
-    assert answers.take(100) == []
+    assert answers.end_turn(100) == []
     answers.when_stored(2, 200, b"B")
-    assert answers.take(200) == []
+    assert answers.end_turn(200) == []
     assert answers.release(200) == 2  # written
     assert answers.take_ready() == [(1, b"A"), (2, b"B")]
 
@@ -20,7 +20,7 @@ def test_an_older_end_that_becomes_durable_lets_no_later_answer_wait_again() -> 
 
     assert answers.released == 200
     answers.when_stored(3, 150, b"of a new topic, whose file is there")
-    assert answers.take(200) == [(3, b"of a new topic, whose file is there")]
+    assert answers.end_turn(200) == [(3, b"of a new topic, whose file is there")]
     assert answers.waiting == 0
 
 
@@ -30,7 +30,7 @@ def test_a_send_is_answered_before_its_message_is_put_into_its_queue(world: Brok
     assert world.begin(RequestCode.SEND_MESSAGE_V2, send_header(TOPIC, 0), b"x") is None
     batch = world.waiting[-1].batch
     assert batch is not None
-    CommitLog.write(batch)
+    CommitLog.write_batch(batch)
     CommitLog.sync(batch)
     store, seen = world.state.store, list[tuple[int, bool, bool]]()
 

@@ -51,7 +51,7 @@ def damage(disk: MemoryDisk, record: Record, kind: str, size: int = 256 * 1024) 
     content = bytearray(disk.files()[f"commitlog/{first:020d}"])
     assert content[place : place + len(data)] != data
     content[place : place + len(data)] = data
-    disk.put(f"commitlog/{first:020d}", bytes(content))
+    disk.place_file(f"commitlog/{first:020d}", bytes(content))
 
 
 class LaterWorld(BrokerWorld):

@@ -67,7 +67,7 @@ def delete(world: BrokerWorld) -> None:
 
 def clean(world: BrokerWorld) -> None:
     """Let a round of housekeeping remove what nobody needs."""
-    job = world.core.housekeeping.begin(world.core.housekeeping.look()(), world.reading())
+    job = world.core.housekeeping.begin(world.core.housekeeping.survey_job()(), world.reading())
     if job:
         job()
 

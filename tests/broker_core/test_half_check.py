@@ -321,5 +321,5 @@ def test_a_clock_that_jumps_gives_no_half_up_before_its_time_was_watched(
 
 def look(world: BrokerWorld, *, ahead_ms: int = 0) -> None:
     """Let the broker look at its clock, which is ahead so much."""
-    found = world.core.housekeeping.look()()
+    found = world.core.housekeeping.survey_job()()
     world.core.housekeeping.begin(found, world.reading(ahead_ms=ahead_ms))

@@ -48,7 +48,7 @@ def log_files(world: BrokerWorld) -> list[str]:
 def clean(world: BrokerWorld, *, ahead_ms: int = 0) -> None:
     """Let one round of housekeeping pass, and the queues follow; the clock is ahead so much."""
     for _ in range(2):
-        found = world.core.housekeeping.look()()
+        found = world.core.housekeeping.survey_job()()
         job = world.core.housekeeping.begin(found, world.reading(ahead_ms=ahead_ms))
         if job:
             job()
@@ -144,7 +144,7 @@ def test_a_crash_between_forgetting_and_removing_leaves_a_store_that_opens() -> 
     while True:
         world = world_with(100, deleteWhen="12")
         age(world, 1, 73)
-        job = world.core.housekeeping.begin(world.core.housekeeping.look()(), world.reading())
+        job = world.core.housekeeping.begin(world.core.housekeeping.survey_job()(), world.reading())
         assert job
         world.disk.stop_before = len(world.disk.operations) + steps
         try:
@@ -165,7 +165,7 @@ def test_at_most_ten_files_go_in_a_round_and_never_the_newest() -> None:
     age(world, 100, 73)
     count = len(log_files(world))
     assert count > 13
-    job = world.core.housekeeping.begin(world.core.housekeeping.look()(), world.reading())
+    job = world.core.housekeeping.begin(world.core.housekeeping.survey_job()(), world.reading())
     assert job
     job()
     assert len(log_files(world)) == count - 10

@@ -24,16 +24,16 @@ def test_changes_that_come_while_files_are_written_share_the_next_write() -> Non
     files, saved, texts = ConfigFiles(), list[str](), {"a": "1"}
     files.change("a", lambda: texts["a"])
     files.when_saved(lambda: saved.append("first"))
-    assert files.take() == {"a": "1"}
+    assert files.take_texts() == {"a": "1"}
     for number in range(2, 9):
         texts["a"] = str(number)
         files.change("a", lambda: texts["a"])
         files.when_saved(lambda: saved.append("later"))
-    assert files.take() == {}  # one write is under way
+    assert files.take_texts() == {}  # one write is under way
 
     files.saved()
     assert saved == ["first"]
-    assert files.take() == {"a": "8"}
+    assert files.take_texts() == {"a": "8"}
     files.saved()
     assert saved == ["first", *["later"] * 7]
 
@@ -41,7 +41,7 @@ def test_changes_that_come_while_files_are_written_share_the_next_write() -> Non
 def test_who_asks_while_the_last_change_is_written_waits_for_it_and_then_for_nothing() -> None:
     files, saved = ConfigFiles(), list[str]()
     files.change("a", lambda: "1")
-    files.take()
+    files.take_texts()
     files.when_saved(lambda: saved.append("during"))
     assert saved == []
     files.saved()
@@ -52,7 +52,7 @@ def test_who_asks_while_the_last_change_is_written_waits_for_it_and_then_for_not
 def test_what_is_not_known_to_be_written_is_written_at_the_end() -> None:
     files = ConfigFiles()
     files.change("under way", lambda: "1")
-    files.take()
+    files.take_texts()
     files.change("waits", lambda: "2")
     assert files.take_rest() == {"under way": "1", "waits": "2"}
     assert files.take_rest() == {}
@@ -76,7 +76,7 @@ def test_a_send_to_a_new_topic_is_answered_when_message_and_topic_last(world: Br
     (turn,) = [turn for turn in world.waiting if turn.files]
     for waiting in world.waiting:
         if waiting.batch:
-            CommitLog.write(waiting.batch)
+            CommitLog.write_batch(waiting.batch)
             CommitLog.sync(waiting.batch)
 
     world.core.stored(world.state.store.log.end, durable=True)
@@ -91,9 +91,9 @@ def test_a_send_to_a_new_topic_is_answered_when_message_and_topic_last(world: Br
 def test_the_rows_of_the_file_are_what_the_topics_are(world: BrokerWorld) -> None:
     topics = world.state.topics
     for number in range(100):
-        topics.put(TopicConfig(topic_name=f"t-{number}", perm=2), world.now_ms)
+        topics.set_topic(TopicConfig(topic_name=f"t-{number}", perm=2), world.now_ms)
     for number in range(50):
-        topics.put(TopicConfig(topic_name=f"t-{number}", perm=4), world.now_ms)
+        topics.set_topic(TopicConfig(topic_name=f"t-{number}", perm=4), world.now_ms)
         topics.remove(f"t-{number + 50}", world.now_ms)
     topics.invariants()
 

@@ -208,7 +208,7 @@ def test_a_broker_starts_on_a_full_disk_serves_reads_and_knows_a_kill_that_follo
     world.create_topic(queues=1)
     world.send(b"kept")
     if was_killed:  # the units of the queue must be built again
-        disk.put("consumequeue/orders/0/" + "0" * 20, bytes(20_000))
+        disk.place_file("consumequeue/orders/0/" + "0" * 20, bytes(20_000))
     else:
         world.stop()
     disk.is_full = True

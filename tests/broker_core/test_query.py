@@ -236,7 +236,7 @@ def test_an_index_file_whose_head_cannot_be_right_is_built_again(count: int) -> 
     (path,) = [path for path in world.disk.paths() if path.startswith(FOLDER)]
     content = bytearray(world.disk.files()[path])
     content[36:40] = count.to_bytes(4)
-    world.disk.put(path, bytes(content))
+    world.disk.place_file(path, bytes(content))
 
     world.start()
 
@@ -247,7 +247,7 @@ def test_an_index_file_of_another_size_is_left_alone_and_another_name_is_taken()
     world = filled_world()
     world.stop()
     (path,) = world.disk.names("index")
-    world.disk.put(f"index/{path}", b"short")
+    world.disk.place_file(f"index/{path}", b"short")
     world.start()
     assert find(world, "order-3") == [b"3"]
     assert world.disk.size_of(f"index/{path}") == len(b"short")

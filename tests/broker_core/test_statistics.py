@@ -63,11 +63,11 @@ def test_how_long_sends_took_is_shared_by_the_queues_of_a_second() -> None:
     counts = Statistics("cluster", lambda _topic: False)
     disk = MemoryDisk()
     first, second = (ConsumeQueue(disk, TOPIC, number, 20_000) for number in (0, 1))
-    counts.turned(100, START_MS, START_MS)
-    counts.turned(200, START_MS + 4, START_MS + 4)
+    counts.note_turn_end(100, START_MS, START_MS)
+    counts.note_turn_end(200, START_MS + 4, START_MS + 4)
     counts.stored(200, 4, START_MS + 12)  # the first turn took 12 ms, the second 8
-    first.put(Arrivals(TOPIC, 0, 0, [pack_unit(0, 100, 0)] * 3, {0}, 200, 300, 300))
-    second.put(Arrivals(TOPIC, 1, 0, [pack_unit(300, 100, 0)], {0}, 300, 400, 100))
+    first.append_units(Arrivals(TOPIC, 0, 0, [pack_unit(0, 100, 0)] * 3, {0}, 200, 300, 300))
+    second.append_units(Arrivals(TOPIC, 1, 0, [pack_unit(300, 100, 0)], {0}, 300, 400, 100))
     counts.collect([first, second], START_MS + 1000)
     items = [counts.item("TOPIC_PUT_LATENCY", f"{number}@{TOPIC}") for number in (0, 1)]
     assert [(item.value, item.times) for item in items if item] == [(30, 3), (10, 1)]
@@ -79,7 +79,7 @@ def test_how_long_pulls_took_is_counted_by_queue_topic_and_group() -> None:
     world.ask(RequestCode.PULL_MESSAGE, pull_header())
     statistics = world.state.statistics
     statistics.pulled(GROUP, TOPIC, 0, 1, 100)
-    statistics.turned(None, START_MS, START_MS + 6)
+    statistics.note_turn_end(None, START_MS, START_MS + 6)
     found = stats(world, "GROUP_GET_LATENCY", f"0@{TOPIC}@{GROUP}")["statsMinute"]
     assert (found["sum"], found["avgpt"]) == (6, 3.0)
 
@@ -187,7 +187,7 @@ def test_midnight_begins_another_day() -> None:
 def test_how_full_the_disk_is_comes_from_the_last_look_at_it() -> None:
     world = BrokerWorld()
     world.disk.used = 0.5
-    world.core.housekeeping.begin(world.core.housekeeping.look()(), world.reading())
+    world.core.housekeeping.begin(world.core.housekeeping.survey_job()(), world.reading())
     table = runtime(world)
     assert table["commitLogDiskRatio"] == "0.5"
     assert table["commitLogDirCapacity"] == "Total : 1.0 GiB, Free : 512.0 MiB."
@@ -199,7 +199,7 @@ def test_many_queues_are_counted_a_few_at_a_tick_and_at_once_for_who_asks() -> N
     store, count = world.state.store, 1_000
     queues = [ConsumeQueue(world.disk, f"topic-{number}", 0, 20_000) for number in range(count)]
     for queue in queues:
-        queue.put(Arrivals(queue.topic, 0, 0, [pack_unit(0, 100, 0)], {0}, 0, 100, 100))
+        queue.append_units(Arrivals(queue.topic, 0, 0, [pack_unit(0, 100, 0)], {0}, 0, 100, 100))
     store.upkeep.grown.update(queues)
     seen = []
     world.now_ms += 1_000
@@ -211,7 +211,9 @@ def test_many_queues_are_counted_a_few_at_a_tick_and_at_once_for_who_asks() -> N
     assert seen[-1] == count
 
     for queue in queues:
-        queue.put(Arrivals(queue.topic, 0, 1, [pack_unit(100, 100, 0)], {0}, 100, 200, 100))
+        queue.append_units(
+            Arrivals(queue.topic, 0, 1, [pack_unit(100, 100, 0)], {0}, 100, 200, 100)
+        )
     store.upkeep.grown.update(queues)
     world.now_ms += 1_000
     world.core.tick(world.now_ms)

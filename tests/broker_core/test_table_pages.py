@@ -19,8 +19,8 @@ GROUPS = (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "group", "subscriptionGr
 def world() -> BrokerWorld:
     broker = BrokerWorld()
     for number in range(30):
-        broker.state.topics.put(TopicConfig(topic_name=f"t{number}"), broker.now_ms)
-        broker.state.groups.put(GroupConfig(group_name=f"g{number}"), broker.now_ms)
+        broker.state.topics.set_topic(TopicConfig(topic_name=f"t{number}"), broker.now_ms)
+        broker.state.groups.set_group(GroupConfig(group_name=f"g{number}"), broker.now_ms)
     return broker
 
 
@@ -64,8 +64,8 @@ def test_a_page_of_a_table_that_changed_is_the_first_one(
     names = sorted(fastjson.loads(world.ask(code).body)[table])
     assert page(known) == names[5:10]
     assert page("") == page(" ") == names[:5]
-    world.state.topics.put(TopicConfig(topic_name="t30"), world.now_ms)
-    world.state.groups.put(GroupConfig(group_name="g30"), world.now_ms)
+    world.state.topics.set_topic(TopicConfig(topic_name="t30"), world.now_ms)
+    world.state.groups.set_group(GroupConfig(group_name="g30"), world.now_ms)
     assert page(known) == names[:5]
 
 

@@ -18,7 +18,7 @@ def test_a_life_ends_at_one_of_the_next_statements_after_its_time() -> None:
     life = Life(30.0, random.Random(7), clock=clock, die=died.append)
 
     for _ in range(10 * STATEMENTS_MAX):
-        life.step("outbox.sql_stubs.SqlStubs.write: before INSERT rmq_message_stub")
+        life.step("outbox.sql_stubs.SqlStubs.insert: before INSERT rmq_message_stub")
     assert died == []
 
     clock.now = 10_000.0

@@ -59,8 +59,8 @@ def test_a_worker_that_fails_does_not_end_the_others(
             signal.raise_signal(signal.SIGTERM)
 
     asked: list[bool] = []
-    look_once = run_command._Worker.look
-    monkeypatch.setattr(run_command._Worker, "look", look)
+    look_once = run_command._Worker.restart_if_due
+    monkeypatch.setattr(run_command._Worker, "restart_if_due", look)
     run_command._supervise([[*python, ill], well])
 
     assert served.exists()

@@ -54,7 +54,7 @@ class ScriptedClient:
     async def heartbeat(self) -> None:
         return None
 
-    async def introduce(self) -> None:
+    async def send_full_heartbeats(self) -> None:
         self.introductions += 1
 
     async def leave_group(self, group: ConsumerGroup) -> None:
@@ -154,7 +154,9 @@ def reading(
     assigned = group.assign(MessageQueue("t", "a", 0))
     assigned.start_at(0)
     assigned.lock_until(float("inf"))
-    assigned.put([message(assigned.queue, at, key) for at, key in enumerate(keys)], len(keys))
+    assigned.add_pulled(
+        [message(assigned.queue, at, key) for at, key in enumerate(keys)], len(keys)
+    )
     client.world.answers |= answers_to_a_member()
     return AsyncPushConsumer(client, group, handler), assigned
 

@@ -5,7 +5,7 @@ from tests.client.scripted_consumer import ScriptedClient
 
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.namespace import NO_NAMESPACE
-from reliable_mq.client.consuming.asyncio_pulled_queues import PulledQueues, Told
+from reliable_mq.client.consuming.asyncio_pulled_queues import Callback, PulledQueues
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.settings import ClientSettings
@@ -47,8 +47,8 @@ class PullingClient(ScriptedClient):
 def pulled_from(
     world: World,
     *,
-    on_assigned: Told | None = None,
-    on_revoked: Told | None = None,
+    on_assigned: Callback | None = None,
+    on_revoked: Callback | None = None,
     settings: ClientSettings = QUICK,
     queues: int = 1,
 ) -> PulledQueues:

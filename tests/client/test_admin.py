@@ -4,7 +4,7 @@ import pytest
 from tests.client.script import NAME_SERVER, World, in_turn, route_body, route_table, says
 
 from reliable_mq.client.administering.cluster_reply import AdminTarget
-from reliable_mq.client.administering.progress import come_in
+from reliable_mq.client.administering.progress import read_progress_of
 from reliable_mq.client.administering.topic_changes import give_queues
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.flow import Call
@@ -107,7 +107,7 @@ def test_progress_is_the_committed_and_the_maximum_offset_of_each_queue() -> Non
             RequestCode.GET_MAX_OFFSET: says(ext={"offset": "9"}),
         }
     )
-    assert world.play(come_in(cluster(), "g", "t")) == {
+    assert world.play(read_progress_of(cluster(), "g", "t")) == {
         MessageQueue("t", "a", 0): (5, 9),
         MessageQueue("t", "a", 1): (-1, 9),
     }
@@ -122,4 +122,4 @@ def test_progress_that_a_broker_does_not_tell_is_an_error_and_no_number() -> Non
         }
     )
     with pytest.raises(RemoteError, match="on fire"):
-        world.play(come_in(cluster(), "g", "t"))
+        world.play(read_progress_of(cluster(), "g", "t"))

@@ -25,38 +25,38 @@ def test_a_queue_starts_once_and_later_starts_change_nothing() -> None:
 def test_ready_messages_are_counted_until_they_are_taken() -> None:
     queue = filled("a", "a", "", "")
     assert (queue.ready, queue.has_ready) == (3, True)
-    queue.take(2, NOW)
+    queue.take_ready(2, NOW)
     assert queue.ready == 1
 
 
 def test_tools_are_told_when_a_message_was_last_started_and_not_when_none_was() -> None:
     queue = assigned()
-    queue.put([message(0), message(1, topic="u")], 2)
-    queue.take(1, NOW)
-    assert queue.take(1, NOW + 5, topic="t") == [], "the next message is of another topic"
+    queue.add_pulled([message(0), message(1, topic="u")], 2)
+    queue.take_ready(1, NOW)
+    assert queue.take_ready(1, NOW + 5, topic="t") == [], "the next message is of another topic"
     assert queue.taken_at == NOW
-    queue.take(1, NOW + 9)
+    queue.take_ready(1, NOW + 9)
     assert queue.taken_at == NOW + 9
 
 
 def test_the_earliest_of_the_held_messages_that_remain_comes_due_first() -> None:
     queue = filled("a", "b", "c", "d")
-    queue.take(4, NOW)
+    queue.take_ready(4, NOW)
     for offset, seconds in ((0, 1), (1, 9), (2, 2), (3, 3)):
-        queue.hold(offset, NOW + seconds, counts=True)
+        queue.postpone(offset, NOW + seconds, counts=True)
     queue.forget_below(1)
     assert queue.next_due() == NOW + 2
     queue.wake(NOW + 3)
-    assert offsets(queue.take(9, NOW + 3)) == [2, 3]
+    assert offsets(queue.take_ready(9, NOW + 3)) == [2, 3]
 
 
 def test_a_message_that_is_ready_is_not_started_twice_when_earlier_ones_are_dropped() -> None:
     queue = filled("a", "a")
-    queue.take(1, NOW)
+    queue.take_ready(1, NOW)
     queue.finish(0)
     queue.forget_below(1)
-    assert offsets(queue.take(9, NOW)) == [1]
-    assert queue.take(9, NOW) == []
+    assert offsets(queue.take_ready(9, NOW)) == [1]
+    assert queue.take_ready(9, NOW) == []
 
 
 def test_an_ordering_key_takes_no_memory_when_its_messages_are_finished() -> None:
@@ -65,8 +65,8 @@ def test_an_ordering_key_takes_no_memory_when_its_messages_are_finished() -> Non
 
     def work_off(begin: int) -> None:
         for at in range(begin, begin + 500):
-            queue.put([message(at, f"key {at}")], at + 1)
-            queue.finish(queue.take(1, NOW)[0].queue_offset)
+            queue.add_pulled([message(at, f"key {at}")], at + 1)
+            queue.finish(queue.take_ready(1, NOW)[0].queue_offset)
             assert queue.commit_offset == at + 1
 
     tracemalloc.start()

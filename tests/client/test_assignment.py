@@ -9,7 +9,7 @@ from reliable_mq.client.consuming.assignment import give_all_back, give_back, ke
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.offsets import commit, read_reset
 from reliable_mq.client.consuming.subscription import Subscription
-from reliable_mq.client.consuming.subscription_version import be_newest
+from reliable_mq.client.consuming.subscription_version import raise_version
 from reliable_mq.client.flow import Call
 from reliable_mq.errors import ConnectionLost, ProtocolError, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -164,11 +164,11 @@ def test_a_lost_connection_takes_the_locks_of_that_broker() -> None:
 def test_after_a_lost_lock_nothing_runs_that_another_owner_finished_meanwhile() -> None:
     world, group = started()
     assigned = next(q for q in group.assigned if q.needs_lock)
-    assigned.put([received(assigned.queue, at, "k") for at in range(5, 10)], 10)
+    assigned.add_pulled([received(assigned.queue, at, "k") for at in range(5, 10)], 10)
     group.broker_lost({"a"})
     world.answers[COMMITTED] = says(ext={"offset": "8"})
     assert world.play(keep_ready(group))
-    assert [m.queue_offset for m in group.take(world.seconds)] == [8]
+    assert [m.queue_offset for m in group.take_ready(world.seconds)] == [8]
 
 
 def test_a_lock_is_not_used_until_it_is_known_what_another_owner_finished() -> None:
@@ -184,7 +184,7 @@ def test_commits_are_sent_for_what_moved_and_only_once() -> None:
     assert world.play(commit(group, group.assigned)) == 5, "where a group begins is committed too"
     world.calls.clear()
     assigned = group.assigned[0]
-    assigned.put([], 9)
+    assigned.add_pulled([], 9)
     assert world.play(commit(group, group.assigned)) == 1
     (call,) = world.calls_of(UPDATE)
     assert call.command.ext_fields["commitOffset"] == "9"
@@ -231,8 +231,8 @@ def test_a_queue_is_committed_before_it_is_unlocked() -> None:
 def test_closing_gives_every_queue_back_but_keeps_the_lock_of_what_still_runs() -> None:
     world, group = started()
     busy = next(q for q in group.assigned if q.needs_lock)
-    busy.put([received(busy.queue, 5)], 6)
-    assert busy.take(1, world.seconds)
+    busy.add_pulled([received(busy.queue, 5)], 6)
+    assert busy.take_ready(1, world.seconds)
     world.play(give_all_back(group))
     (unlock,) = world.calls_of(UNLOCK)
     unlocked = {item["queueId"] for item in msgspec.json.decode(unlock.command.body)["mqSet"]}
@@ -305,11 +305,11 @@ def test_a_batch_is_gathered_from_several_queues_but_from_one_topic() -> None:
     first, second, *_, retry = sorted(
         group.assigned, key=lambda q: (q.queue.topic != "t", q.queue.queue_id)
     )
-    first.put([received(first.queue, at) for at in (5, 6)], 7)
-    second.put([received(second.queue, at) for at in (5, 6)], 7)
+    first.add_pulled([received(first.queue, at) for at in (5, 6)], 7)
+    second.add_pulled([received(second.queue, at) for at in (5, 6)], 7)
     elsewhere = msgspec.structs.replace(received(retry.queue, 5), topic="another")
-    retry.put([elsewhere], 6)
-    batches = [group.take(world.seconds) for _ in range(3)]
+    retry.add_pulled([elsewhere], 6)
+    batches = [group.take_ready(world.seconds) for _ in range(3)]
     by_topic = sorted((batch[0].topic, len(batch)) for batch in batches)
     assert by_topic == [("another", 1), ("t", 1), ("t", 3)]
     assert all(len({message.topic for message in batch}) == 1 for batch in batches)
@@ -376,5 +376,5 @@ def test_a_subscription_is_made_newer_than_what_brokers_know_after_the_clock_was
     world, group = world_and_group()
     before = group.version
     world.answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = answer
-    assert world.play(be_newest(group)) == (ahead is not None)
+    assert world.play(raise_version(group)) == (ahead is not None)
     assert group.version == (ahead or before)

@@ -33,7 +33,7 @@ async def checked_until(consumer: AsyncPushConsumer, condition: Callable[[], obj
     """Look for calls that take too long, as the consumer's own task does, until this holds."""
 
     async def holds() -> object:
-        await consumer.hands.check()
+        await consumer.pool.check()
         return condition()
 
     await eventually(holds, lambda: inspect.getsource(condition))
@@ -54,7 +54,7 @@ def test_a_hand_goes_on_with_what_there_is_and_lets_others_have_the_loop() -> No
     async def scene() -> None:
         nonlocal others
         consumer, assigned = reading(ScriptedClient(World()), handle, keys=[""] * 20, concurrency=1)
-        consumer.hands.pump()
+        consumer.pool.pump()
         while assigned.unfinished:
             await asyncio.sleep(0)
             others += 1
@@ -77,7 +77,7 @@ def test_what_a_handler_sets_in_its_context_is_gone_with_the_next_message() -> N
 
     async def scene() -> None:
         consumer, assigned = reading(ScriptedClient(World()), handle, keys=["", ""], concurrency=1)
-        consumer.hands.pump()
+        consumer.pool.pump()
         await eventually(lambda: not assigned.unfinished)
 
     play(scene())
@@ -103,7 +103,7 @@ def test_a_handler_that_changes_what_it_was_given_has_failed_and_takes_nothing_a
             ScriptedClient(World()), handle, ordered=True, keys=["j", "k"], batch=2,
             retry_waits=(LIMIT,),
         )  # fmt: skip
-        consumer.hands.pump()
+        consumer.pool.pump()
         await eventually(lambda: not assigned.unfinished)
 
     play(scene())
@@ -124,7 +124,7 @@ def test_what_a_handler_makes_of_properties_is_not_seen_by_the_next_attempt() ->
         consumer, assigned = reading(
             ScriptedClient(World()), handle, ordered=True, keys=["k"], retry_waits=(LIMIT,)
         )
-        consumer.hands.pump()
+        consumer.pool.pump()
         await eventually(lambda: not assigned.unfinished)
 
     play(scene())
@@ -147,7 +147,7 @@ def test_a_coroutine_that_takes_too_long_is_cancelled_and_has_failed(
         consumer, assigned = reading(
             client, hangs, keys=["", ""], concurrency=1, handling_seconds=LIMIT
         )
-        consumer.hands.pump()
+        consumer.pool.pump()
         await checked_until(consumer, lambda: not assigned.unfinished)
         assert len(client.world.calls_of(BACK)) == 2
 
@@ -166,11 +166,11 @@ def test_a_call_that_did_not_begin_while_the_process_stood_still_has_taken_no_ti
     async def scene() -> None:
         client = ScriptedClient(World())
         consumer, assigned = reading(client, handle, handling_seconds=LIMIT)
-        consumer.hands.pump()
+        consumer.pool.pump()
         stood_still = asyncio.get_running_loop().time() + LIMIT
         while asyncio.get_running_loop().time() < stood_still:
             pass
-        await consumer.hands.check()
+        await consumer.pool.check()
         await eventually(lambda: not assigned.unfinished)
         assert handled == [0]
 
@@ -191,7 +191,7 @@ def test_a_keyed_coroutine_that_takes_too_long_is_tried_again_in_its_place() -> 
             ScriptedClient(World()), hangs_once, ordered=True, keys=["k", "k"],
             handling_seconds=LIMIT, retry_waits=(LIMIT,),
         )  # fmt: skip
-        consumer.hands.pump()
+        consumer.pool.pump()
         await checked_until(consumer, lambda: not assigned.unfinished)
 
     play(scene())
@@ -221,7 +221,7 @@ def test_a_thread_that_hangs_is_gone_round_by_another_one_up_to_twice_as_many(
         consumer, assigned = reading(
             client, hanging, keys=[""] * 5, concurrency=2, handling_seconds=LIMIT
         )
-        consumer.hands.pump()
+        consumer.pool.pump()
         try:
             await checked_until(consumer, lambda: "all its handlers hang" in caplog.text)
             await eventually(lambda: len(hanging.begun) >= 4)
@@ -230,7 +230,7 @@ def test_a_thread_that_hangs_is_gone_round_by_another_one_up_to_twice_as_many(
             assert len(client.world.calls_of(BACK)) == 4, "they come again"
         finally:
             hanging.may_end.set()
-        await eventually(lambda: not assigned.unfinished and not consumer.hands.calls)
+        await eventually(lambda: not assigned.unfinished and not consumer.pool.calls)
         assert hanging.begun[4:] == [4], "hands that are free again go on"
         assert len(client.world.calls_of(BACK)) == 4, "the old calls have no say any more"
 
@@ -248,14 +248,14 @@ def test_a_key_waits_for_the_thread_that_hangs_and_its_word_counts(
         consumer, assigned = reading(
             client, hanging, ordered=True, keys=["k", "k"], concurrency=1, handling_seconds=LIMIT
         )
-        consumer.hands.pump()
+        consumer.pool.pump()
         try:
             await checked_until(
                 consumer, lambda: hanging.begun and caplog.text.count("takes longer") >= 3
             )
             assert hanging.begun == [0], "nobody else may begin with the key"
-            assigned.put([message(assigned.queue, 2)], 3)
-            consumer.hands.pump()
+            assigned.add_pulled([message(assigned.queue, 2)], 3)
+            consumer.pool.pump()
             await eventually(lambda: len(hanging.begun) >= 2)
             assert hanging.begun == [0, 2], "others go on in its place"
         finally:
@@ -286,7 +286,7 @@ def test_a_coroutine_that_will_not_be_cancelled_is_gone_round_like_a_thread() ->
         consumer, assigned = reading(
             client, stubborn, keys=["", ""], concurrency=1, handling_seconds=LIMIT
         )
-        consumer.hands.pump()
+        consumer.pool.pump()
         await checked_until(consumer, lambda: len(begun) >= 2)
         may_end.set()
         await eventually(lambda: not assigned.unfinished)
@@ -312,9 +312,9 @@ def test_closing_waits_for_no_coroutine_that_will_not_be_cancelled(
         settings = msgspec.structs.replace(QUICK, close_timeout_seconds=LIMIT)
         client = ScriptedClient(World())
         consumer, _ = reading(client, stubborn, settings)
-        consumer.hands.pump()
+        consumer.pool.pump()
         await turns()
-        (call,) = consumer.hands.tasks
+        (call,) = consumer.pool.tasks
         try:
             await consumer.close()
         finally:
@@ -337,7 +337,7 @@ def test_a_paused_consumer_starts_nothing_until_it_is_resumed() -> None:
     async def scene() -> None:
         consumer, assigned = reading(ScriptedClient(World()), handle, keys=["", ""])
         consumer.pause()
-        consumer.hands.pump()
+        consumer.pool.pump()
         await turns()
         assert seen == []
         consumer.resume([assigned.queue])
@@ -347,8 +347,8 @@ def test_a_paused_consumer_starts_nothing_until_it_is_resumed() -> None:
         await turns()
         assert seen == [0, 1]
         consumer.pause([assigned.queue])
-        assigned.put([message(assigned.queue, 2)], 3)
-        consumer.hands.pump()
+        assigned.add_pulled([message(assigned.queue, 2)], 3)
+        consumer.pool.pump()
         await turns()
         assert seen == [0, 1]
         consumer.resume([assigned.queue])

@@ -136,10 +136,10 @@ def test_messages_behind_calls_that_do_not_end_soon_get_other_hands() -> None:
 
         consumer = AsyncPushConsumer(ScriptedClient(world), group, handle)
         for _ in range(100):
-            consumer.hands.choice.note(0.001, 1)
+            consumer.pool.choice.note_call(0.001, 1)
         records = [Record(topic="t", body=b"x", queue_offset=offset) for offset in range(12)]
-        assigned.put([received(record, assigned.queue) for record in records], 12)
-        consumer.hands.pump()
+        assigned.add_pulled([received(record, assigned.queue) for record in records], 12)
+        consumer.pool.pump()
         await asyncio.sleep(0)
         assert calls == [[0, 1, 2, 3], [4, 5, 6, 7]]
         await eventually(lambda: sum(map(len, calls)) >= 12)
@@ -168,7 +168,7 @@ def test_a_handler_that_exits_has_failed_and_ends_nothing_else(
     async def scene() -> None:
         client = ScriptedClient(World())
         consumer, assigned = reading(client, handler)
-        consumer.hands.pump()
+        consumer.pool.pump()
         await eventually(lambda: not assigned.unfinished)
         assert client.world.calls_of(RequestCode.CONSUMER_SEND_MSG_BACK), "it comes again"
 
@@ -192,7 +192,7 @@ def test_functions_run_in_threads_and_coroutine_functions_on_the_loop() -> None:
 
     async def scene(handler: AnyHandler) -> None:
         consumer, assigned = reading(ScriptedClient(World()), handler)
-        consumer.hands.pump()
+        consumer.pool.pump()
         await eventually(lambda: not assigned.unfinished)
 
     def hands_on(messages: Sequence[ReceivedMessage]) -> Any:
@@ -218,23 +218,23 @@ def test_a_queue_without_order_moves_on_although_a_handler_hangs() -> None:
         client = ScriptedClient(World())
         consumer, assigned = reading(client, hangs, IMPATIENT)
         group = consumer.group
-        consumer.hands.pump()
+        consumer.pool.pump()
         await asyncio.sleep(0)
         group.leave(assigned.queue)
-        consumer.reader.let_go([assigned])
+        consumer.reader.give_up_queues([assigned])
         await eventually(lambda: not group.find(assigned.queue))
         commits = client.world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
         assert [call.command.ext_fields["commitOffset"] for call in commits] == ["0"]
         # It comes back while the old call still runs, which has nothing to say of it any more.
         again = group.assign(assigned.queue)
         again.start_at(0)
-        again.put([received(Record(topic="t", body=b"x", queue_offset=0), again.queue)], 1)
+        again.add_pulled([received(Record(topic="t", body=b"x", queue_offset=0), again.queue)], 1)
         may_end.set()
-        consumer.hands.handled.clear()
-        await consumer.hands.handled.wait()
+        consumer.pool.handled.clear()
+        await consumer.pool.handled.wait()
         assert again.unfinished == 1
         group.invariants()
-        for task in consumer.hands.tasks:
+        for task in consumer.pool.tasks:
             task.cancel()
 
     play(scene())
@@ -247,10 +247,10 @@ def test_an_ordered_queue_waits_for_its_handler_and_says_so(
         handler = Held()
         client = ScriptedClient(World())
         consumer, assigned = reading(client, handler, IMPATIENT, ordered=True)
-        consumer.hands.pump()
+        consumer.pool.pump()
         await asyncio.sleep(0)
         consumer.group.leave(assigned.queue)
-        consumer.reader.let_go([assigned])
+        consumer.reader.give_up_queues([assigned])
         await eventually(lambda: caplog.text.count("it waits for them") >= 2)
         assert not client.world.calls_of(RequestCode.UNLOCK_BATCH_MQ)
         handler.may_end.set()
@@ -275,7 +275,7 @@ def test_closing_tells_of_handlers_that_run_on_in_their_threads(
         consumer, _ = reading(client, hangs, IMPATIENT)
         client.world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("client-a")
         await consumer.start()
-        consumer.hands.pump()
+        consumer.pool.pump()
         await asyncio.sleep(0)
         await consumer.close()
         may_end.set()
@@ -292,7 +292,7 @@ def test_a_broker_that_does_not_know_the_subscription_is_told_it_in_full() -> No
         client.world.answers[RequestCode.PULL_MESSAGE] = in_turn(
             says(ResponseCode.SUBSCRIPTION_NOT_LATEST), says(ResponseCode.SYSTEM_ERROR)
         )
-        consumer.reader.begin_anew(assigned)
+        consumer.reader.restart(assigned)
         await eventually(lambda: len(client.world.calls_of(RequestCode.PULL_MESSAGE)) == 2)
         assert client.introductions == 1
         await eventually(lambda: len(client.world.calls_of(RequestCode.PULL_MESSAGE)) == 3)

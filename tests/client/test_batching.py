@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.client.script import World, random_bytes, route_table, routes_answer
 
 from reliable_mq.client.sending.batching import Item, plan, plan_many
-from reliable_mq.client.sending.outgoing import letter
+from reliable_mq.client.sending.outgoing import prepared_message
 from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.sending.queue_choice import queue_of_key
 from reliable_mq.client.settings import ClientSettings
@@ -29,7 +29,7 @@ messages = st.lists(
 
 
 def items_of(batch: list[Message]) -> list[Item]:
-    return [(at, letter(message, 0, random_bytes)) for at, message in enumerate(batch)]
+    return [(at, prepared_message(message, 0, random_bytes)) for at, message in enumerate(batch)]
 
 
 @given(messages=messages, count_max=st.integers(1, 10))

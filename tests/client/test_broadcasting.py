@@ -35,7 +35,7 @@ class Kept:
     def find(self, queue: MessageQueue) -> int:
         return self.known.get(queue, -1)
 
-    def note(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def remember_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         self.known |= offsets
 
     def save(self) -> None:
@@ -101,7 +101,7 @@ def test_what_is_handled_is_saved_with_all_that_was_known_and_only_when_it_moved
     world, group, assigned = reading(kept)
     world.answers[RequestCode.PULL_MESSAGE] = found(9, record(7), record(8))
     world.play(pull_once(group, assigned))
-    (message, *_) = group.take(world.seconds)
+    (message, *_) = group.take_ready(world.seconds)
     assigned.finish(message.queue_offset)
     assert world.play(commit(group, group.all_queues)) == 1
     assert kept.saved == [{QUEUE: 8, elsewhere: 9}]
@@ -113,7 +113,7 @@ def test_what_is_handled_is_saved_with_all_that_was_known_and_only_when_it_moved
 def test_offsets_that_cannot_be_saved_are_saved_the_next_time() -> None:
     kept = Kept()
     world, group, assigned = reading(kept)
-    assigned.put([], 5)
+    assigned.add_pulled([], 5)
     kept.is_full = True
     with pytest.raises(StoreError):
         world.play(commit(group, group.all_queues))
@@ -127,7 +127,7 @@ def test_a_queue_is_given_back_with_its_offset_or_a_line_in_the_log(
 ) -> None:
     kept = Kept()
     world, group, assigned = reading(kept)
-    assigned.put([], 5)
+    assigned.add_pulled([], 5)
     kept.is_full = True
     world.play(give_back(group, group.leave(QUEUE)))
     assert group.all_queues == []
@@ -145,7 +145,7 @@ def test_what_fails_is_tried_again_here_then_dropped_and_never_sent_anywhere(
     attempts = 0
     with caplog.at_level(logging.WARNING):
         while assigned.unfinished:
-            (message,) = group.take(world.seconds)
+            (message,) = group.take_ready(world.seconds)
             attempts += 1
             world.play(settle(group, assigned, message, outcome))
             world.seconds += 60

@@ -23,11 +23,11 @@ def fill(assigned: AssignedQueue, count: int) -> None:
         ReceivedMessage(topic="t", body=b"x", queue=assigned.queue, queue_offset=begin + at)
         for at in range(count)
     ]
-    assigned.put(messages, begin + count)
+    assigned.add_pulled(messages, begin + count)
 
 
 def next_queue(group: ConsumerGroup) -> int | None:
-    taken = group.take(0.0)
+    taken = group.take_ready(0.0)
     group.invariants()
     return taken[0].queue.queue_id if taken else None
 

@@ -67,7 +67,7 @@ def test_closing_waits_for_a_handler_that_an_administrator_began_and_tells_its_w
         assert ask(told, consumer) is None
         await handler.running.wait()
         closing = asyncio.create_task(consumer.close())
-        await eventually(lambda: not consumer.hands.accepts)
+        await eventually(lambda: not consumer.pool.accepts)
         for _ in range(100):  # nothing of this world takes more turns
             await asyncio.sleep(0)
         assert not closing.done()
@@ -134,10 +134,10 @@ def test_a_consumer_that_closes_handles_nothing_more_that_administrators_ask_for
     async def scene() -> None:
         told, handler = Told(), Held()
         consumer, _ = reading(ScriptedClient(World()), handler, PATIENT)
-        consumer.hands.pump()
+        consumer.pool.pump()
         await handler.running.wait()
         closing = asyncio.create_task(consumer.close())
-        await eventually(lambda: not consumer.hands.accepts)
+        await eventually(lambda: not consumer.pool.accepts)
         refused = ask(told, consumer)
         assert refused is not None
         assert refused.code == ResponseCode.SYSTEM_ERROR

@@ -54,7 +54,7 @@ OF_A_MEMBER = {
 ONLY_ON_THE_LOOP: dict[type, set[str]] = {
     AsyncPushConsumer: OF_A_MEMBER,
     AsyncSimpleConsumer: OF_A_MEMBER,
-    AsyncBatcher: {"give_up", "hurry", "take"},  # what the face for threads calls
+    AsyncBatcher: {"give_up", "send_soon", "accept"},  # what the face for threads calls
     AsyncMessages: {"next_page", "scan"},  # the same
 }
 

@@ -42,7 +42,7 @@ OF_APACHE = b"""{
 
 def kept(path: Path, offsets: dict[MessageQueue, int]) -> None:
     file = FileOffsets(path)
-    file.note(offsets)
+    file.remember_offsets(offsets)
     file.save()
     file.close()
 

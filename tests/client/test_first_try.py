@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.client.script import World, random_bytes, route_table, routes_answer, says
 
 from reliable_mq.client.flow import Instant
-from reliable_mq.client.sending.outgoing import SenderFields, SendFrames, letter
+from reliable_mq.client.sending.outgoing import SenderFields, SendFrames, prepared_message
 from reliable_mq.client.sending.producer import PendingSend, SendFlows
 from reliable_mq.client.sending.send_retries import SendTarget
 from reliable_mq.client.settings import ClientSettings
@@ -93,7 +93,7 @@ def test_a_frame_from_a_template_is_the_one_that_is_encoded_in_general(
     message = Message(
         topic="t", body=body, tag=tag, ordering_key=key, flag=flag, properties=properties
     )
-    out = letter(message, now_ms, random_bytes)
+    out = prepared_message(message, now_ms, random_bytes)
     frames = SendFrames(sender)
 
     general = sender.command(out, queue, now_ms)
@@ -109,7 +109,7 @@ def test_templates_are_made_again_when_there_are_too_many(
     monkeypatch.setattr("reliable_mq.client.sending.outgoing.TEMPLATES_MAX", 2)
     sender = SenderFields("g", 4)
     frames = SendFrames(sender)
-    out = letter(Message(topic="t", body=b"x"), 1, random_bytes)
+    out = prepared_message(Message(topic="t", body=b"x"), 1, random_bytes)
     for queue_id in [0, 1, 2, 3, 0]:
         queue = MessageQueue("t", "a", queue_id)
         frame = frames.render(out, queue, 1)(0)
@@ -121,14 +121,14 @@ def test_the_first_try_of_a_flow_asks_for_the_same_as_the_frame_says() -> None:
     world, producer = world_of()
     single, aim = begun(world, producer, Message(topic="t", body=b"hello", tag="paid"))
 
-    result = world.play(producer.go_on(single))
+    result = world.play(producer.continue_send(single))
 
     (call,) = world.calls_of(SEND)
     call.command.opaque = 9
     frame = producer.frames.render(single.out, aim.queue, single.begun.epoch_ms)(9)
     assert encode_command(call.command) == frame
     assert (call.address, call.timeout) == (aim.address, aim.seconds)
-    assert result == producer.end(single, aim, answer(), world.seconds)
+    assert result == producer.result_of_reply(single, aim, answer(), world.seconds)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_the_first_try_of_a_flow_asks_for_the_same_as_the_frame_says() -> None:
 def test_every_kind_of_plain_message_has_one_form(message: Message) -> None:
     world, producer = world_of()
     single, aim = begun(world, producer, message)
-    world.play(producer.go_on(single))
+    world.play(producer.continue_send(single))
     (call,) = world.calls_of(SEND)
     frame = producer.frames.render(single.out, aim.queue, single.begun.epoch_ms)(0)
     assert frame == encode_command(call.command)
@@ -181,8 +181,8 @@ def test_a_first_try_that_finds_its_broker_busy_is_followed_by_one_at_the_other(
     single, aim = begun(world, producer)
     busy = answer(ResponseCode.SYSTEM_BUSY, {})
 
-    assert producer.end(single, aim, busy, world.seconds) is None
-    result = world.play(producer.go_on(single, busy))
+    assert producer.result_of_reply(single, aim, busy, world.seconds) is None
+    result = world.play(producer.continue_send(single, busy))
 
     (call,) = world.calls_of(SEND)
     assert call.address != aim.address
@@ -198,7 +198,7 @@ def test_a_first_try_without_an_answer_counts_as_one_and_its_broker_as_slow(
     single, aim = begun(world, producer)
     world.answers[SEND] = says(ResponseCode.SYSTEM_ERROR)
     with pytest.raises(RemoteError):
-        world.play(producer.go_on(single, failure))
+        world.play(producer.continue_send(single, failure))
     assert len(world.calls_of(SEND)) == 1, "two tries in all"
     world.calls.clear()
     world.answers[SEND] = says(ext=STORED)
@@ -212,7 +212,7 @@ def test_without_retries_the_failure_of_the_first_try_is_the_failure_of_the_send
     single, _ = begun(world, producer)
     failure = RequestTimeout("late")
     with pytest.raises(RequestTimeout) as raised:
-        world.play(producer.go_on(single, failure))
+        world.play(producer.continue_send(single, failure))
     assert raised.value is failure
     assert world.calls_of(SEND) == []
 
@@ -221,7 +221,7 @@ def test_time_that_the_first_try_took_is_not_given_again() -> None:
     world, producer = world_of({"t": {"a": 1}}, ClientSettings(retries=5))
     single, _ = begun(world, producer, timeout=3.0)
     world.seconds += 2.9
-    world.play(producer.go_on(single, answer(ResponseCode.SYSTEM_ERROR, {})))
+    world.play(producer.continue_send(single, answer(ResponseCode.SYSTEM_ERROR, {})))
     (call,) = world.calls_of(SEND)
     assert call.timeout < 0.1
 
@@ -230,12 +230,12 @@ def test_a_refusal_that_stays_one_and_a_reply_that_does_not_read_are_told_at_onc
     world, producer = world_of()
     single, aim = begun(world, producer)
     with pytest.raises(Refused) as refused:
-        producer.end(single, aim, answer(ResponseCode.MESSAGE_ILLEGAL), world.seconds)
+        producer.result_of_reply(single, aim, answer(ResponseCode.MESSAGE_ILLEGAL), world.seconds)
     assert refused.value.tries == 1
     with pytest.raises(ProtocolError):
-        producer.end(single, aim, answer(ext={"msgId": "x"}), world.seconds)
+        producer.result_of_reply(single, aim, answer(ext={"msgId": "x"}), world.seconds)
     with pytest.raises(ProtocolError, match="the broker reports 2 as stored"):
-        producer.end(single, aim, answer(ext={**STORED, "msgId": "x,y"}), world.seconds)
+        producer.result_of_reply(single, aim, answer(ext={**STORED, "msgId": "x,y"}), world.seconds)
 
 
 def test_a_first_try_takes_its_turn_among_the_queues_once() -> None:
@@ -244,6 +244,6 @@ def test_a_first_try_takes_its_turn_among_the_queues_once() -> None:
     for at in range(8):
         single, aim = begun(world, producer)
         if at % 2:
-            world.play(producer.go_on(single))
+            world.play(producer.continue_send(single))
         queues.append(aim.queue.queue_id)
     assert sorted(queues[:4]) == sorted(queues[4:]) == [0, 1, 2, 3]

@@ -15,7 +15,7 @@ LARGEST = 300  # a message that is larger than a pull
 def budget_of(queues: int) -> FlowBudget:
     budget = FlowBudget(SIZE)
     for _ in range(queues):
-        budget.join()
+        budget.add_queue()
     return budget
 
 
@@ -51,9 +51,9 @@ def test_who_waits_longest_is_woken_first_and_only_as_many_as_there_is_room_for(
     woken: list[int] = []
     for number in range(3):
         assert not budget.has_room(5, PULL, lambda number=number: woken.append(number))  # type: ignore[misc]
-    budget.give(2)
+    budget.remove_bytes(2)
     assert woken == [0]
-    budget.give(3)
+    budget.remove_bytes(3)
     assert woken == [0, 1, 2]
 
 
@@ -62,12 +62,12 @@ def test_who_found_his_share_taken_by_others_is_woken_when_there_is_room_for_it(
     budget = budget_of(2)
     budget.held += SIZE // 2 + SIZE // 4
     for _ in range(10):
-        budget.join()
+        budget.add_queue()
     of_others = 6 * (SIZE // 2 // 12)
     budget.held += of_others
     woken: list[bool] = []
     assert not budget.has_room(0, PULL, lambda: woken.append(True))
-    budget.give(of_others)
+    budget.remove_bytes(of_others)
     assert woken
 
 
@@ -77,8 +77,8 @@ def test_who_withdraws_takes_nobody_elses_turn() -> None:
     woken: list[bool] = []
     assert not budget.has_room(5, PULL, never)
     assert not budget.has_room(5, PULL, lambda: woken.append(True))
-    budget.withdraw(never)
-    budget.give(2)
+    budget.cancel_wait(never)
+    budget.remove_bytes(2)
     assert woken
 
 
@@ -143,7 +143,7 @@ class BudgetMachine(RuleBasedStateMachine):
     def finish(self, number: int) -> None:
         queue = self.queues[number]
         if queue.messages:
-            self.budget.give(queue.messages.pop())
+            self.budget.remove_bytes(queue.messages.pop())
             queue.waits = False  # its own room is looked at again
 
     @invariant()

@@ -35,11 +35,11 @@ def put(assigned: AssignedQueue, keys: tuple[str, ...] | list[str]) -> None:
         ReceivedMessage(topic="t", body=b"x", ordering_key=key, queue=QUEUE, queue_offset=at)
         for at, key in enumerate(keys, begin)
     ]
-    assigned.put(messages, begin + len(keys))
+    assigned.add_pulled(messages, begin + len(keys))
 
 
 def begin(group: ConsumerGroup) -> HandlerCall:
-    return HandlerCall(group, group.take(0.0), 0.0)
+    return HandlerCall(group, group.take_ready(0.0), 0.0)
 
 
 def test_a_call_is_over_its_limit_until_its_handler_has_ended() -> None:
@@ -56,25 +56,25 @@ def test_a_call_is_over_its_limit_until_its_handler_has_ended() -> None:
 def test_what_has_an_ordering_key_waits_for_its_handler_and_all_else_is_handed_on() -> None:
     group, assigned = group_with("a", "", "b")
     call = begin(group)
-    handed_on = call.hand_on()
+    handed_on = call.release_unfinished()
     assert [message.queue_offset for _, message in handed_on] == [1]
-    assert [call.home(message) for message in call.messages] == [assigned, None, assigned]
-    assert call.handed_on == 1
-    assert call.hand_on() == [], "once is enough"
+    assert [call.queue_of(message) for message in call.messages] == [assigned, None, assigned]
+    assert call.released_count == 1
+    assert call.release_unfinished() == [], "once is enough"
 
 
 def test_without_order_keys_do_not_count() -> None:
     group, _ = group_with("a", "a", ordered=False)
-    assert len(begin(group).hand_on()) == 2
+    assert len(begin(group).release_unfinished()) == 2
 
 
 def test_a_call_has_no_say_of_a_queue_that_was_given_back_and_came_again() -> None:
     group, assigned = group_with("")
     call = begin(group)
     group.forget(group.leave(assigned.queue))
-    assert call.home(call.messages[0]) is None
+    assert call.queue_of(call.messages[0]) is None
     put(read(group), [""])
-    assert call.home(call.messages[0]) is None
+    assert call.queue_of(call.messages[0]) is None
 
 
 class CallMachine(RuleBasedStateMachine):
@@ -93,7 +93,7 @@ class CallMachine(RuleBasedStateMachine):
     @rule()
     def start(self) -> None:
         self.group.wake(1.0)
-        messages = self.group.take(0.0)
+        messages = self.group.take_ready(0.0)
         if messages:
             self.calls.append(HandlerCall(self.group, messages, 0.0))
 
@@ -102,14 +102,14 @@ class CallMachine(RuleBasedStateMachine):
             assigned.finish(offset)  # raises when it does not run: settled twice
             self.finished.append(offset)
         else:
-            assigned.hold(offset, 0.0, counts=True)
+            assigned.postpone(offset, 0.0, counts=True)
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
         call = self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1)))
         for message in call.messages:
-            assigned = call.home(message)
+            assigned = call.queue_of(message)
             if assigned is not None:
                 self.settle(assigned, message.queue_offset, data.draw(st.booleans()))
 
@@ -117,7 +117,7 @@ class CallMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def overrun(self, data: st.DataObject) -> None:
         call = data.draw(st.sampled_from(self.calls))
-        for assigned, message in call.hand_on():
+        for assigned, message in call.release_unfinished():
             assert not message.ordering_key
             self.settle(assigned, message.queue_offset, data.draw(st.booleans()))
 
@@ -129,7 +129,7 @@ class CallMachine(RuleBasedStateMachine):
             (message.ordering_key, message.queue_offset)
             for call in self.calls
             for message in call.messages
-            if call.home(message) is not None
+            if call.queue_of(message) is not None
         ]
         assert len(said) == len({offset for _, offset in said}), "one call has the say of each"
         assert len(said) == self.queue.running

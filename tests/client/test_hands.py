@@ -12,7 +12,7 @@ def hands(*, seconds: float | None = None, series: int = 1, batch: int = 1) -> H
         Subscription(group="g", topics={"t": "*"}, concurrency=8, series=series, batch=batch)
     )
     for _ in range(0 if seconds is None else 200):
-        made.note(seconds or 0.0, 1)
+        made.note_call(seconds or 0.0, 1)
     return made
 
 
@@ -35,12 +35,12 @@ def test_what_waited_long_gets_all_hands() -> None:
 
 def test_one_long_call_ends_series_until_calls_are_short_again() -> None:
     long = hands(series=8, seconds=0.005)
-    long.note(1.0, 1)
-    assert (long.gives_series, long.share(20, 2)) == (False, 1)
+    long.note_call(1.0, 1)
+    assert (long.may_take_series, long.share(20, 2)) == (False, 1)
 
     for _ in range(50):
-        long.note(0.008, 8)
-    assert long.gives_series
+        long.note_call(0.008, 8)
+    assert long.may_take_series
 
 
 @pytest.mark.parametrize("seconds", [0.0, SHORT_SECONDS])

@@ -21,7 +21,7 @@ def test_a_queue_whose_handler_was_cancelled_at_the_close_is_unlocked_for_the_ne
         client = ScriptedClient(World())
         handler = Held()
         consumer, assigned = reading(client, handler, settings, ordered=True, keys=["k", "k", ""])
-        consumer.hands.pump()
+        consumer.pool.pump()
         await handler.running.wait()
         await consumer.close()
         (last,) = client.world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
@@ -37,8 +37,8 @@ def test_what_a_hand_had_taken_and_not_begun_at_the_close_keeps_no_queue_locked(
     async def scene() -> None:
         client = ScriptedClient(World())
         consumer, _ = reading(client, Held(), ordered=True)
-        consumer.hands.pump()
-        await consumer.hands.close()
+        consumer.pool.pump()
+        await consumer.pool.close()
         await consumer.close()
         assert len(client.world.calls_of(UNLOCK)) == 1
 
@@ -53,7 +53,7 @@ def test_a_queue_whose_thread_goes_on_after_the_close_stays_locked() -> None:
         settings = msgspec.structs.replace(QUICK, close_timeout_seconds=LIMIT)
         client = ScriptedClient(World())
         consumer, _ = reading(client, hanging, settings, ordered=True, keys=["k"])
-        consumer.hands.pump()
+        consumer.pool.pump()
         try:
             await eventually(lambda: hanging.begun == [0])
             await consumer.close()

@@ -117,5 +117,5 @@ def test_brokers_that_no_route_names_any_more_are_forgotten() -> None:
         command = beats.command(address, ["p"], [reader("g")])
         beats.answered(address, reply(command, ext=KNOWN))
     beats.command("never-there:1", ["p"], [])
-    beats.keep({BROKER})
+    beats.forget_except({BROKER})
     assert beats._sent.keys() == beats._understood.keys() == beats._versions.keys() == {BROKER}

@@ -19,20 +19,20 @@ from reliable_mq.message import Message, SendResult
 
 def test_places_are_limited_in_number_and_in_bytes_but_one_always_fits() -> None:
     room = InFlight(2, 100)
-    assert room.take(1000), "a message larger than the limit goes alone"
-    assert not room.take(1)
-    room.give(1000)
-    assert room.take(60)
-    assert not room.take(41)
-    assert room.take(40)
-    assert not room.take(0)
+    assert room.take_places(1000), "a message larger than the limit goes alone"
+    assert not room.take_places(1)
+    room.release_places(1000)
+    assert room.take_places(60)
+    assert not room.take_places(41)
+    assert room.take_places(40)
+    assert not room.take_places(0)
     room.invariants()
 
 
 def test_whoever_waits_first_is_served_first_also_when_he_wants_more() -> None:
     async def scene() -> None:
         room = InFlight(10, 100)
-        assert room.take(60)
+        assert room.take_places(60)
         order: list[int] = []
 
         async def want(size: int) -> None:
@@ -43,15 +43,15 @@ def test_whoever_waits_first_is_served_first_also_when_he_wants_more() -> None:
         for size in (100, 1, 2):
             waiting.append(asyncio.create_task(want(size)))
             await asyncio.sleep(0)
-        assert not room.take(1), "nobody overtakes"
-        room.give(60)
+        assert not room.take_places(1), "nobody overtakes"
+        room.release_places(60)
         await eventually(lambda: order == [100])
-        room.give(100)
+        room.release_places(100)
         await asyncio.gather(*waiting)
         assert order == [100, 1, 2]
         room.invariants()
-        room.give(1)
-        room.give(2)
+        room.release_places(1)
+        room.release_places(2)
         assert (room.count, room.size) == (0, 0)
 
     run_scene(scene())
@@ -60,7 +60,7 @@ def test_whoever_waits_first_is_served_first_also_when_he_wants_more() -> None:
 def test_who_gives_up_or_is_cancelled_keeps_no_place_and_nobody_behind_him_waiting() -> None:
     async def scene() -> None:
         room = InFlight(2, 100)
-        assert room.take(90)
+        assert room.take_places(90)
         with pytest.raises(TooManyInFlight, match="1 messages of 90 bytes"):
             await room.wait(50, 0.01)
         large = asyncio.create_task(room.wait(50, 60.0))
@@ -71,10 +71,10 @@ def test_who_gives_up_or_is_cancelled_keeps_no_place_and_nobody_behind_him_waiti
         await small
         granted = asyncio.create_task(room.wait(5, 60.0))
         await asyncio.sleep(0)
-        room.give(90)
+        room.release_places(90)
         granted.cancel()  # in the moment in which it has a place and does not know it yet
         await asyncio.gather(large, granted, return_exceptions=True)
-        room.give(5)
+        room.release_places(5)
         assert (room.count, room.size) == (0, 0)
         room.invariants()
 
@@ -87,7 +87,7 @@ def test_many_threads_never_have_more_places_than_there_are() -> None:
 
     def work(_: int) -> None:
         nonlocal now, most
-        if not room.take(10):
+        if not room.take_places(10):
             room.block(10, 60.0)
         with lock:
             now += 1
@@ -95,7 +95,7 @@ def test_many_threads_never_have_more_places_than_there_are() -> None:
         room.invariants()
         with lock:
             now -= 1
-        room.give(10)
+        room.release_places(10)
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(2000)))
@@ -133,16 +133,16 @@ def test_a_client_whose_broker_stalls_takes_no_more_messages_than_it_may_hold() 
 
 def test_a_batch_takes_a_place_for_each_of_its_messages_and_one_always_fits() -> None:
     room = InFlight(10, 100)
-    assert room.take(1000, 50), "a batch larger than the limit goes alone"
+    assert room.take_places(1000, 50), "a batch larger than the limit goes alone"
     room.invariants()
-    assert not room.take(1)
-    room.give(1000, 50)
-    assert room.take(10, 7)
-    assert not room.take(10, 4)
-    assert room.take(10, 3)
+    assert not room.take_places(1)
+    room.release_places(1000, 50)
+    assert room.take_places(10, 7)
+    assert not room.take_places(10, 4)
+    assert room.take_places(10, 3)
     room.invariants()
-    room.give(10, 7)
-    room.give(10, 3)
+    room.release_places(10, 7)
+    room.release_places(10, 3)
     assert (room.count, room.size) == (0, 0)
 
 
@@ -157,14 +157,14 @@ def test_batches_and_one_way_messages_wait_for_places_like_any_other() -> None:
             name_server.listening() as address,
             AsyncClient(address, settings=settings) as client,
         ):
-            assert client._engine.in_flight.take(0, 2)
+            assert client._engine.in_flight.take_places(0, 2)
             with pytest.raises(TooManyInFlight):
                 await client.send_batch(messages, timeout=0.01)
-            assert client._engine.in_flight.take(0, 1)
+            assert client._engine.in_flight.take_places(0, 1)
             with pytest.raises(TooManyInFlight):
                 await client.send_oneway(messages[0])
-            client._engine.in_flight.give(0, 2)
-            client._engine.in_flight.give(0, 1)
+            client._engine.in_flight.release_places(0, 2)
+            client._engine.in_flight.release_places(0, 1)
             with pytest.raises(ConnectionLost):
                 await client.send_batch(messages)
             assert (client._engine.in_flight.count, client._engine.in_flight.size) == (0, 0)
@@ -184,10 +184,10 @@ def test_of_many_messages_a_batch_without_a_place_fails_and_nothing_is_raised() 
                 AsyncClient(address, settings=settings) as client,
             ):
                 await eventually(lambda: is_sent(client))  # its route is known now
-                assert client._engine.in_flight.take(0, 3)
+                assert client._engine.in_flight.take_places(0, 3)
                 (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
                 assert isinstance(outcome, TooManyInFlight)
-                client._engine.in_flight.give(0, 3)
+                client._engine.in_flight.release_places(0, 3)
 
                 async def is_stored() -> bool:
                     (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
@@ -221,12 +221,12 @@ def test_a_signal_handler_may_send_while_its_thread_takes_a_place(
     def interrupted(self: InFlight, size: int, count: int) -> bool:
         if not nested:
             nested.append(True)
-            assert self.take(1)
-            self.give(1)
+            assert self.take_places(1)
+            self.release_places(1)
         return fits(self, size, count)
 
     monkeypatch.setattr(InFlight, "_fits", interrupted)
-    thread = threading.Thread(target=in_flight.take, args=(1,), daemon=True)  # it may hang
+    thread = threading.Thread(target=in_flight.take_places, args=(1,), daemon=True)  # it may hang
     thread.start()
     thread.join(SECONDS_MAX)
     assert not thread.is_alive()
@@ -240,11 +240,11 @@ def test_a_thread_that_a_signal_takes_out_of_the_line_keeps_no_place(
         raise KeyboardInterrupt
 
     in_flight = InFlight(1, 100)
-    assert in_flight.take(1)
+    assert in_flight.take_places(1)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Event, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             in_flight.block(1, 1.0)
-    in_flight.give(1)
+    in_flight.release_places(1)
     assert in_flight.count == 0
-    assert in_flight.take(1)
+    assert in_flight.take_places(1)

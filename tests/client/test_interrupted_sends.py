@@ -83,9 +83,9 @@ class ABatcher:
     def __init__(self, room: InFlight) -> None:
         self._room = room
 
-    def take(self, _: Message, ticket: Future[object], size: int, place: Iterator[Place]) -> None:
+    def accept(self, _: Message, ticket: Future[object], size: int, place: Iterator[Place]) -> None:
         is_taken = ticket.set_running_or_notify_cancel()
-        self._room.hand_back([(size, 1)] if is_taken else place)
+        self._room.return_places([(size, 1)] if is_taken else place)
 
 
 def put_into_a_batcher(_: ThreadSending, room: InFlight) -> None:
@@ -95,7 +95,7 @@ def put_into_a_batcher(_: ThreadSending, room: InFlight) -> None:
 
 def block_in_vain(_: ThreadSending, room: InFlight) -> None:
     room.block(4, 0.0)
-    room.hand_back([(4, 1)])
+    room.return_places([(4, 1)])
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_a_sender_that_is_interrupted_anywhere_keeps_no_place(
                 verb(client, room)
         except Ended:
             break
-        assert room.take(100), f"step {step}"
-        room.give(100)
+        assert room.take_places(100), f"step {step}"
+        room.release_places(100)
         assert (room.count, room.size) == (0, 0), f"step {step}"
         room.invariants()
     assert step > 4
@@ -128,15 +128,15 @@ def test_a_sender_that_is_interrupted_anywhere_keeps_no_place(
 def test_a_sender_that_is_interrupted_while_it_waits_in_line_leaves_it() -> None:
     for step in itertools.count():
         room = InFlight(2, 100)
-        assert room.take(99)
+        assert room.take_places(99)
         try:
             with interrupted_at(step), pytest.raises(TooManyInFlight):
                 room.block(4, 0.0)
         except Ended:
             break
-        room.give(99)
-        assert room.take(100), f"step {step}"
-        room.give(100)
+        room.release_places(99)
+        assert room.take_places(100), f"step {step}"
+        room.release_places(100)
         assert (room.count, room.size) == (0, 0), f"step {step}"
         room.invariants()
     assert step > 4

@@ -80,7 +80,7 @@ def test_who_asks_for_an_introduction_while_one_is_under_way_shares_the_next_one
         world.play(engine.routes.of("t"))
         membership = AsyncMembership(engine)
         membership.produce("p")
-        waiting = [asyncio.create_task(membership.introduce()) for _ in range(QUEUES)]
+        waiting = [asyncio.create_task(membership.send_full_heartbeats()) for _ in range(QUEUES)]
         await eventually(lambda: engine.asked)
         waiting.pop().cancel()
         engine.may_answer.set()
@@ -99,7 +99,7 @@ def test_an_introduction_that_was_given_up_serves_nobody() -> None:
         world.play(engine.routes.of("t"))
         membership = AsyncMembership(engine)
         membership.produce("p")
-        first, second = (asyncio.create_task(membership.introduce()) for _ in range(2))
+        first, second = (asyncio.create_task(membership.send_full_heartbeats()) for _ in range(2))
         await eventually(lambda: engine.asked)
         first.cancel()
         engine.may_answer.set()

@@ -15,21 +15,21 @@ NOW = 100.0
 def taken(count: int) -> tuple[AssignedQueue, list[ReceivedMessage]]:
     assigned = AssignedQueue(QUEUE, ordered=False, needs_lock=False, settings=ClientSettings())
     assigned.start_at(0)
-    assigned.put(
+    assigned.add_pulled(
         [
             ReceivedMessage(topic="t", body=b"x", queue=QUEUE, queue_offset=offset)
             for offset in range(count)
         ],
         count,
     )
-    return assigned, assigned.take(count, NOW)
+    return assigned, assigned.take_ready(count, NOW)
 
 
 def leased(count: int, *, seconds: float = 10.0) -> tuple[Leases, list[ReceivedMessage]]:
     leases = Leases()
     assigned, messages = taken(count)
     for message in messages:
-        leases.give(assigned, message, NOW + seconds)
+        leases.begin_lease(assigned, message, NOW + seconds)
     leases.invariants()
     return leases, messages
 
@@ -65,10 +65,10 @@ def test_a_lease_that_was_changed_runs_out_at_its_new_time_only(until: float) ->
 def test_who_comes_too_late_does_not_end_the_lease_of_the_next_delivery() -> None:
     leases, (late,) = leased(1)
     (lease,) = leases.expired(NOW + 10)
-    lease.assigned.hold(0, NOW + 10, counts=True)
+    lease.assigned.postpone(0, NOW + 10, counts=True)
     lease.assigned.wake(NOW + 10)
-    (again,) = lease.assigned.take(1, NOW + 10)
-    leases.give(lease.assigned, again, NOW + 20)
+    (again,) = lease.assigned.take_ready(1, NOW + 10)
+    leases.begin_lease(lease.assigned, again, NOW + 20)
     with pytest.raises(LeaseLost):
         leases.end(late)
     with pytest.raises(LeaseLost):
@@ -82,9 +82,9 @@ def test_the_leases_of_a_queue_that_is_given_back_end_with_it() -> None:
     other, (kept,) = taken(1)
     other.queue = MessageQueue("t", "a", 1)
     kept = ReceivedMessage(topic="t", body=b"x", queue=other.queue, queue_offset=0)
-    leases.give(other, kept, NOW + 10)
+    leases.begin_lease(other, kept, NOW + 10)
     (lease,) = [leases.end(mine)]
-    leases.give(lease.assigned, mine, NOW + 10)
+    leases.begin_lease(lease.assigned, mine, NOW + 10)
     leases.forget(lease.assigned)
     assert len(leases) == 1
     with pytest.raises(LeaseLost):
@@ -95,7 +95,7 @@ def test_the_leases_of_a_queue_that_is_given_back_end_with_it() -> None:
 def test_a_lease_on_a_message_that_nobody_handles_is_a_bug() -> None:
     leases, (message,) = leased(1)
     lease = leases.end(message)
-    leases.give(lease.assigned, message, NOW + 1)
+    leases.begin_lease(lease.assigned, message, NOW + 1)
     lease.assigned.finish(0)
     with pytest.raises(InvariantBroken, match="not running"):
         leases.invariants()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.client.script import random_bytes
 
 from reliable_mq.client.sending.linger import LingeringMessage, LingerQueues, SendBatch
-from reliable_mq.client.sending.outgoing import letter
+from reliable_mq.client.sending.outgoing import prepared_message
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import Message, MessageQueue
 
@@ -22,36 +22,36 @@ def rows_of(*, count: int = 3, size: int = 1000, under_way: int = 2) -> LingerQu
         size_max=size,
         linger=LINGER,
         under_way_max=under_way,
-        goes_alone=lambda out: out.message.is_delayed,
+        is_sent_alone=lambda out: out.message.is_delayed,
     )
 
 
 def parcel(name: object, *, size: int = 1, level: int = 0, topic: str = "t") -> LingeringMessage:
     message = Message(topic=topic, body=b"x" * size, message_id=str(name), delay_level=level)
-    return LingeringMessage(letter(message, 0, random_bytes), name)
+    return LingeringMessage(prepared_message(message, 0, random_bytes), name)
 
 
 def names(batches: list[SendBatch]) -> list[list[object]]:
-    return [[each.owner for each in batch.parcels] for batch in batches]
+    return [[each.owner for each in batch.waiting] for batch in batches]
 
 
 def test_a_batch_leaves_when_it_is_full_and_not_before() -> None:
     rows = rows_of()
     assert not rows.add(parcel(1), None, 0.0)
     assert not rows.add(parcel(2), None, 1.0)
-    assert rows.departures(1.0) == []
+    assert rows.take_due_batches(1.0) == []
     assert rows.add(parcel(3), None, 2.0)
-    assert names(rows.departures(2.0)) == [[1, 2, 3]]
+    assert names(rows.take_due_batches(2.0)) == [[1, 2, 3]]
 
 
 def test_a_batch_leaves_when_its_first_message_has_waited_long_enough() -> None:
     rows = rows_of()
     rows.add(parcel(1), None, 10.0)
     rows.add(parcel(2), None, 12.0)
-    assert rows.next_departure() == 10.0 + LINGER
-    assert rows.departures(14.9) == []
-    assert names(rows.departures(15.0)) == [[1, 2]]
-    assert rows.next_departure() is None
+    assert rows.next_send_time() == 10.0 + LINGER
+    assert rows.take_due_batches(14.9) == []
+    assert names(rows.take_due_batches(15.0)) == [[1, 2]]
+    assert rows.next_send_time() is None
 
 
 def test_bytes_fill_a_batch_as_messages_do() -> None:
@@ -59,15 +59,15 @@ def test_bytes_fill_a_batch_as_messages_do() -> None:
     for at in range(3):
         full = rows.add(parcel(at, size=100), None, 0.0)
     assert full
-    assert names(rows.departures(0.0)) == [[0, 1]], "the third would be too much"
-    rows.hurry()
-    assert names(rows.departures(0.0)) == [[2]]
+    assert names(rows.take_due_batches(0.0)) == [[0, 1]], "the third would be too much"
+    rows.send_soon()
+    assert names(rows.take_due_batches(0.0)) == [[2]]
 
 
 def test_a_message_larger_than_a_batch_leaves_alone_and_at_once() -> None:
     rows = rows_of(size=300)
     assert rows.add(parcel(1, size=5000), None, 0.0)
-    assert names(rows.departures(0.0)) == [[1]]
+    assert names(rows.take_due_batches(0.0)) == [[1]]
 
 
 def test_a_delayed_message_never_shares_a_batch() -> None:
@@ -75,12 +75,12 @@ def test_a_delayed_message_never_shares_a_batch() -> None:
     rows.add(parcel(1), QUEUES[0], 0.0)
     rows.add(parcel(2, level=1), QUEUES[0], 0.0)
     rows.add(parcel(3), QUEUES[0], 0.0)
-    rows.hurry()
+    rows.send_soon()
     sent = []
     for _ in range(3):
-        (batch,) = rows.departures(0.0)
+        (batch,) = rows.take_due_batches(0.0)
         sent += names([batch])
-        rows.ended(batch, failed=False)
+        rows.end_batch(batch, failed=False)
     assert sent == [[1], [2], [3]]
 
 
@@ -88,12 +88,12 @@ def test_of_a_queue_that_keeps_an_order_one_batch_is_under_way() -> None:
     rows = rows_of(count=2)
     for at in range(5):
         rows.add(parcel(at), QUEUES[0], 0.0)
-    (first,) = rows.departures(100.0)
-    assert rows.departures(100.0) == []
-    assert rows.next_departure() is None, "nothing is late that may not leave"
+    (first,) = rows.take_due_batches(100.0)
+    assert rows.take_due_batches(100.0) == []
+    assert rows.next_send_time() is None, "nothing is late that may not leave"
     rows.invariants()
-    assert rows.ended(first, failed=False) == []
-    (second,) = rows.departures(100.0)
+    assert rows.end_batch(first, failed=False) == []
+    (second,) = rows.take_due_batches(100.0)
     assert names([first, second]) == [[0, 1], [2, 3]]
 
 
@@ -102,34 +102,34 @@ def test_behind_a_batch_that_failed_nothing_of_its_queue_is_sent() -> None:
     for at in range(4):
         rows.add(parcel(at), QUEUES[0], 0.0)
         rows.add(parcel(f"other {at}"), QUEUES[1], 0.0)
-    first, other = rows.departures(0.0)
-    assert [each.owner for each in rows.ended(first, failed=True)] == [2, 3]
-    assert rows.ended(other, failed=False) == []
-    assert names(rows.departures(0.0)) == [["other 2", "other 3"]]
+    first, other = rows.take_due_batches(0.0)
+    assert [each.owner for each in rows.end_batch(first, failed=True)] == [2, 3]
+    assert rows.end_batch(other, failed=False) == []
+    assert names(rows.take_due_batches(0.0)) == [["other 2", "other 3"]]
     rows.add(parcel("later"), QUEUES[0], 0.0)
-    rows.hurry()
-    assert names(rows.departures(0.0)) == [["later"]], "what comes afterwards is sent"
+    rows.send_soon()
+    assert names(rows.take_due_batches(0.0)) == [["later"]], "what comes afterwards is sent"
 
 
 def test_messages_that_any_queue_may_take_are_under_way_side_by_side_but_not_all() -> None:
     rows = rows_of(count=1, under_way=2)
     for at in range(4):
         rows.add(parcel(at), None, 0.0)
-    first, second = rows.departures(0.0)
+    first, second = rows.take_due_batches(0.0)
     rows.invariants()
-    assert rows.departures(0.0) == []
-    assert rows.ended(first, failed=True) == [], "who is bound to no queue waits behind nobody"
-    assert names(rows.departures(0.0)) == [[2]]
-    rows.ended(second, failed=False)
-    assert names(rows.departures(0.0)) == [[3]]
+    assert rows.take_due_batches(0.0) == []
+    assert rows.end_batch(first, failed=True) == [], "who is bound to no queue waits behind nobody"
+    assert names(rows.take_due_batches(0.0)) == [[2]]
+    rows.end_batch(second, failed=False)
+    assert names(rows.take_due_batches(0.0)) == [[3]]
 
 
 def test_a_topic_keeps_no_row_when_nothing_of_it_is_left() -> None:
     rows = rows_of(count=1)
     for at in range(100):
         rows.add(parcel(at, topic=f"t{at}"), None, 0.0)
-    for batch in rows.departures(0.0):
-        rows.ended(batch, failed=False)
+    for batch in rows.take_due_batches(0.0):
+        rows.end_batch(batch, failed=False)
     assert rows._rows == {}
 
 
@@ -174,18 +174,18 @@ def test_every_message_leaves_or_is_held_back_once_in_order_and_in_time(
     held_back: list[object] = []
 
     def depart() -> None:
-        for batch in rows.departures(now):
-            assert 1 <= len(batch.parcels) <= count
-            size = sum(each.letter.batch_size for each in batch.parcels)
-            assert size <= 500 or len(batch.parcels) == 1
+        for batch in rows.take_due_batches(now):
+            assert 1 <= len(batch.waiting) <= count
+            size = sum(each.prepared.batch_size for each in batch.waiting)
+            assert size <= 500 or len(batch.waiting) == 1
             under_way.append(batch)
-            left.extend((each.owner, batch.row.queue) for each in batch.parcels)
+            left.extend((each.owner, batch.row.queue) for each in batch.waiting)
         rows.invariants()
-        due = rows.next_departure()
+        due = rows.next_send_time()
         assert due is None or due > now
 
     def end(batch: SendBatch, *, failed: bool) -> None:
-        held_back.extend(each.owner for each in rows.ended(batch, failed=failed))
+        held_back.extend(each.owner for each in rows.end_batch(batch, failed=failed))
 
     for step in steps:
         if step[0] == "add":
@@ -195,11 +195,11 @@ def test_every_message_leaves_or_is_held_back_once_in_order_and_in_time(
         elif step[0] == "wait":
             now += step[1]  # type: ignore[operator]
         elif step[0] == "hurry":
-            rows.hurry()
+            rows.send_soon()
         elif under_way:
             end(under_way.pop(step[1] % len(under_way)), failed=bool(step[2]))  # type: ignore[operator]
         depart()
-    rows.hurry()
+    rows.send_soon()
     depart()
     for batch in ending(under_way):
         end(batch, failed=False)

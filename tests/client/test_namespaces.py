@@ -27,9 +27,9 @@ SHOP = Namespace("shop")
     ],
 )
 def test_names_get_the_namespace_and_lose_it_as_javas_do(own: str, whole: str) -> None:
-    assert SHOP.whole(own) == whole
-    assert SHOP.whole(whole) == whole, "a whole name stays whole"
-    assert SHOP.own(whole) == own
+    assert SHOP.full_name(own) == whole
+    assert SHOP.full_name(whole) == whole, "a whole name stays whole"
+    assert SHOP.own_name(whole) == own
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_names_get_the_namespace_and_lose_it_as_javas_do(own: str, whole: str) -
     ["TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_x", "CID_RMQ_SYS_TRANS", ""],
 )
 def test_names_of_the_brokers_belong_to_nobody(name: str) -> None:
-    assert SHOP.whole(name) == name
-    assert SHOP.own(name) == name
+    assert SHOP.full_name(name) == name
+    assert SHOP.own_name(name) == name
 
 
 def test_without_a_namespace_nothing_is_copied() -> None:
@@ -46,7 +46,7 @@ def test_without_a_namespace_nothing_is_copied() -> None:
     subscription = Subscription(group="g", topics={"t": "*"})
     assert NO_NAMESPACE.whole_message(message) is message
     assert NO_NAMESPACE.whole_subscription(subscription) is subscription
-    assert NO_NAMESPACE.own("shop%orders") == "shop%orders"
+    assert NO_NAMESPACE.own_name("shop%orders") == "shop%orders"
 
 
 def test_queues_that_are_given_by_hand_are_those_of_the_namespace() -> None:

@@ -31,7 +31,7 @@ def polled(*queues: MessageQueue, held_count_max: int = 1000) -> tuple[ConsumerG
 def fetch(assigned: AssignedQueue, count: int) -> None:
     first = assigned.next_offset
     until = min(first + count, LENGTH)
-    assigned.put(
+    assigned.add_pulled(
         [
             ReceivedMessage(topic="t", body=b"x", queue=assigned.queue, queue_offset=offset)
             for offset in range(first, until)
@@ -52,13 +52,13 @@ def places(messages: list[ReceivedMessage]) -> list[tuple[int, int]]:
 def test_after_a_move_nothing_of_before_is_committed_and_everything_afterwards() -> None:
     group, positions = polled(FIRST)
     fetched(group, 4)
-    positions.take(4, NOW)
+    positions.take_fetched(4, NOW)
     positions.poll_begins()
     group.assigned[0].committed_offset = 4
 
     fetch(positions.move(FIRST, 0), 4)
     assert positions.uncommitted() == {}  # it would undo the reset
-    assert places(positions.take(9, NOW)) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert places(positions.take_fetched(9, NOW)) == [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert positions.uncommitted(positions.positions()) == {FIRST: 4}
     positions.poll_begins()
     assert positions.uncommitted() == {FIRST: 4}
@@ -67,9 +67,9 @@ def test_after_a_move_nothing_of_before_is_committed_and_everything_afterwards()
 def test_queues_take_turns_and_each_keeps_its_order() -> None:
     group, positions = polled(FIRST, SECOND)
     fetched(group, 3)
-    assert places(positions.take(2, NOW)) == [(0, 0), (0, 1)]
-    assert places(positions.take(4, NOW)) == [(1, 0), (1, 1), (1, 2), (0, 2)]
-    assert positions.take(4, NOW) == []
+    assert places(positions.take_fetched(2, NOW)) == [(0, 0), (0, 1)]
+    assert places(positions.take_fetched(4, NOW)) == [(1, 0), (1, 1), (1, 2), (0, 2)]
+    assert positions.take_fetched(4, NOW) == []
     assert positions.positions() == {FIRST: 3, SECOND: 3}
 
 
@@ -77,7 +77,7 @@ def test_what_a_poll_returned_counts_as_handled_when_the_next_one_begins() -> No
     group, positions = polled(FIRST)
     fetched(group, 5)
     positions.poll_begins()
-    positions.take(3, NOW)
+    positions.take_fetched(3, NOW)
     assert positions.uncommitted() == {FIRST: 0}
     positions.poll_begins()
     assert positions.uncommitted() == {FIRST: 3}
@@ -87,7 +87,7 @@ def test_what_the_application_commits_itself_is_not_set_back_by_what_is_handled(
     group, positions = polled(FIRST)
     fetched(group, 5)
     positions.poll_begins()
-    positions.take(4, NOW)
+    positions.take_fetched(4, NOW)
     positions.handle(positions.positions())
     assert positions.uncommitted() == {FIRST: 4}
     (assigned,) = group.assigned
@@ -99,12 +99,12 @@ def test_what_a_pull_under_way_brings_after_a_seek_is_returned_by_no_poll() -> N
     group, positions = polled(FIRST)
     (before,) = group.assigned
     fetched(group, 10)
-    positions.take(2, NOW)
+    positions.take_fetched(2, NOW)
     after = positions.seek(FIRST, 40)
     fetch(before, 10)  # its answer comes too late
-    assert positions.take(10, NOW) == []
+    assert positions.take_fetched(10, NOW) == []
     fetch(after, 2)
-    assert places(positions.take(10, NOW)) == [(0, 40), (0, 41)]
+    assert places(positions.take_fetched(10, NOW)) == [(0, 40), (0, 41)]
 
 
 def test_a_paused_queue_keeps_what_was_fetched_and_fetches_no_more() -> None:
@@ -113,10 +113,10 @@ def test_a_paused_queue_keeps_what_was_fetched_and_fetches_no_more() -> None:
     positions.pause([FIRST])
     assert positions.paused == {FIRST}
     assert [positions.may_pull(each) for each in group.assigned] == [False, True]
-    assert places(positions.take(10, NOW)) == [(1, 0), (1, 1)]
+    assert places(positions.take_fetched(10, NOW)) == [(1, 0), (1, 1)]
     positions.resume([FIRST])
     assert all(positions.may_pull(each) for each in group.assigned)
-    assert places(positions.take(10, NOW)) == [(0, 0), (0, 1)]
+    assert places(positions.take_fetched(10, NOW)) == [(0, 0), (0, 1)]
 
 
 def test_no_more_is_fetched_than_the_flow_limits_allow_until_a_poll_takes_it() -> None:
@@ -124,7 +124,7 @@ def test_no_more_is_fetched_than_the_flow_limits_allow_until_a_poll_takes_it() -
     fetched(group, 5)
     (assigned,) = group.assigned
     assert not positions.may_pull(assigned)
-    positions.take(1, NOW)
+    positions.take_fetched(1, NOW)
     assert positions.may_pull(assigned)
 
 
@@ -132,7 +132,7 @@ def test_a_queue_that_is_taken_away_may_be_committed_until_it_is_given_up() -> N
     group, positions = polled(FIRST)
     fetched(group, 5)
     positions.poll_begins()
-    positions.take(5, NOW)
+    positions.take_fetched(5, NOW)
     positions.poll_begins()
     leaving = group.leave(FIRST)
     assert positions.uncommitted() == {FIRST: 5}
@@ -165,7 +165,7 @@ def test_an_offset_below_zero_is_refused_and_changes_nothing() -> None:
     for beyond in (2**63, None, "1"):
         with pytest.raises(UsageError, match="must be from 0 to"):
             positions.seek(FIRST, beyond)  # type: ignore[arg-type]
-    assert places(positions.take(1, NOW)) == [(0, 0)]
+    assert places(positions.take_fetched(1, NOW)) == [(0, 0)]
 
 
 moves = st.one_of(
@@ -199,7 +199,7 @@ def test_after_any_seek_each_message_from_there_on_is_returned_once_and_in_order
         else:
             positions.poll_begins()
             assert positions.uncommitted() == {FIRST: expected}
-            for message in positions.take(number, NOW):
+            for message in positions.take_fetched(number, NOW):
                 assert message.queue_offset == expected
                 expected += 1
         assert positions.position(FIRST) == expected

@@ -65,7 +65,7 @@ def test_what_is_found_is_kept_and_the_next_pull_goes_on_behind_it() -> None:
     world, group, assigned = reading()
     world.answers[PULL] = found(5, record(3), record(4))
     assert world.play(pull_once(group, assigned)) == 0
-    taken = [*group.take(world.seconds), *group.take(world.seconds)]
+    taken = [*group.take_ready(world.seconds), *group.take_ready(world.seconds)]
     assert [message.message_id for message in taken] == ["ID3", "ID4"]
     assert assigned.next_offset == 5
 
@@ -75,7 +75,7 @@ def test_a_tag_whose_hash_collides_is_passed_over_but_its_offset_is_not_lost() -
     world, group, assigned = reading("Aa || C")
     world.answers[PULL] = found(6, record(3, "BB"), record(4, "Aa"), record(5, "BB"))
     world.play(pull_once(group, assigned))
-    assert [message.tag for message in group.take(world.seconds)] == ["Aa"]
+    assert [message.tag for message in group.take_ready(world.seconds)] == ["Aa"]
     assigned.finish(4)
     assert assigned.commit_offset == 6
 
@@ -126,7 +126,7 @@ def test_what_was_pulled_before_the_broker_deleted_it_is_handled_all_the_same() 
     world.play(pull_once(group, assigned))
     world.play(pull_once(group, assigned))
     assert (assigned.next_offset, assigned.commit_offset) == (1000, 3)
-    assert [message.queue_offset for message in group.take(world.seconds)] == [3]
+    assert [message.queue_offset for message in group.take_ready(world.seconds)] == [3]
     assigned.finish(3)
     assert assigned.commit_offset == 1000
 
@@ -175,7 +175,7 @@ def test_a_compressed_body_is_unpacked() -> None:
     packed = record(3, sys_flag=0x301, body=zlib.compress(b"long" * 100))
     world.answers[PULL] = found(4, packed)
     world.play(pull_once(group, assigned))
-    (message,) = group.take(world.seconds)
+    (message,) = group.take_ready(world.seconds)
     assert message.body == b"long" * 100
 
 
@@ -188,7 +188,7 @@ def test_a_body_that_cannot_be_unpacked_becomes_a_dead_letter_and_the_queue_goes
     (letter,) = world.calls_of(RequestCode.SEND_MESSAGE_V2)
     assert letter.command.ext_fields["b"] == "%DLQ%g"
     assert "LZ4" in letter.command.ext_fields["i"]
-    assert [message.queue_offset for message in group.take(world.seconds)] == [4]
+    assert [message.queue_offset for message in group.take_ready(world.seconds)] == [4]
     assigned.finish(4)
     assert assigned.commit_offset == 5
 
@@ -222,14 +222,14 @@ def test_a_faulty_message_that_another_owner_has_finished_meanwhile_is_left_to_i
     world.answers[PULL] = late
     assert world.play(pull_once(group, assigned)) == 0.0
     assert not world.calls_of(RequestCode.SEND_MESSAGE_V2)
-    assert [message.queue_offset for message in group.take(world.seconds)] == [5]
+    assert [message.queue_offset for message in group.take_ready(world.seconds)] == [5]
 
 
 def test_who_asks_for_faulty_messages_gets_them_with_what_is_wrong() -> None:
     world, group, assigned = reading(takes_faulty=True)
     world.answers[PULL] = found(5, record(3, sys_flag=0x101, body=b"lz4"), record(4))
     world.play(pull_once(group, assigned))
-    messages = [*group.take(world.seconds), *group.take(world.seconds)]
+    messages = [*group.take_ready(world.seconds), *group.take_ready(world.seconds)]
     assert [(message.queue_offset, bool(message.fault)) for message in messages] == [
         (3, True),
         (4, False),

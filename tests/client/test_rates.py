@@ -63,11 +63,11 @@ def test_an_administrator_is_told_what_was_pulled_and_how_it_was_handled() -> No
         consumer, assigned = reading(client, handle, keys=("", "", ""))
         assigned.lock_until(client.lease_clock() + 30)
         await client.run(pull_once(consumer.group, assigned))
-        consumer.hands.pump()
-        await asyncio.gather(*consumer.hands.tasks)
+        consumer.pool.pump()
+        await asyncio.gather(*consumer.pool.tasks)
         now = asyncio.get_running_loop().time()
         instant = Instant(now, 0, now)
-        table = told_of(consumer.group, instant)["statusTable"]
+        table = increment_summary(consumer.group, instant)["statusTable"]
         await consumer.close()
         assert table.keys() == {"t", "%RETRY%g"}
         told = {name: value for name, value in table["t"].items() if not name.endswith("RT")}
@@ -95,10 +95,10 @@ def test_an_administrator_is_told_when_a_queue_was_pulled_started_and_locked() -
     group = group_of(World(), Subscription(group="g", topics={"t": "*"}), queues={"a": 1})
     assigned = group.assign(MessageQueue("t", "a", 0))
     assigned.start_at(0)
-    assigned.put([message(assigned.queue, 0)], 1)
+    assigned.add_pulled([message(assigned.queue, 0)], 1)
     assigned.note_end(5, BEGAN - 3)
     assigned.lock_until(BEGAN - 1 + group.settings.lock_valid_seconds)
-    assigned.take(1, BEGAN - 2)
+    assigned.take_ready(1, BEGAN - 2)
     row = of_the_queue(group)
     times = [row[f"last{each}Timestamp"] for each in ("Pull", "Consume", "Lock")]
     assert times == [EPOCH_MS - 3000, EPOCH_MS - 2000, EPOCH_MS - 1000]
@@ -106,11 +106,11 @@ def test_an_administrator_is_told_when_a_queue_was_pulled_started_and_locked() -
 
 def of_the_queue(group: ConsumerGroup) -> dict[str, Any]:
     """Return what an administrator is told of the only queue."""
-    (row,) = told_of(group, Instant(BEGAN, EPOCH_MS, BEGAN))["mqTable"].values()
+    (row,) = increment_summary(group, Instant(BEGAN, EPOCH_MS, BEGAN))["mqTable"].values()
     return dict(row)
 
 
-def told_of(group: ConsumerGroup, instant: Instant) -> dict[str, Any]:
+def increment_summary(group: ConsumerGroup, instant: Instant) -> dict[str, Any]:
     """Return what an administrator is told of a group."""
     body = running_info(group, instant, name_servers="", version="", calls=0, stacks=None)
     return dict(fastjson.loads(body))

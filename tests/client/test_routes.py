@@ -92,7 +92,7 @@ def test_a_doubted_route_is_asked_for_again() -> None:
     world = World({ROUTE: routes_answer({"t": {"a": 1}})})
     routes = route_table()
     world.play(routes.of("t"))
-    routes.doubt("t")
+    routes.mark_stale("t")
     world.play(routes.of("t"))
     assert len(world.calls) == 2
 

@@ -60,8 +60,8 @@ class Scene:
             offset_message_id="7F00000100002A9F0000000000001267",
             reconsume_times=failed,
         )
-        self.queue.put([message], 1)
-        (self.message,) = self.queue.take(1, self.world.seconds)
+        self.queue.add_pulled([message], 1)
+        (self.message,) = self.queue.take_ready(1, self.world.seconds)
 
     def settle(self, outcome: Outcome) -> None:
         self.world.play(settle(self.group, self.queue, self.message, outcome))
@@ -108,7 +108,7 @@ def test_a_keyed_message_is_held_and_handed_out_again_as_the_next_attempt() -> N
     assert scene.world.calls == []
     assert scene.group.wake(scene.world.seconds) == scene.world.seconds + 2.5
     scene.group.wake(scene.world.seconds + 2.5)
-    (again,) = scene.group.take(scene.world.seconds + 2.5)
+    (again,) = scene.group.take_ready(scene.world.seconds + 2.5)
     assert again.reconsume_times == 1
 
 
@@ -253,7 +253,7 @@ def test_a_message_that_goes_nowhere_is_held_and_the_attempt_does_not_count() ->
     due = scene.group.wake(scene.world.seconds)
     assert due == scene.world.seconds + 5
     scene.group.wake(due)
-    (again,) = scene.group.take(due)
+    (again,) = scene.group.take_ready(due)
     assert again.reconsume_times == 0
 
 

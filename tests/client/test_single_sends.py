@@ -207,7 +207,7 @@ def test_the_only_one_of_many_fails_at_once_when_no_name_server_answers(
 
     async def scene() -> None:
         async with AsyncClient("127.0.0.1:1", settings=SETTINGS) as client:
-            monkeypatch.setattr(client._engine.producer, "go_on", never)
+            monkeypatch.setattr(client._engine.producer, "continue_send", never)
             (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
             assert isinstance(outcome, Unavailable)
             assert client._engine.in_flight.count == 0
@@ -288,6 +288,6 @@ def test_a_defect_in_reading_an_answer_is_raised_where_the_message_was_sent(
     def defect(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(SendFlows, "end", defect)
+    monkeypatch.setattr(SendFlows, "result_of_reply", defect)
     with Servers(Moody()) as servers, pytest.raises(ZeroDivisionError):
         send(servers.address, [WARM], [])

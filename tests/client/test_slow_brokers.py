@@ -114,7 +114,7 @@ def test_the_least_bad_of_bad_brokers_is_chosen() -> None:
 def test_a_broker_is_left_alone_the_longer_the_slower_it_was(took: float, away: float) -> None:
     """Golden: the table of Apache's `MQFaultStrategy`."""
     slow = SlowBrokers()
-    slow.note("a", took, now=100.0)
+    slow.note_latency("a", took, now=100.0)
     assert slow.rank("a", 100.0) == away
     assert slow.rank("a", 100.0 + away) == 0
     assert slow.rank("b", 100.0) == 0
@@ -122,8 +122,8 @@ def test_a_broker_is_left_alone_the_longer_the_slower_it_was(took: float, away: 
 
 def test_a_quick_answer_makes_a_slow_broker_as_good_as_new() -> None:
     slow = SlowBrokers()
-    slow.note("a", 60.0, now=100.0)
-    slow.note("a", 0.01, now=101.0)
+    slow.note_latency("a", 60.0, now=100.0)
+    slow.note_latency("a", 0.01, now=101.0)
     assert slow.rank("a", 101.0) == 0
 
 
@@ -156,7 +156,7 @@ def test_what_is_allowed_always_fits_a_frame(value: str) -> None:
 def test_a_broker_whose_time_is_over_is_forgotten_when_another_one_is_slow() -> None:
     brokers = SlowBrokers()
     for at in range(100):
-        brokers.note(f"broker-{at}", 1.0, now=10.0 * at)
+        brokers.note_latency(f"broker-{at}", 1.0, now=10.0 * at)
     assert len(brokers.until) == 1
 
 

@@ -34,15 +34,15 @@ def test_a_handler_starts_nothing_under_a_lock_that_ran_out_while_the_machine_sl
 
         consumer, assigned = reading(client, falls_asleep, ordered=True, keys=("k", "k", "k"))
         assigned.lock_until(client.lease_clock() + 30)
-        consumer.hands.pump()
-        await asyncio.gather(*consumer.hands.tasks)
-        consumer.hands.pump()
-        assert (handled, consumer.hands.tasks) == ([0], [])
+        consumer.pool.pump()
+        await asyncio.gather(*consumer.pool.tasks)
+        consumer.pool.pump()
+        assert (handled, consumer.pool.tasks) == ([0], [])
 
         world.answers |= {LOCK: grant_all, COMMITTED: says(ext={"offset": "2"})}
         await client.run(keep_ready(consumer.group))
-        consumer.hands.pump()
-        await asyncio.gather(*consumer.hands.tasks)
+        consumer.pool.pump()
+        await asyncio.gather(*consumer.pool.tasks)
         assert handled == [0, 2], "another member had the lock meanwhile, and finished 1"
         await consumer.close()
 
@@ -53,7 +53,7 @@ def test_nothing_is_committed_under_a_lock_that_ran_out_while_the_machine_slept(
     world, group = started()
     ordered = [assigned for assigned in group.assigned if assigned.needs_lock]
     for assigned in ordered:
-        assigned.put([], 9)
+        assigned.add_pulled([], 9)
     world.asleep = 30.0
     world.play(commit(group, ordered))
     world.play(commit_at_last(group, ordered))
@@ -65,11 +65,11 @@ def test_a_lock_is_good_for_as_long_after_the_machine_slept_as_without() -> None
     world.asleep = 1000.0
     assert world.play(keep_ready(group))
     assigned = next(q for q in group.assigned if q.needs_lock)
-    assigned.put([received(assigned.queue, at, f"{at}") for at in range(5, 7)], 7)
+    assigned.add_pulled([received(assigned.queue, at, f"{at}") for at in range(5, 7)], 7)
     world.seconds += 29
-    assert len(group.take(world.lease_seconds)) == 1
+    assert len(group.take_ready(world.lease_seconds)) == 1
     world.asleep += 1
-    assert group.take(world.lease_seconds) == []
+    assert group.take_ready(world.lease_seconds) == []
 
 
 class SharingClient(ScriptedClient):
@@ -90,7 +90,7 @@ def test_a_lease_that_ran_out_while_the_machine_slept_is_given_again_at_once() -
         assigned = group.assign(MessageQueue("t", "a", 0))
         assigned.start_at(0)
         assigned.lock_until(float("inf"))
-        assigned.put([received(assigned.queue, 0, "k")], 1)
+        assigned.add_pulled([received(assigned.queue, 0, "k")], 1)
         world.answers |= {
             RequestCode.UPDATE_CONSUMER_OFFSET: says(),
             RequestCode.UNLOCK_BATCH_MQ: says(),

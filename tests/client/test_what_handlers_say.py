@@ -89,9 +89,9 @@ def handled(
         hooks = Hooks(middleware, ClientIdentity())
         handler = hooks.around_handler(saying.of_kind(kind), "g")
         consumer, assigned = reading(ScriptedClient(world), handler, **wishes)
-        consumer.hands.pump()
+        consumer.pool.pump()
         await eventually(lambda: not assigned.unfinished)
-        await consumer.hands.close()
+        await consumer.pool.close()
 
     play(scene())
     return world

@@ -12,7 +12,7 @@ from tests.waiting import run_scene
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.name_servers import parse_addresses
 from reliable_mq.client.consuming.subscription import Subscription
-from reliable_mq.client.sending.outgoing import letter
+from reliable_mq.client.sending.outgoing import prepared_message
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, MessageRefused, UsageError
@@ -45,7 +45,7 @@ def test_a_message_with_a_field_of_a_wrong_type_is_refused_by_the_name_of_it(
     whole: Fields = {"topic": "t", "body": b"1"} | fields
     wrong = Message(**whole)
     with pytest.raises(MessageRefused, match=f"(?i){why}"):
-        letter(wrong, 0, os.urandom)
+        prepared_message(wrong, 0, os.urandom)
 
 
 @pytest.mark.parametrize("wrong", [None, "text", ("t", b"1")])

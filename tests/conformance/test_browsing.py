@@ -42,7 +42,7 @@ def test_a_dead_letter_is_found_shown_and_comes_to_its_group_again(
             assert stored.body == b"poison"
             late = letters[0].store_time_ms + 60_000
             assert list(browser.messages(f"%DLQ%{group}", late)) == []
-            browser.hand_back(group, letters[0])
+            browser.redeliver(group, letters[0])
         return True
 
     async def scene() -> None:

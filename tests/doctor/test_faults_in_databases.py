@@ -13,7 +13,7 @@ from tests.doctor.worlds import EVERY, MYSQL, POSTGRES, SQLITE, World
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.database.sql_watched_time import SqlWatchedTime
 from reliable_mq.doctor.finding import Level, worst
-from reliable_mq.reconcile.runs.sql_outcome import let_retention_pass
+from reliable_mq.reconcile.runs.sql_outcome import allow_retention
 from reliable_mq.watched_time import ClockReading, first_look
 
 
@@ -59,7 +59,7 @@ def jumped(world: World) -> None:
     before = first_look(ClockReading(0.0, 0.0, "a"), None, unwatched_max=0.0)
     known = before.looked(ClockReading(40 * 86_400.0, 0.0, "a"), unwatched_max=0.0)
     with world.database.engine.begin() as connection:
-        SqlWatchedTime(world.database.watched_time).note(connection, known)
+        SqlWatchedTime(world.database.watched_time).save(connection, known)
 
 
 def url_of(world: World) -> str:
@@ -236,7 +236,7 @@ FAULTS = [
     Fault(
         "orphans",
         EVERY,
-        lambda w: let_retention_pass([url_of(w)], "rmq_", LONG_AGO),
+        lambda w: allow_retention([url_of(w)], "rmq_", LONG_AGO),
         "days, and retention waits for it",
         Level.WARNING,
     ),

@@ -90,7 +90,7 @@ class World:
             required_groups=("payments",),
         )
         with self.database.engine.begin() as connection:
-            stubs.write(connection, [stub], "relay", now, 5.0)
+            stubs.insert(connection, [stub], "relay", now, 5.0)
             if values:
                 it = table.c.message_id == message_id
                 connection.execute(table.update().where(it).values(**values))
@@ -99,7 +99,7 @@ class World:
         """Write a stub to whose topic so many sends have failed in a row that it closed."""
         self.stub(**values)
         topics = topics_of(self.database)
-        topics.failed("orders", PROBE_STUBS, at, "ConnectionLost: gone")
+        topics.add_failures("orders", PROBE_STUBS, at, "ConnectionLost: gone")
 
     def pause_topic(self, note: str, **values: Any) -> None:
         """Write a stub whose topic a person has paused."""

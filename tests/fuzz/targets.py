@@ -259,7 +259,7 @@ def _damage(random: Random, disk: MemoryDisk, path: str, note: Input) -> None:
     data = disk.written_part(path)
     if not disk.is_text(path):
         if random.random() < 0.1 and disk.size_of(path) < 2**20:
-            disk.put(path, mutated(random, disk.files()[path]))  # perhaps of another size
+            disk.place_file(path, mutated(random, disk.files()[path]))  # perhaps of another size
             return
         damaged = mutated(random, data, keeps_size=True)
         note("bytes", damaged)
@@ -269,7 +269,7 @@ def _damage(random: Random, disk: MemoryDisk, path: str, note: Input) -> None:
     if random.random() < 0.6 and data[:1] == b"{":
         damaged = fastjson.dumps(mutated_json(random, fastjson.loads(data)))
     note("text", damaged)
-    disk.put(path, damaged)
+    disk.place_file(path, damaged)
 
 
 def store_files(random: Random, note: Input) -> None:

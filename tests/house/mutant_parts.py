@@ -216,7 +216,7 @@ EQUIVALENT: dict[Equivalent, str] = {
     ),
     **_in(
         "outbox/thread_open_halves.py",
-        "OpenHalves.ended",
+        "OpenHalves.note_ended",
         "a half that was acknowledged and one that was left have both ended: neither is kept",
         (
             "event = HalfEvent.ACKNOWLEDGED if acknowledged else HalfEvent.FAILED",

@@ -15,7 +15,7 @@ def breaker() -> CircuitBreaker:
 
 def test_calls_pass_until_one_fails_and_again_after_one_succeeded(breaker: CircuitBreaker) -> None:
     assert breaker.allows(0)
-    breaker.failed(0)
+    breaker.record_failure(0)
     assert not breaker.allows(9.9)
     assert breaker.allows(10)
     breaker.succeeded()
@@ -24,7 +24,7 @@ def test_calls_pass_until_one_fails_and_again_after_one_succeeded(breaker: Circu
 
 
 def test_exactly_one_call_tries_whether_it_is_over(breaker: CircuitBreaker) -> None:
-    breaker.failed(0)
+    breaker.record_failure(0)
 
     assert [breaker.allows(10), breaker.allows(10), breaker.allows(99)] == [True, False, False]
     breaker.invariants()
@@ -35,7 +35,7 @@ def test_a_try_that_fails_opens_it_for_longer() -> None:
     opened = []
     now = 0.0
     for _ in range(4):
-        breaker.failed(now)
+        breaker.record_failure(now)
         breaker.invariants()
         later = next(now + step / 2 for step in range(200) if breaker.allows(now + step / 2))
         opened.append(later - now)
@@ -46,7 +46,7 @@ def test_a_try_that_fails_opens_it_for_longer() -> None:
 
 def test_calls_that_were_on_their_way_count_as_one_outage(breaker: CircuitBreaker) -> None:
     for moment in (0, 1, 2, 3):
-        breaker.failed(moment)
+        breaker.record_failure(moment)
 
     assert breaker.allows(10)
 
@@ -65,7 +65,7 @@ def test_by_itself_it_is_open_for_half_a_second_and_longer_each_time_up_to_a_qua
 ):
     breaker, now = CircuitBreaker(), 0.0
     for shortest in (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0):
-        breaker.failed(now)
+        breaker.record_failure(now)
         assert not breaker.allows(now + shortest - 0.01)
         now += shortest + 0.25  # at most so much is added by chance
         assert breaker.allows(now)

@@ -121,7 +121,7 @@ def test_on_mysql_rows_that_were_there_are_locked_and_told_from_ours_by_owner_an
 def test_on_mysql_a_failure_makes_the_row_and_then_changes_it(changed: int) -> None:
     inserts, connection = on_mysql(Result(), Result(rowcount=changed))
     failed = row("a", owner=None, in_doubt=True) | {name: f"new {name}" for name in TOLD}
-    assert inserts.failed(connection, failed, "me") is bool(changed)
+    assert inserts.insert_failed(connection, failed, "me") is bool(changed)
     (inserted, first), (updated, values) = connection.said
     assert "ON DUPLICATE KEY UPDATE state = rmq_consume_log.state" in inserted
     assert first == failed
@@ -203,5 +203,5 @@ def test_where_failures_leave_no_row_nothing_is_updated() -> None:
     """A business key is released when its message fails."""
     inserts = inserts_of(TABLE, "message_id", "postgresql", ())
     connection: Any = on_postgresql(Result())[1]
-    inserts.failed(connection, row("a"), "me")
+    inserts.insert_failed(connection, row("a"), "me")
     assert "ON CONFLICT" not in connection.said[0][0]

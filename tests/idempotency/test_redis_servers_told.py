@@ -138,7 +138,7 @@ def test_a_server_tells_its_role_and_how_far_its_clock_is_ahead(
     )
     server.role = role
     servers = servers_of("redis://a", timeout=1.0)
-    (state,) = asyncio.run(servers.standings())
+    (state,) = asyncio.run(servers.server_states())
     assert state == ServerState("", "slave", 1.0, 1.0)
     assert [command[0] for command in server.commands] == ["PING", "TIME", "ROLE"]
 
@@ -160,7 +160,7 @@ def test_in_a_cluster_all_primaries_load_a_script_and_tell_their_state(cluster: 
     assert cluster.was_initialized
     assert cluster.commands == [("SCRIPT LOAD", "claim", RedisCluster.PRIMARIES)]
     cluster.was_initialized = False
-    states = asyncio.run(servers.standings())
+    states = asyncio.run(servers.server_states())
     assert [state.name for state in states] == ["a:1", "b:2"]
     assert cluster.was_initialized
     asked = [command[-1].name for command in cluster.commands[1:]]

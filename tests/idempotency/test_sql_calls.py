@@ -62,7 +62,7 @@ class Calls:
 
     def note(self, known: WatchedTime) -> None:
         with self.database.engine.begin() as connection:
-            SqlWatchedTime(self.database.watched_time).note(connection, known)
+            SqlWatchedTime(self.database.watched_time).save(connection, known)
 
     def set(self, **values: object) -> None:
         with self.database.engine.begin() as connection:

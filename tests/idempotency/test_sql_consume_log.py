@@ -177,12 +177,12 @@ def test_a_failure_that_never_had_a_row_gets_one(log: Log) -> None:
 
 def test_what_was_said_of_the_last_attempt_is_found_again(log: Log) -> None:
     with log.engine.begin() as connection:
-        assert log.log.last_words(connection, entry("never")) == ""
+        assert log.log.last_reason(connection, entry("never")) == ""
         assert log.log.fail(connection, entry("plain"), 101.0, 105.0)
-        assert log.log.last_words(connection, entry("plain")) == ""
+        assert log.log.last_reason(connection, entry("plain")) == ""
         assert log.log.fail(connection, entry("last"), 101.0, 105.0, "the key is another's")
-        assert log.log.last_words(connection, entry("last")) == "the key is another's"
-        assert log.log.last_words(connection, entry("last", group="other")) == ""
+        assert log.log.last_reason(connection, entry("last")) == "the key is another's"
+        assert log.log.last_reason(connection, entry("last", group="other")) == ""
 
 
 def test_a_failure_never_overwrites_a_consumed_row_or_anothers_attempt(log: Log) -> None:

@@ -82,7 +82,7 @@ def test_what_was_claimed_is_nobody_elses_until_it_is_due_again(books: Books) ->
 def test_what_was_told_is_owed_no_more(books: Books) -> None:
     entries = books.consume(A, B)
 
-    books.notices.told([owed_of(entries[0])])
+    books.notices.record_acknowledged([owed_of(entries[0])])
 
     assert [owed.message_id for owed in books.notices.claim(200.0, 10)] == [B]
     assert books.row(A) == (1, False, None)
@@ -126,7 +126,7 @@ def test_telling_of_an_attempt_settles_no_later_ones_notice(books: Books) -> Non
         books.log.receive(connection, [entry(B)], 100.5, 30.0)
         assert books.log.consume(connection, entry(B, attempt=2), 101.0)
 
-    books.notices.told(old)
+    books.notices.record_acknowledged(old)
 
     assert {owed.message_id for owed in books.notices.claim(200.0, 10)} == {A, B}
 
@@ -134,12 +134,12 @@ def test_telling_of_an_attempt_settles_no_later_ones_notice(books: Books) -> Non
 def test_attempts_begin_anew_only_where_the_end_of_the_old_ones_was_told(books: Books) -> None:
     for name, note in ((A, "given up"), (B, ""), (C, "given up")):
         books.fail(name, attempt=16, note=note)
-    books.notices.told(
+    books.notices.record_acknowledged(
         [each for each in books.notices.claim(100.0, 10) if each.message_id in (A, B)]
     )
 
     with books.database.engine.begin() as connection:
-        books.notices.begin_anew(connection, "payments", [A, B, C])
+        books.notices.reset_attempts(connection, "payments", [A, B, C])
 
     assert books.row(A) == (0, False, None)
     assert books.row(B) == (16, False, None)  # it has attempts left, by its own count

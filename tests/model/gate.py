@@ -121,7 +121,7 @@ class MemoryDue:
                 return other if other.seq < row.seq else None
         return None
 
-    def rest(
+    def postpone(
         self, message_ids: Sequence[str], owner: str, next_time: float, *, untried: bool = False
     ) -> None:
         for row in self._ours(message_ids, owner):
@@ -139,7 +139,7 @@ class MemoryDue:
             if row.owner == owner and row.resend_time is not None:
                 yield row
 
-    def hurry(self, topic: str, now: float) -> bool:
+    def make_due(self, topic: str, now: float) -> bool:
         """Make due at once what waits and is in nobody's hand."""
         waiting = [row for row in self.waiting() if row.kind is DueKind.UNSENT]
         first = min([now, *(row.resend_time or now for row in waiting)])
@@ -180,7 +180,7 @@ class MemoryTopics:
     def rows(self) -> dict[str, TopicRow]:
         return {TOPIC: self.row} if self.row != TopicRow(topic=TOPIC) else {}
 
-    def failed(self, topic: str, failures: int, now: float, error: str) -> TopicRow:
+    def add_failures(self, topic: str, failures: int, now: float, error: str) -> TopicRow:
         self.row = after_failures(self.row, failures, now)
         return self.row
 
@@ -198,7 +198,7 @@ class MemoryTopics:
         self._change(probe_time=now + PROBE_LEASE)
         return True
 
-    def give_probe_back(self, topic: str, now: float) -> None:
+    def release_probe(self, topic: str, now: float) -> None:
         if self.row.is_closed:
             self._change(probe_time=now)
 

@@ -51,14 +51,14 @@ def test_whatever_the_outages_everything_is_sent_within_the_bound_and_in_order()
 class SpendsTheProbe(MemoryTopics):
     """A probe that sent nothing is lost."""
 
-    def give_probe_back(self, topic: str, now: float) -> None:
+    def release_probe(self, topic: str, now: float) -> None:
         """Do nothing."""
 
 
 class HurriesNothing(MemoryDue):
     """What waits for a topic that opens waits on."""
 
-    def hurry(self, topic: str, now: float) -> bool:
+    def make_due(self, topic: str, now: float) -> bool:
         return False
 
 

@@ -76,7 +76,7 @@ def test_brokers_are_told_of_ordered_topics_and_mark_them(world: World) -> None:
 
 def test_settings_survive_a_restart_and_a_file_that_does_not_read_is_told(tmp_path: Path) -> None:
     table = SettingsTable()
-    table.put("n", "k", "v")
+    table.set_value("n", "k", "v")
     path = tmp_path / "kvConfig.json"
     path.write_text(table.dump())
     again = SettingsTable()

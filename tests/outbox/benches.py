@@ -31,7 +31,7 @@ class Bench:
             groups_of_topic=lambda topic, _tag: ("payments",) if topic == "orders" else (),
         )
 
-    def hand(self, stubs: Sequence[Stub]) -> None:
+    def accept_committed(self, stubs: Sequence[Stub]) -> None:
         self.handed_stubs += stubs
 
     @property

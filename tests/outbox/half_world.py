@@ -200,7 +200,7 @@ class Life:
             if not self.switch.dead:
                 self.broker.end(half, Decision.ROLLBACK)
 
-    def hand(self, stubs: Sequence[Stub]) -> None:
+    def accept_committed(self, stubs: Sequence[Stub]) -> None:
         self.handed += stubs
 
     def transaction(self, session: Any = None) -> TransactionScope:

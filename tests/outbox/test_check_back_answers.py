@@ -38,7 +38,7 @@ class Book:
         self.recorded: list[tuple[SendOutcome, str, float]] = []
         self.error: Exception | None = None
 
-    def look(self, message_id: str) -> HalfView | None:
+    def read_half(self, message_id: str) -> HalfView | None:
         assert message_id == "M"
         if self.error is not None:
             raise self.error

@@ -12,7 +12,7 @@ from tests.waiting import until
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import HalfRolledBack, MessageRefused, Unavailable
-from reliable_mq.escalate.sql_settlement import hands_of, settlement_of
+from reliable_mq.escalate.sql_settlement import operator_actions_of, settlement_of
 from reliable_mq.message import Decision
 from reliable_mq.outbox.half import TOMBSTONE_NOTE
 
@@ -72,7 +72,7 @@ def test_a_half_whose_stub_somebody_wants_sent_again_is_left_to_the_scheduler(
     """The half cannot say that its message comes again, nor who has consumed it."""
     stub = commit_one(producer, required_groups=("payments",))
     with other.database.engine.begin() as connection:
-        hands_of(other.database).retry(connection, [stub], "ann", "", LATER)
+        operator_actions_of(other.database).retry(connection, [stub], "ann", "", LATER)
 
     assert other.answer(FIRST) is Decision.UNKNOWN
     other.scheduler.run_once(LATER)
@@ -230,7 +230,9 @@ def test_a_stub_that_a_person_voided_is_rolled_back(
 ) -> None:
     message_id = commit_one(producer)
     with other.database.engine.begin() as connection:
-        voided = hands_of(other.database).void(connection, [message_id], "ann", "", LATER)
+        voided = operator_actions_of(other.database).void(
+            connection, [message_id], "ann", "", LATER
+        )
     assert voided == {message_id: True}
 
     assert other.answer(FIRST) is Decision.ROLLBACK
@@ -245,7 +247,9 @@ def test_nobody_can_send_a_tombstone(world: HalfWorld, producer: Life, other: Li
     other.answer(FIRST)
 
     with other.database.engine.begin() as connection:
-        retried = hands_of(other.database).retry(connection, [message_id], "ann", "", LATER)
+        retried = operator_actions_of(other.database).retry(
+            connection, [message_id], "ann", "", LATER
+        )
     assert retried == {message_id: False}
     other.resend()
     assert bodies(world) == []
@@ -292,7 +296,7 @@ def test_while_the_database_is_away_nothing_is_said(
     def fail(message_id: str) -> None:
         raise away
 
-    monkeypatch.setattr(other.check_backs._halves, "look", fail)
+    monkeypatch.setattr(other.check_backs._halves, "read_half", fail)
     assert other.answer(FIRST) is Decision.UNKNOWN
 
 

@@ -209,7 +209,7 @@ def test_of_too_many_halves_those_that_are_being_committed_stay() -> None:
     for name in "bcd":
         known.add(half(name))
         known.invariants()
-    known.ended("a", acknowledged=True)
+    known.note_ended("a", acknowledged=True)
     assert known.send(["a", "b", "c", "d"]).keys() == {"d"}
 
 
@@ -239,7 +239,7 @@ class Known:
     def send(self, message_ids: Collection[str]) -> dict[str, Half]:
         return {name: half(name) for name in message_ids if name in self.names}
 
-    def ended(self, message_id: str, *, acknowledged: bool) -> None:
+    def note_ended(self, message_id: str, *, acknowledged: bool) -> None:
         self.ends[message_id] = acknowledged
 
 

@@ -96,7 +96,7 @@ class Link:
         self.relays.append(name)
         return self
 
-    def hand(self, stubs: Sequence[Stub]) -> None: ...
+    def accept_committed(self, stubs: Sequence[Stub]) -> None: ...
 
     def wake(self, database: str) -> None:
         self.woken.append(database)
@@ -272,8 +272,8 @@ def test_an_outbox_is_made_once_for_each_database_and_way(world: World, is_share
     assert world.link.relays == (["first"] if is_shared else ["first", "first", "second"])
 
     with world.databases["first"].session() as session, session.begin():
-        plain.outbox.write(session, "orders", b"x")
-        half.outbox.write(session, "orders", b"x")
+        plain.outbox.write_stub(session, "orders", b"x")
+        half.outbox.write_stub(session, "orders", b"x")
     with world.databases["first"].engine.connect() as connection:
         owners = [row.owner for row in connection.execute(world.databases["first"].stubs.select())]
     assert owners == [None if is_shared else "me", "me"]

@@ -11,7 +11,7 @@ from reliable_mq.outbox.thread_relay import IdleBackoff
 def test_waits_double_up_to_the_longest_and_begin_anew_when_something_was_found() -> None:
     pace = IdleBackoff(0.5, 3.0)
     assert [pace.pause() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
-    pace.found()
+    pace.reset()
     assert [pace.pause() for _ in range(2)] == [0.5, 1.0]
 
 

@@ -22,7 +22,7 @@ STEPS_MIN = 10
 class Nobody:
     """What a process without a relay hands its stubs to."""
 
-    def hand(self, stubs: list[Stub]) -> None: ...
+    def accept_committed(self, stubs: list[Stub]) -> None: ...
 
 
 class Shop:

@@ -36,7 +36,7 @@ class Table:
             deliver_time=1000.5,
         )
         with self.database.engine.begin() as connection:
-            (stub,) = self.stubs.write(connection, [stub], owner, 100.0, 5.0)
+            (stub,) = self.stubs.insert(connection, [stub], owner, 100.0, 5.0)
         return stub
 
     def row(self, message_id: str) -> Row[tuple[object, ...]]:
@@ -240,7 +240,7 @@ def test_stubs_know_their_rows_when_they_are_written(table: Table) -> None:
         for name in "CAB"
     ]
     with table.database.engine.begin() as connection:
-        written = table.stubs.write(connection, stubs, "me", 100.0, 5.0)
+        written = table.stubs.insert(connection, stubs, "me", 100.0, 5.0)
 
     assert [stub.seq for stub in written] == [table.row(s.message_id).seq for s in stubs]
     assert [stub.seq for stub in written] == [1, 2, 3]

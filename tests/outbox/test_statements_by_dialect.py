@@ -33,7 +33,7 @@ def sent(name: str, offset: int) -> SendOutcome:
 def test_several_sends_are_recorded_by_one_array_for_each_column() -> None:
     records, asked = SendRecords(TABLE, "postgresql"), connection(Result(), Result())
     failed = [SendOutcome(name, 9, 300.0, error=f"why {name}") for name in "zy"]
-    records.write(asked, [sent("c", 1), *failed, sent("a", 2)], "me", 101.0)
+    records.record_outcomes(asked, [sent("c", 1), *failed, sent("a", 2)], "me", 101.0)
     (first, of_sent), (second, of_failed) = asked.said
     assert of_sent == of_sent | {
         "id": ["a", "c"],
@@ -65,7 +65,7 @@ def test_several_sends_are_recorded_by_one_array_for_each_column() -> None:
 @pytest.mark.parametrize("outcome", [sent("a", 2), SendOutcome("a", 9, 300.0, error="why")])
 def test_a_single_send_is_recorded_without_arrays(outcome: SendOutcome) -> None:
     records, asked = SendRecords(TABLE, "postgresql"), connection(Result())
-    records.write(asked, [outcome], "me", 101.0)
+    records.record_outcomes(asked, [outcome], "me", 101.0)
     ((text, values),) = asked.said
     assert "unnest" not in text
     assert (values["id"], values["me"], values["at"]) == ("a", "me", AT)

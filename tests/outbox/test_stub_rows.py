@@ -30,7 +30,7 @@ def new(name: str, **columns: Any) -> Stub:
 
 def written(table: Table, *stubs: Stub, owner: str | None = "me") -> list[Stub]:
     with table.database.engine.begin() as connection:
-        return table.stubs.write(connection, stubs, owner, 100.0, 5.0)
+        return table.stubs.insert(connection, stubs, owner, 100.0, 5.0)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -192,8 +192,8 @@ def test_postgresql_announces_on_the_channel_of_the_table_and_others_do_not(
 def test_a_stub_of_a_savepoint_that_was_taken_back_is_not_sendable(table: Table) -> None:
     stubs = SqlStubs(table.database.engine, table.database.stubs)
     with table.database.engine.begin() as connection:
-        (kept,) = stubs.write(connection, [new("kept")], "me", 100.0, 5.0)
+        (kept,) = stubs.insert(connection, [new("kept")], "me", 100.0, 5.0)
         savepoint = connection.begin_nested()
-        (gone,) = stubs.write(connection, [new("gone")], "me", 100.0, 5.0)
+        (gone,) = stubs.insert(connection, [new("gone")], "me", 100.0, 5.0)
         savepoint.rollback()
     assert stubs.sendable([kept.message_id, gone.message_id], "me") == {kept.message_id: False}

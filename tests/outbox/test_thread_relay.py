@@ -64,10 +64,10 @@ def test_a_stub_handed_over_during_the_last_send_is_sent_before_the_thread_ends(
     relay = Relay(book, sender, lambda _count, now, _due: now, owner="me", lease=1e9)
     thread = RelayThread(relay)
     thread.start()
-    thread.hand([stub("first")])
+    thread.accept_committed([stub("first")])
     assert sender.is_sending.wait(60)
 
-    thread.hand([stub("second")])
+    thread.accept_committed([stub("second")])
     closer = threading.Thread(target=thread.close, args=(60,))
     closer.start()
     until(lambda: thread._closing_by is not None)  # it is asked to end while it still sends
@@ -90,8 +90,8 @@ def test_stubs_that_cannot_be_sent_are_told_of_once_with_the_reason(
     thread = RelayThread(relay)
     thread.start()
 
-    thread.hand([stub("first"), stub("second")])
-    thread.hand([stub("third")])
+    thread.accept_committed([stub("first"), stub("second")])
+    thread.accept_committed([stub("third")])
     thread.close(timeout=60)
 
     (line,) = [each.getMessage() for each in caplog.records]
@@ -135,7 +135,7 @@ def thread_named(name: str = "reliable-mq-relay") -> threading.Thread:
 def test_a_stub_that_was_handed_over_before_the_thread_began_is_sent() -> None:
     book = Book()
     thread = RelayThread(relay_of(book, QuickSender()))
-    thread.hand([stub("early")])
+    thread.accept_committed([stub("early")])
     thread.start()
     thread.close(timeout=60)
     assert book.recorded == ["early"]
@@ -153,7 +153,7 @@ def test_successful_sends_are_not_told_as_failures(caplog: pytest.LogCaptureFixt
     thread = RelayThread(relay_of(book, QuickSender()))
     thread.start()
     for name in ("first", "second"):
-        thread.hand([stub(name)])
+        thread.accept_committed([stub(name)])
     thread.close(timeout=60)
     assert book.recorded == ["first", "second"]
     assert caplog.records == []
@@ -228,7 +228,7 @@ def test_a_stub_that_waits_for_anothers_is_asked_for_again_and_again() -> None:
     book = BlockedBook()
     thread = RelayThread(relay_of(book, QuickSender()))
     thread.start()
-    thread.hand([stub("behind")])
+    thread.accept_committed([stub("behind")])
     until(lambda: book.asked > 5)
     book.is_blocked = False
     until(lambda: book.recorded == ["behind"])
@@ -239,7 +239,7 @@ def test_a_close_gives_up_what_cannot_be_sent_in_time() -> None:
     book = BlockedBook()
     thread = RelayThread(relay_of(book, QuickSender()))
     thread.start()
-    thread.hand([stub("behind")])
+    thread.accept_committed([stub("behind")])
     until(lambda: book.asked)
     running = thread_named()
     thread.close(timeout=0.01)
@@ -269,7 +269,7 @@ def test_a_database_that_is_away_is_told_and_asked_again(
     book = FailingBook()
     thread = RelayThread(relay_of(book, QuickSender()))
     thread.start()
-    thread.hand([stub("late")])
+    thread.accept_committed([stub("late")])
     until(lambda: book.recorded == ["late"])
     thread.close(timeout=60)
     assert "no database" in caplog.text
@@ -280,14 +280,14 @@ def test_stubs_have_the_times_at_which_they_were_written() -> None:
     book = Book()
     relay = Relay(book, QuickSender(), lambda _count, now, _due: now, owner="me", lease=10.0)
     thread = RelayThread(relay, clock=lambda: 1_000.0)
-    thread.hand([stub("fresh", 996.0)])
-    thread.hand([stub("fresh, too", 1_000.0)])
+    thread.accept_committed([stub("fresh", 996.0)])
+    thread.accept_committed([stub("fresh, too", 1_000.0)])
     thread.start()
     thread.close(timeout=60)
     assert book.recorded == ["fresh", "fresh, too"]
     assert book.renewed == []
     late = RelayThread(relay, clock=lambda: 2_000.0)
-    late.hand([stub("late", 1_000.0)])
+    late.accept_committed([stub("late", 1_000.0)])
     late.start()
     late.close(timeout=60)
     assert book.renewed == ["late"]
@@ -300,7 +300,7 @@ def test_a_stub_that_waits_for_anothers_is_asked_for_at_intervals_that_grow(
     book = BlockedBook()
     thread = RelayThread(relay_of(book, QuickSender()))
     thread.start()
-    thread.hand([stub("behind")])
+    thread.accept_committed([stub("behind")])
     until(lambda: book.asked == 1)
     thread.wake()
     until(lambda: book.asked >= 2)
@@ -324,7 +324,7 @@ def test_a_relay_of_its_own_stubs_rests_until_one_is_handed_over(
     thread = RelayThread(relay_of(book, QuickSender()), clock)
     thread.start()
     for number in range(10):
-        thread.hand([stub(f"{number}")])
+        thread.accept_committed([stub(f"{number}")])
         until(lambda: len(book.recorded) == number + 1)  # noqa: B023
     assert len(looks) <= 10
     thread.close(timeout=60)

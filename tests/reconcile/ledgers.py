@@ -12,7 +12,7 @@ from sqlalchemy import MetaData, create_engine, insert
 from reliable_mq.database.sql_confirmation_table import confirmation_table
 from reliable_mq.database.sql_consume_log_table import consume_log_table
 from reliable_mq.database.sql_stub_table import message_stub_table
-from reliable_mq.database.sql_types import let_tables_be_alike
+from reliable_mq.database.sql_types import set_table_options
 from reliable_mq.message import new_message_id
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.properties import encode_properties
@@ -134,7 +134,7 @@ class TableWriter:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        metadata = let_tables_be_alike(MetaData())
+        metadata = set_table_options(MetaData())
         self.stubs = message_stub_table(metadata)
         self.logs = consume_log_table(metadata)
         self.confirmations = confirmation_table(metadata, "rmq_")

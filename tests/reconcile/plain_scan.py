@@ -21,7 +21,7 @@ def scan(
     rows: list[LogRow] = []
     starts, used, end = record_starts(buffer)
     for at in starts:
-        row = read_row(buffer, at, log_offset + at, check_body=check_body, customs=customs)
+        row = read_row(buffer, at, log_offset + at, check_body=check_body, context=customs)
         if row is None:
             return rows, at, ScanEnd.INVALID
         rows.append(row)

@@ -17,7 +17,7 @@ from reliable_mq.reconcile.judgement.flow import Flow
 from reliable_mq.reconcile.report.summary import summarize
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolder, LocalRunFolders
 from reliable_mq.reconcile.runs.run_folder import SUMMARY
-from reliable_mq.reconcile.runs.spark_run import finish, keep
+from reliable_mq.reconcile.runs.spark_run import finish, write_run
 from reliable_mq.reconcile.runs.sql_outcome import recorded_runs, write_outcome
 from reliable_mq.testing.crash_watch import watch
 
@@ -71,7 +71,7 @@ class Runs:
         folder = self.folders.begin(run_id)
         (self.out / f"run-{run_id}" / "verdicts.parquet").mkdir()
         summary = summary_of(run_id)
-        keep(folder, summary, self.record)
+        write_run(folder, summary, self.record)
         finish(folder, summary, lambda: REPAIRED)
 
     def rows(self) -> dict[str, int]:
@@ -162,7 +162,7 @@ def test_only_the_newest_runs_are_kept_and_those_that_are_needed(tmp_path: Path)
         folder.write(SUMMARY, "{}")
         folder.publish()
 
-    assert folders.keep(3, ("0",)) == ["1"]
+    assert folders.remove_except_newest(3, ("0",)) == ["1"]
     left = ["run-0", "run-2", "run-3", "run-4"]
     assert sorted(path.name for path in tmp_path.glob("run-*")) == left
 

@@ -15,7 +15,7 @@ from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.escalate.alerts import LogNotifier
 from reliable_mq.escalate.smtp_notifier import SmtpNotifier
 from reliable_mq.reconcile.report.digest import NewFindings, reason_of
-from reliable_mq.reconcile.report.sql_digest import tell
+from reliable_mq.reconcile.report.sql_digest import escalate_news
 
 LOST, STUCK = "lost by the broker", "stuck"
 
@@ -63,7 +63,7 @@ def run(
     summary["whole"] = {"consumer progress": None, **flaws}
     summary["increment"] = {"changed_since": changed_since} if changed_since else None
     url = world.database.url.render_as_string(hide_password=False)
-    return tell([url], prefix, summary)
+    return escalate_news([url], prefix, summary)
 
 
 def test_only_what_nobody_was_told_of_is_news(world: World) -> None:
@@ -144,13 +144,13 @@ def test_a_mail_server_that_is_down_loses_nothing(world: World) -> None:
     mail.is_down = True
     alerts = world.alerts(mail)
     run(world, "r1", {"a": LOST})
-    assert alerts.tell_what_is_due(100.0) == (0, 1)
+    assert alerts.send_due_digests(100.0) == (0, 1)
     run(world, "r2", {"a": LOST, "b": STUCK})
 
     mail.is_down = False
-    assert world.alerts(mail, owner="two").tell_what_is_due(10_000.0) == (1, 0)
-    assert world.alerts(mail, owner="two").tell_what_is_due(20_000.0) == (1, 0)
-    assert world.alerts(mail, owner="three").tell_what_is_due(30_000.0) == (0, 0)
+    assert world.alerts(mail, owner="two").send_due_digests(10_000.0) == (1, 0)
+    assert world.alerts(mail, owner="two").send_due_digests(20_000.0) == (1, 0)
+    assert world.alerts(mail, owner="three").send_due_digests(30_000.0) == (0, 0)
     assert mail.told == [["r1"], ["r2"]]
     assert mail.digests[0].headline == (
         "[shop] 1 reconciliation waits for a person: 1 reconciliation"
@@ -160,8 +160,8 @@ def test_a_mail_server_that_is_down_loses_nothing(world: World) -> None:
 def test_a_notifier_that_belongs_to_others_is_left_to_them(world: World) -> None:
     run(world, "r1", {"a": LOST})
 
-    assert world.alerts(LogNotifier()).tell_what_is_due(100.0, but={"log"}) == (0, 0)  # type: ignore[arg-type]
-    assert world.alerts(LogNotifier()).tell_what_is_due(100.0) == (1, 0)  # type: ignore[arg-type]
+    assert world.alerts(LogNotifier()).send_due_digests(100.0, but={"log"}) == (0, 0)  # type: ignore[arg-type]
+    assert world.alerts(LogNotifier()).send_due_digests(100.0) == (1, 0)  # type: ignore[arg-type]
 
 
 def test_a_mail_and_the_log_say_it_in_their_words(
@@ -169,7 +169,7 @@ def test_a_mail_and_the_log_say_it_in_their_words(
 ) -> None:
     run(world, "r1", {"a": LOST})
     mail = MemoryNotifier("mail")
-    world.alerts(mail, LogNotifier()).tell_what_is_due(100.0)  # type: ignore[arg-type]
+    world.alerts(mail, LogNotifier()).send_due_digests(100.0)  # type: ignore[arg-type]
 
     assert "reconciliation: run r1: 1 new finding: 1 lost by the broker" in caplog.text
     letter = SmtpNotifier("smtp://127.0.0.1:1", sender="a@b.example", recipients="c@d.example")

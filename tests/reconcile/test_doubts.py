@@ -30,7 +30,7 @@ def test_effects_in_doubt_are_counted_and_the_newest_of_all_parts_are_told() -> 
         one.add_verdicts(judge(pa.Table.from_pylist(events, EVENTS), world))
         tally.add_json(one.to_json())
 
-    told = tally.doubts.told()
+    told = tally.doubts.summary()
 
     assert tally.doubts.invariants()
     assert told["count"] == 2 * 600
@@ -47,4 +47,4 @@ def test_effects_in_doubt_are_counted_and_the_newest_of_all_parts_are_told() -> 
 
 
 def test_nothing_in_doubt_is_told_as_nothing() -> None:
-    assert Doubts().told() == {"count": 0, "newest": []}
+    assert Doubts().summary() == {"count": 0, "newest": []}

@@ -70,7 +70,7 @@ def test_the_newest_runs_stay_and_are_named(spark: SparkSession, tmp_path: Path,
         folder.write(SUMMARY, f"of {run_id}")
         folder.publish()
 
-    assert folders.keep(1, {"1"}) == ["2"]
+    assert folders.remove_except_newest(1, {"1"}) == ["2"]
 
     out = tmp_path / "far" / "reports"
     assert sorted(path.name for path in out.iterdir()) == ["latest.json", "run-1", "run-3"]

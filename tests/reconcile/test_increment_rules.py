@@ -273,5 +273,5 @@ def test_the_consume_log_of_another_message_names_no_group_of_this_one() -> None
     copy = of(RECORD, state=ROLES.index(DEAD), consumer_group="payments")
     elsewhere = of(LOG, message_id(3), state=CONSUMED)
     assert carry("settled", copy, elsewhere) == [copy | PASSED_ON]
-    told_of = of(TOLD, state=CONSUMED, topic=None)
-    assert carry("settled", copy, told_of) == []
+    increment_summary = of(TOLD, state=CONSUMED, topic=None)
+    assert carry("settled", copy, increment_summary) == []

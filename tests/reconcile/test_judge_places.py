@@ -275,7 +275,7 @@ def test_of_two_stubs_with_one_id_the_older_one_is_judged_and_the_other_one_told
         assert (row["verdict"], row["other_stub_create_date"]) == ("settled", LATER)
         twins = TwinIds()
         twins.add_data(json.loads(json.dumps(twins_in(judged).to_data())))
-        assert twins.told() == {"count": 1, "first": [M]}
+        assert twins.summary() == {"count": 1, "first": [M]}
         assert twins.invariants()
         assert (twins.flaw() or "").startswith("1 id belongs to two stubs")
 

@@ -25,9 +25,9 @@ from reliable_mq.reconcile.judgement.events import (
 )
 from reliable_mq.reconcile.judgement.ledger_events import (
     log_events,
+    notice_events,
     record_events,
     stub_events,
-    told_events,
 )
 
 M = message_id(1)
@@ -238,7 +238,7 @@ def test_the_marks_of_a_consume_log(values: dict[str, Any], marks: int) -> None:
 def test_a_notice_as_an_event_has_a_time_of_consumption_only_when_it_was_consumed() -> None:
     told = {"message_id": M, "consumer_group": "payments", "create_date": after(1)}
     rows = [told | {"state": state, "update_date": after(2)} for state in (1, 0)]
-    consumed, received = told_events(batch(NOTICES, *rows)).to_pylist()
+    consumed, received = notice_events(batch(NOTICES, *rows)).to_pylist()
     known = {"id": PACKED, "kind": TOLD, "consumer_group": "payments", "seen": after(1)}
     assert consumed == NOTHING | known | {"state": 1, "changed": after(2)}
     assert received == NOTHING | known | {"state": 0}

@@ -92,7 +92,7 @@ def test_both_scans_agree_on_whole_and_on_damaged_bytes(
 
     rows, used, end = scan(data, at, check_body=check_body, customs=CUSTOMS)
     batch, fast_used, fast_end = columns(
-        data, at, LOG_SCHEMA, check_body=check_body, customs=CUSTOMS
+        data, at, LOG_SCHEMA, check_body=check_body, context=CUSTOMS
     )
 
     assert (fast_used, fast_end) == (used, end)
@@ -116,7 +116,7 @@ def test_both_scans_agree_on_bytes_that_are_cut_anywhere(found: list[Record], at
 def agreed(data: bytes, at: int = 0) -> int:
     """Assert that both scans say the same of some bytes; return how many records these hold."""
     rows, used, end = scan(data, at, check_body=True, customs=CUSTOMS)
-    batch, fast_used, fast_end = columns(data, at, LOG_SCHEMA, customs=CUSTOMS)
+    batch, fast_used, fast_end = columns(data, at, LOG_SCHEMA, context=CUSTOMS)
 
     assert (fast_used, fast_end) == (used, end)
     assert batch.equals(log_batch(rows))

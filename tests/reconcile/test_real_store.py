@@ -28,7 +28,7 @@ from reliable_mq.reconcile.brokers.log_scan import LogRow
 from reliable_mq.reconcile.brokers.log_schema import BROKER, RECORD_SCHEMA, STORED_SCHEMA
 from reliable_mq.reconcile.brokers.spark_cluster import read_cluster
 from reliable_mq.reconcile.brokers.spark_topic_source import read_pulls
-from reliable_mq.reconcile.brokers.topic_pulls import is_told_of
+from reliable_mq.reconcile.brokers.topic_pulls import may_have_messages
 from reliable_mq.wire.record import body_checksum
 
 pytestmark = pytest.mark.processes
@@ -180,7 +180,10 @@ def same_by_pulling(name_servers: str, store: Path) -> None:
     partitions = read_layout(str(store)).partitions
     batches = [batch for each in partitions for batch in read_batches(each, RECORD_SCHEMA)]
     logged = [
-        row for batch in batches for row in batch.to_pylist() if is_told_of(row["queue_topic"])
+        row
+        for batch in batches
+        for row in batch.to_pylist()
+        if may_have_messages(row["queue_topic"])
     ]
 
     assert {row.pop(BROKER) for row in pulled} == {ledger.broker.name}

@@ -25,9 +25,9 @@ from reliable_mq.reconcile.brokers import file_store
 from reliable_mq.reconcile.brokers.spark_brokers import (
     BrokerLogs,
     broker_of,
+    check_named_brokers,
     cluster_option,
     cluster_reader,
-    hold_against,
     named_stores,
     open_logs,
 )
@@ -87,7 +87,7 @@ def test_what_brokers_say_is_kept_under_their_names(tmp_path: Path) -> None:
     assert logs.begins == {("b-1", "orders"): {0: 0}, ("", "orders"): {0: 0}}
     assert (sorted(logs.brokers), dict(logs.missing)) == (["", "b-1"], {})
     assert logs.size == sum(end for _, end in logs.bounds.values()) > 0
-    assert logs.told() == f"b-1={tmp_path / 'one'}, {tmp_path / 'two'}"
+    assert logs.description() == f"b-1={tmp_path / 'one'}, {tmp_path / 'two'}"
     assert cluster_option(logs) is None
 
 
@@ -130,11 +130,11 @@ def test_a_broker_that_the_tables_name_must_have_a_log(tmp_path: Path) -> None:
         held(logs, {"b-1", "b-2", "b-3"})
     assert sorted(held(logs, {"b-2"}, is_partial=True).missing) == ["b-2"]
     with pytest.raises(ConfigurationError, match="--broker-name is for one --store DIR"):
-        hold_against(logs, (), claimed="b-1", is_partial=False)
+        check_named_brokers(logs, (), claimed="b-1", is_partial=False)
 
 
 def held(logs: BrokerLogs, named: set[str], *, is_partial: bool = False) -> BrokerLogs:
-    return hold_against(logs, named, claimed=None, is_partial=is_partial)[0]
+    return check_named_brokers(logs, named, claimed=None, is_partial=is_partial)[0]
 
 
 def test_without_any_log_nothing_is_judged() -> None:

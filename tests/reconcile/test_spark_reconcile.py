@@ -89,9 +89,9 @@ def test_every_way_into_a_verdict_is_judged_so(tmp_path: Path) -> None:
     (run,) = rows_of(url, run_table(MetaData(), "rmq_"))
     assert (run["findings"], run["is_clean"]) == (len(found), False)
     proofs = {f["verdict"]: f["evidence"] for f in summary["findings"]}
-    (told_of,) = (f for f in summary["findings"] if f["evidence"].get("given_up_by"))
-    assert told_of["evidence"]["given_up_by"] == "payments"
-    assert told_of["says"].startswith("the stub says that the group gave it up")
+    (increment_summary,) = (f for f in summary["findings"] if f["evidence"].get("given_up_by"))
+    assert increment_summary["evidence"]["given_up_by"] == "payments"
+    assert increment_summary["says"].startswith("the stub says that the group gave it up")
     assert proofs["lost by the broker"]["acknowledged_queue_offset"] == 7
     assert proofs["dead-lettered"]["dead_letter_reason"] == "no such card"
     differing = [f for f in summary["findings"] if f["verdict"] == "content differs"]

@@ -134,7 +134,7 @@ def test_doubts_and_twins_of_all_parts_are_in_the_sum() -> None:
         tally.add_verdicts(verdicts(*twins, record(identity=identity), doubtful))
         parts.append(tally)
     whole = added(*parts)
-    doubts = whole.doubts.told()
+    doubts = whole.doubts.summary()
     assert doubts["count"] == 2
     assert doubts["newest"][1] == {
         "received": "2026-11-20T10:00:01.000Z",
@@ -145,7 +145,7 @@ def test_doubts_and_twins_of_all_parts_are_in_the_sum() -> None:
         "attempts": 1,
     }
     assert [each["attempts"] for each in doubts["newest"]] == [2, 1], "the newest comes first"
-    assert whole.twins.told() == {"count": 2, "first": [message_id(1), message_id(2)]}
+    assert whole.twins.summary() == {"count": 2, "first": [message_id(1), message_id(2)]}
     assert (whole.flow.arrivals["committed"].total(), whole.flow.arrivals["stored"].total()) == (
         2,
         2,
@@ -170,11 +170,11 @@ def test_only_so_many_doubts_and_twins_are_kept_and_all_are_counted(reverse: boo
         twins.add(half)
         assert doubts.invariants()
         assert twins.invariants()
-    newest = doubts.told()["newest"]
-    assert doubts.told()["count"] == twins.told()["count"] == DOUBTS_MAX + 5
+    newest = doubts.summary()["newest"]
+    assert doubts.summary()["count"] == twins.summary()["count"] == DOUBTS_MAX + 5
     assert [newest[0]["message_id"], newest[-1]["message_id"]] == ["M01004", "M00005"]
     assert len(newest) == DOUBTS_MAX == 1_000
-    assert twins.told()["first"] == [f"M{number:05}" for number in range(TWINS_MAX)]
+    assert twins.summary()["first"] == [f"M{number:05}" for number in range(TWINS_MAX)]
     assert TWINS_MAX == 100
 
 
@@ -182,7 +182,7 @@ def test_twins_are_counted_once_for_each_message_and_told_in_a_clause() -> None:
     twins = TwinIds()
     two_groups = stub(required="audit,payments"), stub(seen=after(5))
     twins.add(verdicts(*two_groups, stub(OTHER), log(OTHER, state=CONSUMED)))
-    assert twins.told() == {"count": 1, "first": [M]}
+    assert twins.summary() == {"count": 1, "first": [M]}
     assert (twins.flaw() or "").startswith("1 id belongs to two stubs")
     twins.add_data([1_999, ["A"]])
     told = twins.flaw() or ""

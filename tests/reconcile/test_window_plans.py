@@ -153,7 +153,7 @@ def test_topics_and_groups_are_found_without_reading_all_rows(
 
     with planning_checked(postgres_url, monkeypatch) as planned:
         assert sql_ledger.managed_topics(postgres_url, "rmq_") == ["t", "t0", "t1", "t2"]
-        assert sql_ledger.told_groups([postgres_url], "rmq_") == []
+        assert sql_ledger.groups_with_notices([postgres_url], "rmq_") == []
         for window in (IDS, CHANGED, SINCE_THEN):
             assert sql_ledger.broker_names(postgres_url, "rmq_", window) == {"b"}
 

@@ -97,7 +97,7 @@ class Chaos:
             seq=0, message_id=name.ljust(32, "0"), topic="orders", content=b"x", ordering_key=key
         )
         with self._world.database.engine.begin() as connection:
-            stubs = self._world.stubs.write(connection, [stub], "relay", self._now, RELAY_LEASE)
+            stubs = self._world.stubs.insert(connection, [stub], "relay", self._now, RELAY_LEASE)
         if relayed:  # else its process died right after the commit
             self._relay.accept(stubs, self._now)
 

@@ -48,7 +48,7 @@ class Ledgers:
     def _stub(self, connection: Connection, name: str, status: StubStatus, settled: float) -> str:
         table = self.database.stubs
         stub = Stub(seq=0, message_id=name.ljust(32, "0"), topic="orders", content=b"x")
-        SqlStubs(self.database.engine, table).write(connection, [stub], "relay", 900.0, 5.0)
+        SqlStubs(self.database.engine, table).insert(connection, [stub], "relay", 900.0, 5.0)
         values: dict[str, Any] = {"status": status.value, "update_date": utc_datetime(settled)}
         if status is not UNCONFIRMED:
             values["resend_time"] = None

@@ -41,7 +41,7 @@ def test_what_a_stub_used_up_is_told_once_by_each_notifier(world: World) -> None
     alerts = world.alerts(mail, hook)
     runs = [alerts.run_once(float(now)) for now in range(106, 110)]
 
-    assert runs == [AlertCounts(told=2), AlertCounts(), AlertCounts(), AlertCounts()]
+    assert runs == [AlertCounts(sent=2), AlertCounts(), AlertCounts(), AlertCounts()]
     assert mail.told == hook.told == [["a"]]
     (item,) = mail.digests[0].items
     assert item.reason == f"sent {MAX} times and not consumed by all of g; noted: no route"
@@ -93,8 +93,8 @@ def test_whatever_a_notifier_raises_the_others_tell_and_it_is_tried_again(
     leaves, mail = Leaves("leaves"), MemoryNotifier("mail")
     alerts = world.alerts(leaves, mail)
 
-    assert alerts.run_once(100.0) == AlertCounts(told=1, failed=1)
-    assert alerts.run_once(105.0) == AlertCounts(told=1)
+    assert alerts.run_once(100.0) == AlertCounts(sent=1, failed=1)
+    assert alerts.run_once(105.0) == AlertCounts(sent=1)
     assert leaves.told == mail.told == [["a"]]
 
 
@@ -187,8 +187,8 @@ def test_who_lost_its_lease_writes_nothing(world: World) -> None:
     taken = book.claim("mail", 160.0, "other", 60.0, "d2")
 
     assert taken == late
-    assert not book.told("mail", late, "late", 161.0, 0.0)
-    assert book.told("mail", taken, "other", 161.0, 0.0)
+    assert not book.record_sent("mail", late, "late", 161.0, 0.0)
+    assert book.record_sent("mail", taken, "other", 161.0, 0.0)
 
 
 def test_a_notifier_that_is_gone_for_a_while_tells_what_it_missed(world: World) -> None:
@@ -295,13 +295,13 @@ def test_how_the_notifiers_stand_is_told(world: World) -> None:
     mail, hook = MemoryNotifier("mail"), MemoryNotifier("hook")
     mail.is_down = True
     alerts = world.alerts(mail, hook)
-    assert alerts.standings() == {name: NotifierState(name=name) for name in ("mail", "hook")}
+    assert alerts.notifier_states() == {name: NotifierState(name=name) for name in ("mail", "hook")}
     escalate(world, "a", "b")
 
     alerts.run_once(100.0)
 
     at_100, at_105 = utc_datetime(100.0), utc_datetime(105.0)
-    assert alerts.standings() == {
+    assert alerts.notifier_states() == {
         "hook": NotifierState(name="hook", next_time=at_100, told_date=at_100),
         "mail": NotifierState(
             name="mail", waiting=2, failures=1, next_time=at_105, note="OSError: mail server"

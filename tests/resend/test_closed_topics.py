@@ -51,7 +51,7 @@ def test_the_heads_of_keys_are_probed_and_open_the_topic_for_all(world: World, e
 
 def closed(world: World, *, at: float = 100.0) -> None:
     """Let the topic be closed, to be probed a second later."""
-    world.topics.failed("orders", PROBE_STUBS, at, "ConnectionLost: gone")
+    world.topics.add_failures("orders", PROBE_STUBS, at, "ConnectionLost: gone")
 
 
 def waits(world: World, name: str, until: float, **more: Any) -> str:
@@ -98,12 +98,12 @@ def test_a_topic_opens_until_also_what_somebody_had_locked_is_due(postgres_url: 
     # When somebody has locked a stub, Then it is not made due, and the topic goes on opening
     with world.database.engine.begin() as connection:
         connection.execute(select(table).where(table.c.message_id == stub).with_for_update())
-        assert opening.hurry("orders", 200.0)
+        assert opening.make_due("orders", 200.0)
     assert world.row(other)["resend_time"] == utc_datetime(200.0)
     assert world.row(stub)["resend_time"] == utc_datetime(3_000.0)
 
     # When it is free, Then the next turn makes it due, and that is the end
-    assert not opening.hurry("orders", 201.0)
+    assert not opening.make_due("orders", 201.0)
     assert world.row(stub)["resend_time"] == utc_datetime(200.0)
     world.database.close()
 
@@ -215,7 +215,7 @@ def test_a_failed_send_waits_for_its_topic_and_no_longer(world: World) -> None:
     assert world.row(stub)["count"] == 2  # it would have waited longer by itself
 
     # When the topic closes, Then it is due at the probe
-    world.topics.failed("orders", PROBE_STUBS, 111.0, "gone")
+    world.topics.add_failures("orders", PROBE_STUBS, 111.0, "gone")
     scheduler.run_once(112.0)
     probe_time = world.topics.rows()["orders"].probe_time
     assert probe_time is not None

@@ -217,7 +217,7 @@ def test_a_topic_to_which_nothing_arrives_closes_for_all_and_keeps_its_sends(wor
 
 
 def test_of_two_schedulers_that_want_to_probe_at_one_moment_one_does(world: World) -> None:
-    world.topics.failed("orders", PROBE_STUBS, 100.0, "gone")
+    world.topics.add_failures("orders", PROBE_STUBS, 100.0, "gone")
 
     assert not world.topics.take_probe("orders", 100.9)
     assert world.topics.take_probe("orders", 101.0)

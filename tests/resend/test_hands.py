@@ -212,14 +212,14 @@ def test_work_on_many_stubs_that_ends_in_the_middle_has_done_whole_parts(
         world.change(stub, count=MAX, resend_time=None)
     hands = OperatorActions(world.database, StubEvent.VOID, actor="ann", why="cancelled")
 
-    first = next(hands.these(stubs))
+    first = next(hands.change_ids(stubs))
 
     assert first == dict.fromkeys(stubs[:2], True)
     assert audits(world) == [("ann", "stub void", name, 1) for name in NAMES[:2]]
     # When it is done again by what still waits, Then the rest is done, and nothing twice
     chosen = hands.chosen(StubFilter(topic="orders"))
     assert chosen.count() == 2
-    assert list(hands.each_of(chosen)) == [dict.fromkeys(stubs[2:], True)]
+    assert list(hands.change_selected(chosen)) == [dict.fromkeys(stubs[2:], True)]
     assert len(audits(world)) == 4
 
 

@@ -44,7 +44,7 @@ class Days:
         stub = Stub(seq=0, message_id=identity or self.id_at(time), topic="orders", content=b"x")
         table = self.database.stubs
         with self.database.engine.begin() as connection:
-            self.stubs.write(connection, [stub], "relay", time, 5.0)
+            self.stubs.insert(connection, [stub], "relay", time, 5.0)
             this = update(table).where(table.c.message_id == stub.message_id)
             connection.execute(this.values(status=status, update_date=utc_datetime(at)))
             connection.execute(

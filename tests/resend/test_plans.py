@@ -144,7 +144,7 @@ def test_a_probe_and_an_opening_read_what_they_are_asked_for(
 
     with Plans(world) as plans:
         claims = world.new_due().claim(asked)
-        assert not SqlOpening(world.stubs).hurry("t1", 100.0)  # all was due before
+        assert not SqlOpening(world.stubs).make_due("t1", 100.0)  # all was due before
 
     assert claims.stubs or (key != "''" and not is_early)
     assert plans.statements

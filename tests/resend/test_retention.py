@@ -12,7 +12,7 @@ from tests.resend.watching import watched_reading
 
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.escalate.sql_settlement import hands_of
+from reliable_mq.escalate.sql_settlement import operator_actions_of
 from reliable_mq.retention.retention import Retention, RetentionCounts
 from reliable_mq.retention.thread_retention import IDLE_SECONDS, pause_after
 
@@ -219,8 +219,8 @@ def test_who_has_lost_the_duty_removes_nothing(ledgers: Ledgers) -> None:
     ledgers.stub("a", CONFIRMED)
     ledgers.log("b")
     slow = ledgers.ledgers()
-    assert slow.take(1000.0, "slow", 60.0)
-    assert ledgers.ledgers().take(1061.0, "other", 60.0)
+    assert slow.take_duty(1000.0, "slow", 60.0)
+    assert ledgers.ledgers().take_duty(1061.0, "other", 60.0)
 
     assert slow.remove_stubs(5000.0, "slow", 9999.0, 10) is None
     assert slow.remove_logs(5000.0, "slow", 9999.0, 10) is None
@@ -233,7 +233,7 @@ def test_a_stub_that_a_person_sends_again_at_this_moment_stays(postgres_url: str
     stub = ledgers.stub("a", VOIDED)
     database = ledgers.database
     with database.engine.begin() as connection:
-        retried = hands_of(database).retry(connection, [stub], "ann", "", 1100.0)
+        retried = operator_actions_of(database).retry(connection, [stub], "ann", "", 1100.0)
         assert retried == {stub: True}
         # Not yet committed: the row still says VOIDED to everybody else, and it is locked.
         assert ledgers.retention().run_once(9999.0).stubs == 0

@@ -6,7 +6,7 @@ from tests.resend.test_retention import ledgers
 
 from reliable_mq.database.sql_people_tables import audit_table
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.reconcile.runs.sql_outcome import forget, let_retention_pass
+from reliable_mq.reconcile.runs.sql_outcome import allow_retention, forget
 from reliable_mq.retention.retention import RetentionCounts
 
 __all__ = ["ledgers"]  # a fixture
@@ -15,7 +15,7 @@ __all__ = ["ledgers"]  # a fixture
 def reconciled(ledgers: Ledgers, until: float) -> None:
     """Let an increment have seen what changed before a time."""
     url = ledgers.database.engine.url.render_as_string(hide_password=False)
-    let_retention_pass([url], "rmq_", utc_datetime(until))
+    allow_retention([url], "rmq_", utc_datetime(until))
 
 
 def test_what_was_not_reconciled_stays(ledgers: Ledgers) -> None:

@@ -183,7 +183,7 @@ def test_a_scheduler_that_died_gives_back_by_doing_nothing_and_can_write_no_more
     (claimed,) = dead.claim(DYING).stubs
     assert world.scheduler.run_once(164.9).claimed == 0
     assert world.scheduler.run_once(165.0).sent == 1
-    dead.rest([stub], "dead", 999.0)
+    dead.postpone([stub], "dead", 999.0)
     assert world.escalations.used_up([claimed], "dead", 999.0) == 0
     assert world.row(stub)["count"] == 2  # the send of the dead one counts, too
     assert world.row(stub)["resend_time"] == utc_datetime(185.0)

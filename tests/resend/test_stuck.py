@@ -94,7 +94,7 @@ def test_no_matter_however_large_hides_another(
     for number in range(7):
         world.sent(f"gone{number}.", groups=("gone", "payments"), topic="clicks")
         world.log(f"gone{number}.".ljust(32, "0"), group="payments")
-    assert world.stuck.look(100.0 + DAY, DAY) == 7
+    assert world.stuck.escalate_stuck(100.0 + DAY, DAY) == 7
 
     world.sent("payment", groups=("gone", "payments"), topic="clicks")
     world.log("payment".ljust(32, "0"), group="gone")
@@ -103,7 +103,7 @@ def test_no_matter_however_large_hides_another(
     behind = world.sent("behind", topic="orders")
     world.log(behind)
 
-    assert world.stuck.look(100.0 + DAY + LOOK, DAY) == 4
+    assert world.stuck.escalate_stuck(100.0 + DAY + LOOK, DAY) == 4
     found = {name for kind, name in world.open_escalations() if kind == "stuck"}
     assert found - {"gone0.", "gone1.", "gone2."} == {"payment", "blocked", "unsent", "behind"}
 
@@ -117,7 +117,7 @@ def test_what_a_group_gave_up_is_not_stuck_for_that_group(world: World) -> None:
             connection, stub, group="payments", reason="no", now=105.0, topic="orders"
         )
 
-    assert world.stuck.look(100.0 + DAY, DAY) == 1
+    assert world.stuck.escalate_stuck(100.0 + DAY, DAY) == 1
 
     found = [
         row for row in world.rows(world.database.escalations) if row["kind"] == EscalationKind.STUCK
@@ -131,7 +131,7 @@ def test_what_is_stuck_is_over_when_its_group_has_consumed_it_or_given_it_up(wor
     """However long the stub waits for another group, or for a person."""
     stub = world.sent("a", groups=("payments", "points", "stock"))
     world.log(stub, group="stock")
-    assert world.stuck.look(100.0 + DAY, DAY) == 1
+    assert world.stuck.escalate_stuck(100.0 + DAY, DAY) == 1
     assert stuck_groups(world) == ["payments"]
 
     # When that group gives it up, Then its dead letter tells of it, and the other one is told of
@@ -140,7 +140,7 @@ def test_what_is_stuck_is_over_when_its_group_has_consumed_it_or_given_it_up(wor
             connection, stub, group="payments", reason="no", now=105.0, topic="orders"
         )
     world.stuck.close_settled(200.0 + DAY)
-    assert world.stuck.look(200.0 + DAY, DAY) == 1
+    assert world.stuck.escalate_stuck(200.0 + DAY, DAY) == 1
     assert stuck_groups(world) == ["points"]
 
     # When that one consumes it after all, Then a person reads of the dead letter alone
@@ -160,13 +160,13 @@ def stuck_groups(world: World) -> list[str]:
 
 def test_what_a_person_has_had_sent_again_has_its_time_from_then_on(world: World) -> None:
     stub = world.sent("a", groups=("payments",))
-    assert world.stuck.look(100.0 + DAY, DAY) == 1
+    assert world.stuck.escalate_stuck(100.0 + DAY, DAY) == 1
     with world.database.engine.begin() as connection:
         world.hands.retry(connection, [stub], "ann", "", 200.0 + DAY)
     world.change(stub, broker_name="broker-a", queue_id=1, offset=9)
 
-    assert world.stuck.look(300.0 + DAY, DAY) == 0
-    assert world.stuck.look(201.0 + 2 * DAY, DAY) == 1
+    assert world.stuck.escalate_stuck(300.0 + DAY, DAY) == 0
+    assert world.stuck.escalate_stuck(201.0 + 2 * DAY, DAY) == 1
 
 
 def test_one_instance_looks_and_the_next_turn_is_anybodys(world: World) -> None:
@@ -186,7 +186,7 @@ def test_looks_that_take_long_come_less_often(
     monkeypatch.setattr(world.stuck, "_stopwatch", lambda: next(times))
     assert world.stuck.take_turn(1000.0, 1000.0 + LOOK)
 
-    world.stuck.look(1000.0, DAY)
+    world.stuck.escalate_stuck(1000.0, DAY)
 
     another = stuck_of(world.database)
     assert not another.take_turn(1599.0, 1599.0 + LOOK)
@@ -208,10 +208,10 @@ def test_who_dies_between_two_matters_has_told_of_one_and_the_next_tells_of_the_
 
     monkeypatch.setattr(world.stuck._escalations, "escalate", once)
     with pytest.raises(KeyboardInterrupt):
-        world.stuck.look(100.0 + DAY, DAY)
+        world.stuck.escalate_stuck(100.0 + DAY, DAY)
 
     assert world.open_escalations() == [("stuck", "a")]
-    assert stuck_of(world.database).look(100.0 + DAY, DAY) == 1
+    assert stuck_of(world.database).escalate_stuck(100.0 + DAY, DAY) == 1
     assert world.open_escalations() == [("stuck", "a"), ("stuck", "b")]
 
 
@@ -225,7 +225,7 @@ def test_a_time_that_does_not_read_hides_nothing_of_what_is_stuck(
         with world.database.engine.begin() as connection:
             change = text(f"UPDATE rmq_message_stub SET {column} = :v WHERE message_id = :id")
             connection.execute(change, {"v": value, "id": odd})
-        world.stuck.look(100.0 + DAY, DAY)
+        world.stuck.escalate_stuck(100.0 + DAY, DAY)
 
     assert {"b", "c"} <= {name for _, name in world.open_escalations()}
 
@@ -253,7 +253,7 @@ def test_looking_for_the_stuck_reads_what_is_old_and_nothing_that_waits(postgres
             rows.append(_rows_read(cursor.fetchone()[0][0]["Plan"]))
 
     event.listen(world.database.engine, "before_cursor_execute", count)
-    assert world.stuck.look(100.0 + DAY, DAY) == 1
+    assert world.stuck.escalate_stuck(100.0 + DAY, DAY) == 1
 
     assert len(rows) >= 4
     assert max(rows) <= 10, rows

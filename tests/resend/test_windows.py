@@ -136,7 +136,7 @@ def test_a_scheduler_has_its_probe_as_long_as_its_client_may_send(
     now = mq.database.clock.measured_now()
     mq.scheduler()
     topics = books[0].topics
-    topics.failed("orders", PROBE_STUBS, now, "ConnectionLost: gone")
+    topics.add_failures("orders", PROBE_STUBS, now, "ConnectionLost: gone")
     (row,) = topics.rows().values()
 
     assert row.probe_time is not None

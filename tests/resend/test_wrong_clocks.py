@@ -110,13 +110,13 @@ def test_a_wait_for_the_database_is_no_clock_that_jumped(
     # Given a database that every second time lets who takes the duty wait for another's lock
     database, waits = machine.rows.database, cycle([0.0, 6.0])
     clock = DatabaseClock(database.engine, lambda: machine.now, lambda: machine.passed)
-    take = SqlRetention.take
+    take = SqlRetention.take_duty
 
     def takes_long(ledgers: SqlRetention, now: float, owner: str, lease: float) -> bool:
         machine.passed += next(waits)
         return take(ledgers, now, owner, lease)
 
-    monkeypatch.setattr(SqlRetention, "take", takes_long)
+    monkeypatch.setattr(SqlRetention, "take_duty", takes_long)
     retention = machine.start(clock.reading)
 
     for _ in range(6):
@@ -125,7 +125,7 @@ def test_a_wait_for_the_database_is_no_clock_that_jumped(
 
     assert caplog.messages == []
     with database.engine.begin() as connection:
-        known = SqlWatchedTime(database.watched_time).found(connection)
+        known = SqlWatchedTime(database.watched_time).load(connection)
     assert known is not None
     assert len(known.stretches) == 1
 
@@ -225,6 +225,6 @@ def test_a_duty_that_was_taken_under_a_wrong_clock_is_free_when_its_owner_is_dea
     machine: Machine,
 ) -> None:
     machine.ahead = 40 * DAY
-    assert retention_ledgers(machine.rows.database).take(machine.now, "dies", 60.0)
+    assert retention_ledgers(machine.rows.database).take_duty(machine.now, "dies", 60.0)
     machine.ahead = 0.0
     assert machine.start().run_once(machine.now + 120.0).has_duty

@@ -39,4 +39,4 @@ def watch(database: Database, until: float = 0.0) -> None:
     begun = WatchedTime(watched_reading(until), (SteadyPeriod(until, until),))
     with database.engine.begin() as connection:
         connection.execute(delete(database.watched_time))
-        SqlWatchedTime(database.watched_time).note(connection, begun)
+        SqlWatchedTime(database.watched_time).save(connection, begun)

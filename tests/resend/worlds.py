@@ -20,7 +20,7 @@ from reliable_mq.escalate.escalation import Digest
 from reliable_mq.escalate.sql_alerts import SqlAlerts
 from reliable_mq.escalate.sql_audit import SqlAudit
 from reliable_mq.escalate.sql_escalations import escalations_of
-from reliable_mq.escalate.sql_settlement import hands_of
+from reliable_mq.escalate.sql_settlement import operator_actions_of
 from reliable_mq.escalate.sql_stuck import stuck_of
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.resend_policy import ResendPolicy, ladder
@@ -125,7 +125,7 @@ class World:
         self.escalations = escalations_of(self.database)
         self.stuck = stuck_of(self.database)
         self.audit = SqlAudit(self.database.audit)
-        self.hands = hands_of(self.database)
+        self.hands = operator_actions_of(self.database)
         self.notifier = MemoryNotifier()
         self.scheduler = self.new_scheduler("one")
 
@@ -214,7 +214,7 @@ class World:
             deliver_time=deliver_time,
         )
         with self.database.engine.begin() as connection:
-            self.stubs.write(connection, [stub], "relay", 100.0, 5.0)
+            self.stubs.insert(connection, [stub], "relay", 100.0, 5.0)
         return stub.message_id
 
     def sent(self, name: str, *, offset: int = 5, **more: Any) -> str:

@@ -30,10 +30,10 @@ class Waits:
         while looks < comes_after:
             looks += 1
             self.now += LOOK
-            if not self.busy.goes_on():
+            if not self.busy.should_continue():
                 break
         else:
-            self.busy.came()
+            self.busy.note_answer()
         self.busy.invariants()
         return True
 
@@ -93,5 +93,5 @@ def test_who_is_kept_from_looking_leaves_the_processor_to_others() -> None:
     waits.now += AGAIN_SECONDS / 10
     assert waits.busy.begin()
     waits.now += 2 * STOLEN_SECONDS
-    assert not waits.busy.goes_on()
+    assert not waits.busy.should_continue()
     assert not waits.ask(comes_after=1)

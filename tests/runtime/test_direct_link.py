@@ -51,11 +51,11 @@ class Served:
                 self.peer.sendall(self._answer(command))
 
     def ask(self, body: bytes, timeout: float = 30.0) -> bytes:
-        assert self.link.take()
+        assert self.link.acquire()
         try:
             return self.link.ask(partial(asking, body), CODE, timeout).body
         finally:
-            self.link.give()
+            self.link.release()
 
 
 @contextmanager
@@ -84,7 +84,7 @@ class Seen(BusyWait):
     def begin(self) -> bool:
         return True
 
-    def came(self) -> None:
+    def note_answer(self) -> None:
         self.count += 1
 
 
@@ -125,16 +125,16 @@ def test_no_reply_in_time_is_a_time_out_and_the_link_is_of_no_further_use() -> N
     with served(lambda _: b"") as it:
         with pytest.raises(RequestTimeout, match=f"b:1 did not answer request {CODE} in 0.01 s"):
             it.ask(b"x", 0.01)
-        assert not it.link.take()
+        assert not it.link.acquire()
 
 
 def test_a_peer_that_reads_nothing_is_a_time_out_too() -> None:
     ours, peer = socket.socketpair()
     link = DirectLink("b:1", ours)
-    assert link.take()
+    assert link.acquire()
     with peer, pytest.raises(RequestTimeout):
         link.ask(partial(asking, bytes(8 * 1024 * 1024)), CODE, 0.01)
-    link.give()
+    link.release()
 
 
 @pytest.mark.parametrize("busy_wait", [None, Seen()], ids=["asleep", "looking"])
@@ -149,13 +149,13 @@ def test_what_a_peer_trickles_does_not_prolong_the_time_out(busy_wait: BusyWait 
             peer.sendall(b"\0")
 
     thread = threading.Thread(target=trickle)
-    assert link.take()
+    assert link.acquire()
     thread.start()
     with pytest.raises(RequestTimeout):
         link.ask(partial(asking, b"x"), CODE, 0.1)
     ended.set()
     thread.join()
-    link.give()
+    link.release()
     peer.close()
 
 
@@ -163,12 +163,12 @@ def test_what_a_peer_trickles_does_not_prolong_the_time_out(busy_wait: BusyWait 
 def test_what_is_no_reply_ends_the_connection(garbage: bytes) -> None:
     ours, peer = socket.socketpair()
     link = DirectLink("b:1", ours)
-    assert link.take()
+    assert link.acquire()
     peer.sendall(garbage)
     peer.shutdown(socket.SHUT_WR)
     with peer, pytest.raises(ConnectionLost, match="b:1"):
         link.ask(partial(asking, b"x"), CODE, 30.0)
-    link.give()
+    link.release()
     assert ours.fileno() == -1, "the socket is let go of"
 
 
@@ -176,17 +176,17 @@ def test_a_link_that_the_peer_has_ended_is_not_taken() -> None:
     ours, peer = socket.socketpair()
     link = DirectLink("b:1", ours)
     peer.close()
-    assert not link.take()
+    assert not link.acquire()
     assert ours.fileno() == -1
 
 
 def test_a_link_is_taken_by_one_at_a_time() -> None:
     with served(echo) as it:
-        assert it.link.take()
-        assert not it.link.take()
-        it.link.give()
-        assert it.link.take()
-        it.link.give()
+        assert it.link.acquire()
+        assert not it.link.acquire()
+        it.link.release()
+        assert it.link.acquire()
+        it.link.release()
 
 
 def test_who_waits_is_told_when_the_link_is_closed() -> None:
@@ -201,7 +201,7 @@ def test_who_waits_is_told_when_the_link_is_closed() -> None:
         with pytest.raises(ConnectionLost, match="this client closed it"):
             it.ask(b"x")
         closing.join()
-        assert not it.link.take()
+        assert not it.link.acquire()
 
 
 class Interrupted(BaseException):
@@ -226,6 +226,6 @@ def test_an_interrupted_wait_ends_the_link_because_its_reply_is_still_to_come() 
             with pytest.raises(Interrupted):
                 it.ask(b"x")
             killing.join()
-            assert not it.link.take()
+            assert not it.link.acquire()
     finally:
         signal.signal(signal.SIGUSR1, before)

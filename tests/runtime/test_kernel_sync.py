@@ -79,7 +79,9 @@ def test_a_log_writer_reports_each_batch_once_and_in_order(tmp_path: Path) -> No
             KernelSyncs(kernel(), descriptor_of),
         )
         for at in range(0, 40, 4):
-            writer.take(Turn(LogBatch([SegmentWrite(segment, at, [b"abcd"])], at + 4), [], {}))
+            writer.write_turn(
+                Turn(LogBatch([SegmentWrite(segment, at, [b"abcd"])], at + 4), [], {})
+            )
             if at % 12 == 0:
                 await writer.drain()
         await writer.drain()

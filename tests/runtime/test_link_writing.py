@@ -107,11 +107,11 @@ class Seen(BusyWait):
         self.begun += 1
         return True
 
-    def goes_on(self) -> bool:
+    def should_continue(self) -> bool:
         self.looks += 1
         return True
 
-    def came(self) -> None:
+    def note_answer(self) -> None:
         self.answers += 1
 
 

@@ -70,7 +70,7 @@ async def one_turn(segment: GatedSegment, syncs: Syncs | None = None) -> Reports
     """Have one turn written and synced; return what was told of it."""
     reports = Reports()
     writer = LogWriter(MemoryDisk(), 0, reports, syncs, on_broken=fail)
-    writer.take(turn(segment, 0, b"a"))
+    writer.write_turn(turn(segment, 0, b"a"))
     await eventually(lambda: bool(reports.ends))
     writer.close()
     return reports
@@ -86,10 +86,10 @@ def test_turns_that_come_during_a_sync_share_the_next_one() -> None:
     async def scenario() -> tuple[GatedSegment, Reports]:
         segment, reports = GatedSegment(is_open=False), Reports()
         writer = LogWriter(MemoryDisk(), 0, reports)
-        writer.take(turn(segment, 0, b"a"))
+        writer.write_turn(turn(segment, 0, b"a"))
         await asyncio.to_thread(segment.is_syncing.wait)
         for at, data in enumerate((b"b", b"c", b"d"), start=1):
-            writer.take(turn(segment, at, data))
+            writer.write_turn(turn(segment, at, data))
         segment.gate.set()
         await writer.drain()
         writer.close()
@@ -106,7 +106,7 @@ def test_nothing_is_reported_before_it_is_synced() -> None:
     async def scenario() -> tuple[list[tuple[int, bool]], list[tuple[int, bool]]]:
         segment, reports = GatedSegment(is_open=False), Reports()
         writer = LogWriter(MemoryDisk(), 0, reports)
-        writer.take(turn(segment, 0, b"a"))
+        writer.write_turn(turn(segment, 0, b"a"))
         await asyncio.to_thread(segment.is_syncing.wait)
         before = list(reports.ends)
         segment.gate.set()
@@ -121,9 +121,9 @@ def test_with_an_interval_a_turn_is_reported_as_written_and_again_when_it_is_syn
     async def scenario() -> tuple[GatedSegment, Reports]:
         segment, reports = GatedSegment(), Reports()
         writer = LogWriter(MemoryDisk(), 3600, reports)
-        writer.take(turn(segment, 0, b"a"))
+        writer.write_turn(turn(segment, 0, b"a"))
         await writer.drain()
-        writer.take(turn(segment, 1, b"b"))
+        writer.write_turn(turn(segment, 1, b"b"))
         await writer.run(lambda: None)
         syncs_before_the_drain = segment.syncs
         await writer.drain()
@@ -141,7 +141,7 @@ def test_files_of_a_turn_are_written_after_its_batch() -> None:
     async def scenario() -> str:
         disk = MemoryDisk()
         writer = LogWriter(disk, 0, Reports())
-        writer.take(Turn(None, [], {"config/topics.json": "{}"}))
+        writer.write_turn(Turn(None, [], {"config/topics.json": "{}"}))
         await writer.drain()
         writer.close()
         return disk.read_text("config/topics.json")
@@ -178,12 +178,12 @@ def test_a_full_disk_keeps_batches_waiting_in_order_and_lets_them_go_on_when_the
         segment, reports, rooms = FullSegment(), Reports(), list[bool]()
         writer = LogWriter(MemoryDisk(), 0, reports, on_room=rooms.append)
         for at, data in enumerate((b"a", b"b")):
-            writer.take(turn(segment, at, data))
+            writer.write_turn(turn(segment, at, data))
         assert writer.is_waiting_for_room
         assert (reports.ends, rooms) == ([], [False])
         segment.has_room = True
         await eventually(lambda: not writer.is_waiting_for_room)
-        writer.take(turn(segment, 2, b"c"))
+        writer.write_turn(turn(segment, 2, b"c"))
         await writer.drain()
         writer.close()
         return segment, reports, rooms
@@ -200,8 +200,8 @@ def test_a_configuration_file_that_found_no_room_is_written_with_the_next_one() 
         disk.error = errno.ENOSPC
         disk.fail_at = 0
         writer = LogWriter(disk, 0, Reports())
-        writer.take(Turn(None, [], {"first": "1"}))
-        writer.take(Turn(None, [], {"second": "2"}))
+        writer.write_turn(Turn(None, [], {"first": "1"}))
+        writer.write_turn(Turn(None, [], {"second": "2"}))
         await writer.drain()
         writer.close()
         return disk
@@ -219,7 +219,7 @@ def test_a_configuration_file_that_finds_no_room_is_told_once(
         writer = LogWriter(disk, 0, Reports())
         for number in range(3):
             disk.fail_at = len(disk.operations)
-            writer.take(Turn(None, [], {"first": f"{number}"}))
+            writer.write_turn(Turn(None, [], {"first": f"{number}"}))
             await writer.drain()
         writer.close()
 
@@ -235,10 +235,10 @@ def test_files_without_room_are_told_like_a_log_without_room_until_all_is_writte
         disk.error, disk.fail_at = errno.ENOSPC, 0
         saved = asyncio.Event()
         writer = LogWriter(disk, 0, Reports(), None, rooms.append, saved.set)
-        writer.take(Turn(None, [], {"config/topics.json": "{}"}))
+        writer.write_turn(Turn(None, [], {"config/topics.json": "{}"}))
         await writer.drain()
         assert rooms == [False]
-        writer.take(turn(segment, 0, b"a"))
+        writer.write_turn(turn(segment, 0, b"a"))
         await eventually(saved.is_set)
         assert rooms == [False]
         segment.has_room = True
@@ -258,8 +258,8 @@ def test_a_writer_that_is_closed_writes_nothing_when_there_is_room_again(
         disk, segment = MemoryDisk(), FullSegment()
         disk.error, disk.fail_at = errno.ENOSPC, 0
         writer = LogWriter(disk, 0, Reports())
-        writer.take(turn(segment, 0, b"a"))
-        writer.take(Turn(None, [], {"config/topics.json": "{}"}))
+        writer.write_turn(turn(segment, 0, b"a"))
+        writer.write_turn(Turn(None, [], {"config/topics.json": "{}"}))
         await writer.drain()
         writer.close()
         assert writer.is_waiting_for_room
@@ -289,7 +289,7 @@ def test_what_the_kernel_does_not_sync_a_thread_does() -> None:
     async def scenario() -> tuple[GatedSegment, Reports]:
         segment, reports = GatedSegment(), Reports()
         writer = LogWriter(MemoryDisk(), 0, reports, RefusingKernel())
-        writer.take(turn(segment, 0, b"a"))
+        writer.write_turn(turn(segment, 0, b"a"))
         await writer.drain()
         writer.close()
         return segment, reports
@@ -316,10 +316,10 @@ def test_what_comes_during_a_sync_longer_than_its_interval_is_synced_without_ano
         writer = LogWriter(
             MemoryDisk(), 1.0, lambda end, is_safe: durable.put_nowait((end, is_safe))
         )
-        writer.take(turn(segment, 0, b"a"))
+        writer.write_turn(turn(segment, 0, b"a"))
         due.pop()()
         await asyncio.to_thread(segment.is_syncing.wait)
-        writer.take(turn(segment, 1, b"b"))
+        writer.write_turn(turn(segment, 1, b"b"))
         due.pop()()  # while the first sync runs
         segment.gate.set()
         told = [await durable.get() for _ in range(3)]

@@ -66,7 +66,7 @@ def test_a_prompt_sync_that_fails_breaks_the_writer_and_reports_nothing() -> Non
         syncs = PromptSyncs(None, on_broken=broken)
         writer = LogWriter(MemoryDisk(), 0, reports, syncs, on_broken=broken)
         with pytest.raises(Ended):
-            writer.take(turn(Failing(), 0, b"a"))
+            writer.write_turn(turn(Failing(), 0, b"a"))
         writer.close()
         return reports
 
@@ -108,10 +108,10 @@ def test_turns_that_a_prompt_report_brings_are_synced_and_reported_each_in_order
         def stored(end: int, is_durable: bool) -> None:
             ends.append((end, is_durable))
             if end < 4:  # within `start`: what was released asks for more
-                writer.take(turn(segment, end, b"x"))
+                writer.write_turn(turn(segment, end, b"x"))
 
         writer = LogWriter(MemoryDisk(), 0, stored, PromptSyncs(None, Seconds(0.0)))
-        writer.take(turn(segment, 0, b"x"))
+        writer.write_turn(turn(segment, 0, b"x"))
         assert ends == [(end, True) for end in (1, 2, 3, 4)]
         await writer.drain()
         writer.close()
@@ -128,9 +128,9 @@ def test_a_medium_that_becomes_slow_is_synced_elsewhere_and_at_once_when_it_is_q
         segment, reports, others = GatedSegment(), Reports(), Elsewhere()
         clock = Seconds(2 * VERY_SLOW_SECONDS)
         writer = LogWriter(MemoryDisk(), 0, reports, PromptSyncs(others, clock))
-        writer.take(turn(segment, 0, b"a"))
+        writer.write_turn(turn(segment, 0, b"a"))
         for at in (1, 2, 3):
-            writer.take(turn(segment, at, b"b"))
+            writer.write_turn(turn(segment, at, b"b"))
         assert (reports.ends, len(others.begun)) == ([(1, True)], 1)
 
         others.begun.pop()()
@@ -139,7 +139,7 @@ def test_a_medium_that_becomes_slow_is_synced_elsewhere_and_at_once_when_it_is_q
         assert reports.ends[2:] == [(4, True)]
 
         clock.now, clock.step = clock.now + PAUSE_SECONDS, 0.0
-        writer.take(turn(segment, 4, b"c"))
+        writer.write_turn(turn(segment, 4, b"c"))
         assert (reports.ends[3:], others.begun) == ([(5, True)], [])
         await writer.drain()
         writer.close()
@@ -153,8 +153,8 @@ def test_a_writer_is_drained_only_when_a_sync_elsewhere_has_ended() -> None:
         segment, reports, others = GatedSegment(), Reports(), Elsewhere()
         clock = Seconds(2 * VERY_SLOW_SECONDS)
         writer = LogWriter(MemoryDisk(), 0, reports, PromptSyncs(others, clock))
-        writer.take(turn(segment, 0, b"a"))
-        writer.take(turn(segment, 1, b"b"))
+        writer.write_turn(turn(segment, 0, b"a"))
+        writer.write_turn(turn(segment, 1, b"b"))
         drained = asyncio.create_task(writer.drain())
         await asyncio.sleep(0)
         assert not drained.done()

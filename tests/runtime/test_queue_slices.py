@@ -30,7 +30,7 @@ def test_queues_that_grow_while_others_are_synced_are_written_before_the_checkpo
     def grow() -> None:
         for queue in queues:
             unit = [pack_unit(queue.end * 100, 100, 0)]
-            queue.put(Arrivals(queue.topic, 0, queue.end, unit, {0}, 0, 0, 100))
+            queue.append_units(Arrivals(queue.topic, 0, queue.end, unit, {0}, 0, 0, 100))
         stores[0].upkeep.gathering.update(dict.fromkeys(queues))
 
     async def run_and_grow(writer: LogWriter, job: Callable[[], Any]) -> Any:

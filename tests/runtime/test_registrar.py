@@ -61,7 +61,7 @@ class Scene:
     def create(self, name: str, frame: bytes = b"done") -> None:
         """Create a topic whose maker waits for the name server."""
         self.world.state.put_topic(TopicConfig(topic_name=name), self.world.now_ms)
-        self.registrar.note([(1, frame)])
+        self.registrar.register_changes([(1, frame)])
 
     async def until_sent(self, count: int) -> None:
         await eventually(lambda: len(self.sent) >= count, lambda: f"{len(self.sent)} were sent")
@@ -135,7 +135,7 @@ def test_a_topic_that_is_gone_before_it_was_told_is_left_out() -> None:
         state.put_topic(TopicConfig(topic_name="stays"), scene.world.now_ms)
         state.put_topic(TopicConfig(topic_name="goes"), scene.world.now_ms)
         state.topics.remove("goes", scene.world.now_ms)
-        scene.registrar.note([(1, b"done")])
+        scene.registrar.register_changes([(1, b"done")])
         await scene.until_sent(1)
 
     assert played(act).server.told[1:] == [{"stays"}]
@@ -143,7 +143,7 @@ def test_a_topic_that_is_gone_before_it_was_told_is_left_out() -> None:
 
 def test_who_waits_for_nothing_new_is_answered_without_a_registration() -> None:
     async def act(scene: Scene) -> None:
-        scene.registrar.note([(1, b"done")])
+        scene.registrar.register_changes([(1, b"done")])
         await scene.until_sent(1)
 
     assert len(played(act).server.told) == 1
@@ -183,7 +183,7 @@ def test_topics_that_fit_no_frame_are_told_in_parts(monkeypatch: pytest.MonkeyPa
 
     async def act(scene: Scene) -> None:
         for topic in many(4_000):
-            scene.world.state.topics.put(topic, scene.world.now_ms)
+            scene.world.state.topics.set_topic(topic, scene.world.now_ms)
         assert len(scene.world.state.topics.wrapped()) > frame_max
         await scene.registrar.register()
         assert scene.registrar._informed
@@ -199,7 +199,7 @@ def test_a_change_reaches_the_name_server_in_whichever_part_it_is() -> None:
         state = scene.world.state
         for perm in (6, 4, 2):
             for topic in many(4_000, perm=perm):
-                state.topics.put(topic, scene.world.now_ms)
+                state.topics.set_topic(topic, scene.world.now_ms)
             await scene.registrar.register()
             for topic in many(4_000):
                 queues = scene.server._core.routes.route(topic.topic_name)
@@ -213,7 +213,7 @@ def test_a_topic_that_fits_no_frame_is_named_and_the_broker_goes_on() -> None:
         attributes = {"+note": "x" * FRAME_SIZE_MAX}
         topic = TopicConfig(topic_name="huge", attributes=attributes)
         scene.world.state.put_topic(topic, scene.world.now_ms)
-        scene.registrar.note([(1, b"done")])
+        scene.registrar.register_changes([(1, b"done")])
         await scene.until_sent(1)
         assert not scene.server.knows("huge")
 
@@ -229,7 +229,7 @@ def test_a_broker_that_tells_topics_alone_tells_all_in_one_registration_as_far_a
         state = scene.world.state
         state.config = msgspec.structs.replace(state.config, single_topic_register=True)
         for topic in many(4_000):
-            state.topics.put(topic, scene.world.now_ms)
+            state.topics.set_topic(topic, scene.world.now_ms)
         state.take_unregistered()
         assert len(state.topics.wrapped()) > 2 * PART_SIZE_MAX
         await scene.registrar.register()

@@ -116,7 +116,7 @@ def test_a_sync_that_failed_is_never_tried_again() -> None:
     async def scenario() -> tuple[Failing, Reports]:
         segment, reports = Failing(), Reports()
         writer = LogWriter(MemoryDisk(), 0, reports, on_broken=broken)
-        writer.take(turn(segment, 0, b"a"))
+        writer.write_turn(turn(segment, 0, b"a"))
         (await asyncio.to_thread(threads.get, timeout=60)).join(60)
         return segment, reports
 
@@ -131,7 +131,7 @@ def test_a_writer_ends_though_a_file_cannot_be_opened() -> None:
         segment, reports = UnopenedSegment(), Reports()
         segment.refusals = 1_000_000
         writer = LogWriter(MemoryDisk(), 0, reports, on_broken=fail)
-        writer.take(turn(segment, 0, b"a"))
+        writer.write_turn(turn(segment, 0, b"a"))
         await asyncio.wait_for(writer.drain(), 60)
         writer.close()
         return reports
@@ -156,7 +156,7 @@ def test_a_log_that_waits_says_what_it_waits_for(
 
     async def scenario() -> None:
         writer = LogWriter(MemoryDisk(), 0, Reports(), on_broken=fail)
-        writer.take(turn(Refusing(), 0, b"a"))
+        writer.write_turn(turn(Refusing(), 0, b"a"))
         writer.close()
 
     asyncio.run(scenario())

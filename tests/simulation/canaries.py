@@ -177,7 +177,7 @@ def _sync_the_last_segment(original: _Original) -> _Original:
     def take(writer: LogWriter, turn: Turn) -> None:
         if turn.batch and len(turn.batch.writes) > 1:
             *others, last = turn.batch.writes
-            CommitLog.write(LogBatch(others, turn.batch.end))
+            CommitLog.write_batch(LogBatch(others, turn.batch.end))
             turn = msgspec.structs.replace(turn, batch=LogBatch([last], turn.batch.end))
         original(writer, turn)
 
@@ -237,7 +237,7 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "a half asked for too early": (HalfCheck, "run_once", _check_too_early),
     "no producer asked": (ClientTable, "next_producer", lambda _: lambda *_at: None),
     "a late end heard twice": (half, "_settled_late", lambda _: lambda _store: ()),
-    "a segment not synced": (LogWriter, "take", _sync_the_last_segment),
+    "a segment not synced": (LogWriter, "write_turn", _sync_the_last_segment),
     "no room for ever": (Pressure, "note_no_file", lambda _: _no_file_for_ever),
     "no delay when the clock goes back": (DelaySchedule, "_due_again", lambda _: _at_once),
     "a repeated end too early": (BrokerState, "settled_before", lambda _: BrokerState.reply),

@@ -263,7 +263,7 @@ class Machine:
             by_connection.setdefault(connection, []).append(frame)
         for connection, frames in by_connection.items():
             self.network.answer(connection, frames)
-        self._writer.take(turn)
+        self._writer.write_turn(turn)
         self._turn_count += 1
         if self._turn_count % _CHECK_EVERY == 0:
             check_invariants(core)
@@ -310,7 +310,7 @@ class Machine:
 
     async def _clean_once(self) -> None:
         core = self._alive()
-        found = await self._writer.run(core.housekeeping.look())
+        found = await self._writer.run(core.housekeeping.survey_job())
         world = self._world
         reading = ClockReading(world.now_ms / 1000, world.time_ms / 1000, self._disk.boot_id)
         work = core.housekeeping.begin(found, reading)

@@ -123,9 +123,11 @@ class ReliableMQ:
         self._notifiers = notifiers
         check_upkeep(self.settings, self._policy)
         self._middleware = check_middleware(middleware)
-        self._stand_on(Connections(name, self.settings, self._policy, leases, self._middleware))
+        self._use_connections(
+            Connections(name, self.settings, self._policy, leases, self._middleware)
+        )
 
-    def _stand_on(self, connections: Connections) -> None:
+    def _use_connections(self, connections: Connections) -> None:
         """Make the parts that send and receive over these connections; tests pass other ones."""
         self._connections = connections
         self._half_messages = HalfMessages(
@@ -144,7 +146,7 @@ class ReliableMQ:
             is_shared=self.settings.relay == "shared" and connections.shares_relays,
             groups_of_topic=self._declared.required_groups,
             known_groups=self._declared.known_groups,
-            on_first_send=self._tell_when_nobody_consumes,
+            on_first_send=self._warn_without_consumers,
         )
         self._producer: Producer | None = None
         self._upkeep = Upkeep(
@@ -490,7 +492,7 @@ class ReliableMQ:
         if self.settings.relay == "shared":
             self._connections.shared_relays.start(self.databases)
 
-    def _tell_when_nobody_consumes(self) -> None:
+    def _warn_without_consumers(self) -> None:
         """Warn when an application sends to its embedded broker without started consumers."""
         connections = self._connections
         if connections.is_embedded and self._declared.consumers and not connections.is_consuming:

@@ -3,7 +3,7 @@
 import importlib
 
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError, words_of
+from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError, error_text
 from reliable_mq.extras import how_to_install
 
 _IMPORTERS = frozenset(
@@ -59,7 +59,7 @@ def _broken(module_name: str, error: Exception) -> ApplicationBroken:
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename in _IMPORTERS:
         at = at.tb_next
-    text = f"the module {module_name!r} cannot be imported: {words_of(error)}"
+    text = f"the module {module_name!r} cannot be imported: {error_text(error)}"
     if isinstance(error, ModuleNotFoundError) and (line := how_to_install(error.name or "")):
         text = line
     return ApplicationBroken(text, error.with_traceback(at))

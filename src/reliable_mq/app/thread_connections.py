@@ -160,7 +160,7 @@ class Connections:
             return made
         with self._lock:
             if self._client is None:
-                tell_unsigned(self._settings)
+                warn_unsigned(self._settings)
                 client = AsyncClient(
                     self._name_servers(),
                     settings=self._client_settings,
@@ -360,7 +360,7 @@ def _check_opens(leases: object) -> None:
         ) from error
 
 
-def tell_unsigned(settings: Settings) -> None:
+def warn_unsigned(settings: Settings) -> None:
     """Warn if messages go to a broker on another machine without a signature."""
     if settings.signing_keys.get_secret_value() or settings.broker.startswith(EMBEDDED):
         return

@@ -105,7 +105,7 @@ class NoticeReading:
                     self._connections.start_worker(duty, [consumer], self._databases)
                     self._awaited.discard(name)
             except Exception as error:  # noqa: BLE001 - logged, and tried again
-                self._faults.tell(error)
+                self._faults.log_fault(error)
         return not self._awaited
 
     def run(self, stopped: StopSignal) -> None:
@@ -136,7 +136,7 @@ class NoticeReading:
         return self._connections.consumer_progress(topic, topic)
 
 
-def tell_forever(
+def send_alerts_forever(
     alerts: Alerts,
     stopped: StopSignal,
     *,
@@ -152,9 +152,9 @@ def tell_forever(
         try:
             counts = alerts.run_once(clock())
         except Exception as error:  # noqa: BLE001 - told by the teller
-            faults.tell(error)
+            faults.log_fault(error)
         else:
-            if counts.told or counts.stuck:
+            if counts.sent or counts.stuck:
                 log.info("alerts: %s", counts)
         stopped.wait(interval)
 
@@ -176,7 +176,7 @@ def resend_all(
     ]
     threads += [
         threading.Thread(
-            target=tell_forever,
+            target=send_alerts_forever,
             args=(each.alerts, stopped),
             kwargs={"interval": interval, "clock": each.clock},
             name=f"reliable-mq-alerts-{each.database}",

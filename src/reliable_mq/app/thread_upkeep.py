@@ -166,9 +166,9 @@ class Upkeep:
         counts: dict[str, dict[str, int]] = {}
         for name, each in self._databases.items():
             done = self.scheduler(name).run_once(each.clock.now())
-            told = self.alerts(name).run_once(each.clock.now())
-            digests = {"digests": told.told, "digests_failed": told.failed}
-            counts[name] = asdict(done) | {"stuck": told.stuck} | digests
+            alerts = self.alerts(name).run_once(each.clock.now())
+            digests = {"digests": alerts.sent, "digests_failed": alerts.failed}
+            counts[name] = asdict(done) | {"stuck": alerts.stuck} | digests
             counts[name] |= self._remove_once(name, each.clock.now)
         return counts
 

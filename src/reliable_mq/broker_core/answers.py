@@ -63,7 +63,7 @@ class Answers:
         self.waiting -= count
         return count
 
-    def take(self, log_end: int) -> list[Answer]:
+    def end_turn(self, log_end: int) -> list[Answer]:
         """End a turn, after which the log ends at `log_end`; return the replies that may leave."""
         if self.held:
             self._withhold(log_end)

@@ -46,7 +46,7 @@ class ConfigFiles:
         else:
             act()
 
-    def take(self) -> dict[str, str]:
+    def take_texts(self) -> dict[str, str]:
         """Return the texts to write now, by path; empty while a write is under way."""
         if not self.changed or self._under_way:
             return {}
@@ -55,7 +55,7 @@ class ConfigFiles:
         return {path: dump() for path, dump in self._under_way.items()}
 
     def saved(self) -> None:
-        """Note that the texts of the last `take` are on the medium."""
+        """Note that the texts of the last `take_texts` are on the medium."""
         self._under_way = {}
         acts, self._waiting_under_way = self._waiting_under_way, []
         for act in acts:

@@ -211,13 +211,13 @@ class BrokerCore:
         self._room = _WAITING_COST_MAX
         if state.halves.is_op_due:
             state.try_to_record_settled()
-        files = state.files.take() if state.files.changed else {}
+        files = state.files.take_texts() if state.files.changed else {}
         log, statistics = state.store.log, state.statistics
         batch = state.store.take_batch() if log.pending else None
-        turn = Turn(batch, state.answers.take(log.end), files, state.registered_replies)
+        turn = Turn(batch, state.answers.end_turn(log.end), files, state.registered_replies)
         state.registered_replies = []
         if batch or statistics.turn_pulls:
-            statistics.turned(batch.end if batch else None, began_ms, now_ms)
+            statistics.note_turn_end(batch.end if batch else None, began_ms, now_ms)
         return turn
 
     def stored(
@@ -329,7 +329,7 @@ class BrokerCore:
         state.note_pressure(now_ms)
         statistics = state.statistics
         if not statistics.is_under_way and self._is_due("statistics", now_ms, _SAMPLE_INTERVAL_MS):
-            statistics.begin_second(state.store.upkeep.take_grown(), now_ms)
+            statistics.begin_sampling(state.store.upkeep.take_grown(), now_ms)
         statistics.run_some()
         self.housekeeping.run_some()
         self._answer_due(now_ms)

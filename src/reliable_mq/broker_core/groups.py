@@ -83,7 +83,7 @@ class GroupTable:
             if not self.has_room(group):
                 log.warning("group %s is not created: the table of groups is full", name)
                 return None
-            self.put(group, now_ms)
+            self.set_group(group, now_ms)
         return group
 
     def _may_be_created(self, name: str) -> bool:
@@ -102,7 +102,7 @@ class GroupTable:
         """Return the group's settings, or None."""
         return self.by_name.get(name)
 
-    def put(self, group: GroupConfig, now_ms: int) -> None:
+    def set_group(self, group: GroupConfig, now_ms: int) -> None:
         """Add or replace a group."""
         self._set(group)
         self.version.advance(now_ms)

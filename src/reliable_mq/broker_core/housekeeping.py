@@ -37,7 +37,7 @@ class Housekeeping:
         self._removal = FileRemoval(disk, state.config.redelete_interval_ms)
         self._gone: list[tuple[Closeable, str]] = []
 
-    def look(self) -> Callable[[], DiskSurvey]:
+    def survey_job(self) -> Callable[[], DiskSurvey]:
         """Return the disk survey that `begin` needs; it may run in another thread."""
         oldest = self._state.store.log.segment_starts[:-1][: self._state.config.delete_batch_max]
         return lambda: survey(self._disk, oldest)
@@ -51,23 +51,23 @@ class Housekeeping:
         """
         state, retention = self._state, self._state.retention
         was_full, now_ms = retention.is_full, round(reading.wall * 1000)
-        if told := retention.look(reading):
-            log.warning("files of the log: %s", told)
+        if text := retention.check_clocks(reading):
+            log.warning("files of the log: %s", text)
         if retention.is_worth_noting:
             state.files.change(PATH, retention.dump)
-        count = retention.judge(found, now_ms)
+        count = retention.files_to_remove(found, now_ms)
         _all, free_size = found.capacity
         state.pressure.note_disk(found.used, is_full=retention.is_full, free_size=free_size)
         if retention.is_full != was_full:
-            told = "sends are refused until there is room" if not was_full else "sends resume"
-            log.warning("the disk is %.0f %% full, %s", found.used * 100, told)
+            text = "sends are refused until there is room" if not was_full else "sends resume"
+            log.warning("the disk is %.0f %% full, %s", found.used * 100, text)
         if count:
             self._expire(count, found.used)
         if state.wants_unused_dropped:
             state.wants_unused_dropped = False
             self._drop_unused()
         state.store.upkeep.flush()
-        self._forget(state.store.upkeep.take_gone())
+        self._forget(state.store.upkeep.take_restarted())
         gone, self._gone = self._gone, []
         if not gone:
             return None
@@ -88,7 +88,7 @@ class Housekeeping:
 
         Apache's broker may open the store next, and would read the files that are left.
         """
-        self._forget(self._state.store.upkeep.take_gone())
+        self._forget(self._state.store.upkeep.take_restarted())
         if self._state.store.is_start_noted:
             for file, path in self._gone:
                 file.close()

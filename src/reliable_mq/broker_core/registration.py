@@ -52,7 +52,7 @@ def registrations(state: BrokerState, names: Collection[str] | None = None) -> I
         yield request(RequestCode.REGISTER_BROKER, _header(state), body)
 
 
-def farewell(state: BrokerState) -> Command:
+def unregistration(state: BrokerState) -> Command:
     """Return the request that ends the broker's registration."""
     return request(RequestCode.UNREGISTER_BROKER, _header(state))
 

@@ -46,7 +46,7 @@ class RequestModes:
         """Whether this group and topic have a mode."""
         return mode.consumer_group in self._file.message_request_mode_map.get(mode.topic, {})
 
-    def put(self, mode: RequestMode) -> None:
+    def set_mode(self, mode: RequestMode) -> None:
         """Set the mode of a group and topic."""
         modes = self._file.message_request_mode_map.setdefault(mode.topic, {})
         modes[mode.consumer_group] = mode

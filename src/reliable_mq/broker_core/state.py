@@ -274,7 +274,7 @@ class BrokerState:
 
     def put_topic(self, topic: TopicConfig, now_ms: int) -> None:
         """Add or replace a topic, save the table and inform the name servers."""
-        self.topics.put(topic, now_ms)
+        self.topics.set_topic(topic, now_ms)
         self.topics_changed([topic.topic_name])
 
     def topics_changed(self, names: Collection[str] = ()) -> None:

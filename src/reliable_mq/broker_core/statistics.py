@@ -163,7 +163,7 @@ class Statistics:
         """Note that one send had `count` messages."""
         self._batched[topic] = self._batched.get(topic, 0) + count - 1
 
-    def turned(self, end: int | None, began_ms: int, now_ms: int) -> None:
+    def note_turn_end(self, end: int | None, began_ms: int, now_ms: int) -> None:
         """Note the end of a turn.
 
         Args:
@@ -201,7 +201,7 @@ class Statistics:
         self._finish(self._under_way)
         self._finish(self._counting(grown, now_ms))
 
-    def begin_second(self, grown: Iterable[ConsumeQueue], now_ms: int) -> None:
+    def begin_sampling(self, grown: Iterable[ConsumeQueue], now_ms: int) -> None:
         """Begin `collect` and then `sample`, in slices; each `run_some` runs the next slice.
 
         Call this only when no such work is under way.

@@ -186,7 +186,7 @@ class TopicTable:
                 topic_name=DEFAULT_TOPIC, read_queue_nums=queues, write_queue_nums=queues
             )
         perm = READ | WRITE | (INHERIT if auto_create else 0)
-        self.put(msgspec.structs.replace(template, perm=perm), now_ms)
+        self.set_topic(msgspec.structs.replace(template, perm=perm), now_ms)
 
     def is_system(self, name: str) -> bool:
         """Whether this is the broker's own topic, which clients may not create or delete."""
@@ -212,7 +212,7 @@ class TopicTable:
         """Whether a request may add or replace this topic; see `JsonRows.has_room`."""
         return self._rows.has_room(topic.topic_name, topic)
 
-    def own(self) -> frozenset[str]:
+    def broker_topics(self) -> frozenset[str]:
         """Return the topics that the broker created for itself."""
         return self._own
 
@@ -220,7 +220,7 @@ class TopicTable:
         """Return the topic, or None."""
         return self.by_name.get(name)
 
-    def put(self, topic: TopicConfig, now_ms: int) -> None:
+    def set_topic(self, topic: TopicConfig, now_ms: int) -> None:
         """Add or replace a topic."""
         self._set(topic)
         self.version.advance(now_ms)
@@ -269,7 +269,7 @@ class TopicTable:
         )
         if not self.has_room(topic):
             raise table_full("topics")
-        self.put(topic, now_ms)
+        self.set_topic(topic, now_ms)
         return topic
 
     def wrapped(self, names: Iterable[str] | None = None, part: int = 0) -> bytes:

@@ -95,32 +95,32 @@ def done_if_agreed(
         dry_run: only return what would be done.
         yes: do not ask.
     """
-    told = change(dry_run=True)
-    asked = question(told.value)
+    answers = change(dry_run=True)
+    asked = question(answers.value)
     if dry_run or not asked:
-        return told
+        return answers
     if not printing.agreed(asked, yes=yes):
         say("nothing was changed")
         raise typer.Exit(FAILED)
     return change(dry_run=False)
 
 
-def tell_where(
-    what: str, done: str, told: ClusterReply[C], *, dry_run: bool, as_json: bool
+def print_where(
+    what: str, done: str, answers: ClusterReply[C], *, dry_run: bool, as_json: bool
 ) -> None:
     """Print at which brokers something was done: "topic orders made at a, b".
 
     Args:
         what: "topic orders".
         done: "made".
-        told: the brokers' names; its failures are not printed here.
+        answers: the brokers' names; its failures are not printed here.
         dry_run: nothing was done; say "would be".
         as_json: print JSON.
     """
     if as_json:
-        row = {"what": what, "done": done, "brokers": list(told.value), "dry_run": dry_run}
+        row = {"what": what, "done": done, "brokers": list(answers.value), "dry_run": dry_run}
         say_json(row)
-    elif told.value:
-        say(f"{what} {'would be ' if dry_run else ''}{done} at {', '.join(told.value)}")
-    elif not told.failures:
+    elif answers.value:
+        say(f"{what} {'would be ' if dry_run else ''}{done} at {', '.join(answers.value)}")
+    elif not answers.failures:
         say(f"{what} already has these settings")

@@ -26,7 +26,7 @@ from reliable_mq.escalate.thread_dead_letters import DeadLetterActions, Outcome
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.message_id import ledger_id
 
-NO_LETTER = "there is no such dead letter"
+NO_DEAD_LETTER = "there is no such dead letter"
 CONSUMED = "its group has consumed it since"
 COLUMNS = ("message_id", "consumer_group", "topic", "key", "time", "state", "reason")
 
@@ -42,7 +42,7 @@ Ids = Annotated[
 ]
 
 
-def letter_filter(
+def dead_letter_filter(
     *,
     group: Group = "",
     topic: Annotated[str, typer.Option(help="Only of messages sent to this topic.")] = "",
@@ -73,7 +73,7 @@ def letter_filter(
 
 
 @app.command("list")
-@takes_options_of(letter_filter)
+@takes_options_of(dead_letter_filter)
 def list_(
     *,
     wanted: DeadLetterFilter,
@@ -87,9 +87,9 @@ def list_(
 ) -> None:
     """List the dead letters that wait for a person, the newest first."""
     with _known(application, db, prefix, broker) as known:
-        found = known.that_fit(wanted, everything=everything)
-    letters = sorted(found, key=lambda each: each.time, reverse=True)[:limit]
-    print_rows([_row(each) for each in letters], COLUMNS, as_json=as_json)
+        found = known.matching(wanted, everything=everything)
+    dead_letters = sorted(found, key=lambda each: each.time, reverse=True)[:limit]
+    print_rows([_row(each) for each in dead_letters], COLUMNS, as_json=as_json)
 
 
 @app.command()
@@ -104,11 +104,11 @@ def show(
 ) -> None:
     """Show the dead letters of one message, with content and properties."""
     with _known(application, db, prefix, broker) as known:
-        letters = known.of_ids([message_id], group)
-    if not letters:
+        dead_letters = known.of_ids([message_id], group)
+    if not dead_letters:
         raise UsageError(f"no consumer group has a dead letter {message_id}; see stub show")
     rows = []
-    for each in letters:
+    for each in dead_letters:
         text = each.message.body.decode("utf-8", "backslashreplace")
         rows.append(
             _row(each)
@@ -124,7 +124,7 @@ def show(
 
 
 @app.command()
-@takes_options_of(letter_filter)
+@takes_options_of(dead_letter_filter)
 def retry(
     *,
     message_ids: Ids = None,
@@ -153,32 +153,34 @@ def retry(
     with _known(application, db, prefix, broker) as known:
         refused: Outcome = {}
         if message_ids:
-            letters = known.of_ids(message_ids, wanted.group)
-            refused = _refused(message_ids, wanted.group, letters)
+            dead_letters = known.of_ids(message_ids, wanted.group)
+            refused = _refused(message_ids, wanted.group, dead_letters)
         else:
-            letters = known.that_fit(wanted, everything=everything)
-        letters = [each for each in letters if each.standing != CONSUMED_SINCE]
+            dead_letters = known.matching(wanted, everything=everything)
+        dead_letters = [each for each in dead_letters if each.status != CONSUMED_SINCE]
         if dry_run:
-            _preview(letters, as_json=as_json)
-            _tell_refused(refused)
+            _preview(dead_letters, as_json=as_json)
+            _print_refused(refused)
             return
         # Before the retries: their errors must not prevent the audit of refused ids.
         known.note_refused(refused, actor=by or actor(), why=note)
         done: Outcome = {}
-        if letters and printing.agreed(f"retry {len(letters)} dead letter(s)?", yes=yes):
-            done = known.retry(letters, actor=by or actor(), why=note)
-    _tell(done | refused, as_json=as_json)
+        if dead_letters and printing.agreed(f"retry {len(dead_letters)} dead letter(s)?", yes=yes):
+            done = known.retry(dead_letters, actor=by or actor(), why=note)
+    _print_outcome(done | refused, as_json=as_json)
 
 
-def _refused(message_ids: Sequence[str], group: str, letters: Sequence[DeadLetter]) -> Outcome:
+def _refused(message_ids: Sequence[str], group: str, dead_letters: Sequence[DeadLetter]) -> Outcome:
     """Return why requested ids are not retried; the group is "" if no group has a dead letter."""
-    found = {each.message.message_id for each in letters}
-    missing = {(group, each): NO_LETTER for each in message_ids if ledger_id(each) not in found}
-    consumed = [each for each in letters if each.standing == CONSUMED_SINCE]
+    found = {each.message.message_id for each in dead_letters}
+    missing = {
+        (group, each): NO_DEAD_LETTER for each in message_ids if ledger_id(each) not in found
+    }
+    consumed = [each for each in dead_letters if each.status == CONSUMED_SINCE]
     return missing | {(each.group, each.message.message_id): CONSUMED for each in consumed}
 
 
-def _tell_refused(refused: Outcome) -> None:
+def _print_refused(refused: Outcome) -> None:
     for (group, message_id), why in refused.items():
         say(f"{group} {message_id} is not retried: {why}".lstrip(), err=True)
     if refused:
@@ -215,8 +217,8 @@ def _checked(name_servers: str) -> str:
     return name_servers
 
 
-def _preview(letters: Sequence[DeadLetter], *, as_json: bool) -> None:
-    rows = [_row(each) for each in letters]
+def _preview(dead_letters: Sequence[DeadLetter], *, as_json: bool) -> None:
+    rows = [_row(each) for each in dead_letters]
     if as_json:
         say_json({"total": len(rows), "first": rows[:50]})
         return
@@ -224,19 +226,19 @@ def _preview(letters: Sequence[DeadLetter], *, as_json: bool) -> None:
     say(f"{len(rows)} dead letter(s) would be retried")
 
 
-def _row(letter: DeadLetter) -> dict[str, Any]:
+def _row(dead_letter: DeadLetter) -> dict[str, Any]:
     return {
-        "message_id": letter.message.message_id,
-        "consumer_group": letter.group,
-        "topic": letter.topic,
-        "key": " ".join(letter.message.keys),
-        "time": letter.time,
-        "state": letter.standing,
-        "reason": letter.reason,
+        "message_id": dead_letter.message.message_id,
+        "consumer_group": dead_letter.group,
+        "topic": dead_letter.topic,
+        "key": " ".join(dead_letter.message.keys),
+        "time": dead_letter.time,
+        "state": dead_letter.status,
+        "reason": dead_letter.reason,
     }
 
 
-def _tell(done: Outcome, *, as_json: bool) -> None:
+def _print_outcome(done: Outcome, *, as_json: bool) -> None:
     if as_json:
         said = {
             f"{group} {message_id}".lstrip(): not why for (group, message_id), why in done.items()
@@ -248,4 +250,4 @@ def _tell(done: Outcome, *, as_json: bool) -> None:
                 say(f"{group} {message_id} retried")
         retried = sum(not why for why in done.values())
         say(f"{retried} of {len(done)} dead letter(s) retried")
-    _tell_refused({each: why for each, why in done.items() if why})
+    _print_refused({each: why for each, why in done.items() if why})

@@ -8,7 +8,7 @@ import typer
 
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import group_offsets, printing
-from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, tell_where
+from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, print_where
 from reliable_mq.cli.printing import print_rows, text_of, time_of
 from reliable_mq.cli.saying import say, say_json, say_lines
 from reliable_mq.cli.shared_options import takes_options_of
@@ -40,27 +40,27 @@ def list_(
 ) -> None:
     """List the consumer groups with their settings at each broker."""
     with administered(broker) as admin:
-        told = admin.groups.all_settings(everything=everything)
+        answers = admin.groups.all_settings(everything=everything)
     rows = [
         {"group": group, "broker": name, **msgspec.structs.asdict(settings)}
-        for group, by_broker in told.value.items()
+        for group, by_broker in answers.value.items()
         for name, settings in by_broker.items()
     ]
     print_rows(rows, SETTINGS, as_json=as_json)
-    end_with(told.failures)
+    end_with(answers.failures)
 
 
 @app.command()
 def show(group: Group, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
     """Show a group's settings at each broker."""
     with administered(broker) as admin:
-        told = admin.groups.settings(group)
+        answers = admin.groups.settings(group)
     rows = [
         {"group": group, "broker": name, **msgspec.structs.asdict(each)}
-        for name, each in told.value.items()
+        for name, each in answers.value.items()
     ]
     print_rows(rows, SETTINGS, as_json=as_json)
-    end_with(told.failures)
+    end_with(answers.failures)
 
 
 def group_change(
@@ -109,9 +109,9 @@ def create(
 ) -> None:
     """Create a group at the masters of all brokers; a broker that has it like this is skipped."""
     with administered(broker) as admin:
-        told = admin.groups.create(group, wanted, brokers=at or (), dry_run=dry_run)
-    tell_where(f"group {group}", "made", told, dry_run=dry_run, as_json=as_json)
-    end_with(told.failures)
+        answers = admin.groups.create(group, wanted, brokers=at or (), dry_run=dry_run)
+    print_where(f"group {group}", "made", answers, dry_run=dry_run, as_json=as_json)
+    end_with(answers.failures)
 
 
 @app.command()
@@ -130,14 +130,14 @@ def update(
     if wanted == GroupChange():
         raise UsageError("nothing to change: give --retries, --consume or another setting")
     with administered(broker) as admin:
-        told = done_if_agreed(
+        answers = done_if_agreed(
             partial(admin.groups.update, group, wanted, brokers=at or ()),
             lambda names: f"change group {group} at {', '.join(names)}?" if names else "",
             dry_run=dry_run,
             yes=yes,
         )
-    tell_where(f"group {group}", "changed", told, dry_run=dry_run, as_json=as_json)
-    end_with(told.failures)
+    print_where(f"group {group}", "changed", answers, dry_run=dry_run, as_json=as_json)
+    end_with(answers.failures)
 
 
 @app.command()
@@ -151,14 +151,14 @@ def delete(
 ) -> None:
     """Delete a group at all brokers, with its retry topic and its dead letters."""
     with administered(broker) as admin:
-        told = done_if_agreed(
+        answers = done_if_agreed(
             partial(admin.groups.delete, group, offsets=offsets),
             lambda names: f"delete group {group} with its dead letters at {', '.join(names)}?",
             dry_run=dry_run,
             yes=yes,
         )
-    tell_where(f"group {group}", "deleted", told, dry_run=dry_run, as_json=as_json)
-    end_with(told.failures)
+    print_where(f"group {group}", "deleted", answers, dry_run=dry_run, as_json=as_json)
+    end_with(answers.failures)
 
 
 @app.command()
@@ -167,8 +167,8 @@ def connections(
 ) -> None:
     """List the connected members of a group, and their subscriptions."""
     with administered(broker) as admin:
-        told = admin.groups.connections(group)
-    found = told.value
+        answers = admin.groups.connections(group)
+    found = answers.value
     if as_json:
         say_json(msgspec.to_builtins(found))
     elif not found.members:
@@ -178,7 +178,7 @@ def connections(
         say(f"{found.kind}, {found.model}, {found.from_where}")
         for topic, expression in found.subscriptions.items():
             say(f"  {topic}: {expression}")
-    end_with(told.failures)
+    end_with(answers.failures)
 
 
 @app.command()
@@ -192,9 +192,9 @@ def members(
 ) -> None:
     """Show what each connected member of a group reports: its queues and its progress."""
     with administered(broker) as admin:
-        told = admin.groups.members(group, stack=stack)
+        answers = admin.groups.members(group, stack=stack)
     if as_json:
-        say_json(msgspec.to_builtins(told.value))
+        say_json(msgspec.to_builtins(answers.value))
     else:
         rows: list[dict[str, Any]] = [
             {
@@ -207,17 +207,17 @@ def members(
                 "locked": held.is_locked,
                 "last_consumed": time_of(held.last_consume_ms or None),
             }
-            for state in told.value
+            for state in answers.value
             for held in state.queues
         ]
         print_rows(rows, HELD)
-        for state in told.value:
+        for state in answers.value:
             say(f"{state.client_id}")
             for name, value in state.properties.items():
                 say(f"  {name}: {text_of(value)}")
             if state.stack:
                 say_lines(state.stack)
-    end_with(told.failures)
+    end_with(answers.failures)
 
 
 @app.command()
@@ -233,17 +233,17 @@ def producers(
 ) -> None:
     """List the connected producers."""
     with administered(broker) as admin:
-        told = admin.groups.producers(group)
+        answers = admin.groups.producers(group)
     rows = [
         {"group": name, **_connection(client)}
-        for name, clients in told.value.items()
+        for name, clients in answers.value.items()
         for client in clients
     ]
     if as_json:
-        say_json(msgspec.to_builtins(told.value))
+        say_json(msgspec.to_builtins(answers.value))
     else:
         print_rows(rows, ("group", *CONNECTIONS))
-    end_with(told.failures)
+    end_with(answers.failures)
 
 
 def _connection(client: Connection) -> dict[str, Any]:

@@ -51,22 +51,22 @@ def progress(
         if not group:
             _print_all(admin, as_json=as_json)
             return
-        told = admin.offsets.progress(group, topic)
-        failures = dict(told.failures)
+        answers = admin.offsets.progress(group, topic)
+        failures = dict(answers.failures)
         owners: dict[MessageQueue, str] = {}
         if members:
             states = admin.groups.members(group)
             owners = {row.queue: each.client_id for each in states.value for row in each.queues}
             failures |= states.failures
-    rows = _rows(told.value, owners)
+    rows = _rows(answers.value, owners)
     if as_json:
-        sums = {name: getattr(told.value, name) for name in ("lag", "in_flight", "per_second")}
+        sums = {name: getattr(answers.value, name) for name in ("lag", "in_flight", "per_second")}
         say_json({"queues": rows, **sums})
     else:
         print_rows(rows, QUEUES if members else QUEUES[:-1])
         say(
-            f"lag {told.value.lag}, in flight {told.value.in_flight},"
-            f" {told.value.per_second:.2f} message(s) a second in the last minute"
+            f"lag {answers.value.lag}, in flight {answers.value.in_flight},"
+            f" {answers.value.per_second:.2f} message(s) a second in the last minute"
         )
     end_with(failures)
 
@@ -157,13 +157,13 @@ def reset(
         return offsets.reset_to_end(group, topic, dry_run=dry_run)
 
     with administered(broker) as admin:
-        told = done_if_agreed(
+        answers = done_if_agreed(
             partial(set_offsets, admin),
             lambda resets: f"reset group {group} in {len(resets)} queue(s) of {topic}?",
             dry_run=dry_run,
             yes=yes,
         )
-    _tell(told, dry_run=dry_run, as_json=as_json)
+    _print_resets(answers, dry_run=dry_run, as_json=as_json)
 
 
 def clone(
@@ -179,16 +179,16 @@ def clone(
 ) -> None:
     """Copy the offsets of a group to another group."""
     with administered(broker) as admin:
-        told = done_if_agreed(
+        answers = done_if_agreed(
             partial(admin.offsets.clone, source, target, topic),
             lambda resets: f"set group {target} in {len(resets)} queue(s) as {source}?",
             dry_run=dry_run,
             yes=yes,
         )
-    _tell(told, dry_run=dry_run, as_json=as_json)
+    _print_resets(answers, dry_run=dry_run, as_json=as_json)
 
 
-def _tell(told: ClusterReply[list[QueueReset]], *, dry_run: bool, as_json: bool) -> None:
+def _print_resets(answers: ClusterReply[list[QueueReset]], *, dry_run: bool, as_json: bool) -> None:
     rows: Sequence[dict[str, Any]] = [
         {
             "topic": row.queue.topic,
@@ -197,9 +197,9 @@ def _tell(told: ClusterReply[list[QueueReset]], *, dry_run: bool, as_json: bool)
             "before": row.before,
             "after": row.after,
         }
-        for row in told.value
+        for row in answers.value
     ]
     print_rows(rows, RESETS, as_json=as_json)
     if not as_json:
         say(f"{len(rows)} queue(s) {'would be ' if dry_run else ''}set")
-    end_with(told.failures)
+    end_with(answers.failures)

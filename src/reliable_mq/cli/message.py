@@ -47,9 +47,9 @@ def show(
                 found = _by_offset_id(admin, message_id, f"topic {topic} has no message")
         else:
             found, failures = _by_offset_id(admin, message_id, "no broker has a message"), {}
-        told = [admin.messages.tracks(message) for message in found]
-    tracks = [{each.group: each.state for each in one.value} for one in told]
-    for one in told:
+        all_answers = [admin.messages.tracks(message) for message in found]
+    tracks = [{each.group: each.state for each in one.value} for one in all_answers]
+    for one in all_answers:
         failures = {**failures, **one.failures}
     _print_whole(found, tracks, as_json=as_json)
     end_with(failures)
@@ -75,9 +75,9 @@ def find(
     """Find the messages of a topic with a key, the oldest first."""
     begin, end = moment_of(since, "--since"), moment_of(until, "--until")
     with administered(broker) as admin:
-        told = admin.messages.by_key(topic, key, since=begin, until=end)
-    _print(told.value, as_json=as_json)
-    end_with(told.failures)
+        all_answers = admin.messages.by_key(topic, key, since=begin, until=end)
+    _print(all_answers.value, as_json=as_json)
+    end_with(all_answers.failures)
 
 
 @app.command("list")

@@ -45,7 +45,7 @@ def command(
             return
         step, verb = (_pending, "lacks") if check else (migrate, "has run")
         named = len(databases) > 1
-        _tell(
+        _print_revisions(
             [
                 f"{name}.{revision}" if named else revision
                 for name, database in databases.items()
@@ -72,7 +72,7 @@ def _pending(database: Database) -> list[str]:
         return pending(connection, database.prefix)
 
 
-def _tell(revisions: list[str], verb: str, as_json: bool) -> None:
+def _print_revisions(revisions: list[str], verb: str, as_json: bool) -> None:
     if as_json:
         say_json({"revision": REVISION, verb.replace(" ", "_"): revisions})
     elif revisions:

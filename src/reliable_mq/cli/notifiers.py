@@ -39,9 +39,9 @@ def command(
 
 def _list(mq: ReliableMQ, *, as_json: bool) -> None:
     rows = [
-        {"database": name} | asdict(standing)
+        {"database": name} | asdict(state)
         for name in mq.databases
-        for standing in mq.alerts(database=name).standings().values()
+        for state in mq.alerts(database=name).notifier_states().values()
     ]
     print_rows(rows, COLUMNS, as_json=as_json)
 

@@ -58,10 +58,10 @@ def command(
                 as_json=as_json,
             )
         elif end:
-            _tell(topic, "resumed", mq.resending.resume(topic, note=note), as_json=as_json)
+            _print_change(topic, "resumed", mq.resending.resume(topic, note=note), as_json=as_json)
         else:
             mq.resending.pause(topic, until=_moment(until, lasting), note=note)
-            _tell(topic, "paused", True, as_json=as_json)
+            _print_change(topic, "paused", True, as_json=as_json)
     finally:
         mq.close()
 
@@ -80,7 +80,7 @@ def _moment(until: str, lasting: str) -> datetime | None:
     return parse_moment(until, "--until", now) if until else None
 
 
-def _tell(topic: str, word: str, changed: bool, *, as_json: bool) -> None:
+def _print_change(topic: str, word: str, changed: bool, *, as_json: bool) -> None:
     if as_json:
         say_json({"topic": topic, word: changed})
     else:

@@ -18,8 +18,8 @@ from reliable_mq.cli import reconcile_options as options
 from reliable_mq.cli.printing import plain_console
 from reliable_mq.cli.reconcile_after import (
     check_notifiers,
+    send_due_digests,
     send_what_is_due,
-    tell_what_is_due,
 )
 from reliable_mq.cli.reconcile_follow import follow_until_stopped
 from reliable_mq.cli.reconcile_stop import stoppable
@@ -165,7 +165,7 @@ def _after(summary: dict[str, Any], run: "RunOptions", broker: str, metrics: Pat
     if metrics:
         replace_file(metrics, prometheus_text(summary, time.time()))
     if run.tells:
-        tell_what_is_due(run.database, run.prefix)
+        send_due_digests(run.database, run.prefix)
 
 
 def _forget(urls: list[str], prefix: str) -> None:

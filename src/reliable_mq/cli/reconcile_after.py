@@ -33,7 +33,7 @@ def send_what_is_due(db: str, broker: str, prefix: str) -> int:
     return sent
 
 
-def tell_what_is_due(db: str, prefix: str) -> tuple[int, int]:
+def send_due_digests(db: str, prefix: str) -> tuple[int, int]:
     """Let this process's notifiers send waiting escalations; return digests sent, digests failed.
 
     If a digest fails now, the next process that runs the notifier sends it. The log notifier is
@@ -42,7 +42,7 @@ def tell_what_is_due(db: str, prefix: str) -> tuple[int, int]:
     mq = _application(db, prefix)
     try:
         now = mq.database.clock.measured_now()
-        return mq.alerts().tell_what_is_due(now, but={_LOG})
+        return mq.alerts().send_due_digests(now, but={_LOG})
     finally:
         mq.close()
 

@@ -68,6 +68,6 @@ def stoppable() -> Iterator[None]:
             if not stop.number:
                 raise
             name = signal.Signals(stop.number).name
-            told = f"error: stopped by {name} before the run had ended; run it again"
-            say(told, err=True)
+            text = f"error: stopped by {name} before the run had ended; run it again"
+            say(text, err=True)
             raise typer.Exit(128 + stop.number) from None

@@ -92,7 +92,7 @@ class _Worker:
         self._born = time.monotonic()
         self._has_ended = False
 
-    def look(self) -> None:
+    def restart_if_due(self) -> None:
         """Start it again if it has ended and its wait is over."""
         code, lived = self.child.poll(), time.monotonic() - self._born
         if code is not None and not self._has_ended:
@@ -132,7 +132,7 @@ def _supervise(commands: list[list[str]]) -> None:
         is_well = True
         while is_well and not stopped.wait(POLL_SECONDS):
             for each in workers:
-                each.look()
+                each.restart_if_due()
             is_well = not all(each.is_failing for each in workers)
     for each in workers:
         if each.child.poll() is None:

@@ -178,9 +178,11 @@ def retry(
     all stubs in this status.
     """
     with opened(application, db, prefix, name=database) as found:
-        hands = OperatorActions(found.database, StubEvent.RETRY, actor=by or actor(), why=note)
+        operator_actions = OperatorActions(
+            found.database, StubEvent.RETRY, actor=by or actor(), why=note
+        )
         terminal = Terminal("retry", yes=yes, as_json=as_json)
-        terminal.settle(hands, message_ids or [], wanted, dry_run=dry_run)
+        terminal.settle(operator_actions, message_ids or [], wanted, dry_run=dry_run)
 
 
 @app.command()
@@ -201,9 +203,11 @@ def void(
 ) -> None:
     """Void stubs: they are not sent again. A filter selects stubs that wait for a person."""
     with opened(application, db, prefix, name=database) as found:
-        hands = OperatorActions(found.database, StubEvent.VOID, actor=by or actor(), why=note)
+        operator_actions = OperatorActions(
+            found.database, StubEvent.VOID, actor=by or actor(), why=note
+        )
         terminal = Terminal("void", yes=yes, as_json=as_json)
-        terminal.settle(hands, message_ids or [], wanted, dry_run=dry_run)
+        terminal.settle(operator_actions, message_ids or [], wanted, dry_run=dry_run)
 
 
 class Terminal:
@@ -222,7 +226,7 @@ class Terminal:
 
     def settle(
         self,
-        hands: OperatorActions,
+        operator_actions: OperatorActions,
         message_ids: Sequence[str],
         wanted: StubFilter,
         *,
@@ -238,14 +242,16 @@ class Terminal:
         if message_ids:
             if dry_run:
                 raise UsageError("--dry-run needs a filter")
-            self._tell(self._done(hands.these(message_ids), len(message_ids)))
+            self._print_changes(
+                self._done(operator_actions.change_ids(message_ids), len(message_ids))
+            )
             return
-        chosen = hands.chosen(wanted)
+        chosen = operator_actions.chosen(wanted)
         total = chosen.count()
         if dry_run:
             self._preview(chosen.first(PREVIEW_ROWS), total)
         elif total and printing.agreed(f"{self._verb} {total} stub(s)?", yes=self._yes):
-            self._tell(self._done(hands.each_of(chosen), total))
+            self._print_changes(self._done(operator_actions.change_selected(chosen), total))
         elif self._as_json:
             say("{}")
         else:
@@ -271,7 +277,7 @@ class Terminal:
                     progress.advance(task, len(part))
         return done
 
-    def _tell(self, done: dict[str, bool]) -> None:
+    def _print_changes(self, done: dict[str, bool]) -> None:
         if self._as_json:
             say_json(done)
         else:

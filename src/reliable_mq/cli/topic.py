@@ -8,7 +8,7 @@ import typer
 
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
-from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, tell_where
+from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, print_where
 from reliable_mq.cli.printing import print_names, print_rows, time_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.client.administering.topic_settings import PERMISSIONS, QUEUES, TopicChange
@@ -39,23 +39,25 @@ def list_(
 ) -> None:
     """List the topics of applications; with --all also those of brokers and consumer groups."""
     with administered(broker) as admin:
-        told = admin.topics.names(everything=everything)
-    print_names(told.value, as_json=as_json)
-    end_with(told.failures)
+        answers = admin.topics.names(everything=everything)
+    print_names(answers.value, as_json=as_json)
+    end_with(answers.failures)
 
 
 @app.command()
 def show(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
     """Show a topic's settings at each broker."""
     with administered(broker) as admin:
-        told = admin.topics.settings(topic)
-    rows = [{"broker": name, **msgspec.structs.asdict(each)} for name, each in told.value.items()]
+        answers = admin.topics.settings(topic)
+    rows = [
+        {"broker": name, **msgspec.structs.asdict(each)} for name, each in answers.value.items()
+    ]
     if not as_json:
         for row in rows:
             pairs = row["attributes"].items()
             row["attributes"] = ", ".join(f"{name}={value}" for name, value in pairs)
     print_rows(rows, SETTINGS, as_json=as_json)
-    end_with(told.failures)
+    end_with(answers.failures)
 
 
 @app.command()
@@ -74,7 +76,7 @@ def route(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = 
 def status(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
     """Show the offsets of a topic's queues, and when each last got a message."""
     with administered(broker) as admin:
-        told = admin.topics.status(topic)
+        answers = admin.topics.status(topic)
     rows: list[dict[str, Any]] = [
         {
             "broker": each.queue.broker_name,
@@ -83,23 +85,23 @@ def status(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson =
             "end": each.end,
             "last_stored": time_of(each.last_stored_ms),
         }
-        for each in told.value.queues
+        for each in answers.value.queues
     ]
     if as_json:
-        say_json({"queues": rows, "per_second": told.value.per_second})
+        say_json({"queues": rows, "per_second": answers.value.per_second})
     else:
         print_rows(rows, QUEUE_COLUMNS)
-        say(f"{told.value.per_second:.2f} message(s) a second were stored in the last minute")
-    end_with(told.failures)
+        say(f"{answers.value.per_second:.2f} message(s) a second were stored in the last minute")
+    end_with(answers.failures)
 
 
 @app.command()
 def consumers(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
     """List the consumer groups that subscribe to a topic, or have offsets in it."""
     with administered(broker) as admin:
-        told = admin.topics.consumers(topic)
-    print_names(told.value, as_json=as_json)
-    end_with(told.failures)
+        answers = admin.topics.consumers(topic)
+    print_names(answers.value, as_json=as_json)
+    end_with(answers.failures)
 
 
 @app.command()
@@ -118,7 +120,7 @@ def create(
 ) -> None:
     """Create a topic at the masters of all brokers; a broker that has it like this is skipped."""
     with administered(broker) as admin:
-        told = admin.topics.create(
+        answers = admin.topics.create(
             topic,
             queues,
             permission=permission,
@@ -127,8 +129,8 @@ def create(
             brokers=at or (),
             dry_run=dry_run,
         )
-    tell_where(f"topic {topic}", "made", told, dry_run=dry_run, as_json=as_json)
-    end_with(told.failures)
+    print_where(f"topic {topic}", "made", answers, dry_run=dry_run, as_json=as_json)
+    end_with(answers.failures)
 
 
 @app.command()
@@ -174,14 +176,14 @@ def update(
     if change == TopicChange():
         raise UsageError("nothing to change: give --queues, --permission or another setting")
     with administered(broker) as admin:
-        told = done_if_agreed(
+        answers = done_if_agreed(
             partial(admin.topics.update, topic, change, brokers=at or ()),
             lambda names: f"change topic {topic} at {', '.join(names)}?" if names else "",
             dry_run=dry_run,
             yes=yes,
         )
-    tell_where(f"topic {topic}", "changed", told, dry_run=dry_run, as_json=as_json)
-    end_with(told.failures)
+    print_where(f"topic {topic}", "changed", answers, dry_run=dry_run, as_json=as_json)
+    end_with(answers.failures)
 
 
 @app.command()
@@ -194,14 +196,14 @@ def delete(
 ) -> None:
     """Delete a topic at all brokers and name servers: its messages cannot be read any more."""
     with administered(broker) as admin:
-        told = done_if_agreed(
+        answers = done_if_agreed(
             partial(admin.topics.delete, topic),
             lambda names: f"delete topic {topic} with its messages at {', '.join(names)}?",
             dry_run=dry_run,
             yes=yes,
         )
-    tell_where(f"topic {topic}", "deleted", told, dry_run=dry_run, as_json=as_json)
-    end_with(told.failures)
+    print_where(f"topic {topic}", "deleted", answers, dry_run=dry_run, as_json=as_json)
+    end_with(answers.failures)
 
 
 def _pairs(texts: list[str] | None) -> dict[str, str]:

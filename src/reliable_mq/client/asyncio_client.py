@@ -9,7 +9,7 @@ from typing import Literal, Self
 from reliable_mq.client.administering.asyncio_admin import AsyncAdmin
 from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster_facts
 from reliable_mq.client.administering.own_names import own_facts
-from reliable_mq.client.administering.progress import come_in
+from reliable_mq.client.administering.progress import read_progress_of
 from reliable_mq.client.administering.topic_changes import give_queues
 from reliable_mq.client.asyncio_client_engine import ClientEngine
 from reliable_mq.client.checked import checked
@@ -56,9 +56,9 @@ class AsyncClient(AsyncSending):
         middleware: Sequence[Middleware] = (),
         sign: Sign | None = None,
     ) -> None:
-        self._stand_on(ClientEngine(name_servers, settings, middleware, sign))
+        self._use_engine(ClientEngine(name_servers, settings, middleware, sign))
 
-    def _stand_on(self, engine: ClientEngine) -> None:
+    def _use_engine(self, engine: ClientEngine) -> None:
         self._engine = engine
         #: half messages: verbs for several at once, and without waiting for an answer
         self.transactions = engine.transactions
@@ -250,7 +250,7 @@ class AsyncClient(AsyncSending):
             RemoteError, Unavailable: when a broker refuses or is away; other brokers may have it.
         """
         engine = self._engine
-        whole = engine.namespace.whole(topic)
+        whole = engine.namespace.full_name(topic)
         await engine.run(give_queues(self.admin.cluster, whole, queues))
 
     @checked()
@@ -266,7 +266,7 @@ class AsyncClient(AsyncSending):
             RemoteError, Unavailable: when a broker does not answer the question.
         """
         names = self._engine.namespace
-        flow = come_in(self.admin.cluster, names.whole(group), names.whole(topic))
+        flow = read_progress_of(self.admin.cluster, names.full_name(group), names.full_name(topic))
         return names.by_own_queue(await self._engine.run(flow))
 
     @checked()
@@ -278,7 +278,10 @@ class AsyncClient(AsyncSending):
         With a namespace, only the namespace's own topics and the brokers' topics are included.
         """
         names = self._engine.namespace
-        asked = [names.whole(group) for group in groups], [names.whole(topic) for topic in topics]
+        asked = (
+            [names.full_name(group) for group in groups],
+            [names.full_name(topic) for topic in topics],
+        )
         engine = self._engine
         flow = cluster_facts(engine.name_servers, engine.settings, *asked)
         return own_facts(names, await engine.run(flow))
@@ -292,5 +295,5 @@ class AsyncClient(AsyncSending):
             RemoteError, Unavailable: when no name server answers the question.
         """
         engine = self._engine
-        route = await engine.run(engine.routes.look_up(engine.namespace.whole(topic)))
+        route = await engine.run(engine.routes.look_up(engine.namespace.full_name(topic)))
         return engine.namespace.own_route(route)

@@ -138,17 +138,17 @@ class ClientEngine(AsyncEngine):
             await self.hooks.close(self)
             await self.stop_daemons()
             await self.transactions.close()
-            await attempt(self.membership.farewell, "leaving the producer groups")
+            await attempt(self.membership.leave_producer_groups, "leaving the producer groups")
         finally:
             self._is_closed = True
-            self.give_batchers_up()
+            self.abandon_batchers()
             await links.close()
 
     # sending
 
     def begin(self, message: Message, timeout: float, queue: MessageQueue | None) -> PendingSend:
         """Begin to send a message that has a place in `in_flight`. `singles` sends it."""
-        self.be_producer()
+        self.join_producer_group()
         return self.singles.begin(message, timeout, queue)
 
     def begin_for(
@@ -172,7 +172,7 @@ class ClientEngine(AsyncEngine):
         singles = self.singles
         if not self.hooks.sends:
             return await singles.send(self.begin(message, timeout, queue))
-        self.be_producer()
+        self.join_producer_group()
 
         async def send(sent: Sequence[Message]) -> SendResult:
             return await singles.send(singles.begin(sent[0], timeout, queue))
@@ -184,12 +184,12 @@ class ClientEngine(AsyncEngine):
         """Hold places for messages that are sent together; yield the rest of `timeout`."""
         size, count = sum(map(size_of, messages)), len(messages)
         begun = time.monotonic()
-        if not self.in_flight.take(size, count):
+        if not self.in_flight.take_places(size, count):
             await self.in_flight.wait(size, timeout, count)
         try:
             yield timeout - (time.monotonic() - begun)
         finally:
-            self.in_flight.give(size, count)
+            self.in_flight.release_places(size, count)
 
     def refuse_unstarted(self) -> None:
         """Refuse to begin before the start.
@@ -218,7 +218,7 @@ class ClientEngine(AsyncEngine):
         """Send the waiting messages of batchers, and close these."""
         await asyncio.gather(*(batcher.close() for batcher in list(self._batchers)))
 
-    def give_batchers_up(self) -> None:
+    def abandon_batchers(self) -> None:
         """Drop the waiting messages of batchers that could not be closed."""
         for batcher in self._batchers:
             batcher.give_up()

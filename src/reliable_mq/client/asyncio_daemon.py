@@ -46,7 +46,7 @@ class ShieldedTask:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def see(self, work: Coroutine[Any, Any, T]) -> T:
+    async def result(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`, or raise its exception."""
         task = asyncio.create_task(work)
         self._tasks.add(task)

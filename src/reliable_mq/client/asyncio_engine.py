@@ -78,7 +78,7 @@ class AsyncEngine:
         #: translates names of topics and groups between the application and brokers
         self.namespace = Namespace(settings.namespace)
         settings = msgspec.structs.replace(
-            settings, producer_group=self.namespace.whole(settings.producer_group)
+            settings, producer_group=self.namespace.full_name(settings.producer_group)
         )
         self.settings = settings
         unique = settings.instance_name or f"{os.getpid()}#{os.urandom(6).hex()}"
@@ -129,7 +129,7 @@ class AsyncEngine:
         self._links = Links(
             connect_timeout=settings.connect_timeout_seconds,
             on_request=self._answer_request,
-            greet=self.membership.greet,
+            greet=self.membership.send_first_heartbeat,
             on_lost=self.membership.lost,
             sign=partial(sign, credentials=settings.credentials) if settings.credentials else None,
             tls=self._tls,
@@ -188,7 +188,7 @@ class AsyncEngine:
         """Return the loop's time, in seconds. Safe from any thread, after the start."""
         return (self._loop or asyncio.get_running_loop()).time()
 
-    def be_producer(self) -> None:
+    def join_producer_group(self) -> None:
         """Join the producer group. Brokers learn of it with the next heartbeat.
 
         Raises:
@@ -204,9 +204,9 @@ class AsyncEngine:
         """Send heartbeats with this client's groups to all brokers in known routes."""
         await self.membership.heartbeat()
 
-    async def introduce(self) -> None:
+    async def send_full_heartbeats(self) -> None:
         """Send full heartbeats to all brokers, including subscriptions that they seem to know."""
-        await self.membership.introduce()
+        await self.membership.send_full_heartbeats()
 
     def clear_link(self, address: str) -> Link | None:
         """Return the connection to `address` if a request can be sent on it at once."""
@@ -227,9 +227,9 @@ class AsyncEngine:
         """
         return self._started().direct(address)
 
-    def alone(self, link: Link) -> None:
+    def note_single_thread(self, link: Link) -> None:
         """Note that one thread sends alone on a connection."""
-        self._started().alone(link)
+        self._started().note_single_thread(link)
 
     def answer(self, address: str, command: Command) -> None:
         """Send a reply on the connection to `address`, if it is still there."""

@@ -30,7 +30,7 @@ _INSTANCE_NAME = re.compile(rf"([\w#-][\w.#-]{{0,{INSTANCE_NAME_LENGTH_MAX - 1}}
 
 def _by_old_name(old: str, new: str) -> property:
     def read(settings: Any) -> Any:
-        old_names.tell_caller(f"ClientSettings.{old_names.now_called(old, new)}")
+        old_names.warn_caller(f"ClientSettings.{old_names.now_called(old, new)}")
         return getattr(settings, new)
 
     return property(read, doc=f"`{new}`.")
@@ -55,7 +55,7 @@ class _OldNamesRead(msgspec.StructMeta):
             written = old_names.written_in(named, old_names.CLIENT_SETTINGS)
             if not written:
                 return super().__call__(*given, **named)
-            named = old_names.read(named, old_names.CLIENT_SETTINGS, old_names.tell_caller)
+            named = old_names.read(named, old_names.CLIENT_SETTINGS, old_names.warn_caller)
             try:
                 return super().__call__(*given, **named)
             except ConfigurationError as error:
@@ -199,7 +199,7 @@ class ClientSettings(
 
         def __replace__(self, **changes: Any) -> Any:
             """Return a copy with changes, for `copy.replace` of Python 3.13 and later."""
-            changes = old_names.read(changes, old_names.CLIENT_SETTINGS, old_names.tell_caller)
+            changes = old_names.read(changes, old_names.CLIENT_SETTINGS, old_names.warn_caller)
             return msgspec.structs.replace(self, **changes)
 
     def _check_names(self) -> None:

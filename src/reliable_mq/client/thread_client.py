@@ -137,7 +137,7 @@ class Client(ThreadSending):
         try:
             if thread.is_closed:
                 thread.close()  # after this, nothing runs on the loop
-                self._engine.give_batchers_up()
+                self._engine.abandon_batchers()
             else:
                 thread.run(self._client.close())  # handlers may still send meanwhile
         finally:

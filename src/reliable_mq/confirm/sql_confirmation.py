@@ -37,12 +37,12 @@ class SqlConfirmation:
     Args:
         stubs: the message stub table.
         logs: the consume log of the same database.
-        told: the table of confirmations of the same database.
+        notices: the table of confirmations of the same database.
         dialect: the database's dialect.
     """
 
-    def __init__(self, stubs: Table, logs: Table, told: Table, dialect: str) -> None:
-        self.table = told
+    def __init__(self, stubs: Table, logs: Table, notices: Table, dialect: str) -> None:
+        self.table = notices
         place_of = func.strpos if dialect == "postgresql" else func.instr
         stub, log = stubs.c, logs.c
         comma = literal(",")
@@ -58,11 +58,13 @@ class SqlConfirmation:
         here = select(func.count()).where(*consumed_in(logs)).scalar_subquery()
         # A group that moved from one database to another has rows in both.
         here_too = exists().where(
-            log.message_id == told.c.message_id,
-            log.consumer_group == told.c.consumer_group,
+            log.message_id == notices.c.message_id,
+            log.consumer_group == notices.c.consumer_group,
             log.state == LogState.CONSUMED.value,
         )
-        elsewhere = select(func.count()).where(*consumed_in(told), not_(here_too)).scalar_subquery()
+        elsewhere = (
+            select(func.count()).where(*consumed_in(notices), not_(here_too)).scalar_subquery()
+        )
         consumed = here + elsewhere
         wanted = func.length(required) - func.length(func.replace(required, ",", "")) - 1
         #: Every required group has consumed the message of the stub.
@@ -76,12 +78,12 @@ class SqlConfirmation:
                     is_among(table.c.message_id, "ids", dialect),
                     table.c.state == LogState.CONSUMED.value,
                 )
-                for table in (logs, told)
+                for table in (logs, notices)
             )
         )
         self._told = select(
-            told.c.message_id, told.c.consumer_group, told.c.state, told.c.lease_until
-        ).where(is_among(told.c.message_id, "ids", dialect))
+            notices.c.message_id, notices.c.consumer_group, notices.c.state, notices.c.lease_until
+        ).where(is_among(notices.c.message_id, "ids", dialect))
 
     def confirm(
         self, connection: Connection, group: str, message_ids: Sequence[str], now: float
@@ -130,7 +132,7 @@ class SqlConfirmation:
         rows = connection.execute(self._consumed, {"ids": list(message_ids)})
         return {(row.message_id, row.consumer_group) for row in rows}
 
-    def told(self, connection: Connection, message_ids: Sequence[str]) -> Sequence[Any]:
+    def notices_of(self, connection: Connection, message_ids: Sequence[str]) -> Sequence[Any]:
         """Return other databases' notices: message id, consumer group, state, lease until."""
         return connection.execute(self._told, {"ids": list(message_ids)}).all()
 

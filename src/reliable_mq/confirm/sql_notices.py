@@ -39,25 +39,28 @@ class SqlNoticeBook:
     ) -> None:
         self._confirmation = confirmation
         self._exhaust = exhaust
-        stub, told = stubs.c, confirmation.table.c
+        stub, changed = stubs.c, confirmation.table.c
         self._lock = (
             select(stub.message_id, stub.required_groups)
             .where(is_among(stub.message_id, "ids", dialect), stub.status == 0)
             .order_by(stub.message_id)
             .with_for_update()
         )
-        self._known = select(told.message_id, told.state).where(
-            is_among(told.message_id, "ids", dialect), told.consumer_group == bindparam("group")
+        self._known = select(changed.message_id, changed.state).where(
+            is_among(changed.message_id, "ids", dialect),
+            changed.consumer_group == bindparam("group"),
         )
         self._insert = insert(confirmation.table)
-        this = and_(told.message_id == bindparam("id"), told.consumer_group == bindparam("group"))
+        this = and_(
+            changed.message_id == bindparam("id"), changed.consumer_group == bindparam("group")
+        )
         self._update = (
             update(confirmation.table)
             .where(this)
             .values(
                 state=bindparam("new_state"),
                 lease_until=bindparam("until"),
-                notices=told.notices + 1,
+                notices=changed.notices + 1,
                 update_date=bindparam("at"),
             )
         )
@@ -74,8 +77,8 @@ class SqlNoticeBook:
             row.message_id: row.state
             for row in connection.execute(self._known, {"ids": waiting, "group": notice.group})
         }
-        told = [each for each in waiting if known.get(each) != LogState.CONSUMED.value]
-        rows = [_row(notice, each, now) for each in told]
+        changed = [each for each in waiting if known.get(each) != LogState.CONSUMED.value]
+        rows = [_row(notice, each, now) for each in changed]
         new = [row for row in rows if row["message_id"] not in known]
         if new:
             connection.execute(self._insert, new)
@@ -83,16 +86,16 @@ class SqlNoticeBook:
             if row["message_id"] in known:
                 connection.execute(self._update, _changed(row))
         self._confirmation.catch_up(connection, waiting, now)
-        self._give_up(connection, notice, told, now)
+        self._give_up(connection, notice, changed, now)
 
     def _waiting(self, connection: Connection, notice: Notice) -> list[str]:
         rows = connection.execute(self._lock, {"ids": notice.message_ids()}).all()
         return [row.message_id for row in rows if notice.group in groups_of(row.required_groups)]
 
     def _give_up(
-        self, connection: Connection, notice: Notice, told: Sequence[str], now: float
+        self, connection: Connection, notice: Notice, changed: Sequence[str], now: float
     ) -> None:
-        for message_id in told:
+        for message_id in changed:
             if message_id in notice.given_up and message_id not in notice.consumed:
                 reason = notice.given_up[message_id]
                 self._exhaust(connection, message_id, group=notice.group, reason=reason, now=now)

@@ -112,7 +112,7 @@ class SqlNotices:
             for row in rows
         ]
 
-    def told(self, owed: Sequence[OwedNotice]) -> None:
+    def record_acknowledged(self, owed: Sequence[OwedNotice]) -> None:
         """Record that the broker acknowledged notices."""
         consumed: dict[str, list[str]] = {}
         failed = []
@@ -128,7 +128,9 @@ class SqlNotices:
             if failed:
                 connection.execute(self._tell_failed, failed)
 
-    def begin_anew(self, connection: Connection, group: str, message_ids: Sequence[str]) -> None:
+    def reset_attempts(
+        self, connection: Connection, group: str, message_ids: Sequence[str]
+    ) -> None:
         """Reset the attempts of messages that this group gave up and reported as given up.
 
         The caller received them again, marked as missed. Nothing resends a message automatically

@@ -29,7 +29,7 @@ STUB_ID_LENGTH_MAX = 32
 class NoticeInbox(Protocol):
     """Receives notices for other databases, and sends them."""
 
-    def hand(self, owed: Sequence[OwedNotice]) -> None:
+    def accept_committed(self, owed: Sequence[OwedNotice]) -> None:
         """Accept committed notices; must not wait."""
         ...
 
@@ -74,9 +74,9 @@ class GroupNotices:
         """
         owed = [owed_of(entry) for entry in entries if entry.confirm_to]
         if owed and self._inbox is not None:
-            self._inbox.hand(owed)
+            self._inbox.accept_committed(owed)
 
-    def failed(self, entry: LogEntry) -> None:
+    def report_failure(self, entry: LogEntry) -> None:
         """Report an attempt whose failure is written and will be committed in a moment."""
         if entry.confirm_to and self._inbox is not None:
             self._inbox.look_soon()
@@ -96,7 +96,7 @@ class GroupNotices:
         removed: datetime | None = connection.execute(self._removed).scalar()
         return removed is not None and written < removed.timestamp() + CLOCKS_APART_SECONDS
 
-    def begin_anew(
+    def reset_attempts(
         self, connection: Connection, deliveries: Sequence[tuple[LogEntry, ReceivedMessage]]
     ) -> None:
         """Reset the attempts of messages that were given up and that a person has sent again."""
@@ -106,4 +106,4 @@ class GroupNotices:
             if entry.confirm_to and RESENT in message.properties
         ]
         if again:
-            self._debts.begin_anew(connection, self._group, again)
+            self._debts.reset_attempts(connection, self._group, again)

@@ -32,22 +32,22 @@ SOON_SECONDS = 0.2
 _NOTE_LENGTH_MAX = 500
 
 
-Letter = tuple[str, str, list[OwedNotice]]
+NoticeGroup = tuple[str, str, list[OwedNotice]]
 """(topic, consumer group, the messages in one notice)"""
 
 
-class NoticeDebts(Protocol):
+class OwedNotices(Protocol):
     """What the sender of notices needs from the consume log; see `confirm.sql_owed_notices`."""
 
     def claim(self, now: float, limit: int) -> list[OwedNotice]: ...
 
-    def told(self, owed: Sequence[OwedNotice]) -> None: ...
+    def record_acknowledged(self, owed: Sequence[OwedNotice]) -> None: ...
 
 
 class NoticeCounts(msgspec.Struct, frozen=True):
     """Counts of one run: messages whose notice was sent, messages whose notice was not sent."""
 
-    told: int = 0
+    sent: int = 0
     failed: int = 0
     is_full: bool = False
 
@@ -63,8 +63,8 @@ class Notices:
         batch: the most messages that are claimed at once. Default 500.
     """
 
-    def __init__(self, debts: NoticeDebts, sender: StubSender, *, batch: int = IDS_MAX) -> None:
-        self._debts = debts
+    def __init__(self, debts: OwedNotices, sender: StubSender, *, batch: int = IDS_MAX) -> None:
+        self._owed_notices = debts
         self._sender = sender
         self._batch = batch
         self._in_hand: list[OwedNotice] = []
@@ -81,31 +81,31 @@ class Notices:
         Raises what the database raises; notices that were not settled are sent again.
         """
         owed, self._in_hand = self._in_hand, []
-        found = self._debts.claim(now, self._batch) if looks else []
-        letters = _letters([*owed, *found])
-        told = self._send(letters, now) if letters else []
-        if told:
-            self._debts.told(told)
-        failed = sum(len(some) for _, _, some in letters) - len(told)
-        return NoticeCounts(len(told), failed, len(found) == self._batch)
+        found = self._owed_notices.claim(now, self._batch) if looks else []
+        groups = _grouped_notices([*owed, *found])
+        sent = self._send(groups, now) if groups else []
+        if sent:
+            self._owed_notices.record_acknowledged(sent)
+        failed = sum(len(some) for _, _, some in groups) - len(sent)
+        return NoticeCounts(len(sent), failed, len(found) == self._batch)
 
-    def _send(self, letters: Sequence[Letter], now: float) -> list[OwedNotice]:
-        messages = [_message(topic, group, some, now) for topic, group, some in letters]
+    def _send(self, groups: Sequence[NoticeGroup], now: float) -> list[OwedNotice]:
+        messages = [_message(topic, group, some, now) for topic, group, some in groups]
         results: Sequence[SendResult | Exception]
         try:
             results = self._sender.send_many(messages)
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing was acknowledged
             results = [error] * len(messages)
-        told = []
-        for (_, _, some), result in zip(letters, results, strict=True):
+        sent = []
+        for (_, _, some), result in zip(groups, results, strict=True):
             if isinstance(result, SendResult) and result.status is SendStatus.SEND_OK:
-                told += some
+                sent += some
             else:
                 self.last_error = str(getattr(result, "status", result))
-        return told
+        return sent
 
 
-def _letters(owed: Sequence[OwedNotice]) -> list[Letter]:
+def _grouped_notices(owed: Sequence[OwedNotice]) -> list[NoticeGroup]:
     """Group owed notices by topic and group, with at most `IDS_MAX` messages in one."""
     by_address: dict[tuple[str, str], dict[str, OwedNotice]] = {}
     for each in owed:
@@ -148,7 +148,7 @@ def _message(topic: str, group: str, owed: Sequence[OwedNotice], now: float) -> 
 class NoticeThread:
     """Runs `Notices` in a daemon thread.
 
-    Invariant: only this thread touches the notices; `hand` and `look_soon` never wait.
+    Invariant: only this thread touches the notices; `accept_committed` and `look_soon` never wait.
 
     Args:
         notices: the notices to run.
@@ -173,7 +173,7 @@ class NoticeThread:
         """Start the thread; it searches at once for notices that are owed."""
         self._thread.start()
 
-    def hand(self, owed: Sequence[OwedNotice]) -> None:
+    def accept_committed(self, owed: Sequence[OwedNotice]) -> None:
         """Hand over committed notices."""
         self._inbox.put(owed)
 
@@ -223,10 +223,10 @@ class NoticeThread:
         try:
             counts = self._notices.run_once(self._clock(), looks=looks)
         except Exception as error:  # noqa: BLE001 - the fault log reports it
-            self._faults.tell(error)
+            self._faults.log_fault(error)
             return
         if counts.is_full:
             self._look_at = 0.0
         if counts.failed:
             line = f"{counts.failed} notice(s) could not be sent, they will be sent again"
-            self._faults.tell_line("unsent", f"{line}: {self._notices.last_error}")
+            self._faults.log_line("unsent", f"{line}: {self._notices.last_error}")

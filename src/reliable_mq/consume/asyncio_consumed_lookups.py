@@ -43,12 +43,12 @@ class ConsumedLookups:
         """
         if self._next is None:
             together: list[LogEntry] = []
-            self._next = _Look(together, asyncio.create_task(self._look(together)))
+            self._next = _Look(together, asyncio.create_task(self._run_lookup(together)))
         look = self._next
         look.entries.extend(entries)
         return await asyncio.shield(look.answer)  # other callers wait for it, too
 
-    async def _look(self, entries: list[LogEntry]) -> set[str]:
+    async def _run_lookup(self, entries: list[LogEntry]) -> set[str]:
         async with self._one_at_a_time:
             self._next = None
             return await asyncio.get_running_loop().run_in_executor(

@@ -27,8 +27,8 @@ from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.consume.sql_receipts import (
     Attempt,
     consumed_ids,
-    tell_postponed,
-    tell_suppressed,
+    log_postponed,
+    log_suppressed,
 )
 from reliable_mq.database.asyncio_world import AsyncioWorld
 from reliable_mq.database.thread_world import ThreadWorld, run
@@ -41,7 +41,7 @@ from reliable_mq.idempotency.claim import (
     attempt_claimed,
     first_step,
 )
-from reliable_mq.idempotency.lease_store import Fate, LeaseStore
+from reliable_mq.idempotency.lease_store import LeaseEnd, LeaseStore
 from reliable_mq.idempotency.redis_leases import key_of
 from reliable_mq.idempotency.sql_consume_log import LogEntry
 from reliable_mq.idempotency.sql_key_log import KeyEntry
@@ -116,7 +116,7 @@ class HandlerGate:
             self._empty.set()
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
         """Run the block after running calls have ended in time; one such block at a time.
 
         If the block takes longer than `patience`, its turn is over: others begin beside it.
@@ -224,7 +224,7 @@ class MessageProcessing:
             gate.end(generation)
         for place, message in enumerate(messages):
             if settled[place].is_put_off:
-                async with gate.alone():
+                async with gate.exclusive():
                     (settled[place],) = await self._handle([message], alone=True)
         return [each.outcome for each in settled]
 
@@ -250,7 +250,7 @@ class MessageProcessing:
         if len(results) != len(entries):
             raise InvariantBroken(f"{len(entries)} deliveries, {len(results)} outcomes")
         for entry in entries:
-            self._end(entry, results[entry.token].fate)
+            self._end(entry, results[entry.token].lease_end)
         return [results[entry.token] for entry in entries]
 
     async def _handle_apart(
@@ -279,10 +279,10 @@ class MessageProcessing:
             settled.update(zip(others, handled, strict=True))
         return [settled[place] for place in places]
 
-    def _end(self, entry: LogEntry, fate: Fate | None) -> None:
+    def _end(self, entry: LogEntry, lease_end: LeaseEnd | None) -> None:
         """Report the end of a claim to Redis, if it was ours."""
-        if self._leases is not None and fate is not None:
-            self._leases.settle(key_of(entry.group, entry.message_id), entry.token, fate)
+        if self._leases is not None and lease_end is not None:
+            self._leases.settle(key_of(entry.group, entry.message_id), entry.token, lease_end)
 
     def start(self) -> None:
         """Begin to renew the leases of long handlers. Needs a running loop."""
@@ -295,7 +295,7 @@ class MessageProcessing:
             await asyncio.wait([self._renewer])
 
     def _entry(self, message: ReceivedMessage) -> LogEntry:
-        telling, told_to = self._attempts.telling, message.properties.get(CONFIRM_TO, ":")
+        telling, told_to = self._attempts.notices, message.properties.get(CONFIRM_TO, ":")
         return LogEntry(
             group=self._consumer.group,
             message_id=message.message_id or message.offset_message_id,
@@ -349,7 +349,7 @@ class MessageProcessing:
             results[entry.token] = self._suppressed(message, entry)
             return None
         if step is ClaimStep.LATER:
-            tell_postponed(entry)
+            log_postponed(entry)
             wait = max(claim.wait, HELD_SECONDS_MIN)
             results[entry.token] = DeliveryOutcome(retry_of_ours(wait, counts=False))
             return None
@@ -403,9 +403,9 @@ class MessageProcessing:
 
     def _suppressed(self, message: ReceivedMessage, entry: LogEntry) -> DeliveryOutcome:
         """Settle a delivery of a message that already had its effect."""
-        tell_suppressed(entry)
+        log_suppressed(entry)
         if RESENT in message.properties:  # its sender has missed the notice
-            self._attempts.telling.consumed([entry])
+            self._attempts.notices.consumed([entry])
         return DeliveryOutcome(CONSUMED)
 
     def _key(self, entry: LogEntry, payload: Any, message: ReceivedMessage) -> KeyEntry | None:
@@ -445,10 +445,10 @@ class MessageProcessing:
         finally:
             for each in wanted:
                 self._running.pop(each.entry.token, None)
-                self._attempts.let_go(each.entry.token)
+                self._attempts.end_renewal(each.entry.token)
             times, took = self._attempts.database.handling_times, loop.time() - started
             if took > times.longest.get(self._consumer.group, 0.0):
-                times.note(self._consumer.group, took)
+                times.note_handled(self._consumer.group, took)
         return results | copies
 
     async def _renew_forever(self) -> None:

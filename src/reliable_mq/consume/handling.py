@@ -27,7 +27,7 @@ from reliable_mq.database.thread_world import ThreadWorld
 from reliable_mq.errors import UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.schema import SchemaTooNew
-from reliable_mq.outcomes import RAISED, checked_outcome, is_said
+from reliable_mq.outcomes import RAISED, checked_outcome, is_outcome
 from reliable_mq.trace_context import contexts, extracted, is_recorded
 
 _NOT_OURS = (AttemptStart.RECEIVE, AttemptStart.SETTLED)
@@ -74,7 +74,7 @@ class HandlerRun:
         receive, world = self._attempts.receive, self._world
         if world.may_block:
             return receive(wanted, self._results, singly)
-        return await world.aside(receive, wanted, self._results, singly)
+        return await world.run_blocking(receive, wanted, self._results, singly)
 
     async def _run(self, ready: Sequence[Attempt]) -> list[Attempt]:
         """Run attempts in one transaction; return those that need a RECEIVED row first."""
@@ -94,31 +94,31 @@ class HandlerRun:
         try:
             async with world.session() as session:
                 for each in ready:
-                    savepoint = await world.on(session, HandlerSession.begin_nested)
-                    begun = await world.on(session, attempts.begin, each, ended)
+                    savepoint = await world.in_session(session, HandlerSession.begin_nested)
+                    begun = await world.in_session(session, attempts.begin, each, ended)
                     if begun in _NOT_OURS:
-                        await world.on(session, _undo, savepoint)
+                        await world.in_session(session, _undo, savepoint)
                         conflicts += _to_receive(each, begun)
                         continue
                     run.begin(each)
                     try:
                         if begun is AttemptStart.RUN:
                             await self._answer(session, each)
-                            await world.on(session, attempts.finish, each)
-                        await world.on(session, _release, savepoint)
+                            await world.in_session(session, attempts.finish, each)
+                        await world.in_session(session, _release, savepoint)
                     except Exception as raised:
                         run.fail(error := await self._cause_of(session, raised))
-                        is_gone = world.inner(session).has_lost_connection
+                        is_gone = world.sync_session(session).has_lost_connection
                         if is_gone or isinstance(error, TransactionEnded):
                             raise
-                        await world.on(session, _undo, savepoint)
-                        failed = await world.on(session, attempts.fail_inside, each, error)
+                        await world.in_session(session, _undo, savepoint)
+                        failed = await world.in_session(session, attempts.fail_inside, each, error)
                         ended[each.entry.token] = failed
                         run.undo()
                     else:
                         run.end()
                         ended[each.entry.token] = DONE
-                await world.on(session, attempts.commit, run.done)
+                await world.in_session(session, attempts.commit, run.done)
         except Exception:  # noqa: BLE001 - the single runs find the attempt that failed
             # The shared transaction is rolled back, with everything that was recorded in it.
             if run.failed is not None:
@@ -137,8 +137,8 @@ class HandlerRun:
         run = SharedTransaction(ready, have_rows=True)
         try:
             async with world.session() as session:
-                world.inner(session).is_shared = True
-                if not await world.on(session, attempts.begin_together, ready):
+                world.sync_session(session).is_shared = True
+                if not await world.in_session(session, attempts.begin_many, ready):
                     return False
                 for each in ready:
                     run.begin(each)
@@ -148,7 +148,7 @@ class HandlerRun:
                         run.fail(await self._cause_of(session, raised))
                         raise
                     run.end()
-                await world.on(session, attempts.commit, ready)
+                await world.in_session(session, attempts.commit, ready)
         except Exception:  # noqa: BLE001 - it runs again with savepoints, and is judged then
             if run.failed is not None:
                 await self._settle(session, run)
@@ -167,26 +167,26 @@ class HandlerRun:
         token = attempt.entry.token
         async with world.session() as session:
             try:
-                begun = await world.on(session, attempts.begin, attempt, results)
+                begun = await world.in_session(session, attempts.begin, attempt, results)
             except Exception as error:  # noqa: BLE001 - told by `unwritten`
-                await world.on(session, HandlerSession.rollback)
-                results[token] = await world.aside(attempts.unwritten, attempt, error)
+                await world.in_session(session, HandlerSession.rollback)
+                results[token] = await world.run_blocking(attempts.unwritten, attempt, error)
                 return []
             if begun in _NOT_OURS:
-                await world.on(session, HandlerSession.rollback)
+                await world.in_session(session, HandlerSession.rollback)
                 return _to_receive(attempt, begun)
             try:
                 if has_run := begun is AttemptStart.RUN:
                     await self._answer(session, attempt)
-                await world.on(session, attempts.complete, attempt, has_run)
+                await world.in_session(session, attempts.complete, attempt, has_run)
             except Exception as raised:  # noqa: BLE001 - judged by `fail`
                 run = SharedTransaction([attempt])
                 run.begin(attempt)
                 run.fail(cause := await self._cause_of(session, raised))
-                await world.on(session, HandlerSession.rollback)
+                await world.in_session(session, HandlerSession.rollback)
                 await self._settle(session, run)
                 if token not in results:
-                    results[token] = await world.aside(attempts.fail, attempt, cause)
+                    results[token] = await world.run_blocking(attempts.fail, attempt, cause)
             else:
                 results[token] = DONE
         return []
@@ -197,7 +197,7 @@ class HandlerRun:
         plan, message = consumer.plan, attempt.message
         arguments = _arguments(plan, attempt, session)
         context = _passed_on(hooks, message)
-        inner = world.inner(session)
+        inner = world.sync_session(session)
         with inner.held(), ExitStack() as stack:
             if context is not None:  # the usual case, and the cheaper way
                 stack.callback(contexts.detach, contexts.attach(context))
@@ -212,18 +212,18 @@ class HandlerRun:
                     raise
                 raise HandlerExit(repr(error)) from error
             if inner.is_in_doubt:
-                await world.on(session, lambda _: inner.look_back(undo=False))
+                await world.in_session(session, lambda _: inner.check_transaction(undo=False))
             if answer is not None:
                 check_answer(answer)
 
     async def _cause_of(self, session: Any, raised: Exception) -> Exception:
-        if not self._world.inner(session).is_in_doubt:
+        if not self._world.sync_session(session).is_in_doubt:
             return raised
-        return await self._world.on(session, HandlerSession.cause_of, raised)
+        return await self._world.in_session(session, HandlerSession.cause_of, raised)
 
     async def _settle(self, session: Any, run: SharedTransaction) -> None:
-        world, inner = self._world, self._world.inner(session)
-        while wait := await world.aside(settle, self._attempts, inner, run, self._results):
+        world, inner = self._world, self._world.sync_session(session)
+        while wait := await world.run_blocking(settle, self._attempts, inner, run, self._results):
             await world.pause(wait)
 
 
@@ -273,7 +273,7 @@ def check_answer(answer: object) -> None:
         UsageError: when `answer` still waits to be run (an awaitable, a generator), or is a list of
             outcomes.
     """
-    if is_said(answer):
+    if is_outcome(answer):
         outcome = checked_outcome(answer)
         if isinstance(outcome, RAISED):  # without the frames of whoever raised the same before
             raise outcome.with_traceback(None)
@@ -293,6 +293,6 @@ def check_answer(answer: object) -> None:
 
 def _says(answers: Sequence[object]) -> bool:
     """Say whether these are outcomes, and one of them is not that all is done."""
-    if not answers or not is_said(answers[0]):
+    if not answers or not is_outcome(answers[0]):
         return False
-    return any(is_said(each) and isinstance(checked_outcome(each), RAISED) for each in answers)
+    return any(is_outcome(each) and isinstance(checked_outcome(each), RAISED) for each in answers)

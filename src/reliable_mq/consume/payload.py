@@ -10,7 +10,7 @@ import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
-from reliable_mq.errors import UsageError, words_of
+from reliable_mq.errors import UsageError, error_text
 from reliable_mq.outbox.media_type import MediaType, media_type_of
 from reliable_mq.outbox.schema import PayloadInvalid, Schema, schema_of
 
@@ -156,6 +156,6 @@ def _checked(decode: FromJson) -> FromJson:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise PayloadInvalid(str(error)) from error
         except Exception as error:  # an error of a validator, or of endlessly nested JSON
-            raise PayloadInvalid(words_of(error)) from error
+            raise PayloadInvalid(error_text(error)) from error
 
     return checked

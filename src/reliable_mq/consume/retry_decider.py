@@ -19,8 +19,8 @@ from reliable_mq.database.sql_faults import (
     is_row_refused,
 )
 from reliable_mq.database.sql_handler_session import TransactionEnded
-from reliable_mq.errors import UsageError, words_of
-from reliable_mq.idempotency.lease_store import Fate
+from reliable_mq.errors import UsageError, error_text
+from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.outcomes import CONSUMED, RAISED, Outcome, Reject, Retry, fault_of, retry_of_ours
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class DeliveryOutcome(msgspec.Struct, frozen=True):
     """
 
     outcome: Outcome
-    fate: Fate | None = None
+    lease_end: LeaseEnd | None = None
     is_put_off: bool = False
 
     def next_at(self, now: float) -> float:
@@ -94,7 +94,7 @@ class RetryDecider:
         self._faults = FaultLog(log, f"group {consumer.group}: its messages wait")
         self._busy, self._down, self._refused = _Times(), _Times(), _Times()
 
-    def spent(self, attempt: Attempt, error: Exception) -> Attempt:
+    def as_last_one(self, attempt: Attempt, error: Exception) -> Attempt:
         """Return an attempt as the last one if its handler ended its transaction.
 
         Then the row forbids another one, even if this process dies before it sends the dead letter.
@@ -104,7 +104,7 @@ class RetryDecider:
         number = max(attempt.entry.attempt, self._consumer.max_attempts)
         return numbered(attempt, number, attempt.entry.in_doubt)
 
-    def failed(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
+    def decide_failure(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
         """Return how a failed attempt ends."""
         number, message_id = attempt.entry.attempt, attempt.entry.message_id
         wait = self._retry_waits[min(number, len(self._retry_waits)) - 1]
@@ -115,29 +115,31 @@ class RetryDecider:
         if isinstance(error, Reject):
             return DeliveryOutcome(Reject(error.reason), "fail")
         if isinstance(error, TransactionEnded):  # a retry would repeat a part of its effect
-            return DeliveryOutcome(Reject(words_of(error)), "fail")
+            return DeliveryOutcome(Reject(error_text(error)), "fail")
         if is_database_down(error) and self._down.more(message_id) <= DOWN_TIMES_MAX:
-            self._faults.tell(error)
+            self._faults.log_fault(error)
             return DeliveryOutcome(Retry(DATABASE_DOWN_SECONDS, counts=False), "back")
         if is_database_busy(error) and (soon := self._busy_wait(message_id)):
-            self._faults.tell(error)
+            self._faults.log_fault(error)
             return DeliveryOutcome(Retry(soon, counts=False), "back")
         if isinstance(error, Retry):
             wait = wait if error.after is None else error.after
             why = error.why
         else:
-            why = words_of(error)
+            why = error_text(error)
         counts = not isinstance(error, Retry) or error.counts
         if counts and number >= self._consumer.max_attempts:
             reason = f"attempt {number} of {self._consumer.max_attempts} failed: {why}"
             return DeliveryOutcome(Reject(reason), "fail")
-        told = (self._consumer.group, number, message_id, wait, why)
+        details = (self._consumer.group, number, message_id, wait, why)
         if isinstance(error, Retry):
-            log.info("group %s: attempt %d at message %s is rolled back, again in %g s: %s", *told)
+            log.info(
+                "group %s: attempt %d at message %s is rolled back, again in %g s: %s", *details
+            )
         else:
             log.warning(
                 "group %s: attempt %d at message %s failed, again in %g s: %s",
-                *told,
+                *details,
                 exc_info=None if isinstance(error, UsageError) else error,
             )
         return DeliveryOutcome(retry_of_ours(wait, counts=counts), "fail" if counts else "back")
@@ -156,7 +158,7 @@ class RetryDecider:
 
     def wait_after(self, error: Exception) -> float:
         """Log a fault of the database; return the seconds until the next try."""
-        self._faults.tell(error)
+        self._faults.log_fault(error)
         return BUSY_SECONDS if is_database_busy(error) else DATABASE_DOWN_SECONDS
 
     def unwritten(self, message_id: str, error: Exception) -> DeliveryOutcome:
@@ -169,7 +171,7 @@ class RetryDecider:
 
     def unrecorded(self, fault: Exception) -> DeliveryOutcome:
         """Return how a delivery ends whose end was not recorded: not counted, the lease stays."""
-        self._faults.tell(fault)
+        self._faults.log_fault(fault)
         return DeliveryOutcome(Retry(DATABASE_DOWN_SECONDS, counts=False), None)
 
 

@@ -31,16 +31,16 @@ from reliable_mq.consume.shared_run import SharingPolicy
 from reliable_mq.consume.sql_receipts import (
     Attempt,
     SqlReceipts,
+    log_duplicate,
+    log_postponed,
+    log_suppressed,
     numbered,
-    tell_duplicate,
-    tell_postponed,
-    tell_suppressed,
 )
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultLog, is_database_down, is_row_refused
 from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.idempotency.claim import ClaimStep
-from reliable_mq.idempotency.lease_store import Fate
+from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import SqlKeyLog
 from reliable_mq.outcomes import Reject, retry_of_ours
@@ -83,7 +83,7 @@ class ConsumeTransaction:
         self.log = SqlConsumeLog(database.logs, database.dialect)
         self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
         self._confirmation, self._settlement = confirmation_of(database), settlement_of(database)
-        self.telling = GroupNotices(consumer.group, database, notices)
+        self.notices = GroupNotices(consumer.group, database, notices)
         self._receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
         self._judge = RetryDecider(consumer, retry_waits)
         self.wait_after = self._judge.wait_after
@@ -95,8 +95,8 @@ class ConsumeTransaction:
 
     def acknowledge(self, entry: LogEntry) -> DeliveryOutcome:
         """Settle a delivery whose row says CONSUMED."""
-        tell_suppressed(entry)
-        self.telling.consumed([entry])
+        log_suppressed(entry)
+        self.notices.consumed([entry])
         return DONE
 
     def receive(
@@ -150,7 +150,9 @@ class ConsumeTransaction:
         """
         others, forgotten = attempts, []
         if any(each.entry.confirm_to for each in attempts):  # their stubs are elsewhere
-            self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
+            self.notices.reset_attempts(
+                connection, [(each.entry, each.message) for each in attempts]
+            )
             forgotten = [each for each in attempts if self._is_forgotten(connection, each, now)]
             others = [each for each in attempts if each not in forgotten]
         if not others:
@@ -182,7 +184,7 @@ class ConsumeTransaction:
 
     def _is_forgotten(self, connection: Connection, attempt: Attempt, now: float) -> bool:
         """Insert again a row that retention has removed; see `GroupNotices.is_forgotten`."""
-        return self.telling.is_forgotten(
+        return self.notices.is_forgotten(
             connection, attempt.entry, attempt.message
         ) and self.log.insert_consumed(connection, attempt.entry, now)
 
@@ -199,14 +201,14 @@ class ConsumeTransaction:
         connection, now, entry = session.connection(), self._clock(), attempt.entry
         if not self.log.insert_consumed(connection, entry, now):
             return self._not_ours(entry, self.log.found(connection, entry, now), results)
-        if self.telling.is_forgotten(connection, entry, attempt.message):
-            tell_suppressed(entry)
+        if self.notices.is_forgotten(connection, entry, attempt.message):
+            log_suppressed(entry)
             return AttemptStart.SKIP
         if attempt.key is None or self.keys.insert_consumed(connection, attempt.key, now):
             return AttemptStart.RUN
         found = self.keys.found(connection, attempt.key, now)
         if found is not None and found.step is ClaimStep.ACKNOWLEDGE:
-            tell_duplicate(entry, found.message_id)
+            log_duplicate(entry, found.message_id)
             self.keys.note_duplicate(connection, entry, found.message_id)
             return AttemptStart.SKIP
         return self._not_ours(entry, found, results)
@@ -223,10 +225,10 @@ class ConsumeTransaction:
         if found.step is ClaimStep.ACKNOWLEDGE:
             results[entry.token] = self.acknowledge(entry)
         else:
-            tell_postponed(entry)
+            log_postponed(entry)
             results[entry.token] = DeliveryOutcome(retry_of_ours(found.wait, counts=False), "back")
 
-    def begin_together(self, session: Session, attempts: Sequence[Attempt]) -> bool:
+    def begin_many(self, session: Session, attempts: Sequence[Attempt]) -> bool:
         """Begin first attempts in one transaction; False: some are not first attempts.
 
         Either all commit, or all are rolled back and run one by one.
@@ -238,7 +240,7 @@ class ConsumeTransaction:
         if keys and len(keys) < len(attempts):
             return False  # two have the same business key
         connection, now = session.connection(), self._clock()
-        if any(self.telling.is_forgotten(connection, e.entry, e.message) for e in attempts):
+        if any(self.notices.is_forgotten(connection, e.entry, e.message) for e in attempts):
             return False
         return self.log.insert_all_consumed(connection, entries, now) and (
             not keys or self.keys.insert_all_consumed(connection, list(keys.values()), now)
@@ -253,7 +255,7 @@ class ConsumeTransaction:
         session.flush()
         if not attempt.receipt:
             return self._clock()
-        self.let_go(attempt.entry.token)  # a renewal of its row would now wait for our commit
+        self.end_renewal(attempt.entry.token)  # a renewal of its row would now wait for our commit
         connection, now = session.connection(), self._clock()
         if not self.log.consume(connection, attempt.entry, now):
             raise ClaimLost
@@ -268,7 +270,7 @@ class ConsumeTransaction:
         self._confirmation.confirm(session.connection(), entry.group, [entry.message_id], now)
         session.commit()
         if entry.confirm_to:
-            self.telling.consumed([entry])
+            self.notices.consumed([entry])
 
     def commit(self, session: Session, attempts: Sequence[Attempt]) -> None:
         """Confirm the stubs in this database, and commit everything at once."""
@@ -277,23 +279,23 @@ class ConsumeTransaction:
             group = self.consumer.group
             self._confirmation.confirm(session.connection(), group, ids, self._clock())
         session.commit()
-        self.telling.consumed([attempt.entry for attempt in attempts])
+        self.notices.consumed([attempt.entry for attempt in attempts])
 
     def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> DeliveryOutcome:
         """Record a failed attempt after its savepoint's rollback, in the shared transaction."""
-        settled = self._judge.failed(attempt, error)
-        return self._record(session.connection(), self._judge.spent(attempt, error), settled)
+        settled = self._judge.decide_failure(attempt, error)
+        return self._record(session.connection(), self._judge.as_last_one(attempt, error), settled)
 
     def fail(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
         """Record a failed attempt after its transaction's rollback; never raises."""
-        settled = self._judge.failed(attempt, error)
-        if settled.fate is None or (settled.fate == "back" and not attempt.receipt):
+        settled = self._judge.decide_failure(attempt, error)
+        if settled.lease_end is None or (settled.lease_end == "back" and not attempt.receipt):
             return settled  # not ours to record, or nothing to record
         try:
             with self.database.engine.begin() as connection:
-                return self._record(connection, self._judge.spent(attempt, error), settled)
+                return self._record(connection, self._judge.as_last_one(attempt, error), settled)
         except Exception as fault:  # noqa: BLE001 - told there
-            is_away = settled.fate == "back" and is_database_down(fault)
+            is_away = settled.lease_end == "back" and is_database_down(fault)
             return settled if is_away else self._judge.unrecorded(fault)
 
     def use_up(self, attempt: Attempt) -> DeliveryOutcome | None:
@@ -334,7 +336,7 @@ class ConsumeTransaction:
                 step = found[entry.message_id].step
                 if step is ClaimStep.RECEIVE_FIRST:
                     unfinished = f"{self.consumer.max_attempts} attempts did not finish"
-                    why = reason or self.log.last_words(connection, entry) or unfinished
+                    why = reason or self.log.last_reason(connection, entry) or unfinished
                     return self._fail(connection, entry, DeliveryOutcome(Reject(why), "fail"))
                 return self._others(connection, entry, "back")
         except Exception as fault:  # noqa: BLE001 - logged there
@@ -366,9 +368,9 @@ class ConsumeTransaction:
         retry_at = settled.next_at(self._clock())
         if attempt.key is not None and attempt.receipt:
             self.keys.release(connection, attempt.key, retry_at)
-        if settled.fate == "back" and attempt.receipt:
+        if settled.lease_end == "back" and attempt.receipt:
             self.log.release(connection, attempt.entry, retry_at)
-        if settled.fate != "fail":
+        if settled.lease_end != "fail":
             return settled
         return self._fail(connection, attempt.entry, settled)
 
@@ -384,7 +386,7 @@ class ConsumeTransaction:
             return self._others(connection, entry, "fail")
         if reason and not entry.confirm_to:  # otherwise the stub's own database escalates it
             self._exhaust(connection, entry, reason, now)
-        self.telling.failed(entry)
+        self.notices.report_failure(entry)
         return settled
 
     def _exhaust(self, connection: Connection, entry: LogEntry, reason: str, now: float) -> None:
@@ -393,14 +395,14 @@ class ConsumeTransaction:
             connection, entry.message_id, group=group, reason=reason, now=now, topic=topic
         )
 
-    def _others(self, connection: Connection, entry: LogEntry, fate: Fate) -> DeliveryOutcome:
+    def _others(self, connection: Connection, entry: LogEntry, end: LeaseEnd) -> DeliveryOutcome:
         """Return how a delivery ends whose claim another owner has, or had."""
         found = self.log.found(connection, entry, self._clock())
         if found is not None and found.step is ClaimStep.ACKNOWLEDGE:
             return self.acknowledge(entry)
-        tell_postponed(entry)
+        log_postponed(entry)
         wait = DATABASE_DOWN_SECONDS if found is None or not found.wait else found.wait
-        return DeliveryOutcome(retry_of_ours(wait, counts=False), fate)
+        return DeliveryOutcome(retry_of_ours(wait, counts=False), end)
 
     def renew(self, tokens: Collection[str]) -> None:
         """Extend the leases of running attempts with a RECEIVED row; never raises.
@@ -418,8 +420,8 @@ class ConsumeTransaction:
                 if keys:
                     self.keys.renew(connection, keys, until)
         except Exception as fault:  # noqa: BLE001 - logged, and tried again soon
-            self._faults.tell(fault)
+            self._faults.log_fault(fault)
 
-    def let_go(self, token: str) -> None:
+    def end_renewal(self, token: str) -> None:
         """Stop renewing the lease of an attempt: it has ended, or ends with its transaction."""
         self._holding.pop(token, None)

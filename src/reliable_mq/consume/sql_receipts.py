@@ -50,17 +50,17 @@ def numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
     return msgspec.structs.replace(attempt, entry=entry, message=message)
 
 
-def tell_suppressed(entry: LogEntry) -> None:
+def log_suppressed(entry: LogEntry) -> None:
     """Log that a delivery was suppressed: its message already had its effect."""
     log.info("group %s: suppressed duplicate of message %s", entry.group, entry.message_id)
 
 
-def tell_postponed(entry: LogEntry) -> None:
+def log_postponed(entry: LogEntry) -> None:
     """Log that a delivery waits, because another delivery of the message is being handled."""
     log.info("group %s: postponed delivery of message %s", entry.group, entry.message_id)
 
 
-def tell_duplicate(entry: LogEntry, message_id: str) -> None:
+def log_duplicate(entry: LogEntry, message_id: str) -> None:
     """Log that a message had no effect, because another one with its business key had it."""
     log.info(
         "group %s: message %s is a duplicate of message %s by its business key",
@@ -142,7 +142,7 @@ class SqlReceipts:
         if of_key.step is ClaimStep.RECEIVE_FIRST:
             return msgspec.structs.replace(of_message, in_doubt=in_doubt)
         if of_key.step is ClaimStep.ACKNOWLEDGE:
-            tell_duplicate(entry, of_key.message_id)
+            log_duplicate(entry, of_key.message_id)
             self._messages.consume(connection, entry, now)
             self._keys.note_duplicate(connection, entry, of_key.message_id)
             ids = [entry.message_id]

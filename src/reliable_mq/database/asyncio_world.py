@@ -27,20 +27,22 @@ class AsyncioWorld(ThreadWorld):
     def session(self) -> AsyncSession:
         return self._database.async_handler_session()
 
-    def within(self, scope: Any) -> Any:
+    def async_scope(self, scope: Any) -> Any:
         return scope
 
-    def inner(self, session: AsyncSession) -> Any:
+    def sync_session(self, session: AsyncSession) -> Any:
         return session.sync_session
 
-    async def on(self, session: AsyncSession, function: Callable[..., T], *arguments: Any) -> T:
+    async def in_session(
+        self, session: AsyncSession, function: Callable[..., T], *arguments: Any
+    ) -> T:
         return await session.run_sync(function, *arguments)
 
     async def in_transaction(self, function: Callable[..., T], *arguments: Any) -> T:
         async with self._database.async_engine.begin() as connection:
             return await connection.run_sync(function, *arguments)
 
-    async def aside(self, function: Callable[..., T], *arguments: Any) -> T:
+    async def run_blocking(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.to_thread(function, *arguments)
 
     async def call(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:

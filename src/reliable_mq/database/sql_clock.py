@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, Engine, text
 
-from reliable_mq.database.sql_types import family_of
+from reliable_mq.database.sql_types import dialect_family
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.watched_time import ClockReading, WatchedTime, first_look
 
@@ -39,7 +39,7 @@ def measure(connection: Connection, local: Callable[[], float]) -> tuple[float, 
 
     The possible error is the time that the answer took. SQLite has no clock of its own.
     """
-    question = _QUESTIONS.get(family_of(connection.dialect.name))
+    question = _QUESTIONS.get(dialect_family(connection.dialect.name))
     if question is None:
         return 0.0, 0.0
     before = local()
@@ -95,10 +95,10 @@ class DatabaseClock:
 
         Raises what the database raises.
         """
-        if self.is_untold:
+        if self.is_report_due:
             at = self._ticks()
             self._take(self._asked(), at)
-            self.tell()
+            self.report_measured()
         return self.now()
 
     def reading(self) -> ClockReading:
@@ -119,18 +119,18 @@ class DatabaseClock:
         return self._known
 
     @property
-    def is_untold(self) -> bool:
+    def is_report_due(self) -> bool:
         """Whether the last call of `on_measured` is at least a minute ago."""
         return self._ticks() >= self._told_at + MEASURED_SECONDS
 
-    def tell(self) -> None:
+    def report_measured(self) -> None:
         """Pass the last measurement to `on_measured`; may wait for the database."""
         self._told_at = self._ticks()
         if self.on_measured is not None:
             self.on_measured(-self._found, self.now())
 
     def _asked(self) -> tuple[float, float]:
-        if family_of(self._engine.dialect.name) not in _QUESTIONS:
+        if dialect_family(self._engine.dialect.name) not in _QUESTIONS:
             return 0.0, 0.0
         with self._engine.connect() as connection:
             return measure(connection, self._local)

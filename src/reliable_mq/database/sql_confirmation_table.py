@@ -5,7 +5,7 @@ Statements are in `sql_confirmation` (which stubs are complete) and `sql_notices
 
 from sqlalchemy import Column, Index, Integer, MetaData, SmallInteger, String, Table
 
-from reliable_mq.database.sql_types import PARTIAL_INDEXES, UtcDateTime, only_on, tells_no_time
+from reliable_mq.database.sql_types import PARTIAL_INDEXES, UtcDateTime, has_no_id_time, only_on
 
 __all__ = ["confirmation_table"]
 
@@ -34,7 +34,7 @@ def confirmation_table(metadata: MetaData, prefix: str) -> Table:
     # their time.
     Index(f"{name}_updated", table.c.update_date)
     Index(f"{name}_group", table.c.consumer_group)
-    untimed = tells_no_time(table.c.message_id)
+    untimed = has_no_id_time(table.c.message_id)
     some = Index(
         f"{name}_untimed", table.c.message_id, postgresql_where=untimed, sqlite_where=untimed
     )

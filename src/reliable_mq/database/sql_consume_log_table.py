@@ -22,8 +22,8 @@ from reliable_mq.database.sql_types import (
     PARTIAL_INDEXES,
     PlainText,
     UtcDateTime,
+    has_no_id_time,
     only_on,
-    tells_no_time,
 )
 
 __all__ = ["DEFAULT_PREFIX", "LogState", "consume_log_table", "consumed_rows", "free_keys"]
@@ -85,7 +85,7 @@ def consume_log_table(
         sqlite_where=consumed_rows(table),
     )
     # For reconciliation: attempts, and ids that do not begin with their time.
-    no_time = tells_no_time(table.c.message_id)
+    no_time = has_no_id_time(table.c.message_id)
     for kind, rows in (("received", received_rows(table)), ("untimed", no_time)):
         some = Index(f"{name}_{kind}", table.c.message_id, postgresql_where=rows, sqlite_where=rows)
         only_on(PARTIAL_INDEXES, some)

@@ -23,7 +23,7 @@ from reliable_mq.database.sql_day_partitions import DayPartitions
 from reliable_mq.database.sql_handler_session import HandlerSession, hold_transactions_of
 from reliable_mq.database.sql_identity import SqlIdentity, identity_table
 from reliable_mq.database.sql_key_tables import business_key_table, idempotent_call_table
-from reliable_mq.database.sql_mysql import ISOLATION_LEVEL, make_mysql_keep_promises
+from reliable_mq.database.sql_mysql import ISOLATION_LEVEL, make_mysql_strict
 from reliable_mq.database.sql_people_tables import (
     alert_table,
     audit_table,
@@ -34,14 +34,14 @@ from reliable_mq.database.sql_people_tables import (
 from reliable_mq.database.sql_processes import SqlProcesses, process_table
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_scheduling_tables import resend_topic_table, retention_table
-from reliable_mq.database.sql_schema import REVISION, alone, check_revision, create_and_note
+from reliable_mq.database.sql_schema import REVISION, check_revision, create_and_note, lock_tables
 from reliable_mq.database.sql_stub_table import message_stub_table
 from reliable_mq.database.sql_transactions import make_sqlite_keep_promises
 from reliable_mq.database.sql_types import (
     ANY_TEXT,
     READS_ONLY,
     TABLE_PREFIX_PATTERN,
-    family_of,
+    dialect_family,
     for_one_statement,
     missing_table_text,
 )
@@ -91,7 +91,7 @@ class Database:
             )
         self.url = checked_url(url)
         name = self.url.get_backend_name()
-        self.dialect = family_of(name)
+        self.dialect = dialect_family(name)
         self._drivers = known_drivers(name)
         self._connections = connections
         self.prefix = prefix
@@ -166,7 +166,7 @@ class Database:
         if self.dialect == "sqlite":
             make_sqlite_keep_promises(engine)
         elif self.dialect == "mysql":
-            make_mysql_keep_promises(engine)
+            make_mysql_strict(engine)
         else:
             # Many rows in one INSERT. psycopg's executemany sends them one by one in a pipeline.
             engine.dialect.use_insertmanyvalues_wo_returning = True
@@ -175,7 +175,7 @@ class Database:
     def note_processes(self, application: str, owner: Callable[[], str]) -> None:
         """Let this process report once a minute that it is alive; see `sql_processes`."""
         notes = SqlProcesses(self.engine, self.processes, application, owner, self.handling_times)
-        self.clock.on_measured = notes.note
+        self.clock.on_measured = notes.record_alive
 
     @property
     def async_engine(self) -> AsyncEngine:
@@ -210,7 +210,7 @@ class Database:
         Raises:
             ConfigurationError: there are tables of an older release; migrate them.
         """
-        with self.engine.connect() as connection, alone(connection, self.prefix):
+        with self.engine.connect() as connection, lock_tables(connection, self.prefix):
             create_and_note(connection, self.metadata, self.prefix)
             connection.commit()
         if self.by_day:

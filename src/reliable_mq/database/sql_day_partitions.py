@@ -72,7 +72,7 @@ class DayPartitions:
         statement = f"CREATE TABLE {quoted(name)} PARTITION OF {quoted(table.name)} {which}"
         try:
             with self._engine.begin() as connection:
-                be_brief(connection)
+                limit_lock_wait(connection)
                 connection.execute(text(statement))
         except (IntegrityError, OperationalError, ProgrammingError) as error:
             # Locked, just made by another process, or overlapping with rows in the default one.
@@ -90,6 +90,6 @@ class DayPartitions:
         return [day for day in found if day is not None]
 
 
-def be_brief(connection: Connection) -> None:
+def limit_lock_wait(connection: Connection) -> None:
     """Limit a transaction's wait for a lock to `LOCK_MILLISECONDS`."""
     connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_MILLISECONDS}ms'"))

@@ -15,7 +15,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from reliable_mq.database.sql_types import is_missing_table, mysql_code, mysql_code_of, sqlstate_of
-from reliable_mq.errors import RemoteError, Unavailable, words_of
+from reliable_mq.errors import RemoteError, Unavailable, error_text
 
 TOLD_SECONDS = 10.0
 """A fault that every message meets is logged once in this time, in seconds."""
@@ -143,17 +143,17 @@ class FaultLog:
         self._what = what
         self._told: dict[str, float] = {}
 
-    def tell(self, error: BaseException) -> None:
+    def log_fault(self, error: BaseException) -> None:
         """Log a fault: a line for a known one, and the traceback for any other."""
         line = known_fault(error)
         if isinstance(error, Unavailable | RemoteError):
-            self.tell_line(type(error).__name__, words_of(error), BROKER_TOLD_SECONDS)
+            self.log_line(type(error).__name__, error_text(error), BROKER_TOLD_SECONDS)
         elif line is None:
             self._log.error("%s: %s", self._what, fault_line(error), exc_info=error)
         else:
-            self.tell_line(line.partition(":")[0], line)
+            self.log_line(line.partition(":")[0], line)
 
-    def tell_line(self, kind: str, line: str, seconds: float = TOLD_SECONDS) -> None:
+    def log_line(self, kind: str, line: str, seconds: float = TOLD_SECONDS) -> None:
         """Log a line, unless a line of this kind was logged less than `seconds` ago."""
         now = time.monotonic()
         if now >= self._told.get(kind, now):

@@ -173,7 +173,7 @@ class HandlerSession(Session):
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether `look_back` has to ask the server, or already knows the answer."""
+        """Whether `check_transaction` has to ask the server, or already knows the answer."""
         return self._is_probed or self._ended is not None or self._has_closed()
 
     def _has_closed(self) -> bool:
@@ -204,7 +204,7 @@ class HandlerSession(Session):
         """
         if self.is_in_doubt:
             is_rollback = statement.lstrip()[:8].upper() == "ROLLBACK"
-            self.look_back(undo=is_rollback)
+            self.check_transaction(undo=is_rollback)
 
     def probe(self, connection: Connection) -> None:
         """Set a savepoint before a statement whose effect on the transaction is unknown.
@@ -223,7 +223,7 @@ class HandlerSession(Session):
         set_probe(connection)
         self._is_probed = True
 
-    def look_back(self, *, undo: bool) -> None:
+    def check_transaction(self, *, undo: bool) -> None:
         """Check that the handler's transaction is still the same one.
 
         Args:
@@ -254,7 +254,7 @@ class HandlerSession(Session):
         """Return why an attempt failed: its error, or the end of its transaction before."""
         if self.is_in_doubt and not isinstance(error, TransactionEnded):
             try:
-                self.look_back(undo=True)
+                self.check_transaction(undo=True)
             except (TransactionEnded, RunsAgain) as ended:
                 return ended
         return error

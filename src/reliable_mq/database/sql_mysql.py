@@ -11,7 +11,7 @@ ISOLATION_LEVEL = "READ COMMITTED"
 does not see its commit. Also, gap locks in indexes make schedulers wait for each other."""
 
 
-def make_mysql_keep_promises(engine: Engine) -> None:
+def make_mysql_strict(engine: Engine) -> None:
     """Make connections refuse values that do not fit, and drop them after a server-side rollback.
 
     For the second, see `sql_faults.drop_lost_transactions`.

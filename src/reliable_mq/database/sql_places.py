@@ -14,7 +14,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import ArgumentError
 
-from reliable_mq.database.sql_types import MYSQL, family_of
+from reliable_mq.database.sql_types import MYSQL, dialect_family
 from reliable_mq.host_and_port import NotAPlace, host_and_port_of, port_of
 
 _ONE_HOST = (*MYSQL, "sqlite")
@@ -101,7 +101,7 @@ def _is_host(text: str) -> bool:
 
 def place_of(url: URL) -> tuple[Any, ...]:
     """Return the place of a URL. Other spellings of a server give another place."""
-    family = family_of(url.get_backend_name())
+    family = dialect_family(url.get_backend_name())
     if family == "sqlite":
         return (family, Path(url.database or "").resolve())
     # The query may name a host, a service or a search path.

@@ -91,11 +91,11 @@ class SqlProcesses:
         )
         self._forget = delete(table).where(row.seen_date < bindparam("before"))
 
-    def note(self, clock_ahead: float, now: float) -> None:
+    def record_alive(self, clock_ahead: float, now: float) -> None:
         """Write that this process is alive at `now` by the database's clock; never raises."""
         changing = {
             "clock_ahead": clock_ahead,
-            "handling": json.dumps(self._times.take()),
+            "handling": json.dumps(self._times.take_longest()),
             "seen_date": utc_datetime(now),
         }
         try:

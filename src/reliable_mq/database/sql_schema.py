@@ -26,7 +26,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
 from reliable_mq.database.sql_faults import is_database_busy
-from reliable_mq.database.sql_types import family_of, is_on, table_options
+from reliable_mq.database.sql_types import dialect_family, is_on, table_options
 from reliable_mq.errors import ConfigurationError, Unavailable
 
 REVISION = "0002"
@@ -165,7 +165,7 @@ def _missing_indexes(
 
 
 @contextmanager
-def alone(connection: Connection, prefix: str) -> Iterator[None]:
+def lock_tables(connection: Connection, prefix: str) -> Iterator[None]:
     """Keep other processes from changing these tables; the lock ends with the connection.
 
     SQLite has no such lock. There a transaction excludes the others, so related changes must be one
@@ -175,7 +175,7 @@ def alone(connection: Connection, prefix: str) -> Iterator[None]:
         Unavailable: another process did not end within a minute.
     """
     name = f"reliable-mq tables {prefix}"
-    family = family_of(connection.dialect.name)
+    family = dialect_family(connection.dialect.name)
     if family == "postgresql":
         key = {"key": zlib.crc32(name.encode())}
         connection.execute(text(f"SET lock_timeout = '{_LOCK_SECONDS}s'"))

@@ -32,8 +32,8 @@ from reliable_mq.database.sql_types import (
     LongText,
     PlainText,
     UtcDateTime,
+    has_no_id_time,
     only_on,
-    tells_no_time,
 )
 
 DEFAULT_PREFIX = "rmq_"
@@ -117,7 +117,7 @@ def _make_indexes(table: Table) -> None:
     # a person or has an unknown status is in no index of waiting stubs. An id that does not begin
     # with its time is in no range of ids. There are few of them, or none.
     _index(f"{name}_parked", parked_rows(table), column.update_date)
-    _index(f"{name}_untimed", tells_no_time(column.message_id), column.message_id)
+    _index(f"{name}_untimed", has_no_id_time(column.message_id), column.message_id)
     ordered = and_(column.status == 0, column.ordering_key != "")
     by_key = (column.topic, column.ordering_key, column.broker_name, column.seq)
     _index(f"{name}_ordered", ordered, *by_key)

@@ -43,7 +43,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
 from reliable_mq.database.sql_faults import drop_lost_transactions
 from reliable_mq.database.sql_places import place_of
-from reliable_mq.database.sql_types import ANY_TEXT, MYSQL, READS_ONLY, any_text, family_of
+from reliable_mq.database.sql_types import ANY_TEXT, MYSQL, READS_ONLY, any_text, dialect_family
 from reliable_mq.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class SameDatabase:
         theirs, ours = connection.engine.url, self._ours.url
         if place_of(theirs) == place_of(ours):
             return True
-        if family_of(theirs.get_backend_name()) != family_of(ours.get_backend_name()):
+        if dialect_family(theirs.get_backend_name()) != dialect_family(ours.get_backend_name()):
             return False
         if connection.dialect.name == "sqlite":
             return False
@@ -115,7 +115,7 @@ class SameDatabase:
 
 
 def _identity(connection: Connection, name: dict[str, str]) -> tuple[Any, ...]:
-    if family_of(connection.dialect.name) == "mysql":
+    if dialect_family(connection.dialect.name) == "mysql":
         server = sorted(map(tuple, connection.execute(_MYSQL_IDENTITY)))
         return (server, connection.execute(text("SELECT database()")).scalar_one())
     return tuple(connection.execute(_IDENTITY, name).one())
@@ -123,7 +123,7 @@ def _identity(connection: Connection, name: dict[str, str]) -> tuple[Any, ...]:
 
 def is_autocommit(connection: Connection) -> bool:
     """Return whether each statement on a connection is its own transaction."""
-    if _was_told_autocommit(connection):
+    if _has_autocommit_option(connection):
         return True
     if connection.dialect.name == "sqlite":
         return not _is_open_or_begins(connection)
@@ -136,7 +136,7 @@ def is_autocommit(connection: Connection) -> bool:
     return _asked_of_server(connection)
 
 
-def _was_told_autocommit(connection: Connection) -> bool:
+def _has_autocommit_option(connection: Connection) -> bool:
     level = connection.get_execution_options().get("isolation_level")
     if level is None:  # the level of `create_engine(isolation_level=…)`
         level = getattr(connection.dialect, "_on_connect_isolation_level", None)
@@ -154,7 +154,7 @@ def _is_open_or_begins(connection: Connection) -> bool:
 
 
 def _asked_of_server(connection: Connection) -> bool:
-    if family_of(connection.dialect.name) == "mysql":
+    if dialect_family(connection.dialect.name) == "mysql":
         return bool(connection.exec_driver_sql("SELECT @@autocommit").scalar_one())
     try:
         connection.exec_driver_sql(f"SAVEPOINT {_ASKS}")
@@ -238,7 +238,7 @@ class Handover(Protocol):
     """Receives committed stubs: the relay's thread."""
 
     @property
-    def hand(self) -> Callable[[list[Any]], None]:
+    def accept_committed(self) -> Callable[[list[Any]], None]:
         """Accepts stubs in the order of their rows; must not wait."""
         ...
 
@@ -247,7 +247,7 @@ class Handover(Protocol):
 class RollbackListener(Protocol):
     """Receives stubs whose transaction was rolled back before any commit was tried."""
 
-    def lost(self, stubs: list[Any]) -> None:
+    def accept_rolled_back(self, stubs: list[Any]) -> None:
         """Accept stubs that were rolled back; must not wait."""
         ...
 
@@ -305,7 +305,7 @@ def watch(engine: Engine) -> bool:
             rollback(dbapi_connection)
         finally:
             if pending:
-                _tell_losers(pending)
+                _notify_rolled_back(pending)
 
     # These are documented parts of a dialect. The dialect belongs to this engine alone.
     dialect.do_commit = do_commit  # type: ignore[method-assign]
@@ -334,13 +334,13 @@ def _hand_over(pending: list[tuple[Handover, list[Any]]]) -> None:
     for relay, stubs in pending:
         batches.setdefault(id(relay), (relay, []))[1].extend(stubs)
     for relay, together in batches.values():
-        relay.hand(together)
+        relay.accept_committed(together)
 
 
-def _tell_losers(pending: list[tuple[Handover, list[Any]]]) -> None:
+def _notify_rolled_back(pending: list[tuple[Handover, list[Any]]]) -> None:
     for relay, stubs in pending:
         if isinstance(relay, RollbackListener):
-            relay.lost(stubs)
+            relay.accept_rolled_back(stubs)
 
 
 def _on_reset(
@@ -349,7 +349,7 @@ def _on_reset(
     """Report stubs that were lost: a connection was closed without commit or rollback."""
     lost = record.info.pop(_ROLLED_BACK, 0)
     if lost and reset_state.transaction_was_reset:
-        _tell_forgotten(lost, "connection")
+        _log_forgotten(lost, "connection")
 
 
 @event.listens_for(Session, "after_commit")
@@ -366,7 +366,7 @@ def _on_session_end(session: Session, transaction: SessionTransaction) -> None:
     lost = session.info.pop(_WRITTEN, 0)
     was_meant = session.info.pop(_ROLLED_BACK, False)
     if lost and not was_meant:
-        _tell_forgotten(lost, "session")
+        _log_forgotten(lost, "session")
 
 
 @event.listens_for(Session, "after_rollback")
@@ -376,7 +376,7 @@ def _on_session_rollback(session: Session) -> None:
         session.info[_ROLLED_BACK] = True
 
 
-def _tell_forgotten(lost: int, kind: str) -> None:
+def _log_forgotten(lost: int, kind: str) -> None:
     if sys.exc_info()[0] is None:  # a propagating exception explains the rollback
         log.error(
             "%d message(s) were written into a transaction that was closed without commit and are "

@@ -140,7 +140,7 @@ def _as_text(element: _AsText, compiler: SQLCompiler, **options: Any) -> str:
     column = compiler.process(element.clauses, **options)
     # psycopg raises at infinity, at years before Christ and after 9999, and then all rows of the
     # answer are lost. JSON has ISO 8601 for every DateStyle of the connection.
-    is_raising = family_of(compiler.dialect.name) == "postgresql"
+    is_raising = dialect_family(compiler.dialect.name) == "postgresql"
     return f"CAST(to_json({column}) AS TEXT)" if is_raising else column
 
 
@@ -166,7 +166,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[datetime]:
-        if family_of(dialect.name) == "postgresql":
+        if dialect_family(dialect.name) == "postgresql":
             return dialect.type_descriptor(DateTime(timezone=True))
         if dialect.name in MYSQL:
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
@@ -219,7 +219,7 @@ def only_on(dialects: tuple[str, ...], *indexes: Index) -> None:
 def is_on(index: Index, dialect: str) -> bool:
     """Return whether an index belongs to its table on a dialect."""
     dialects = index.info.get("dialects")
-    return dialects is None or dialect in dialects or family_of(dialect) in dialects
+    return dialects is None or dialect in dialects or dialect_family(dialect) in dialects
 
 
 def register_like_postgresql(name: str, *, driver: str, async_driver: str) -> None:
@@ -252,7 +252,7 @@ def drivers_of(dialect: str) -> Drivers | None:
     return _drivers.get(dialect)
 
 
-def family_of(dialect: str) -> str:
+def dialect_family(dialect: str) -> str:
     """Return a dialect's family: "sqlite", "postgresql", "mysql"; otherwise its own name.
 
     A family shares its SQL statements.
@@ -276,7 +276,7 @@ def table_options(dialect: Dialect) -> dict[str, str]:
     return {f"{dialect.name}_{name}": value for name, value in options.items()}
 
 
-def let_tables_be_alike(metadata: MetaData) -> MetaData:
+def set_table_options(metadata: MetaData) -> MetaData:
     """Create the tables of `metadata` with `table_options`; return `metadata`."""
 
     @event.listens_for(metadata, "before_create")
@@ -309,7 +309,7 @@ def is_among(column: ColumnElement[Any], parameter: str, dialect: str) -> Column
     return column.in_(bindparam(parameter, expanding=True))
 
 
-def tells_no_time(message_id: ColumnElement[str]) -> ColumnElement[bool]:
+def has_no_id_time(message_id: ColumnElement[str]) -> ColumnElement[bool]:
     """Return the condition: an id is not a UUIDv7 of ours (32 upper-case digits, time first).
 
     Our ids sort by time. The others must be found separately, by partial indexes. The condition

@@ -7,7 +7,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import ArgumentError
 
 from reliable_mq.database.sql_places import whole_url
-from reliable_mq.database.sql_types import Drivers, drivers_of, family_of
+from reliable_mq.database.sql_types import Drivers, dialect_family, drivers_of
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import NotAPlace
 
@@ -38,7 +38,7 @@ def checked_url(url: str) -> URL:
         ) from None
     name = parsed.get_backend_name()
     known_drivers(name)
-    if family_of(name) == "mysql" and not parsed.database:
+    if dialect_family(name) == "mysql" and not parsed.database:
         shown = parsed.render_as_string()
         raise ConfigurationError(f"database={shown!r} names a MySQL server, but no database")
     if name == "sqlite":

@@ -43,11 +43,11 @@ class SqlWatchedTime:
         self._insert = insert(table)
         self._update = update(table).where(this)
 
-    def found(self, connection: Connection) -> WatchedTime | None:
+    def load(self, connection: Connection) -> WatchedTime | None:
         """Return what is known; None: there was no look yet, or the row cannot be read."""
         return read(connection.execute(self.find).scalar_one_or_none())
 
-    def note(self, connection: Connection, known: WatchedTime) -> None:
+    def save(self, connection: Connection, known: WatchedTime) -> None:
         """Write what is known. Only the process with the duty of removing rows may call it."""
         value = {"known": text_of(known)}
         if connection.execute(self._update.values(value)).rowcount == 0:

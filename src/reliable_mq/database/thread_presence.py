@@ -18,13 +18,15 @@ class Presence:
 
     def __init__(self, clock: DatabaseClock) -> None:
         self._clock = clock
-        self._telling: threading.Thread | None = None
+        self._reporting: threading.Thread | None = None
 
     def show(self) -> None:
         """Report, if the last report is at least a minute ago; never waits."""
-        if not self._clock.is_untold or (self._telling is not None and self._telling.is_alive()):
+        if not self._clock.is_report_due or (
+            self._reporting is not None and self._reporting.is_alive()
+        ):
             return
-        self._telling = threading.Thread(
-            target=self._clock.tell, name="reliable-mq-presence", daemon=True
+        self._reporting = threading.Thread(
+            target=self._clock.report_measured, name="reliable-mq-presence", daemon=True
         )
-        self._telling.start()
+        self._reporting.start()

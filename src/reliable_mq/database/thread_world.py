@@ -31,15 +31,15 @@ class ThreadWorld:
         """Return a new handler's session; enter it with `async with`."""
         return _Scope(self._database.handler_session())
 
-    def within(self, scope: Any) -> Any:
+    def async_scope(self, scope: Any) -> Any:
         """Return the transaction `scope` in a form for `async with`."""
         return _Scope(scope)
 
-    def inner(self, session: Any) -> Any:
+    def sync_session(self, session: Any) -> Any:
         """Return the synchronous session of `session`."""
         return session
 
-    async def on(self, session: Any, function: Callable[..., T], *arguments: Any) -> T:
+    async def in_session(self, session: Any, function: Callable[..., T], *arguments: Any) -> T:
         """Call `function(session, *arguments)` with the synchronous session."""
         return function(session, *arguments)
 
@@ -48,7 +48,7 @@ class ThreadWorld:
         with self._database.engine.begin() as connection:
             return function(connection, *arguments)
 
-    async def aside(self, function: Callable[..., T], *arguments: Any) -> T:
+    async def run_blocking(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a slow `function(*arguments)` without blocking an event loop."""
         return function(*arguments)
 

@@ -13,64 +13,64 @@ _REMOVES = "diskSpaceCleanForciblyRatio", *REMOVES_FILES_PERCENT
 _DISK_RATIOS = "commitLogDiskRatio", "consumeQueueDiskRatio"
 
 
-def redis(context: CheckContext, told: CheckFindings) -> None:
+def redis(context: CheckContext, report: CheckFindings) -> None:
     """Redis answers in time and accepts writes. Without it, each message costs one more commit."""
     if not context.redis:
-        told.skip("no Redis is set: the database alone decides")
+        report.skip("no Redis is set: the database alone decides")
         return
     for each in context.redis:
-        _redis(each, context.settings.redis_timeout_seconds, told)
-    if not told.findings:
+        _redis(each, context.settings.redis_timeout_seconds, report)
+    if not report.findings:
         slowest = max(each.answer_seconds for each in context.redis)
         count = len(context.redis)
         who = "it answers" if count == 1 else f"{count} primaries of a cluster answer"
-        told.ok(f"{who} in {slowest * 1000:.1f} ms")
+        report.ok(f"{who} in {slowest * 1000:.1f} ms")
 
 
-def _redis(facts: RedisFacts, timeout: float, told: CheckFindings) -> None:
+def _redis(facts: RedisFacts, timeout: float, report: CheckFindings) -> None:
     who = f"Redis {facts.name}".rstrip()
     if facts.failure:
-        told.error(
+        report.error(
             f"{who} cannot be reached: {facts.failure}",
             "start it, or correct redis (RELIABLE_MQ_REDIS); until then the database alone decides",
         )
         return
     if facts.role not in ("master", ""):
-        told.error(
+        report.error(
             f"{who} is a {facts.role} and refuses leases",
             "give the address of the master, or of Sentinel",
         )
     if facts.answer_seconds > timeout / 2:
-        told.warn(
+        report.warn(
             f"{who} took {facts.answer_seconds:.2f} s to answer; after {timeout:g} s it counts as "
             "down",
             "move it closer to the application, or raise redis_timeout_seconds",
         )
 
 
-def broker(context: CheckContext, told: CheckFindings) -> None:
+def broker(context: CheckContext, report: CheckFindings) -> None:
     """Every broker answers, accepts writes, and acknowledges only messages on its disk (P3)."""
     cluster = context.cluster
     if cluster is None:
         if context.settings.broker.startswith(EMBEDDED):
-            told.skip(context.cluster_failure)
+            report.skip(context.cluster_failure)
         else:
-            told.error(
+            report.error(
                 f"the cluster cannot be reached: {context.cluster_failure}",
                 "start the name server and the broker, or correct broker (RELIABLE_MQ_BROKER)",
             )
         return
     if not cluster.brokers:
-        told.error("the name servers know no broker", "start a broker, or look at its log")
+        report.error("the name servers know no broker", "start a broker, or look at its log")
     for each in cluster.brokers:
         if each.failure:
-            told.error(f"broker {each.name} at {each.address}: {each.failure}", "look at its log")
+            report.error(f"broker {each.name} at {each.address}: {each.failure}", "look at its log")
             continue
-        _broker(each.name, each.config, each.runtime, told)
-        _timers(each.name, each.config, each.runtime, context.settings.timer_range_seconds, told)
-    if not told.findings:
+        _broker(each.name, each.config, each.runtime, report)
+        _timers(each.name, each.config, each.runtime, context.settings.timer_range_seconds, report)
+    if not report.findings:
         names = ", ".join(each.name for each in cluster.brokers)
-        told.ok(f"{names}, {len(cluster.topics)} topics")
+        report.ok(f"{names}, {len(cluster.topics)} topics")
 
 
 def _timers(
@@ -78,20 +78,20 @@ def _timers(
     config: dict[str, str],
     runtime: dict[str, str],
     timer_range: float,
-    told: CheckFindings,
+    report: CheckFindings,
 ) -> None:
     """A broker has timers, and accepts delays of up to `timer_range_seconds`."""
     version, reach = runtime.get("brokerVersion", ""), config.get("timerMaxDelaySec", "")
     is_old = version.isdecimal() and int(version) < TIMERS_SINCE
     if is_old or config.get("timerWheelEnable") == "false":
         why = "is older than 5.0" if is_old else "has timerWheelEnable=false"
-        told.warn(
+        report.warn(
             f"broker {name} {why}, so it has no timers: delays are rounded up to the next of its "
             "delay levels",
             "a newer broker, or timerWheelEnable=true; else timer_range_seconds=7200",
         )
     elif reach.isdecimal() and int(reach) < timer_range:
-        told.warn(
+        report.warn(
             f"broker {name} accepts delays of up to {reach} s, less than "
             f"timer_range_seconds={timer_range:g}: messages with a longer delay wait in the "
             "database",
@@ -100,18 +100,18 @@ def _timers(
 
 
 def _broker(
-    name: str, config: dict[str, str], runtime: dict[str, str], told: CheckFindings
+    name: str, config: dict[str, str], runtime: dict[str, str], report: CheckFindings
 ) -> None:
     flush = config.get("flushDiskType", "SYNC_FLUSH")
     if flush != "SYNC_FLUSH":
-        told.error(
+        report.error(
             f"broker {name} acknowledges messages before they are on its disk ({flush}): a power "
             "failure can lose them (P3); only stubs that are unconfirmed are sent again",
             "flushDiskType=SYNC_FLUSH; or accept the risk, with replicas and a battery",
         )
     if _removes_unread(config):
         mark = _percent(config, *_REMOVES)
-        told.warn(
+        report.warn(
             f"broker {name} removes unread messages when its disk is more than "
             f"{mark}% full, whatever fills it (P2); only stubs that are unconfirmed are sent "
             "again",
@@ -119,21 +119,23 @@ def _broker(
         )
     permission = config.get("brokerPermission", "6")
     if permission.isdecimal() and int(permission) & _READ_AND_WRITE != _READ_AND_WRITE:
-        told.error(
+        report.error(
             f"broker {name} has permission {permission}: it does not serve both reads and writes",
             "brokerPermission=6",
         )
     levels = " ".join(config.get("messageDelayLevel", DELAY_LEVELS_TEXT).split())
     if levels != DELAY_LEVELS_TEXT:
-        told.error(
+        report.error(
             f"broker {name} has the delay levels {levels!r}: retries and delayed messages "
             "arrive at other times than requested",
             f"messageDelayLevel={DELAY_LEVELS_TEXT}",
         )
-    _disk(name, config, runtime, told)
+    _disk(name, config, runtime, report)
 
 
-def _disk(name: str, config: dict[str, str], runtime: dict[str, str], told: CheckFindings) -> None:
+def _disk(
+    name: str, config: dict[str, str], runtime: dict[str, str], report: CheckFindings
+) -> None:
     """The disk of a broker has room. Above its two marks it removes files and refuses sends."""
     used = max(_used_percent(runtime, each) for each in _DISK_RATIOS)
     ends = [(_percent(config, *_REFUSES), "refuses sends")]
@@ -143,9 +145,9 @@ def _disk(name: str, config: dict[str, str], runtime: dict[str, str], told: Chec
     now = [does for mark, does in ends if used > mark]
     soon = [f"{does} above {mark}%" for mark, does in ends if used > mark - _NEARLY_FULL_PERCENT]
     if now:
-        told.error(f"{state}: it {' and '.join(now)}", "make room")
+        report.error(f"{state}: it {' and '.join(now)}", "make room")
     elif soon:
-        told.warn(f"{state}: it {' and '.join(soon)}", "make room")
+        report.warn(f"{state}: it {' and '.join(soon)}", "make room")
 
 
 def _used_percent(runtime: dict[str, str], name: str) -> int:

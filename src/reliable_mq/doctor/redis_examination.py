@@ -110,7 +110,7 @@ def _examine(
     unread: Collection[str],
     wanted: set[str],
 ) -> list[Finding]:
-    told = CheckFindings("database")
+    handling = CheckFindings("database")
     findings: list[Finding] = []
     try:
         with _context(database, settings, leases, cluster, unread) as context:
@@ -118,18 +118,18 @@ def _examine(
                 if name in wanted:
                     findings += _checked(name, check, context)
     except (SQLAlchemyError, ReliableMQError) as error:
-        told.error(f"the database cannot be used: {fault_line(error)}", "look at its address")
-    return told.findings + findings
+        handling.error(f"the database cannot be used: {fault_line(error)}", "look at its address")
+    return handling.findings + findings
 
 
 def _checked(name: str, check: Check, context: CheckContext) -> list[Finding]:
-    told = CheckFindings(name)
+    handling = CheckFindings(name)
     try:
-        check(context, told)
+        check(context, handling)
     except SQLAlchemyError as error:  # a table is missing, a view may not be read
         context.connection.rollback()
-        told.skip(f"could not look: {fault_line(error)}")
-    return told.findings
+        handling.skip(f"could not look: {fault_line(error)}")
+    return handling.findings
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def _rows(connection: Any, database: Database, now: float) -> list[Any]:
 
 def _watched(connection: Connection, database: Database) -> WatchedTime | None:
     try:
-        return SqlWatchedTime(database.watched_time).found(connection)
+        return SqlWatchedTime(database.watched_time).load(connection)
     except SQLAlchemyError:  # the check `tables` reports a missing table
         connection.rollback()
         return None
@@ -226,10 +226,10 @@ def _handling(processes: Sequence[Any]) -> dict[str, float]:
     longest: dict[str, float] = {}
     for row in processes:
         try:
-            told = json.loads(row.handling)
+            handling = json.loads(row.handling)
         except ValueError:  # another program wrote into the column
             continue
-        for group, seconds in told.items():
+        for group, seconds in handling.items():
             longest[group] = max(float(seconds), longest.get(group, 0.0))
     return longest
 
@@ -252,7 +252,7 @@ def _redis_facts(settings: Settings) -> tuple[RedisFacts, ...]:
     # In another thread, because the caller's thread may run an event loop.
     with ThreadPoolExecutor(1) as thread:
         try:
-            standings = thread.submit(asyncio.run, _standings(settings)).result()
+            standings = thread.submit(asyncio.run, _redis_states(settings)).result()
         except FAULTS as error:
             return (RedisFacts(failure=str(error)),)
     return tuple(
@@ -266,9 +266,9 @@ def _redis_facts(settings: Settings) -> tuple[RedisFacts, ...]:
     )
 
 
-async def _standings(settings: Settings) -> list[ServerState]:
+async def _redis_states(settings: Settings) -> list[ServerState]:
     servers = servers_of(settings.redis, timeout=settings.redis_timeout_seconds)
     try:
-        return await servers.standings()
+        return await servers.server_states()
     finally:
         await servers.close()

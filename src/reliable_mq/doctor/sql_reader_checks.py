@@ -9,29 +9,29 @@ from reliable_mq.outbox.sql_stubs import UNCONFIRMED
 from reliable_mq.outbox.stub import groups_of
 
 
-def readers(context: CheckContext, told: CheckFindings) -> None:
+def readers(context: CheckContext, report: CheckFindings) -> None:
     """Every topic with messages has a reader, and every required group subscribes to their tags.
 
     The brokers know the readers, including those of other applications.
     """
     cluster = context.cluster
     if cluster is None:
-        told.skip("the brokers cannot be asked who reads")
+        report.skip("the brokers cannot be asked who reads")
         return
     for topic, number in sorted(context.unawaited.items()):
         if cluster.readers.get(topic) == frozenset():
-            told.warn(
+            report.warn(
                 f"nobody reads topic {topic}: of the newest messages {number} count as delivered "
                 "because the broker stored them",
                 "correct its name; or run its consumers; or declare that it has no readers: "
                 f"mq.topic({topic!r}, groups=[])",
             )
-    _unwanted(context, told)
-    if not told.findings:
-        told.ok("what is sent is read by somebody")
+    _unwanted(context, report)
+    if not report.findings:
+        report.ok("what is sent is read by somebody")
 
 
-def _unwanted(context: CheckContext, told: CheckFindings) -> None:
+def _unwanted(context: CheckContext, report: CheckFindings) -> None:
     """Report messages that wait for a connected group without a matching subscription."""
     if context.cluster is None or not context.cluster.subscriptions:
         return
@@ -51,7 +51,7 @@ def _unwanted(context: CheckContext, told: CheckFindings) -> None:
                 continue
             what = f"with tag {tag!r}" if tag else "without a tag"
             why = f"it wants {tags!r} only" if tags else "it does not subscribe to that topic"
-            told.error(
+            report.error(
                 f"{number} stub(s) of topic {topic} {what} wait for group {group}, and {why}: they "
                 "are sent again and again, and never consumed",
                 f"correct the topic or the tag where they are sent, or what {group} subscribes to; "

@@ -24,20 +24,20 @@ _NOT_RECONCILED_SECONDS = 3 * 86_400.0
 _VOID = "reliable-mq stub void ID --app MODULE:OBJECT for each"
 
 
-def orphans(context: CheckContext, told: CheckFindings) -> None:
+def orphans(context: CheckContext, report: CheckFindings) -> None:
     """No stub and no attempt waits for a scheduler, a consumer or a topic that does not exist."""
-    _overdue(context, told)
-    _waiting_for_a_person(context, told)
-    _of_no_status(context, told)
-    _in_doubt(context, told)
-    _from_the_future(context, told)
-    _not_reconciled(context, told)
-    _without_consumer_or_topic(context, told)
-    if not told.findings:
-        told.ok("no stub waits for a process or a group that does not exist")
+    _overdue(context, report)
+    _waiting_for_a_person(context, report)
+    _of_no_status(context, report)
+    _in_doubt(context, report)
+    _from_the_future(context, report)
+    _not_reconciled(context, report)
+    _without_consumer_or_topic(context, report)
+    if not report.findings:
+        report.ok("no stub waits for a process or a group that does not exist")
 
 
-def _overdue(context: CheckContext, told: CheckFindings) -> None:
+def _overdue(context: CheckContext, report: CheckFindings) -> None:
     stub = context.database.stubs.c
     patience = max(_LOOKS_MISSED * context.settings.resend_interval_seconds, _MISSED_SECONDS_MIN)
     before = utc_datetime(context.now - patience)
@@ -54,13 +54,13 @@ def _overdue(context: CheckContext, told: CheckFindings) -> None:
     ).one()
     if number:
         minutes = (context.now - oldest.timestamp()) / 60
-        told.error(
+        report.error(
             f"{number} stub(s) are due and nobody sends them, the oldest for {minutes:.0f} min",
             "run reliable-mq resend MODULE:OBJECT; if one runs, look at its log",
         )
 
 
-def _waiting_for_a_person(context: CheckContext, told: CheckFindings) -> None:
+def _waiting_for_a_person(context: CheckContext, report: CheckFindings) -> None:
     stub = context.database.stubs.c
     # The first condition is that of the index.
     held = parked_rows(context.database.stubs)
@@ -73,21 +73,21 @@ def _waiting_for_a_person(context: CheckContext, told: CheckFindings) -> None:
     )
     # The package gives a stub up and escalates it in one transaction.
     if number := _count(context, *parked, not_(is_told)):
-        told.error(
+        report.error(
             f"{number} stub(s) have no time of a next send and no escalation: another program "
             "wrote into the table",
             "reliable-mq stub list --escalated --app MODULE:OBJECT, then stub retry or void; dead "
             "letters: reliable-mq dlq list --app MODULE:OBJECT, then dlq retry",
         )
     if number := _count(context, *parked, is_told):
-        told.warn(
+        report.warn(
             f"{number} stub(s) wait for a person",
             "reliable-mq stub list --escalated --app MODULE:OBJECT, then stub retry or void; dead "
             "letters: reliable-mq dlq list --app MODULE:OBJECT, then dlq retry",
         )
 
 
-def _of_no_status(context: CheckContext, told: CheckFindings) -> None:
+def _of_no_status(context: CheckContext, report: CheckFindings) -> None:
     table = context.database.stubs
     stub = table.c
     newest = select(stub.status).order_by(stub.seq.desc()).limit(_NEWEST_ROWS).subquery()
@@ -97,7 +97,7 @@ def _of_no_status(context: CheckContext, told: CheckFindings) -> None:
         select(status, func.count()).where(*odd).group_by(status).order_by(status)
     )
     for value, number in found:
-        told.error(
+        report.error(
             f"{number} stub(s) have the status {value}, which this package never writes: they "
             "are neither sent nor removed",
             "reliable-mq reconcile --db URL says what happened to each; UPDATE their status: 0 "
@@ -105,7 +105,7 @@ def _of_no_status(context: CheckContext, told: CheckFindings) -> None:
         )
 
 
-def _in_doubt(context: CheckContext, told: CheckFindings) -> None:
+def _in_doubt(context: CheckContext, report: CheckFindings) -> None:
     log = context.database.logs.c
     before = utc_datetime(context.now - _IN_DOUBT_SECONDS)
     found = context.connection.execute(
@@ -116,7 +116,7 @@ def _in_doubt(context: CheckContext, told: CheckFindings) -> None:
         .group_by(log.consumer_group)
     )
     for group, number in found:
-        told.error(
+        report.error(
             f"{number} attempt(s) of group {group} have a lease that expired an hour ago or "
             "more, and no consumer has tried again",
             f"check whether a consumer of {group} runs; then "
@@ -124,7 +124,7 @@ def _in_doubt(context: CheckContext, told: CheckFindings) -> None:
         )
 
 
-def _from_the_future(context: CheckContext, told: CheckFindings) -> None:
+def _from_the_future(context: CheckContext, report: CheckFindings) -> None:
     stub = context.database.stubs.c
     after = utc_datetime(context.now + _FUTURE_SECONDS)
     # New rows have the highest numbers. Of older rows, only unconfirmed ones count.
@@ -136,28 +136,28 @@ def _from_the_future(context: CheckContext, told: CheckFindings) -> None:
     number = _count(context, stub.status == UNCONFIRMED, stub.create_date > after)
     number += int(context.connection.execute(settled).scalar_one())
     if number:
-        told.error(
+        report.error(
             f"{number} stub(s) have a date in the future: a clock was ahead",
             "see the check of clocks; they are sent and consumed as usual, except a stub with the "
             "date infinity: it is escalated when its sends are used up",
         )
 
 
-def _not_reconciled(context: CheckContext, told: CheckFindings) -> None:
+def _not_reconciled(context: CheckContext, report: CheckFindings) -> None:
     if context.settings.retention_waits_for_reconciliation == "no":
         return
     duty = context.database.retention_duties.c
     seen = context.connection.execute(select(func.max(duty.reconciled_until))).scalar()
     if seen is not None and context.now - seen.timestamp() > _NOT_RECONCILED_SECONDS:
         days = (context.now - seen.timestamp()) / 86_400
-        told.warn(
+        report.warn(
             f"nothing was reconciled for {days:.0f} days, and retention waits for it",
             "run reliable-mq reconcile --db URL --increment, or with --forget, so that "
             "retention continues without it",
         )
 
 
-def _without_consumer_or_topic(context: CheckContext, told: CheckFindings) -> None:
+def _without_consumer_or_topic(context: CheckContext, report: CheckFindings) -> None:
     cluster = context.cluster
     if cluster is None:
         return
@@ -174,13 +174,13 @@ def _without_consumer_or_topic(context: CheckContext, told: CheckFindings) -> No
             waiting[group] = waiting.get(group, 0) + number
     for group, number in sorted(waiting.items()):
         if group not in cluster.consumed:
-            told.error(
+            report.error(
                 f"{number} stub(s) wait for group {group}, and no consumer of it is connected",
                 f"run the consumers of {group}; if it is gone for good: {_VOID}",
             )
     for topic, number in sorted(topics.items()):
         if topic not in cluster.topics:
-            told.warn(
+            report.warn(
                 f"{number} stub(s) are for topic {topic}, which no broker has",
                 f"the first send makes it; if it was deleted, create it, or: {_VOID}",
             )

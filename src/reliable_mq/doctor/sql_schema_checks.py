@@ -13,41 +13,43 @@ _MIGRATE = "run reliable-mq migrate MODULE:OBJECT (without Alembic: reliable-mq 
 _EXACT = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
 
 
-def tables(context: CheckContext, told: CheckFindings) -> None:
+def tables(context: CheckContext, report: CheckFindings) -> None:
     """Every table and column of this release exists, and the revision is that of this release."""
     connection, database = context.connection, context.database
     lacking = differences(connection, database.metadata)
     for each in lacking:
         if each.kind in ("table", "column"):
-            told.error(str(each), _MIGRATE)
+            report.error(str(each), _MIGRATE)
     try:
         revision = check_revision(connection, database.prefix)
     except ConfigurationError as error:
-        told.error(str(error), _MIGRATE)
+        report.error(str(error), _MIGRATE)
         return
     if revision is None:
-        told.warn("the database notes no revision of its tables", _MIGRATE)
-    elif not told.findings:
+        report.warn("the database notes no revision of its tables", _MIGRATE)
+    elif not report.findings:
         newer = f"; this release knows {REVISION}" if revision > REVISION else ""
-        told.ok(f"{len(database.metadata.tables)} tables at revision {revision}{newer}")
+        report.ok(f"{len(database.metadata.tables)} tables at revision {revision}{newer}")
 
 
-def indexes(context: CheckContext, told: CheckFindings) -> None:
+def indexes(context: CheckContext, report: CheckFindings) -> None:
     """Every key and index exists and is valid. Without its keys a table guarantees nothing."""
     connection, database = context.connection, context.database
     for each in differences(connection, database.metadata):
         if each.kind == "key":
-            told.error(f"{each}: a message could have two rows", "restore the table's key")
+            report.error(f"{each}: a message could have two rows", "restore the table's key")
         elif each.kind == "index":
-            told.error(
+            report.error(
                 f"{each}: queries read the whole table",
                 "run reliable-mq create-tables MODULE:OBJECT",
             )
     if database.dialect == "postgresql":
         for name in connection.scalars(_INVALID, {"names": sorted(database.metadata.tables)}):
-            told.error(f"index {name} is invalid, and unused", f"REINDEX INDEX CONCURRENTLY {name}")
-    if not told.findings:
-        told.ok("all keys and indexes are there")
+            report.error(
+                f"index {name} is invalid, and unused", f"REINDEX INDEX CONCURRENTLY {name}"
+            )
+    if not report.findings:
+        report.ok("all keys and indexes are there")
 
 
 _INVALID = text(
@@ -57,28 +59,28 @@ _INVALID = text(
 )
 
 
-def storage(context: CheckContext, told: CheckFindings) -> None:
+def storage(context: CheckContext, report: CheckFindings) -> None:
     """MySQL only: the tables have transactions and compare texts exactly."""
     connection, database = context.connection, context.database
     if database.dialect != "mysql":
-        told.skip("MySQL and MariaDB only")
+        report.skip("MySQL and MariaDB only")
         return
     ours = database.metadata.tables
     for name, engine in connection.execute(_ENGINES):
         if name in ours and str(engine).lower() != "innodb":
-            told.error(
+            report.error(
                 f"table {name} has the engine {engine}, which has no transactions",
                 f"ALTER TABLE {name} ENGINE = InnoDB",
             )
     for name, column, collation in connection.execute(_COLLATIONS):
         if name in ours and collation not in _EXACT:
-            told.error(
+            report.error(
                 f"{name}.{column} has the collation {collation}: different ids may count as equal",
                 f"ALTER TABLE {name} CONVERT TO CHARACTER SET utf8mb4 COLLATE {_EXACT[0]} "
                 f"(at MySQL {_EXACT[1]})",
             )
-    if not told.findings:
-        told.ok("InnoDB, and texts are compared exactly")
+    if not report.findings:
+        report.ok("InnoDB, and texts are compared exactly")
 
 
 _ENGINES = text(

@@ -21,7 +21,7 @@ _LET_US_WRITE = {
 }
 
 
-def writes(context: CheckContext, told: CheckFindings) -> None:
+def writes(context: CheckContext, report: CheckFindings) -> None:
     """The database accepts the writes of an application: stubs and consume logs.
 
     The check uses statements without rows: they change nothing, but a read-only server refuses
@@ -31,7 +31,7 @@ def writes(context: CheckContext, told: CheckFindings) -> None:
     # A new connection: in a read snapshot of SQLite, a write fails if others have written since.
     with database.engine.connect() as connection:
         if database.dialect == "postgresql" and connection.scalar(select(func.pg_is_in_recovery())):
-            told.error(
+            report.error(
                 "this is a standby, which accepts no writes",
                 "give the address of the primary; with several hosts in the URL, "
                 "target_session_attrs=read-write finds it",
@@ -43,7 +43,7 @@ def writes(context: CheckContext, told: CheckFindings) -> None:
         except DBAPIError as error:
             if is_missing_table(error) or is_database_busy(error):
                 raise
-            told.error(
+            report.error(
                 f"the database accepts no writes: {fault_line(error)}",
                 _LET_US_WRITE[database.dialect],
             )
@@ -51,12 +51,12 @@ def writes(context: CheckContext, told: CheckFindings) -> None:
         if database.dialect == "mysql" and _variables(connection, "read_only") == {
             "read_only": "ON"
         }:
-            told.warn(
+            report.warn(
                 "read_only is ON, but this account may write: this may be a replica",
                 "give the address of the primary, and an account without SUPER",
             )
-    if not told.findings:
-        told.ok("stubs and logs can be written")
+    if not report.findings:
+        report.ok("stubs and logs can be written")
 
 
 def _write_nothing(connection: Connection, table: Table) -> None:
@@ -67,7 +67,7 @@ def _write_nothing(connection: Connection, table: Table) -> None:
     connection.execute(update(table).where(false()).values({own[0]: own[0]}))
 
 
-def isolation(context: CheckContext, told: CheckFindings) -> None:
+def isolation(context: CheckContext, report: CheckFindings) -> None:
     """A statement sees all commits before its begin: READ COMMITTED.
 
     Two groups may confirm a stub at the same time. The second waits for the first one's lock, and
@@ -77,7 +77,7 @@ def isolation(context: CheckContext, told: CheckFindings) -> None:
     level = _isolation_level(connection, database.dialect)
     wanted = "SERIALIZABLE" if database.dialect == "sqlite" else "READ COMMITTED"
     if level != wanted:
-        told.error(
+        report.error(
             f"transactions are {level}: a confirmation may not see the one that it waited for",
             "let our connections have READ COMMITTED (PostgreSQL: ALTER ROLE … SET "
             "default_transaction_isolation = 'read committed')",
@@ -86,19 +86,19 @@ def isolation(context: CheckContext, told: CheckFindings) -> None:
         "log_bin": "ON",
         "binlog_format": "STATEMENT",
     }:
-        told.error(
+        report.error(
             "binlog_format is STATEMENT, with which the server refuses to write in READ COMMITTED",
             "SET GLOBAL binlog_format = 'ROW', and in the server's configuration",
         )
     if database.dialect == "sqlite":
         mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
         if mode != "wal":
-            told.error(
+            report.error(
                 f"journal_mode is {mode}: readers and the writer wait for each other",
                 "put the file on a local disk, where SQLite can use WAL",
             )
-    if not told.findings:
-        told.ok(level)
+    if not report.findings:
+        report.ok(level)
 
 
 def _isolation_level(connection: Connection, dialect: str) -> str:
@@ -112,7 +112,7 @@ def _isolation_level(connection: Connection, dialect: str) -> str:
     return str(level).upper().replace("-", " ")
 
 
-def durability(context: CheckContext, told: CheckFindings) -> None:
+def durability(context: CheckContext, report: CheckFindings) -> None:
     """Commits survive a power failure (P1, P2, P4)."""
     connection, database = context.connection, context.database
     if database.dialect == "postgresql":
@@ -123,54 +123,56 @@ def durability(context: CheckContext, told: CheckFindings) -> None:
         ):
             value = str(connection.exec_driver_sql(f"SHOW {name}").scalar_one())
             if value == "off":
-                told.error(f"{name} is off: a commit may be lost, and with it its message", remedy)
+                report.error(
+                    f"{name} is off: a commit may be lost, and with it its message", remedy
+                )
     elif database.dialect == "mysql":
-        _mysql_durability(connection, told)
+        _mysql_durability(connection, report)
     else:
         level = int(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
         if level < _SYNCHRONOUS_FULL:
-            told.error(
+            report.error(
                 f"synchronous is {level}: a commit may be lost, and with it its message",
                 "let our connections have PRAGMA synchronous = FULL",
             )
-    if not told.findings:
-        told.ok("commits are flushed to disk")
+    if not report.findings:
+        report.ok("commits are flushed to disk")
 
 
-def _mysql_durability(connection: Connection, told: CheckFindings) -> None:
+def _mysql_durability(connection: Connection, report: CheckFindings) -> None:
     flush = "innodb_flush_log_at_trx_commit"
     found = _variables(connection, flush, "log_bin", "sync_binlog", "innodb_doublewrite")
     if found[flush] != "1":
-        told.error(
+        report.error(
             f"{flush} is {found[flush]}: a commit may be lost, and with it its message",
             f"SET GLOBAL {flush} = 1, and in the server's configuration",
         )
     if found.get("log_bin") == "ON" and found.get("sync_binlog") != "1":
-        told.warn(
+        report.warn(
             f"sync_binlog is {found.get('sync_binlog')}: after a failover, the replica may lack "
             "acknowledged commits",
             "SET GLOBAL sync_binlog = 1, and in the server's configuration",
         )
     if found.get("innodb_doublewrite") == "OFF":
-        told.warn(
+        report.warn(
             "innodb_doublewrite is OFF: a power failure may leave half-written pages",
             "innodb_doublewrite = ON, unless the file system writes pages atomically",
         )
 
 
-def limits(context: CheckContext, told: CheckFindings) -> None:
+def limits(context: CheckContext, report: CheckFindings) -> None:
     """The server accepts our largest statement, and all connections that a process may open."""
     connection, database = context.connection, context.database
     ours = database.connections_max
     if database.dialect == "sqlite":
-        told.skip("SQLite has no such limits")
+        report.skip("SQLite has no such limits")
         return
     if database.dialect == "postgresql":
         theirs = int(connection.exec_driver_sql("SHOW max_connections").scalar_one())
         milliseconds = int(connection.scalar(_IDLE_LIMIT) or 0)
         longest = max((*context.handling.values(), *context.leases.values()), default=0.0)
         if 0 < milliseconds < longest * 1000:
-            told.error(
+            report.error(
                 f"idle_in_transaction_session_timeout is {milliseconds} ms: it ends transactions "
                 f"of handlers, which may take {longest:g} s",
                 "raise it above the longest handler, or set it to 0 for this role",
@@ -179,24 +181,24 @@ def limits(context: CheckContext, told: CheckFindings) -> None:
         found = _variables(connection, "max_connections", "max_allowed_packet")
         theirs = int(found["max_connections"])
         if int(found["max_allowed_packet"]) < _PACKET_SIZE_MIN:
-            told.error(
+            report.error(
                 f"max_allowed_packet is {found['max_allowed_packet']}: a message of 4 MiB is "
                 "refused in your transaction",
                 f"SET GLOBAL max_allowed_packet = {16 * 1024 * 1024}, and in the configuration",
             )
     if ours > theirs:
-        told.error(
+        report.error(
             f"a process may open {ours} connections, the server allows {theirs} in total",
             "set database_connections (RELIABLE_MQ_DATABASE_CONNECTIONS), or a lower concurrency",
         )
     elif ours * 2 > theirs:
-        told.warn(
+        report.warn(
             f"a process may open {ours} connections, the server allows {theirs}: only one "
             "process can run",
             "raise max_connections, or set database_connections",
         )
-    if not told.findings:
-        told.ok(f"{ours} connections of {theirs} for a process")
+    if not report.findings:
+        report.ok(f"{ours} connections of {theirs} for a process")
 
 
 _IDLE_LIMIT = text(

@@ -11,22 +11,22 @@ _PROBE_MISSED_SECONDS = 60.0
 """If a probe is overdue by so many seconds, no scheduler runs: one probes four times as often."""
 
 
-def topics(context: CheckContext, told: CheckFindings) -> None:
+def topics(context: CheckContext, report: CheckFindings) -> None:
     """Every topic of the outbox can be sent to."""
     for row in context.topics.values():
         gate = gate_of(row, context.now)
         if gate is TopicGate.PAUSED:
-            told.warn(
+            report.warn(
                 f"{gate_text(row, context.now)}; {_waiting(context, row.topic)} stub(s) wait",
                 f"to send again: reliable-mq pause {row.topic} --end --app MODULE:OBJECT",
             )
         elif row.is_closed:
-            told.error(
+            report.error(
                 f"{gate_text(row, context.now)}; {_waiting(context, row.topic)} stub(s) wait",
                 _remedy(row, context.now),
             )
-    if not told.findings:
-        told.ok("no topic is closed or paused")
+    if not report.findings:
+        report.ok("no topic is closed or paused")
 
 
 def _remedy(row: TopicRow, now: float) -> str:

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.errors import ConfigurationError, words_of
+from reliable_mq.errors import ConfigurationError, error_text
 from reliable_mq.escalate.escalation import (
     Digest,
     Escalation,
@@ -82,14 +82,18 @@ class LogNotifier:
             log.error(
                 "%s: message %s of topic %s (key %r)%s: %s; see `%s`, then `%s`",
                 *(each.kind, each.message_id, each.topic, each.message_key, group),
-                *(each.reason, self._typed("stub show", each.message_id), self._cure(each)),
+                *(
+                    each.reason,
+                    self._typed("stub show", each.message_id),
+                    self._retry_command(each),
+                ),
             )
         if not digest.total:
             log.error("%s", digest.headline)
         elif digest.total > len(digest.items):
             log.error("%s; see `%s`", digest.headline, self._typed("stub list --escalated"))
 
-    def _cure(self, each: Escalation) -> str:
+    def _retry_command(self, each: Escalation) -> str:
         """Return the command that sends the message again; a dead letter goes to its group only."""
         if each.kind == EscalationKind.DEAD_LETTER:
             group = ("--group", each.consumer_group) if each.consumer_group else ()
@@ -126,19 +130,19 @@ def check_notifiers(notifiers: Sequence[Notifier]) -> tuple[Notifier, ...]:
 class AlertBook(Protocol):
     """The database operations on alerts; see `sql_alerts`."""
 
-    def standings(self, notifiers: Collection[str]) -> dict[str, NotifierState]: ...
+    def notifier_states(self, notifiers: Collection[str]) -> dict[str, NotifierState]: ...
 
-    def look(self, notifier: str, now: float, after: int) -> NotifierQuery: ...
+    def find_work(self, notifier: str, now: float, after: int) -> NotifierQuery: ...
 
     def claim(
         self, notifier: str, now: float, owner: str, lease: float, digest_id: str, after: int
     ) -> Digest | None: ...
 
-    def told(
+    def record_sent(
         self, notifier: str, digest: Digest, owner: str, now: float, cooldown: float
     ) -> bool: ...
 
-    def failed(self, notifier: str, owner: str, why: str, now: float) -> float: ...
+    def record_failure(self, notifier: str, owner: str, why: str, now: float) -> float: ...
 
 
 class StuckBook(Protocol):
@@ -146,16 +150,16 @@ class StuckBook(Protocol):
 
     def take_turn(self, now: float, next_time: float) -> bool: ...
 
-    def look(self, now: float, age: float) -> int: ...
+    def escalate_stuck(self, now: float, age: float) -> int: ...
 
     def close_settled(self, now: float) -> int: ...
 
 
 class AlertCounts(msgspec.Struct, frozen=True):
-    """The result of one run. `stuck` counts stubs; `told` and `failed` count digests."""
+    """The result of one run. `stuck` counts stubs; `sent` and `failed` count digests."""
 
     stuck: int = 0
-    told: int = 0
+    sent: int = 0
     failed: int = 0
 
 
@@ -207,27 +211,27 @@ class Alerts:
 
         Raises what the database raises. A claimed digest is then sent after its lease has expired.
         """
-        stuck = self._look(now)
-        told, failed = self.tell_what_is_due(now)
-        return AlertCounts(stuck, told, failed)
+        stuck = self._escalate_stuck(now)
+        sent, failed = self.send_due_digests(now)
+        return AlertCounts(stuck, sent, failed)
 
-    def tell_what_is_due(self, now: float, but: Collection[str] = ()) -> tuple[int, int]:
+    def send_due_digests(self, now: float, but: Collection[str] = ()) -> tuple[int, int]:
         """Send the digests that are due, except those of the notifiers in `but`.
 
         Returns how many were sent, and how many failed.
         """
-        told = failed = 0
+        sent = failed = 0
         for name, notifier in sorted(self._notifiers.items()):
             digest = None if name in but else self._claimed(name, now)
             if digest is not None:
-                done = self._tell(notifier, digest, now)
-                told, failed = told + done, failed + (not done)
-        return told, failed
+                done = self._send_digest(notifier, digest, now)
+                sent, failed = sent + done, failed + (not done)
+        return sent, failed
 
     def _claimed(self, name: str, now: float) -> Digest | None:
         """Claim and return the digest that a notifier may send now; None: there is none."""
         after = self._seen.get(name, 0)
-        look = self._book.look(name, now, after)
+        look = self._book.find_work(name, now, after)
         if not look.waits:
             self._seen[name] = look.newest
         if not look.waits or look.is_held:
@@ -242,16 +246,16 @@ class Alerts:
             try:
                 notifier.tell(test)
             except _WHAT_NOTIFIERS_RAISE as error:
-                outcome[name] = words_of(error)
+                outcome[name] = error_text(error)
             else:
                 outcome[name] = ""
         return outcome
 
-    def standings(self) -> dict[str, NotifierState]:
+    def notifier_states(self) -> dict[str, NotifierState]:
         """Return the state of each notifier by name: ours, and those that the database knows."""
-        return self._book.standings(self._notifiers)
+        return self._book.notifier_states(self._notifiers)
 
-    def _look(self, now: float) -> int:
+    def _escalate_stuck(self, now: float) -> int:
         if now < self._look_at:
             return 0
         self._look_at = now + min(CLOSED_LOOK_SECONDS, self._stuck_after / 10)
@@ -259,18 +263,18 @@ class Alerts:
         if not self._stuck.take_turn(now, self._look_at):
             return 0
         self._stuck.close_settled(now)
-        return self._stuck.look(now, self._stuck_after)
+        return self._stuck.escalate_stuck(now, self._stuck_after)
 
-    def _tell(self, notifier: Notifier, digest: Digest, now: float) -> bool:
+    def _send_digest(self, notifier: Notifier, digest: Digest, now: float) -> bool:
         try:
             notifier.tell(digest)
         except _WHAT_NOTIFIERS_RAISE as error:
-            why = words_of(error)
-            wait = self._book.failed(notifier.name, self._owner, why, now)
+            why = error_text(error)
+            wait = self._book.record_failure(notifier.name, self._owner, why, now)
             log.warning(
                 "notifier %s: digest %s (%s) was not sent, next try in %g s: %s",
                 *(notifier.name, digest.digest_id, digest.headline, wait, why),
             )
             return False
-        self._book.told(notifier.name, digest, self._owner, now, notifier.cooldown)
+        self._book.record_sent(notifier.name, digest, self._owner, now, notifier.cooldown)
         return True

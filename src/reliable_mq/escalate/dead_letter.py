@@ -40,7 +40,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
         return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.message.store_time_ms)
 
     @property
-    def standing(self) -> str:
+    def status(self) -> str:
         """The present state of the dead letter, in a word or two."""
         state = self.state
         if state is None:
@@ -64,22 +64,22 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None = None
     reason: str = ""
 
-    def fits(self, letter: DeadLetter) -> bool:
+    def matches(self, dead_letter: DeadLetter) -> bool:
         """Say whether a dead letter matches the filter."""
         return (
-            (not self.topic or letter.topic == self.topic)
-            and (not self.key or self.key in letter.message.keys)
-            and (self.since is None or letter.time >= self.since)
-            and (self.until is None or letter.time < self.until)
-            and self.reason in letter.reason
+            (not self.topic or dead_letter.topic == self.topic)
+            and (not self.key or self.key in dead_letter.message.keys)
+            and (self.since is None or dead_letter.time >= self.since)
+            and (self.until is None or dead_letter.time < self.until)
+            and self.reason in dead_letter.reason
         )
 
 
-def newest(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+def newest(dead_letters: Iterable[DeadLetter]) -> list[DeadLetter]:
     """Return the newest dead letter of each message and group."""
     found: dict[tuple[str, str], DeadLetter] = {}
-    for letter in letters:
-        key = (letter.group, letter.message.message_id)
-        if key not in found or found[key].time <= letter.time:
-            found[key] = letter
+    for dead_letter in dead_letters:
+        key = (dead_letter.group, dead_letter.message.message_id)
+        if key not in found or found[key].time <= dead_letter.time:
+            found[key] = dead_letter
     return list(found.values())

@@ -68,20 +68,22 @@ class SqlAlerts:
         self._prepare_digests(escalations, alerts)
 
     def _prepare_looking(self, escalations: Table, alerts: Table, notifiers: Table) -> None:
-        this, alert, told = escalations.c, alerts.c, notifiers.c
+        this, alert, notifier = escalations.c, alerts.c, notifiers.c
         who = bindparam("who", type_=alert.notifier.type)
         has_alert = exists().where(alert.escalation_seq == this.seq, alert.notifier == who)
         self._lacking = (this.close_date.is_(None), this.seq > bindparam("after"), ~has_alert)
         lacks = select(this.seq).where(*self._lacking)
         gathered = alert.state == AlertState.GATHERED.value
-        later = or_(told.next_time > bindparam("at"), told.lease_until > bindparam("at"))
+        later = or_(notifier.next_time > bindparam("at"), notifier.lease_until > bindparam("at"))
         self._look = select(
             select(func.max(this.seq)).scalar_subquery().label("newest"),
             or_(
                 lacks.exists(),
-                select(told.name).where(told.name == who, told.digest_id.is_not(None)).exists(),
+                select(notifier.name)
+                .where(notifier.name == who, notifier.digest_id.is_not(None))
+                .exists(),
             ).label("waits"),
-            select(told.name).where(told.name == who, later).exists().label("is_held"),
+            select(notifier.name).where(notifier.name == who, later).exists().label("is_held"),
         )
         self._waiting = select(
             select(func.count()).select_from(lacks.subquery()).scalar_subquery()
@@ -89,17 +91,17 @@ class SqlAlerts:
         )
 
     def _prepare_holding(self, notifiers: Table) -> None:
-        told = notifiers.c
+        notifier = notifiers.c
         self._all_notifiers = select(notifiers)
-        self._find = select(notifiers).where(told.name == bindparam("who")).with_for_update()
-        self._hold = _of(notifiers, told.name == bindparam("who")).values(
+        self._find = select(notifiers).where(notifier.name == bindparam("who")).with_for_update()
+        self._hold = _of(notifiers, notifier.name == bindparam("who")).values(
             owner=bindparam("me"),
             lease_until=bindparam("until"),
             digest_id=bindparam("digest"),
             digest_time=bindparam("gathered"),
         )
-        self._drop_digest = _of(notifiers, told.name == bindparam("who")).values(digest_id=None)
-        ours = and_(told.name == bindparam("who"), told.owner == bindparam("me"))
+        self._drop_digest = _of(notifiers, notifier.name == bindparam("who")).values(digest_id=None)
+        ours = and_(notifier.name == bindparam("who"), notifier.owner == bindparam("me"))
         self._done = _of(notifiers, ours).values(
             owner=None,
             lease_until=None,
@@ -112,7 +114,7 @@ class SqlAlerts:
         self._failed = _of(notifiers, ours).values(
             owner=None,
             lease_until=None,
-            failures=told.failures + 1,
+            failures=notifier.failures + 1,
             note=bindparam("text"),
             next_time=bindparam("next"),
         )
@@ -151,7 +153,7 @@ class SqlAlerts:
             .limit(DIGEST_ITEMS_MAX)
         )
 
-    def look(self, notifier: str, now: float, after: int) -> NotifierQuery:
+    def find_work(self, notifier: str, now: float, after: int) -> NotifierQuery:
         """Say whether a notifier has work to do, without a lock.
 
         Args:
@@ -164,7 +166,7 @@ class SqlAlerts:
             row = connection.execute(self._look, values).one()
         return NotifierQuery(row.newest or 0, bool(row.waits), bool(row.is_held))
 
-    def standings(self, notifiers: Collection[str]) -> dict[str, NotifierState]:
+    def notifier_states(self, notifiers: Collection[str]) -> dict[str, NotifierState]:
         """Return the states of these notifiers, and of all that ever ran, by name."""
         with self._engine.execution_options(**READS_ONLY).begin() as connection:
             rows = {row.name: row for row in connection.execute(self._all_notifiers)}
@@ -252,7 +254,9 @@ class SqlAlerts:
             ),
         )
 
-    def told(self, notifier: str, digest: Digest, owner: str, now: float, cooldown: float) -> bool:
+    def record_sent(
+        self, notifier: str, digest: Digest, owner: str, now: float, cooldown: float
+    ) -> bool:
         """Record that a digest was sent; False: another process owns the notifier now."""
         values = {"who": notifier, "me": owner, "at": utc_datetime(now)}
         later = next_digest_time(now, digest.time.timestamp(), cooldown)
@@ -263,7 +267,7 @@ class SqlAlerts:
             connection.execute(self._tell, values | {"digest": digest.digest_id})
         return True
 
-    def failed(self, notifier: str, owner: str, why: str, now: float) -> float:
+    def record_failure(self, notifier: str, owner: str, why: str, now: float) -> float:
         """Record that a send failed; return the seconds until the next try."""
         with self._engine.begin() as connection:
             row = connection.execute(self._find, {"who": notifier}).one()

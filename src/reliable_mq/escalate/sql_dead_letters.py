@@ -155,7 +155,7 @@ class SqlDeadLetters:
         """
         values = {"group": group, "ids": list(message_ids)}
         connection.execute(self._forget_attempts, values)
-        self._escalations.letters_retried(connection, message_ids, group, retry_id)
+        self._escalations.free_open_keys(connection, message_ids, group, retry_id)
         acts = [
             AuditEntry(
                 actor=actor,
@@ -203,7 +203,7 @@ class SqlDeadLetters:
         """Write to the audit that the broker has sent dead letters to their group again."""
         ids = {"ids": list(message_ids)}
         connection.execute(self._done, ids | {"retry": retry_id})
-        self._escalations.close_letters(connection, message_ids, group, now)
+        self._escalations.close_dead_letters(connection, message_ids, group, now)
         later, text = utc_datetime(now + REVIVED_SECONDS), f"dead letter of {group} retried by hand"
         connection.execute(
             self._revive, ids | {"later": later, "at": utc_datetime(now), "text": text}

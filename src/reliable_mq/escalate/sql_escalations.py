@@ -23,7 +23,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_types import family_of, is_among, utc_datetime
+from reliable_mq.database.sql_types import dialect_family, is_among, utc_datetime
 from reliable_mq.escalate.escalation import Escalation, EscalationKind, open_key
 from reliable_mq.outbox.stub import Stub
 
@@ -105,7 +105,7 @@ class SqlEscalations:
         `topic` is used only if the message has no stub in this database.
         """
         stub = connection.execute(self._named, {"id": message_id}).one_or_none()
-        letter = Escalation(
+        escalation = Escalation(
             kind=EscalationKind.DEAD_LETTER,
             message_id=message_id,
             topic=stub.topic if stub else topic,
@@ -113,7 +113,7 @@ class SqlEscalations:
             consumer_group=group,
             message_key=stub.message_key if stub else "",
         )
-        self.escalate(connection, [letter], now)
+        self.escalate(connection, [escalation], now)
 
     def used_up(self, stubs: Sequence[Stub], owner: str, now: float) -> int:
         """Give stubs that used up their sends to a person; return how many `owner` still owned."""
@@ -137,18 +137,19 @@ class SqlEscalations:
         values = {"ids": list(message_ids), "why": why, "at": utc_datetime(now)}
         connection.execute(self._close, values)
 
-    def letters_retried(
+    def free_open_keys(
         self, connection: Connection, message_ids: Sequence[str], group: str, retry_id: str
     ) -> None:
         """Free the open keys of these dead letters before they are retried.
 
-        Their escalations stay open, each under another key, until `close_letters`. If a message
-        becomes a dead letter again before that, it gets a new escalation, and notifiers send it.
+        Their escalations stay open, each under another key, until `close_dead_letters`. If a
+        message becomes a dead letter again before that, it gets a new escalation, and notifiers
+        send it.
         """
         keys = [open_key(EscalationKind.DEAD_LETTER, each, group) for each in message_ids]
         connection.execute(self._letters_retried, {"keys": keys, "retry": retry_id})
 
-    def close_letters(
+    def close_dead_letters(
         self, connection: Connection, message_ids: Sequence[str], group: str, now: float
     ) -> None:
         """Close the escalations of dead letters that were sent to their group again."""
@@ -189,7 +190,7 @@ def insert_new(dialect: str, table: Table) -> Any:
     On MySQL it sets a column to its own value. INSERT IGNORE would also truncate texts, and would
     replace NULL by a default.
     """
-    family = family_of(dialect)
+    family = dialect_family(dialect)
     if family == "mysql":
         key = next(iter(table.primary_key))
         return mysql.insert(table).on_duplicate_key_update({key.name: key})

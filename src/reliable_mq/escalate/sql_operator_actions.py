@@ -13,7 +13,7 @@ import msgspec
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
-from reliable_mq.escalate.sql_settlement import hands_of
+from reliable_mq.escalate.sql_settlement import operator_actions_of
 from reliable_mq.escalate.sql_stub_list import PAGE_ROWS, SqlStubList
 from reliable_mq.escalate.stub_filter import StubFilter
 from reliable_mq.outbox.stub import StubEvent
@@ -40,10 +40,10 @@ class OperatorActions:
         self._database = database
         self._actor = actor
         self._why = why
-        hands = hands_of(database)
-        self._step = hands.retry if verb is StubEvent.RETRY else hands.void
+        operator_actions = operator_actions_of(database)
+        self._step = operator_actions.retry if verb is StubEvent.RETRY else operator_actions.void
 
-    def these(self, message_ids: Sequence[str]) -> Iterator[dict[str, bool]]:
+    def change_ids(self, message_ids: Sequence[str]) -> Iterator[dict[str, bool]]:
         """Change the stubs with these ids. Yield, after each part, which of its stubs changed."""
         for at in range(0, len(message_ids), PAGE_ROWS):
             yield self._do(message_ids[at : at + PAGE_ROWS])
@@ -62,8 +62,8 @@ class OperatorActions:
             wanted = msgspec.structs.replace(wanted, escalated=True)
         return SelectedStubs(self._database, wanted)
 
-    def each_of(self, chosen: "SelectedStubs") -> Iterator[dict[str, bool]]:
-        """Change the stubs of a selection; see `these`."""
+    def change_selected(self, chosen: "SelectedStubs") -> Iterator[dict[str, bool]]:
+        """Change the stubs of a selection; see `change_ids`."""
         for ids in chosen.pages():
             yield self._do(ids)
 

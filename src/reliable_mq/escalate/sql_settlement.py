@@ -204,7 +204,7 @@ def settlement_of(database: Database) -> SqlSettlement:
     return SqlSettlement(database.stubs, confirmation_of(database), escalations_of(database))
 
 
-def hands_of(database: Database) -> SqlOperatorActions:
+def operator_actions_of(database: Database) -> SqlOperatorActions:
     """Return the actions of a person on the stubs of a database."""
     audit, escalations = SqlAudit(database.audit), escalations_of(database)
     return SqlOperatorActions(database.stubs, database.logs, escalations, audit, database.dialect)

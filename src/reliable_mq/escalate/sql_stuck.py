@@ -224,20 +224,20 @@ class SqlStuck:
         with self._engine.begin() as connection:
             return connection.execute(self._close_settled, {"at": utc_datetime(now)}).rowcount
 
-    def look(self, now: float, age: float) -> int:
+    def escalate_stuck(self, now: float, age: float) -> int:
         """Escalate unsettled stubs older than `age` seconds; return how many are new.
 
         Each matter has its own transaction. If the process dies in between, the next search
         escalates the other matters.
         """
         began = self._stopwatch()
-        found = self._look(now, age)
+        found = self._escalate_all(now, age)
         next_time = utc_datetime(now + PART * (self._stopwatch() - began))
         with self._engine.begin() as connection:
             connection.execute(self._postpone, {"next": next_time})
         return found
 
-    def _look(self, now: float, age: float) -> int:
+    def _escalate_all(self, now: float, age: float) -> int:
         old = utc_datetime(now - age)
         with self._reading.begin() as connection:
             known = self._known(connection)
@@ -245,8 +245,8 @@ class SqlStuck:
         found, lasting = 0, set()
         for topic in topics:
             for matter in self._matters(topic, old):
-                told, has_rest = self._tell(matter, known, age, now)
-                found += told
+                new, has_rest = self._escalate_matter(matter, known, age, now)
+                found += new
                 if has_rest:
                     lasting.add((matter.topic, matter.group))
         if over := known.rests - lasting:
@@ -283,7 +283,9 @@ class SqlStuck:
             sent = stub.broker_name.is_not(None)
             yield _Matter(topic, group, and_(sent, waits, not_(over), not_(consumed)))
 
-    def _tell(self, matter: _Matter, known: _Open, age: float, now: float) -> tuple[int, bool]:
+    def _escalate_matter(
+        self, matter: _Matter, known: _Open, age: float, now: float
+    ) -> tuple[int, bool]:
         """Escalate the new stubs of a matter; return their number, and whether it has a backlog."""
         stub, place = self._stubs.c, (matter.topic, matter.group)
         is_known = place in known.rests
@@ -310,7 +312,7 @@ class SqlStuck:
                 if row.message_id in still
             ]
             if has_rest:
-                telling.append(_rest(matter, count - room, age))
+                telling.append(_backlog(matter, count - room, age))
             self._escalations.escalate(connection, telling, now)
         return count, has_rest
 
@@ -345,7 +347,7 @@ def _stuck(row: Any, group: str, consumed: set[tuple[str, str]], age: float) -> 
     )
 
 
-def _rest(matter: _Matter, count: int, age: float) -> Escalation:
+def _backlog(matter: _Matter, count: int, age: float) -> Escalation:
     what = f"not consumed by {matter.group}" if matter.group else "not sent, or not confirmed"
     return Escalation(
         kind=EscalationKind.BACKLOG,

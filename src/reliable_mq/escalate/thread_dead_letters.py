@@ -51,7 +51,7 @@ class DeadLetterActions:
         self._settings = settings
         self._books = {name: _book(each) for name, each in databases.items()}
 
-    def that_fit(self, wanted: DeadLetterFilter, *, everything: bool = False) -> list[DeadLetter]:
+    def matching(self, wanted: DeadLetterFilter, *, everything: bool = False) -> list[DeadLetter]:
         """Return the newest dead letter of each message and group, without its body.
 
         Args:
@@ -65,22 +65,22 @@ class DeadLetterActions:
         with Browser(self._name_servers, self._settings) as browser:
             groups = _groups(browser, wanted.group)
             since_ms = int(wanted.since.timestamp() * 1000) if wanted.since else 0
-            letters = [
-                letter
+            dead_letters = [
+                dead_letter
                 for group in groups
-                for letter in newest(
+                for dead_letter in newest(
                     DeadLetter(group, msgspec.structs.replace(message, body=b""))
                     for message in browser.messages(DEAD_LETTER_PREFIX + group, since_ms)
                 )
-                if wanted.fits(letter)
+                if wanted.matches(dead_letter)
             ]
-        known = self._with_states(letters)
-        return known if everything else [each for each in known if each.standing in _OPEN]
+        known = self._with_states(dead_letters)
+        return known if everything else [each for each in known if each.status in _OPEN]
 
     def of_ids(self, message_ids: Sequence[str], group: str = "") -> list[DeadLetter]:
         """Return the newest dead letter of each message, for one group or ("") for all groups.
 
-        Raises the same errors as `that_fit`.
+        Raises the same errors as `matching`.
         """
         with Browser(self._name_servers, self._settings) as browser:
             groups = _groups(browser, group)
@@ -92,7 +92,7 @@ class DeadLetterActions:
             ]
         return self._with_states(newest(found))
 
-    def retry(self, letters: Sequence[DeadLetter], *, actor: str, why: str) -> Outcome:
+    def retry(self, dead_letters: Sequence[DeadLetter], *, actor: str, why: str) -> Outcome:
         """Send dead letters to their own groups again, with new attempts.
 
         If the process dies meanwhile, the other dead letters stay where they are, and their
@@ -100,7 +100,7 @@ class DeadLetterActions:
         """
         outcome: Outcome = {}
         with Browser(self._name_servers, self._settings) as browser:
-            for group, some in _parts(letters):
+            for group, some in _parts(dead_letters):
                 ids = [each.message.message_id for each in some]
                 retry_id = os.urandom(16).hex()
                 for name, each in self._databases.items():
@@ -109,7 +109,7 @@ class DeadLetterActions:
                         self._books[name].begin(
                             connection, group, ids, retry_id=retry_id, actor=actor, why=why, now=now
                         )
-                refusals = {each.message.message_id: _handed_back(browser, each) for each in some}
+                refusals = {each.message.message_id: _redelivered(browser, each) for each in some}
                 handed = [each for each in ids if not refusals[each]]
                 for name, each in self._databases.items():
                     now = each.clock.now()
@@ -127,12 +127,12 @@ class DeadLetterActions:
             with each.forgiving_engine.begin() as connection:
                 self._books[name].refuse(connection, refused, actor=actor, why=why, now=now)
 
-    def _with_states(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    def _with_states(self, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         """Return dead letters with their state. At most one database has their consume log."""
         if not self._databases:
-            return list(letters)
+            return list(dead_letters)
         known = []
-        for group, some in _parts(letters):
+        for group, some in _parts(dead_letters):
             ids = [each.message.message_id for each in some]
             states = [self._states(name, group, ids) for name in self._databases]
             known += [
@@ -160,19 +160,19 @@ def _book(database: Database) -> SqlDeadLetters:
     )
 
 
-def _parts(letters: Sequence[DeadLetter]) -> Iterator[tuple[str, list[DeadLetter]]]:
+def _parts(dead_letters: Sequence[DeadLetter]) -> Iterator[tuple[str, list[DeadLetter]]]:
     """Yield dead letters by consumer group, at most `AT_ONCE` together."""
     by_group: dict[str, list[DeadLetter]] = defaultdict(list)
-    for letter in letters:
-        by_group[letter.group].append(letter)
+    for dead_letter in dead_letters:
+        by_group[dead_letter.group].append(dead_letter)
     for group, own in by_group.items():
         for at in range(0, len(own), AT_ONCE):
             yield group, own[at : at + AT_ONCE]
 
 
-def _handed_back(browser: Browser, letter: DeadLetter) -> str:
+def _redelivered(browser: Browser, dead_letter: DeadLetter) -> str:
     try:
-        browser.hand_back(letter.group, letter.message)
+        browser.redeliver(dead_letter.group, dead_letter.message)
     except ReliableMQError as error:
         return str(error) or type(error).__name__
     return ""

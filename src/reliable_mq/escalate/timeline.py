@@ -137,14 +137,14 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
     yield TimelineEntry(log["lease_until"], ledger, what)
 
 
-def _of_confirmation(told: Row) -> TimelineEntry:
-    group = told["consumer_group"]
-    if told["state"] == LogState.CONSUMED:
+def _of_confirmation(notice: Row) -> TimelineEntry:
+    group = notice["consumer_group"]
+    if notice["state"] == LogState.CONSUMED:
         return TimelineEntry(
-            told["update_date"], "notice", f"from the database of {group}: consumed"
+            notice["update_date"], "notice", f"from the database of {group}: consumed"
         )
     what = f"from the database of {group}: an attempt failed"
-    return TimelineEntry(told["update_date"], "notice", what)
+    return TimelineEntry(notice["update_date"], "notice", what)
 
 
 def _of_record(record: ReceivedMessage) -> TimelineEntry:

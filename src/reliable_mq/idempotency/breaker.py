@@ -74,7 +74,7 @@ class CircuitBreaker:
         self._open_until = None
         self._move(CircuitEvent.SUCCESS)
 
-    def failed(self, now: float) -> None:
+    def record_failure(self, now: float) -> None:
         """Report that a call got no answer."""
         was_open = self.state is Circuit.OPEN
         self._move(CircuitEvent.FAILURE)

@@ -45,13 +45,13 @@ class CallFlow:
     async def _call(self, world: ThreadWorld, asked: RequestedCall) -> Any:
         given = asked.session
         if given is not None:
-            async with world.within(given.begin_nested()):  # the caller may commit without it
+            async with world.async_scope(given.begin_nested()):  # the caller may commit without it
                 return await self._call_inside(world, given, asked)
         # Not inside a caller's transaction: another connection would wait for its locks.
-        await world.aside(self._book.database.clock.measured_now)
+        await world.run_blocking(self._book.database.clock.measured_now)
         if self._function.session is None:
             return await self._call_and_note(world, asked)
-        async with world.session() as session, world.within(session.begin()):
+        async with world.session() as session, world.async_scope(session.begin()):
             return await self._call_inside(world, session, asked)
 
     async def _call_inside(self, world: ThreadWorld, session: Any, asked: RequestedCall) -> Any:
@@ -65,18 +65,18 @@ class CallFlow:
             inner.flush()
             return book.finish(inner.connection(), call, stored)
 
-        found = await world.on(session, begin)
+        found = await world.in_session(session, begin)
         function.refuse(found, call)
         if found.answer is CallDecision.REPLAY:
             return function.decode(found.result)
-        inner = world.inner(session)
+        inner = world.sync_session(session)
         is_held = isinstance(inner, HandlerSession)  # its transaction stays open meanwhile
         with inner.held() if is_held else nullcontext():
             result = await world.call(function.run, asked, session, found)
             if is_held and inner.is_in_doubt:
-                await world.on(session, lambda _: inner.look_back(undo=False))
+                await world.in_session(session, lambda _: inner.check_transaction(undo=False))
         stored = function.encode(result)
-        if not await world.on(session, finish, stored):
+        if not await world.in_session(session, finish, stored):
             raise UsageError(
                 f"{function.name}: it committed or rolled back its session: the transaction of "
                 "its key must not end inside the function"
@@ -100,9 +100,9 @@ class CallFlow:
             stored, fault = _stored_or_fault(function, result)
             is_ours = await world.in_transaction(book.finish, call, stored)
         finally:
-            book.ended(call)
+            book.end_renewal(call)
         if not is_ours:
-            _tell_overtaken(call)
+            _log_overtaken(call)
         if fault is not None:
             raise fault
         return function.decode(stored)
@@ -118,7 +118,7 @@ def _stored_or_fault(
         return None, error
 
 
-def _tell_overtaken(call: KeyedCall) -> None:
+def _log_overtaken(call: KeyedCall) -> None:
     """Log that a call lost its claim while it ran: another one may have had the same effect."""
     log.warning(
         "%s: the call with key %r lost its claim, so it may have run twice", call.scope, call.shown

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
-from reliable_mq.errors import KeyInvalid, UsageError, words_of
+from reliable_mq.errors import KeyInvalid, UsageError, error_text
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.message import ReceivedMessage
 
@@ -48,7 +48,7 @@ def key_reader_of(source: KeySource, consumer: str) -> KeyReader:
         except KeyInvalid:
             raise
         except Exception as error:  # the payload causes it: the next attempt would fail as well
-            raise KeyInvalid(f"idempotent_by: {words_of(error)}") from error
+            raise KeyInvalid(f"idempotent_by: {error_text(error)}") from error
         return business_key(value)
 
     return KeyReader(read, not takes_message)

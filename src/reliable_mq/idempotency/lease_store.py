@@ -10,7 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from reliable_mq.idempotency.claim import Claim
 
-Fate = Literal["done", "fail", "back"]
+LeaseEnd = Literal["done", "fail", "back"]
 """The end of a claim: its row says CONSUMED; its failure is in the consume log; it was not an
 attempt at all."""
 
@@ -28,7 +28,7 @@ class LeaseStore(Protocol):
         """
         ...
 
-    def settle(self, key: str, token: str, fate: Fate) -> None:
+    def settle(self, key: str, token: str, lease_end: LeaseEnd) -> None:
         """Report the end of a claim, soon. From a token that lost the claim, only "done" counts."""
         ...
 

@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError
 
 from reliable_mq.idempotency.breaker import Circuit, CircuitBreaker
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, LeaseAnswer
-from reliable_mq.idempotency.lease_store import Fate
+from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.idempotency.redis_servers import FAULTS, ScriptCall, script_of, servers_of
 from reliable_mq.settings import Settings
 
@@ -38,7 +38,7 @@ class _Asked(NamedTuple):
 class _Ended(NamedTuple):
     key: str
     token: str
-    fate: Fate | Literal["renew"]
+    lease_end: LeaseEnd | Literal["renew"]
     lease_ms: int = 0
 
 
@@ -99,9 +99,9 @@ class RedisLeases:
         self._start_round()
         return await answers
 
-    def settle(self, key: str, token: str, fate: Fate) -> None:
+    def settle(self, key: str, token: str, lease_end: LeaseEnd) -> None:
         """Report the end of a claim to Redis, with the next claim or a little later."""
-        self._end(_Ended(key, token, fate))
+        self._end(_Ended(key, token, lease_end))
 
     def renew(self, key: str, token: str, lease: float) -> None:
         """Extend a claim to `lease` seconds from now, with the next claim or a little later."""
@@ -162,11 +162,11 @@ class RedisLeases:
             except FAULTS:  # try again at once: after a restart all pooled connections are broken
                 answers = await self._call(asked, ended)
         except FAULTS as error:
-            self._breaker.failed(asyncio.get_running_loop().time())
+            self._breaker.record_failure(asyncio.get_running_loop().time())
             log.warning("Redis does not answer, the database decides alone: %s", error)
             return [UNREACHABLE] * sum(len(each.claims) for each in asked)
         except BaseException:
-            self._breaker.failed(asyncio.get_running_loop().time())
+            self._breaker.record_failure(asyncio.get_running_loop().time())
             raise
         if self._breaker.state is not Circuit.CLOSED:
             log.info("Redis answers again")
@@ -183,7 +183,7 @@ class RedisLeases:
             self._settling,
             (window, window),
             [each.key for each in ended],
-            [(each.token, each.fate, each.lease_ms) for each in ended],
+            [(each.token, each.lease_end, each.lease_ms) for each in ended],
         )
         claiming = ScriptCall(
             self._claiming,

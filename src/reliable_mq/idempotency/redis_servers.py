@@ -99,7 +99,7 @@ class RedisServers(Protocol):
         """
         ...
 
-    async def standings(self) -> list[ServerState]:
+    async def server_states(self) -> list[ServerState]:
         """Ask every server that accepts writes for its state; in a cluster, all primaries.
 
         Raises one of `FAULTS` if a server does not answer.
@@ -134,8 +134,8 @@ class _OneServer:
             pipeline.execute_command(*_evalsha(call))
         return [answers.split() for answers in await pipeline.execute()]
 
-    async def standings(self) -> list[ServerState]:
-        return [await _standing("", self._redis.execute_command)]
+    async def server_states(self) -> list[ServerState]:
+        return [await _server_state("", self._redis.execute_command)]
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -171,10 +171,12 @@ class _Cluster:
         flat = iter(await pipeline.execute())
         return [[next(flat) for _ in call.keys] for call in calls]
 
-    async def standings(self) -> list[ServerState]:
+    async def server_states(self) -> list[ServerState]:
         await self._cluster.initialize()
         return [
-            await _standing(node.name, partial(self._cluster.execute_command, target_nodes=node))
+            await _server_state(
+                node.name, partial(self._cluster.execute_command, target_nodes=node)
+            )
             for node in self._cluster.get_primaries()
         ]
 
@@ -182,7 +184,7 @@ class _Cluster:
         await self._cluster.aclose()
 
 
-async def _standing(name: str, ask: Callable[..., Awaitable[Any]]) -> ServerState:
+async def _server_state(name: str, ask: Callable[..., Awaitable[Any]]) -> ServerState:
     await ask("PING")  # this opens the connection, outside of the measured time
     before = time.time()
     seconds, microseconds = await ask("TIME")

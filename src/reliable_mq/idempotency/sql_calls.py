@@ -197,7 +197,7 @@ class SqlCalls:
             return _has_expired(row, now)
         finished = row.finish_date.timestamp()
         window = row.expire_date.timestamp() - finished
-        mine, theirs = watched(), self._watching.found(connection)
+        mine, theirs = watched(), self._watching.load(connection)
         dates = [mine.before(window)]
         if theirs is not None:
             believed = unwatched_max(window) + mine.watched - mine.stretches[0].watched

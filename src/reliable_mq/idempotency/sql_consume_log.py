@@ -39,7 +39,7 @@ from sqlalchemy.exc import IntegrityError
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_arrays import rows_of_arrays
 from reliable_mq.database.sql_prepared import PreparedStatement
-from reliable_mq.database.sql_types import family_of, is_among, mysql_code, utc_datetime
+from reliable_mq.database.sql_types import dialect_family, is_among, mysql_code, utc_datetime
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.claim import STEP_OF_ROW, ClaimStep, RowState, attempt_after, row_of
 
@@ -159,7 +159,7 @@ class SqlConsumeLog:
 
     def _consumer(self, entry: LogEntry, now: float) -> dict[str, Any]:
         """Return the parameters of `_consuming`."""
-        telling = _telling(entry, now + NOTICE_LEASE_SECONDS)
+        telling = _notice_values(entry, now + NOTICE_LEASE_SECONDS)
         return {"tell_to": telling["confirm_to"], "tell_at": telling["confirm_time"]}
 
     def insert_consumed(self, connection: Connection, entry: LogEntry, now: float) -> bool:
@@ -253,12 +253,12 @@ class SqlConsumeLog:
         False: nothing was written, because the row says CONSUMED or another owner has the claim.
         `note` says why there is no next attempt.
         """
-        row = self._row(entry, LogState.RECEIVED, now, owner=None) | _telling(entry, now)
+        row = self._row(entry, LogState.RECEIVED, now, owner=None) | _notice_values(entry, now)
         row["note"] = note or None
         row["lease_until"] = utc_datetime(retry_at)
-        return self._inserts.failed(connection, row, entry.token)
+        return self._inserts.insert_failed(connection, row, entry.token)
 
-    def last_words(self, connection: Connection, entry: LogEntry) -> str:
+    def last_reason(self, connection: Connection, entry: LogEntry) -> str:
         """Return the reason why the row's last attempt was the last one; "": no reason is known."""
         log = self.table.c
         of_row = (log.consumer_group == entry.group, log.message_id == entry.message_id)
@@ -299,7 +299,7 @@ class SqlConsumeLog:
 
     def _consumed(self, entry: LogEntry, now: float, *, is_told: bool) -> dict[str, Any]:
         row = self._row(entry, LogState.CONSUMED, now, owner=entry.token)
-        return row | _telling(entry, now + NOTICE_LEASE_SECONDS) if is_told else row
+        return row | _notice_values(entry, now + NOTICE_LEASE_SECONDS) if is_told else row
 
     def _row(
         self, entry: LogEntry, state: LogState, now: float, owner: str | None
@@ -350,7 +350,7 @@ def _seen(row: Any, now: float) -> tuple[RowState, float | None]:
     return row_of(row.state, row.owner, ends, now), ends
 
 
-def _telling(entry: LogEntry, at: float) -> dict[str, Any]:
+def _notice_values(entry: LogEntry, at: float) -> dict[str, Any]:
     """Return the columns for the notice: its topic, and from when on any process may send it."""
     if not entry.confirm_to:
         return {"confirm_to": None, "confirm_time": None}
@@ -375,7 +375,7 @@ class LogInserts(Protocol):
         """Insert the missing rows of one group; return their identities."""
         ...
 
-    def failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
+    def insert_failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
         """Insert a failed attempt, or turn an existing row into one; False: neither was allowed.
 
         An existing row must be RECEIVED, and without an owner or owned by `token`.
@@ -449,7 +449,7 @@ class ConflictInserts:
         )
         return filled.on_conflict_do_nothing().returning(self._table.c[self._identity])
 
-    def failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
+    def insert_failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
         """See `LogInserts`."""
         changed: int = connection.execute(self._failed, row | {"token": token}).rowcount
         return changed == 1
@@ -510,7 +510,7 @@ class DuplicateInserts:
         found = connection.execute(self._owners, these).all()
         return {identity for identity, *seen in found if tuple(seen) == wanted[identity]}
 
-    def failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
+    def insert_failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
         """See `LogInserts`."""
         connection.execute(self._either, row)
         values = {
@@ -546,7 +546,7 @@ def inserts_of(table: Table, identity: str, dialect: str, told: Sequence[str]) -
     Raises:
         ConfigurationError: the database is not supported.
     """
-    family = family_of(dialect)
+    family = dialect_family(dialect)
     if family == "mysql":
         return DuplicateInserts(table, identity, told)
     if family not in ("postgresql", "sqlite"):

@@ -82,7 +82,7 @@ class CallBook:
                     daemon=True,
                 ).start()
 
-    def ended(self, call: KeyedCall) -> None:
+    def end_renewal(self, call: KeyedCall) -> None:
         """Renew the lease of a call no more."""
         with self._lock:
             self._running.pop(call.token, None)
@@ -99,4 +99,4 @@ class CallBook:
                 with self.database.engine.begin() as connection:
                     self.table.renew(connection, running, until)
             except Exception as error:  # noqa: BLE001 - told by the teller
-                self._faults.tell(error)
+                self._faults.log_fault(error)

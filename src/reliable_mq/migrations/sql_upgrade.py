@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, MetaData, inspect
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_databases import Databases
-from reliable_mq.database.sql_schema import REVISION, alone, differences, revision_of
+from reliable_mq.database.sql_schema import REVISION, differences, lock_tables, revision_of
 from reliable_mq.errors import ConfigurationError
 
 __all__ = ["migrate", "migrate_all", "pending", "script_text", "upgrade"]
@@ -71,7 +71,7 @@ def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
             them.
         Unavailable: when another process has held the lock for a minute.
     """
-    with _one_thread, engine.connect() as connection, alone(connection, prefix):
+    with _one_thread, engine.connect() as connection, lock_tables(connection, prefix):
         wanted = pending(connection, prefix)
         if connection.dialect.name != "sqlite":
             connection.rollback()  # Alembic commits after each migration; the lock stays

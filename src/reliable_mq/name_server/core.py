@@ -155,7 +155,7 @@ class NameServerCore:
         ext = command.ext_fields
         if "namespace" not in ext or "key" not in ext:
             return reply(command, ResponseCode.SYSTEM_ERROR, "namespace or key is null")
-        self.settings.put(ext["namespace"], ext["key"], ext["value"])
+        self.settings.set_value(ext["namespace"], ext["key"], ext["value"])
         return reply(command)
 
     def _get_setting(self, _connection: int, command: Command, _now_ms: int) -> Command:

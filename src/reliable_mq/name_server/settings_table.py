@@ -30,7 +30,7 @@ class SettingsTable:
         values = self._values.get(namespace)
         return None if values is None else dict(values)
 
-    def put(self, namespace: str, key: str, value: str) -> None:
+    def set_value(self, namespace: str, key: str, value: str) -> None:
         """Add or replace a value.
 
         Raises:

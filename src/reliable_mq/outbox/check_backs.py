@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class HalfBook(Protocol):
     """What check-backs need from the table of stubs; see `sql_half`."""
 
-    def look(self, message_id: str) -> HalfView | None: ...
+    def read_half(self, message_id: str) -> HalfView | None: ...
 
     def entomb(self, message_id: str, topic: str, now: float) -> bool: ...
 
@@ -90,11 +90,11 @@ class CheckBacks:
     def _find(self, check: CheckBack, now: float) -> tuple[StubLookup, int]:
         """Return what the table says, and how often the stub was sent."""
         message_id = check.half.message_id
-        view = self._halves.look(message_id)
+        view = self._halves.read_half(message_id)
         if view is None:
             if self._halves.entomb(message_id, check.half.queue.topic, now):
                 return StubLookup.ENTOMBED, 0
-            view = self._halves.look(message_id)  # its transaction committed meanwhile
+            view = self._halves.read_half(message_id)  # its transaction committed meanwhile
         if view is None:
             return StubLookup.UNDECIDED, 0  # and the row was removed meanwhile
         finding = finding_of(view)

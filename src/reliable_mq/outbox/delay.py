@@ -123,13 +123,13 @@ def by_level(message: Message, error: object) -> Message | None:
     rest = message.delay
     if rest is None or not is_without_timers(error) or rest.total_seconds() > LEVEL_SECONDS_MAX:
         return None
-    _tell_once(str(error))
+    _warn_once(str(error))
     level = delay_level_of(rest.total_seconds())
     return msgspec.structs.replace(message, delay=None, delay_level=level)
 
 
 @lru_cache(maxsize=256)  # each broker once
-def _tell_once(error: str) -> None:
+def _warn_once(error: str) -> None:
     log.warning("delays are rounded up to delay levels: %s", error)
 
 

@@ -21,7 +21,7 @@ class KnownHalves(Protocol):
 
     def send(self, message_ids: Collection[str]) -> dict[str, Half]: ...
 
-    def ended(self, message_id: str, *, acknowledged: bool) -> None: ...
+    def note_ended(self, message_id: str, *, acknowledged: bool) -> None: ...
 
 
 class HalfSender:
@@ -50,7 +50,7 @@ class HalfSender:
             for at, message in run:
                 if _lane(message) in failed:
                     results[at] = NotSent("an earlier message of its key was not sent")
-                    self._let_go(message, halves)
+                    self._end_half(message, halves)
                 else:
                     going.append((at, message))
             answers = self._send([message for _, message in going], halves)
@@ -73,12 +73,12 @@ class HalfSender:
             answers = [error] * len(messages)
         for message, answer in zip(messages, answers, strict=True):
             acknowledged = not isinstance(answer, Exception)
-            self._halves.ended(message.message_id, acknowledged=acknowledged)
+            self._halves.note_ended(message.message_id, acknowledged=acknowledged)
         return answers
 
-    def _let_go(self, message: Message, halves: dict[str, Half]) -> None:
+    def _end_half(self, message: Message, halves: dict[str, Half]) -> None:
         if message.message_id in halves:
-            self._halves.ended(message.message_id, acknowledged=False)
+            self._halves.note_ended(message.message_id, acknowledged=False)
 
 
 def _runs(messages: Sequence[Message], halves: Collection[str]) -> Iterable[list[Item]]:

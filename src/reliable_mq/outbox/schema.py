@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from reliable_mq.errors import UsageError, words_of
+from reliable_mq.errors import UsageError, error_text
 from reliable_mq.outbox.media_type import MediaType
 
 Upgrade = Callable[[Any], Any]
@@ -105,7 +105,7 @@ class Schema(msgspec.Struct, frozen=True):
             return msgspec.json.encode(value)
         except Exception as error:
             raise PayloadInvalid(
-                f"version {version} of schema {self.name} cannot be upgraded: {words_of(error)}"
+                f"version {version} of schema {self.name} cannot be upgraded: {error_text(error)}"
             ) from error
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_stub_table import waiting_rows
-from reliable_mq.database.sql_types import READS_ONLY, family_of, utc_datetime
+from reliable_mq.database.sql_types import READS_ONLY, dialect_family, utc_datetime
 from reliable_mq.outbox.half import TOMBSTONE_CONTENT, TOMBSTONE_NOTE, HalfView
 from reliable_mq.outbox.sql_stubs import SqlStubs
 
@@ -64,7 +64,7 @@ class SqlHalves:
             )
         )
 
-    def look(self, message_id: str) -> HalfView | None:
+    def read_half(self, message_id: str) -> HalfView | None:
         """Return what a committed stub's row says; None: there is none."""
         with self._engine.execution_options(**READS_ONLY).begin() as connection:
             asked = {"id": message_id, "me": "", "ids": []}
@@ -93,7 +93,7 @@ class SqlHalves:
             "update_date": at,
         }
         try:
-            with _hurried(self._engine) as connection:
+            with _short_wait(self._engine) as connection:
                 connection.execute(self._entomb, tombstone)
         except IntegrityError:
             return False
@@ -107,15 +107,15 @@ class SqlHalves:
             "at": utc_datetime(now),
             "until": utc_datetime(now + lease),
         }
-        with _hurried(self._engine) as connection:
+        with _short_wait(self._engine) as connection:
             return connection.execute(self._claim, values).rowcount == 1
 
 
 @contextmanager
-def _hurried(engine: Engine) -> Iterator[Connection]:
+def _short_wait(engine: Engine) -> Iterator[Connection]:
     """Run a transaction that waits at most one second for another transaction."""
-    with engine.connect() as connection, _hurried_file(connection):
-        before, after = _HURRY.get(family_of(connection.dialect.name), ("", ""))
+    with engine.connect() as connection, _short_file_wait(connection):
+        before, after = _HURRY.get(dialect_family(connection.dialect.name), ("", ""))
         with connection.begin():
             if before:
                 connection.execute(text(before))
@@ -127,7 +127,7 @@ def _hurried(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def _hurried_file(connection: Connection) -> Iterator[None]:
+def _short_file_wait(connection: Connection) -> Iterator[None]:
     """Shorten SQLite's wait in BEGIN, too: there all waiting happens."""
     if connection.dialect.name != "sqlite":
         yield

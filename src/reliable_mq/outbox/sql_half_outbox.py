@@ -37,11 +37,11 @@ class HalfHandover(NamedTuple):
     relay: Handover
     halves: HalfBroker
 
-    def hand(self, stubs: list[Stub]) -> None:
+    def accept_committed(self, stubs: list[Stub]) -> None:
         """Hand over committed stubs."""
-        self.relay.hand(stubs)
+        self.relay.accept_committed(stubs)
 
-    def lost(self, stubs: list[Stub]) -> None:
+    def accept_rolled_back(self, stubs: list[Stub]) -> None:
         """Roll back the halves of stubs that were rolled back."""
         self.halves.roll_back(stubs)
 

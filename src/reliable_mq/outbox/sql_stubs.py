@@ -151,7 +151,7 @@ class SqlStubs:
             ),
         )
 
-    def write(
+    def insert(
         self,
         connection: Connection,
         stubs: Sequence[Stub],
@@ -210,7 +210,7 @@ class SqlStubs:
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
         """Write down the results of the sends, for stubs that `owner` still owns."""
         with self._short.begin() as connection:
-            self._records.write(connection, outcomes, owner, now)
+            self._records.record_outcomes(connection, outcomes, owner, now)
 
 
 def _own_columns(stub: Stub) -> dict[str, Any]:
@@ -319,7 +319,7 @@ class SendRecords:
             .values(deliver_time=bindparam("arrives"), note=bindparam("why"))
         )
 
-    def write(
+    def record_outcomes(
         self, connection: Connection, outcomes: Sequence[SendOutcome], owner: str, now: float
     ) -> None:
         """Write down the results of the sends, for stubs that `owner` still owns."""

@@ -132,7 +132,7 @@ class Transaction(_Block[Session, Connection]):
         """
         if not self.is_open:
             raise _ended()
-        return self._outbox.write(self._source, topic, payload, **options)
+        return self._outbox.write_stub(self._source, topic, payload, **options)
 
     def send_many(
         self, topic: str, payloads: Iterable[Any], **options: Unpack[ManyOptions]
@@ -172,7 +172,9 @@ class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
 
         You must await it. A block with an unawaited `send` raises at its end and is rolled back.
         """
-        return self._sending(lambda source: self._outbox.write(source, topic, payload, **options))
+        return self._sending(
+            lambda source: self._outbox.write_stub(source, topic, payload, **options)
+        )
 
     def send_many(
         self, topic: str, payloads: Iterable[Any], **options: Unpack[ManyOptions]
@@ -398,7 +400,7 @@ class SqlOutbox:
         self._clock = clock
         watch(stubs.engine)
 
-    def write(
+    def write_stub(
         self,
         source: Session | Connection,
         topic: str,
@@ -435,7 +437,7 @@ class SqlOutbox:
     ) -> None:
         self._before_insert(connection, stubs)
         try:
-            written = self._stubs.write(connection, stubs, self._owner, now, self._lease)
+            written = self._stubs.insert(connection, stubs, self._owner, now, self._lease)
             latest = now + self._timer_range
             dues = {}
             for stub in written:

@@ -20,21 +20,21 @@ _AGAIN_SECONDS = 1.0
 
 
 class CommitListener:
-    """Calls `told` after commits that were announced on a channel.
+    """Calls `callback` after commits that were announced on a channel.
 
     Invariant: `is_listening` only while an announced commit is received.
 
     Args:
-        engine: the database; on other databases than PostgreSQL it never calls `told`.
+        engine: the database; on other databases than PostgreSQL it never calls `callback`.
         channel: the channel's name.
-        told: called in the listener's thread. Also called once when listening begins, because
+        callback: called in the listener's thread. Also called once when listening begins, because
             earlier commits are not received.
     """
 
-    def __init__(self, engine: Engine, channel: str, told: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, channel: str, callback: Callable[[], None]) -> None:
         self._engine = engine
         self._channel = channel
-        self._told = told
+        self._callback = callback
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reliable-mq-listen", daemon=True)
         self._faults = FaultLog(log, "relay: commits are not announced, it searches at intervals")
@@ -56,14 +56,14 @@ class CommitListener:
             try:
                 connection = self._connect()
             except Exception as error:  # noqa: BLE001 - the fault log reports it
-                self._faults.tell(error)
+                self._faults.log_fault(error)
                 self._stopped.wait(_AGAIN_SECONDS)
                 continue
             try:
                 with contextlib.closing(connection):
                     self._listen(connection)
             except Exception as error:  # noqa: BLE001 - whatever the error is, it connects again
-                self._faults.tell_line("cut", f"its connection was lost: {fault_line(error)}")
+                self._faults.log_line("cut", f"its connection was lost: {fault_line(error)}")
                 self._stopped.wait(_AGAIN_SECONDS)
 
     def _connect(self) -> Any:
@@ -79,10 +79,10 @@ class CommitListener:
         connection.execute(f"LISTEN {quoted}")
         self.is_listening = True
         try:
-            self._told()
+            self._callback()
             while not self._stopped.is_set():
                 heard = list(connection.notifies(timeout=_LOOK_SECONDS, stop_after=1))
                 if heard:
-                    self._told()
+                    self._callback()
         finally:
             self.is_listening = False

@@ -48,7 +48,7 @@ class OpenHalves:
                 self._forget_oldest()
 
     def send(self, message_ids: Collection[str]) -> dict[str, Half]:
-        """Return the halves among the messages. Report each result by `ended`."""
+        """Return the halves among the messages. Report each result by `note_ended`."""
         oldest = self._clock() - AGE_SECONDS_MAX
         with self._lock:
             known = [each for each in message_ids if each in self._halves]
@@ -61,7 +61,7 @@ class OpenHalves:
                 if message_id in self._halves
             }
 
-    def ended(self, message_id: str, *, acknowledged: bool) -> None:
+    def note_ended(self, message_id: str, *, acknowledged: bool) -> None:
         """Note the result of a commit that was sent."""
         with self._lock:
             event = HalfEvent.ACKNOWLEDGED if acknowledged else HalfEvent.FAILED

@@ -50,7 +50,7 @@ class IdleBackoff:
         self._longest = longest
         self._next = shortest
 
-    def found(self) -> None:
+    def reset(self) -> None:
         """Note that something was found: the next wait is the shortest."""
         self._next = self._shortest
 
@@ -105,7 +105,7 @@ class UnownedStubs(Protocol):
 class RelayThread:
     """Runs a relay in a daemon thread.
 
-    Invariant: only this thread touches the relay; `hand` and `wake` never wait.
+    Invariant: only this thread touches the relay; `accept_committed` and `wake` never wait.
 
     Args:
         relay: the relay to run.
@@ -131,7 +131,7 @@ class RelayThread:
         self._inbox: queue.SimpleQueue[Sequence[Stub] | None] = queue.SimpleQueue()
         #: accepts stubs that were just written, in the order of their rows. After `close`, the
         #: resend scheduler sends them.
-        self.hand: Callable[[Sequence[Stub]], None] = self._inbox.put
+        self.accept_committed: Callable[[Sequence[Stub]], None] = self._inbox.put
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
         self._gather = 0.0
@@ -174,7 +174,7 @@ class RelayThread:
                 pause = min(pause or 0.0, BLOCKED_SECONDS[1])
             item = self._inbox.get(timeout=pause) if pause != 0.0 else self._inbox.get_nowait()
             if self._unowned is not None:
-                self._idle.found()  # an announcement or a handover: there is something
+                self._idle.reset()  # an announcement or a handover: there is something
             if self._gather and item is not None:
                 time.sleep(self._gather)
             while True:
@@ -189,14 +189,14 @@ class RelayThread:
             claimed = 0 if self._unowned is None else self._claim_unowned(self._unowned, now)
             counts = self._relay.run_once(now)
         except Exception as error:  # noqa: BLE001 - the fault log reports it
-            self._faults.tell(error)
+            self._faults.log_fault(error)
             return FAULT_SECONDS
         self._gather = gather_seconds(counts.sent)
         if counts.failed:
             said = f"{counts.failed} stub(s) could not be sent, the scheduler resends them"
-            self._faults.tell_line("unsent", f"{said}: {self._relay.last_error}")
+            self._faults.log_line("unsent", f"{said}: {self._relay.last_error}")
         if counts.sent or counts.failed or counts.dropped:
-            self._blocked.found()
+            self._blocked.reset()
             return 0.0 if counts.waiting or claimed else self._idle_pause()
         return self._blocked.pause() if counts.waiting else self._idle_pause()
 
@@ -208,7 +208,7 @@ class RelayThread:
         stubs = unowned.claim(now, room)
         self._relay.accept(stubs, now)
         if stubs:
-            self._idle.found()
+            self._idle.reset()
         return len(stubs)
 
     def _idle_pause(self) -> float | None:

@@ -26,7 +26,7 @@ class SharedHandover(NamedTuple):
     database: str
     presence: Presence
 
-    def hand(self, stubs: Sequence[Stub]) -> None:  # noqa: ARG002
+    def accept_committed(self, stubs: Sequence[Stub]) -> None:  # noqa: ARG002
         """Wake the relay. The stubs have no owner; the relay that claims them sends them."""
         self.relays.wake(self.database)
         self.presence.show()

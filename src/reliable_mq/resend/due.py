@@ -66,7 +66,7 @@ class ClaimedStubs(msgspec.Struct, frozen=True):
         """The number of claimed stubs."""
         return len(self.stubs) + len(self.held) + len(self.used_up)
 
-    def plus(self, other: "ClaimedStubs", *, is_full: bool = False) -> "ClaimedStubs":
+    def union(self, other: "ClaimedStubs", *, is_full: bool = False) -> "ClaimedStubs":
         """Return the union of these claims and `other`."""
         return ClaimedStubs(
             self.stubs + other.stubs,

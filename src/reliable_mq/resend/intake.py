@@ -69,7 +69,7 @@ class Intake:
         """Read the states of topics, continue to open those that are opening, read the agenda."""
         self._rows = dict(self._topics.rows())
         for topic in [row.topic for row in self._rows.values() if row.is_opening]:
-            if not self._opening.hurry(topic, now):
+            if not self._opening.make_due(topic, now):
                 self._topics.opened(topic, now)
         self._agenda = self._due.agenda()
         probes = [row.probe_time for row in self._rows.values() if row.probe_time is not None]
@@ -87,16 +87,16 @@ class Intake:
         found = NOTHING
         for place, (topic, gate) in enumerate(gates.items()):
             if room <= 0:
-                return found.plus(NOTHING, is_full=True)
+                return found.union(NOTHING, is_full=True)
             limit = share(room, len(gates) - place)
             if gate is TopicGate.PROBE:
                 claims = self._probe(kind, topic, now, limit)
                 room -= claims.claimed  # stubs that were only read do not use room
             else:
                 claims = self._claim(kind, topic, now, limit)
-                claims = claims.plus(NOTHING, is_full=claims.found >= limit)
+                claims = claims.union(NOTHING, is_full=claims.found >= limit)
                 room -= claims.found
-            found = found.plus(claims)
+            found = found.union(claims)
         return found
 
     def _probed(self, kind: DueKind, now: float) -> set[str]:
@@ -120,11 +120,11 @@ class Intake:
         if not claims.stubs and claims.found == few < share:
             wider = msgspec.structs.replace(asked, limit=share - few, sent_max=few)
             more = self._due.claim(wider)
-            claims = claims.plus(more, is_full=more.found == share - few and not more.stubs)
+            claims = claims.union(more, is_full=more.found == share - few and not more.stubs)
         if not claims.stubs and kind is DueKind.UNSENT:
-            claims = claims.plus(self._due.claim(msgspec.structs.replace(asked, is_early=True)))
+            claims = claims.union(self._due.claim(msgspec.structs.replace(asked, is_early=True)))
         if not claims.stubs:
-            self._topics.give_probe_back(topic, now)
+            self._topics.release_probe(topic, now)
         return claims
 
     def _gate(self, kind: DueKind, topic: str, now: float) -> TopicGate:
@@ -140,7 +140,7 @@ class Intake:
         claims = self._due.claim(asked)
         if newest and claims.found == asked.limit:
             last = msgspec.structs.replace(asked, limit=newest, newest=True)
-            claims = claims.plus(self._due.claim(last))
+            claims = claims.union(self._due.claim(last))
         return claims
 
     def _request(
@@ -186,7 +186,7 @@ class Intake:
     ) -> Sequence[SendOutcome]:
         known, verdict = self._rows.get(topic, TopicRow(topic=topic)), verdict_of(outcomes)
         if verdict.failures:
-            row = self._rows[topic] = self._topics.failed(
+            row = self._rows[topic] = self._topics.add_failures(
                 topic, verdict.failures, now, verdict.error
             )
             if row.is_closed and not known.is_closed:
@@ -205,7 +205,7 @@ class Intake:
             self._topics.sent(topic, now)
             del self._rows[topic]
         elif known.is_closed and not verdict.arrived:
-            self._topics.give_probe_back(topic, now)
+            self._topics.release_probe(topic, now)
         return outcomes
 
     def fit(self, sent: int, took: float) -> None:

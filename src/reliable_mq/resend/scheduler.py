@@ -121,7 +121,7 @@ class Scheduler:
         lost = [s.message_id for s in stubs if states[s.seq] is DueState.SEND]
         again, held = self._send_again(stubs, lost) if lost else (ResendCounts(), set())
         waiting = [s for s in stubs if states[s.seq] is DueState.WAIT or s.message_id in held]
-        self._rest(waiting)
+        self._postpone(waiting)
         looked = ResendCounts(rested=len(waiting), confirmed=self._end(stubs, states))
         return _sum(again, looked, self._ended(claims))
 
@@ -156,14 +156,14 @@ class Scheduler:
                 until = now + self._policy.rest_of(_age(each.stub, now))
             resting[max(until, now + self._policy.backlog_wait)].append(each.stub.message_id)
         for time, message_ids in resting.items():
-            self._due.rest(message_ids, self._owner, time)
+            self._due.postpone(message_ids, self._owner, time)
         return _sum(self._send(claims.stubs), ResendCounts(rested=len(claims.held)))
 
     def _ended(self, claims: ClaimedStubs) -> ResendCounts:
         """Escalate the used-up stubs, and count the claimed ones."""
-        told, confirmed = self._escalate(claims.used_up, self._now())
+        escalated, confirmed = self._escalate(claims.used_up, self._now())
         return ResendCounts(
-            claimed=claims.claimed, confirmed=confirmed, escalated=told, is_full=claims.is_full
+            claimed=claims.claimed, confirmed=confirmed, escalated=escalated, is_full=claims.is_full
         )
 
     def _send(self, stubs: Sequence[Stub]) -> ResendCounts:
@@ -188,18 +188,18 @@ class Scheduler:
         tried = {outcome.message_id for outcome in outcomes}
         untried = [stub.message_id for stub in going if stub.message_id not in tried]
         if untried:
-            self._due.rest(untried, self._owner, now, untried=True)
+            self._due.postpone(untried, self._owner, now, untried=True)
         failed = sum(outcome.error is not None for outcome in outcomes)
         return ResendCounts(sent=len(outcomes) - failed, failed=failed, rested=len(untried))
 
-    def _rest(self, stubs: Sequence[Stub]) -> None:
+    def _postpone(self, stubs: Sequence[Stub]) -> None:
         """Release stubs that wait for a consumer group. The wait grows with the age of a stub."""
         now = self._now()
         resting = defaultdict(list)
         for stub in stubs:
             resting[self._policy.rest_of(_age(stub, now))].append(stub.message_id)
         for seconds, message_ids in resting.items():
-            self._due.rest(message_ids, self._owner, now + seconds)
+            self._due.postpone(message_ids, self._owner, now + seconds)
 
     def _escalate(self, stubs: Sequence[Stub], now: float) -> tuple[int, int]:
         """Escalate used-up stubs; return how many, and how many were confirmed instead.
@@ -218,8 +218,8 @@ class Scheduler:
             )
             states[stub.seq] = over_state(groups) if groups else None
         telling = [stub for stub in stubs if states[stub.seq] is None]
-        told = self._book.escalations.used_up(telling, self._owner, now) if telling else 0
-        return told, self._end(stubs, states)
+        escalated = self._book.escalations.used_up(telling, self._owner, now) if telling else 0
+        return escalated, self._end(stubs, states)
 
     def _states(self, stubs: Sequence[Stub], now: float) -> dict[int, DueState]:
         """Return, by row number, what to do with each claimed stub that was sent."""

@@ -74,7 +74,7 @@ class SqlDue:
         of_rows = is_among(stub.seq, "seqs", dialect)
         heads = select(*stub_columns(table)).where(of_rows, *early).order_by(stub.seq)
         self._heads = heads.with_for_update(skip_locked=True)
-        self._first_outsiders = self._outsiders(table, dialect)
+        self._first_outsiders = self._first_unsent_elsewhere(table, dialect)
         self._blockers = select(stub.seq, stub.resend_time, stub.lease_until).where(of_rows)
         claim = (
             update(table)
@@ -144,7 +144,7 @@ class SqlDue:
         return found.order_by(*order).limit(bindparam("limit")).with_for_update(skip_locked=True)
 
     @staticmethod
-    def _outsiders(table: Table, dialect: str) -> Any:
+    def _first_unsent_elsewhere(table: Table, dialect: str) -> Any:
         """Return the statement that finds the first unsent stub of each key outside of the batch.
 
         Parameters: `seqs` has the row of one stub for each key, `batch` the rows of all stubs.
@@ -290,7 +290,7 @@ class SqlDue:
         with self._engine.begin() as connection:
             rows = [
                 *connection.execute(self._views, {"ids": ids}),
-                *self._confirmation.told(connection, ids),
+                *self._confirmation.notices_of(connection, ids),
             ]
         views: dict[tuple[str, str], LogView] = {}
         for row in rows:
@@ -306,7 +306,7 @@ class SqlDue:
         """Return by message id the groups of other databases whose notice says CONSUMED."""
         found: dict[str, list[str]] = {}
         with self._engine.begin() as connection:
-            for row in self._confirmation.told(connection, list(message_ids)):
+            for row in self._confirmation.notices_of(connection, list(message_ids)):
                 if row.state == LogState.CONSUMED:
                     found.setdefault(row.message_id, []).append(row.consumer_group)
         return found
@@ -322,7 +322,7 @@ class SqlDue:
         with self._engine.begin() as connection:
             connection.execute(self._give_up, values)
 
-    def rest(
+    def postpone(
         self, message_ids: Sequence[str], owner: str, next_time: float, *, untried: bool = False
     ) -> None:
         """Release stubs; they are due again at `next_time`. `untried`: do not count the send."""

@@ -79,7 +79,7 @@ class SqlOpening:
             .values(resend_time=bindparam("first"))
         )
 
-    def hurry(self, topic: str, now: float) -> bool:
+    def make_due(self, topic: str, now: float) -> bool:
         """Make at most `ROWS_MAX` waiting stubs of a topic due now; True: there are more."""
         with self._engine.begin() as connection:
             first = connection.execute(self._first, {"topic": topic}).scalar()

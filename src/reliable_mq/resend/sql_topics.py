@@ -134,7 +134,7 @@ class SqlTopics:
         with self._engine.begin() as connection:
             return {row.topic: _row(row) for row in connection.execute(self._known)}
 
-    def failed(self, topic: str, failures: int, now: float, error: str) -> TopicRow:
+    def add_failures(self, topic: str, failures: int, now: float, error: str) -> TopicRow:
         """Add failed sends, of which none arrived; return the new row. The topic may have closed.
 
         `failures` is their number, `now` the time in seconds, `error` the text of one of them.
@@ -172,7 +172,7 @@ class SqlTopics:
         with self._engine.begin() as connection:
             return connection.execute(self._take_probe, values).rowcount == 1
 
-    def give_probe_back(self, topic: str, now: float) -> None:
+    def release_probe(self, topic: str, now: float) -> None:
         """Release the right to probe, because the probe sent nothing. The next one is due now."""
         with self._engine.begin() as connection:
             connection.execute(self._give_probe_back, {"this": topic, "now": utc_datetime(now)})

@@ -30,16 +30,16 @@ def run_forever(
     While batches are full it runs again at once, else every `interval` seconds. It runs earlier if
     a stub becomes due earlier, such as one whose lease expires.
     """
-    faults, told = FaultLog(log, "resend"), SumLog(log)
+    faults, sums = FaultLog(log, "resend"), SumLog(log)
     while not stopped.is_set():
         began = time.monotonic()
         try:
             counts = scheduler.run_once(clock())
         except Exception as error:  # noqa: BLE001 - told by the teller
-            faults.tell(error)
+            faults.log_fault(error)
             stopped.wait(interval)
             continue
-        told.add(counts, time.monotonic())
+        sums.add(counts, time.monotonic())
         ahead = None if scheduler.next_time is None else scheduler.next_time - clock()
         stopped.wait(pause_after(counts, time.monotonic() - began, interval, ahead))
 

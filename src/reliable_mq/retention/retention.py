@@ -43,7 +43,7 @@ class RemovedRows(msgspec.Struct, frozen=True):
 class RetentionLedgers(Protocol):
     """The database operations of retention; see `sql_retention`."""
 
-    def take(self, now: float, owner: str, lease: float) -> bool: ...
+    def take_duty(self, now: float, owner: str, lease: float) -> bool: ...
 
     def reconciled_until(self) -> float | None: ...
 
@@ -177,10 +177,10 @@ class Retention:
         Removes nothing if another instance has the duty. Raises what the database raises; each
         batch is one transaction, so none is half done.
         """
-        if not self._ledgers.take(now, self._owner, self._lease):
+        if not self._ledgers.take_duty(now, self._owner, self._lease):
             return RetentionCounts(has_duty=False)
         until = now + self._lease
-        known = self._look(until)
+        known = self._check_clocks(until)
         if known is None:
             return RetentionCounts(has_duty=False)
         gate = self._gate()
@@ -206,9 +206,9 @@ class Retention:
         rows = {name: each.rows for name, each in ours.items()}
         return msgspec.structs.replace(counts, **rows)
 
-    def _look(self, until: float) -> WatchedTime | None:
+    def _check_clocks(self, until: float) -> WatchedTime | None:
         """Read the clocks, and log a jump; None: another instance has the duty now."""
-        # A new reading instead of `now`: the database may have made `take` wait.
+        # A new reading instead of `now`: the database may have made `take_duty` wait.
         reading, gap = self._read(), unwatched_max(self._stub_retention)
         earlier = self._ledgers.watched()
         known = (
@@ -221,8 +221,8 @@ class Retention:
         if not self._ledgers.note_watched(known, self._owner, until):
             return None
         names = {"clock": "the database's clock", "things": "rows"}
-        if told := jump_text(known, earlier, self._stub_retention, **names):
-            log.warning("retention: %s", told)
+        if jump := jump_text(known, earlier, self._stub_retention, **names):
+            log.warning("retention: %s", jump)
         return known
 
     def _gate(self) -> float:

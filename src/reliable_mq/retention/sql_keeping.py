@@ -55,7 +55,7 @@ def retention_ledgers(database: Database) -> SqlRetention:
         database.engine,
         stubs=database.stubs,
         logs=database.logs,
-        told=database.confirmations,
+        notices=database.confirmations,
         keys=database.keys,
         duties=database.retention_duties,
         watched=database.watched_time,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, MetaData, Table, exists, literal, not
 from sqlalchemy.exc import OperationalError
 
 from reliable_mq.database.days import Day, days_over
-from reliable_mq.database.sql_day_partitions import DayPartitions, be_brief
+from reliable_mq.database.sql_day_partitions import DayPartitions, limit_lock_wait
 from reliable_mq.database.sql_stub_table import arrived_rows, is_settled
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.retention.retention import RemovedRows
@@ -127,7 +127,7 @@ class SqlPartitions:
         """Lock the partition of a day against writers, check it again, and drop it."""
         quoted = self._engine.dialect.identifier_preparer.quote
         name = quoted(day.table(table.name))
-        be_brief(connection)
+        limit_lock_wait(connection)
         connection.execute(text(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE"))
         if self._has_rows_to_keep(connection, table, day, before):
             return False

@@ -59,7 +59,7 @@ class SqlRetention:
         engine: the database.
         stubs: the message stubs.
         logs: the consume log of the same database.
-        told: the notices of other databases; removed with their stubs.
+        notices: the notices of other databases; removed with their stubs.
         keys: the business keys of consumed messages; removed with their logs.
         duties: the table of the duty.
         watched: the table with the watched time.
@@ -73,7 +73,7 @@ class SqlRetention:
         *,
         stubs: Table,
         logs: Table,
-        told: Table,
+        notices: Table,
         keys: Table,
         duties: Table,
         watched: Table,
@@ -122,10 +122,10 @@ class SqlRetention:
         self._known: WatchedTime | None = None
         self._swept: tuple[datetime, str, str] = _START
         self._swept_stubs: datetime | None = None
-        self._find_and_remove_stubs(stubs, told, dialect)
+        self._find_and_remove_stubs(stubs, notices, dialect)
         self._find_and_remove_logs(stubs, logs, keys, dialect)
 
-    def _find_and_remove_stubs(self, stubs: Table, told: Table, dialect: str) -> None:
+    def _find_and_remove_stubs(self, stubs: Table, notices: Table, dialect: str) -> None:
         stub = stubs.c
         self._old_stubs = (
             select(stub.seq, stub.message_id, stub.update_date)
@@ -143,7 +143,7 @@ class SqlRetention:
         # them once only.
         self._next_stubs = self._old_stubs.where(stub.update_date >= bindparam("date"))
         self._remove_stubs = delete(stubs).where(is_among(stub.seq, "seqs", dialect))
-        self._remove_told = delete(told).where(is_among(told.c.message_id, "ids", dialect))
+        self._remove_told = delete(notices).where(is_among(notices.c.message_id, "ids", dialect))
 
     def _find_and_remove_logs(self, stubs: Table, logs: Table, keys: Table, dialect: str) -> None:
         stub, log, key = stubs.c, logs.c, keys.c
@@ -197,7 +197,7 @@ class SqlRetention:
             *old_and_free,
         )
 
-    def take(self, now: float, owner: str, lease: float) -> bool:
+    def take_duty(self, now: float, owner: str, lease: float) -> bool:
         """Take the duty or renew it, for `lease` seconds; False: another instance has it."""
         times = {"at": now, "until": now + lease, "beyond": now + LEASES_BEYOND * lease}
         values = {"me": owner} | {name: utc_datetime(time) for name, time in times.items()}
@@ -245,7 +245,7 @@ class SqlRetention:
         with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return False
-            self._watching.note(connection, known)
+            self._watching.save(connection, known)
         self._known = known
         return True
 

@@ -25,20 +25,20 @@ def run_forever(
     """Run retention until `stopped` is set."""
     faults = FaultLog(log, "retention")
     removed: Counter[str] = Counter()
-    told = time.monotonic()
+    logged_at = time.monotonic()
     while not stopped.is_set():
         began = time.monotonic()
         try:
             counts = retention.run_once(clock())
         except Exception as error:  # noqa: BLE001 - told by the teller
-            faults.tell(error)
+            faults.log_fault(error)
             stopped.wait(IDLE_SECONDS)
             continue
         removed += Counter(counts.rows)
-        if removed.total() and (not counts.is_full or time.monotonic() > told + TOLD_SECONDS):
+        if removed.total() and (not counts.is_full or time.monotonic() > logged_at + TOLD_SECONDS):
             rows = ", ".join(f"{number} {what}" for what, number in removed.items() if number)
             log.info("retention: removed %s", rows)
-            removed, told = Counter(), time.monotonic()
+            removed, logged_at = Counter(), time.monotonic()
         stopped.wait(pause_after(counts, time.monotonic() - began))
 
 

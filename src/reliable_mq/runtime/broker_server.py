@@ -241,10 +241,10 @@ class BrokerServer:
         if turn.replies:
             self._send(turn.replies)
         if turn.batch or turn.files:
-            self._log_writer.take(turn)
+            self._log_writer.write_turn(turn)
         state = self._core.state
         if turn.registered_replies or state.unregistered:
-            self._registrar.note(turn.registered_replies)
+            self._registrar.register_changes(turn.registered_replies)
         if state.pulls.ready:  # the answers need more than one turn
             self._schedule_turn(now_ms())
 
@@ -284,7 +284,7 @@ class BrokerServer:
         """Check the disk, and remove files that are too old."""
         housekeeping, ticks, run = self._core.housekeeping, ticks_clock(), ticks_run()
         while True:
-            found = await self._log_writer.run(housekeeping.look())
+            found = await self._log_writer.run(housekeeping.survey_job())
             await self._flush_queues()
             job = housekeeping.begin(found, ClockReading(time.time(), ticks(), run))
             if job is not None:

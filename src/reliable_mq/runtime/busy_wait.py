@@ -22,7 +22,7 @@ _SHRINKS = 0.95  # pauses grow if more than 1 poll in 14 fails: a failure double
 
 
 class BusyWait:
-    """Decides for one waiter at a time: `begin`, then `goes_on` after each poll, or `came`.
+    """Decides for one waiter: `begin`, then `should_continue` after each poll, or `note_answer`.
 
     Invariant: a pause is between `PAUSE_SECONDS` and `PAUSE_SECONDS_MAX`.
 
@@ -48,7 +48,7 @@ class BusyWait:
         self._began = now
         return is_again and now >= self._sleeps_until
 
-    def goes_on(self) -> bool:
+    def should_continue(self) -> bool:
         """Return whether to poll once more, after a poll without an answer."""
         before, now = self._looked, self._clock()
         self._looked = now
@@ -58,7 +58,7 @@ class BusyWait:
         self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
         return False
 
-    def came(self) -> None:
+    def note_answer(self) -> None:
         """Note that a poll has found the answer."""
         self._pause = max(self._pause * _SHRINKS, PAUSE_SECONDS)
 
@@ -68,7 +68,7 @@ class BusyWait:
             raise InvariantBroken(f"a busy wait pauses for {self._pause} s")
 
 
-def worth_it(seconds: float) -> float:
+def poll_seconds(seconds: float) -> float:
     """Return `seconds`, or 0 when there is only one processor, which the peer may need."""
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))

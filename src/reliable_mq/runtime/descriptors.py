@@ -75,7 +75,7 @@ class Descriptors:
         """
         with self._lock:
             if file.opened is None:
-                self._let_go(len(self._files) + 1 - self._most)
+                self._close_unused(len(self._files) + 1 - self._most)
                 file.opened = Descriptor(self._attempt(lambda: os.open(path, flags, 0o644)))
                 self._files[file] = None
             return file.opened
@@ -107,9 +107,9 @@ class Descriptors:
             except OSError as error:
                 if not is_out_of_descriptors(error) or not self._files:
                     raise
-            self._let_go(_AT_ONCE)
+            self._close_unused(_AT_ONCE)
 
-    def _let_go(self, count: int) -> None:
+    def _close_unused(self, count: int) -> None:
         """Close `count` files. Files used since the last pass get a second chance (CLOCK)."""
         for _ in range(2 * len(self._files)):
             if count <= 0 or not self._files:

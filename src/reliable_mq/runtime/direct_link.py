@@ -53,18 +53,18 @@ class DirectLink:
         """Whether the link is closed or has failed."""
         return self._is_closed
 
-    def take(self) -> bool:
-        """Take the link if it is free and the peer has not closed it. Return it with `give`."""
+    def acquire(self) -> bool:
+        """Take the link if it is free and the peer has not closed it. Return it with `release`."""
         if not self._gate.acquire(blocking=False):
             return False
         if self._is_closed or self._comes.poll(0):  # only the end of the connection can arrive
             self._is_closed = True
-            self.give()
+            self.release()
             return False
         self.was_used = True
         return True
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Make the link free for other threads."""
         self._gate.release()
         if self._is_closed:
@@ -108,7 +108,7 @@ class DirectLink:
         self._end_if_free()
 
     def _end_if_free(self) -> None:
-        """Close the socket if the link is free. Otherwise `give` closes it."""
+        """Close the socket if the link is free. Otherwise `release` closes it."""
         if self._gate.acquire(blocking=False):
             self._connection.close()
             self._gate.release()
@@ -127,7 +127,7 @@ class DirectLink:
                 rest = rest[self._connection.send(rest) :]
 
     def _reply(self, deadline: float) -> Command:
-        has_come = self._look()
+        has_come = self._poll_reply()
         while True:
             if not has_come:
                 _wait(self._comes, deadline)
@@ -140,15 +140,15 @@ class DirectLink:
             if reply is not None:
                 return reply
 
-    def _look(self) -> bool:
+    def _poll_reply(self) -> bool:
         """Poll for a reply while that pays off; return whether something has arrived."""
         busy_wait = self._busy_wait
         is_to_look = busy_wait.begin()
         while is_to_look:
             if self._comes.poll(0):
-                busy_wait.came()
+                busy_wait.note_answer()
                 return True
-            is_to_look = busy_wait.goes_on()
+            is_to_look = busy_wait.should_continue()
         return False
 
     def __repr__(self) -> str:

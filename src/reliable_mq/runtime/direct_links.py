@@ -44,17 +44,17 @@ class DirectLinks:
         """Whether there is a direct link. Safe to call from any thread."""
         return bool(self._open)
 
-    def take(self, link: Link) -> DirectLink | None:
+    def acquire(self, link: Link) -> DirectLink | None:
         """Take the direct link for an address, if it is free and keeps the order of requests.
 
-        Any thread may call it. The thread must return the link with `DirectLink.give`.
+        Any thread may call it. The thread must return the link with `DirectLink.release`.
         """
         direct = self._open.get(link.address)
-        if direct is None or not link.is_settled or not direct.take():
+        if direct is None or not link.is_settled or not direct.acquire():
             return None
         return direct
 
-    def alone(self, link: Link) -> None:
+    def note_single_thread(self, link: Link) -> None:
         """Note that one thread sends alone on a link. After `ALONE_TIMES`, open a direct link."""
         address = link.address
         count = self._alone[address] = self._alone.get(address, 0) + 1
@@ -104,9 +104,9 @@ class DirectLinks:
 
     def _look_later(self, address: str) -> None:
         loop = asyncio.get_running_loop()
-        self._looks[address] = loop.call_later(IDLE_SECONDS, self._look, address)
+        self._looks[address] = loop.call_later(IDLE_SECONDS, self._close_if_unused, address)
 
-    def _look(self, address: str) -> None:
+    def _close_if_unused(self, address: str) -> None:
         """Close the direct link to an address if no thread has used it for a while."""
         direct = self._open[address]
         if direct.was_used and not direct.is_closed:

@@ -22,7 +22,7 @@ class UnreadAnswers:
         self._sizes: deque[int] = deque()
         self._total = 0
 
-    def wrote(self, size: int) -> None:
+    def note_written(self, size: int) -> None:
         """Note the number of bytes written together."""
         self._sizes.append(size)
         self._total += size
@@ -49,7 +49,7 @@ class HeldBytes:
         self._sizes: Sizes = {}
         self._total = 0
 
-    def note(self, connection: int, size: int) -> list[int]:
+    def set_size(self, connection: int, size: int) -> list[int]:
         """Note the size of a connection. Above the limit, return the connections to close.
 
         These are the connections that hold the most: a peer that is just slow holds little. Closing

@@ -241,15 +241,15 @@ class Link(asyncio.Protocol):
         future = self._waiters.add(opaque, code, timeout)
         self._write(frame)
         if waits_busily and len(self._waiters.calls) == 1 and self._busy_wait.begin():
-            self._loop.call_soon(self._look, future)
+            self._loop.call_soon(self._poll_reply, future)
         return future
 
-    def _look(self, future: asyncio.Future[Command]) -> None:
+    def _poll_reply(self, future: asyncio.Future[Command]) -> None:
         """Poll for the reply instead of letting the loop sleep, while that pays off."""
         if future.done():
-            self._busy_wait.came()
-        elif self._busy_wait.goes_on():
-            self._loop.call_soon(self._look, future)
+            self._busy_wait.note_answer()
+        elif self._busy_wait.should_continue():
+            self._loop.call_soon(self._poll_reply, future)
 
     async def post(self, command: Command, timeout: float) -> None:
         """Send a one-way request.

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from reliable_mq.errors import ConnectionLost, Unavailable
-from reliable_mq.runtime.busy_wait import BusyWait, worth_it
+from reliable_mq.runtime.busy_wait import BusyWait, poll_seconds
 from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.direct_links import DirectLinks
 from reliable_mq.runtime.host_names import addresses_of
@@ -66,7 +66,7 @@ class Links:
         self._opening: dict[str, asyncio.Task[Link]] = {}
         self._failures: dict[str, tuple[int, float, str]] = {}
         self._closed = False
-        self._busy_wait_seconds = worth_it(busy_wait_seconds)
+        self._busy_wait_seconds = poll_seconds(busy_wait_seconds)
         self._direct = DirectLinks(connect_timeout, self._busy_wait_seconds)
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
@@ -110,12 +110,12 @@ class Links:
         Returns None also while the loop's link is not clear, or has one-way requests in flight.
         """
         link = self.clear(address)
-        return self._direct.take(link) if link is not None else None
+        return self._direct.acquire(link) if link is not None else None
 
-    def alone(self, link: Link) -> None:
+    def note_single_thread(self, link: Link) -> None:
         """Note that one thread sends alone on a link. After some sends, it gets a direct link."""
         if self._tls is None:
-            self._direct.alone(link)
+            self._direct.note_single_thread(link)
 
     def answer(self, address: str, command: Command) -> None:
         """Send a reply to a request of the peer at `address`, if it is still connected."""

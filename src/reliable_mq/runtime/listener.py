@@ -147,7 +147,7 @@ class ServerConnection(asyncio.Protocol):
         try:
             commands = list(map(decode_request, self._reader.feed(data)))
         except FrameError as error:
-            self._tell(f"closed, {error}")
+            self._log_end(f"closed, {error}")
             self._transport.abort()
             return
         begun = self._reader.kept_size
@@ -171,7 +171,7 @@ class ServerConnection(asyncio.Protocol):
         self._later_size += kept + len(data) - begun
         self._note_received()
         if is_first:
-            self.go_on()
+            self.handle_waiting()
 
     def _leave(self, commands: Iterable[Command], size: int) -> None:
         """Queue the commands that the owner has left. The whole read counts as held bytes."""
@@ -179,7 +179,7 @@ class ServerConnection(asyncio.Protocol):
         if self._later:
             self._later_size = size
             self._note_received()
-        self._go_on_later()
+        self._handle_later()
 
     def _fit(self, commands: Sequence[Command]) -> bool:
         """Whether all commands may be handled at once."""
@@ -207,7 +207,7 @@ class ServerConnection(asyncio.Protocol):
             self._held = size
             self._listener.note_received(self._connection.id, size)
 
-    def go_on(self) -> None:
+    def handle_waiting(self) -> None:
         """Handle waiting commands for one slice, unless the peer has too many unread answers."""
         if self._connection is None or self._is_unread or self._transport.is_closing():
             return
@@ -217,15 +217,15 @@ class ServerConnection(asyncio.Protocol):
             self._later_size = 0
             self._note_received()
         if self._later or self._is_busy:
-            self._go_on_later()
+            self._handle_later()
         elif not (self._reads_no_more or self._is_unread or self._transport.is_closing()):
             # The peer was not read while its requests waited: restart its idle time.
             self._last_used = self._frame_began = self._loop.time()
             self._transport.resume_reading()
 
-    def _go_on_later(self) -> None:
+    def _handle_later(self) -> None:
         self._transport.pause_reading()
-        self._listener.go_on_later(self)  # after the answers to the handled commands are sent
+        self._listener.handle_later(self)  # after the answers to the handled commands are sent
 
     def _slice(self) -> Iterator[Command]:
         """Yield waiting commands for one slice."""
@@ -244,7 +244,7 @@ class ServerConnection(asyncio.Protocol):
         if self._connection is None:
             return
         if self._reader.kept_size:
-            self._tell(
+            self._log_end(
                 f"closed by the peer within a frame, {self._reader.kept_size} bytes of it had come"
             )
         self._listener.closed(self._connection)
@@ -258,7 +258,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_unread = False
         self._note_read()
         if self._later or self._is_busy:
-            self._go_on_later()
+            self._handle_later()
         elif not self._reads_no_more and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -277,7 +277,7 @@ class ServerConnection(asyncio.Protocol):
             self._has_unsent = True
             size = sum(map(len, frames))
             if size > _SMALL_MAX or unsent > _SMALL_MAX:
-                self._unread.wrote(size)
+                self._unread.note_written(size)
                 unsent = self._unread.held(unsent)
             self._listener.note_unsent(self._connection.id, unsent)
 
@@ -288,7 +288,7 @@ class ServerConnection(asyncio.Protocol):
             self._listener.note_unsent(self._connection.id, 0)
 
     def cut_off(self, why: str) -> None:
-        self._tell(why)
+        self._log_end(why)
         self._transport.abort()
 
     def close_if_idle(self, silent_since: float) -> None:
@@ -296,7 +296,7 @@ class ServerConnection(asyncio.Protocol):
         if is_waiting or self._transport.is_closing():
             return
         if self._last_used < silent_since:
-            self._tell("closed, it was silent too long", logging.INFO)
+            self._log_end("closed, it was silent too long", logging.INFO)
             self._transport.abort()
         elif self._reader.kept_size and self._frame_began < silent_since:
             self.cut_off(f"closed, {self._reader.kept_size} bytes of a frame came, and no more")
@@ -310,7 +310,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_told = True  # this side ends it, perhaps in the middle of a frame
         self._transport.close()
 
-    def _tell(self, what: str, level: int = logging.WARNING) -> None:
+    def _log_end(self, what: str, level: int = logging.WARNING) -> None:
         """Log once why the connection ends."""
         if not self._is_told and self._connection is not None:
             self._is_told = True
@@ -408,12 +408,12 @@ class Listener:
 
     def note_received(self, connection_id: int, size: int) -> None:
         """Note how many bytes of a peer's incomplete frames and waiting requests are in memory."""
-        for gone in self._received.note(connection_id, size):
+        for gone in self._received.set_size(connection_id, size):
             self._cut_off(gone, "closed, frames that have not come in whole take too much memory")
 
     def note_unsent(self, connection_id: int, size: int) -> None:
         """Note how many bytes of a peer's unread answers are in memory."""
-        for gone in self._unsent.note(connection_id, size):
+        for gone in self._unsent.set_size(connection_id, size):
             self._cut_off(gone, "closed, it does not read its answers")
 
     def _cut_off(self, connection_id: int, why: str) -> None:
@@ -439,8 +439,8 @@ class Listener:
         """Seconds that one connection may use in one go."""
         return _SHARED_SLICE_SECONDS if self._waiting else _SLICE_SECONDS
 
-    def go_on_later(self, connection: ServerConnection) -> None:
-        """Call the connection's `go_on` in a later loop turn, after the connections that wait.
+    def handle_later(self, connection: ServerConnection) -> None:
+        """Call the connection's `handle_waiting` in a later turn, after those that wait.
 
         So a peer that always sends more cannot use up every turn.
         """
@@ -458,7 +458,7 @@ class Listener:
         for _ in range(len(self._waiting)):
             connection, _none = self._waiting.popitem(last=False)
             try:
-                connection.go_on()
+                connection.handle_waiting()
             except Exception:
                 log.exception("requests of a connection cannot be handled")
                 connection.cut_off("closed, its requests cannot be handled")
@@ -487,8 +487,8 @@ class Listener:
         gone = self.connections.pop(connection.id, None)
         if gone is not None:
             self._waiting.pop(gone, None)
-            self._received.note(connection.id, 0)
-            self._unsent.note(connection.id, 0)
+            self._received.set_size(connection.id, 0)
+            self._unsent.set_size(connection.id, 0)
             self._owner.disconnected(connection)
 
     def close_connection(self, connection_id: int) -> None:

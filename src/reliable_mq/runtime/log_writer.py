@@ -103,7 +103,7 @@ class LogWriter:
         """Whether an accepted batch is not written yet because the disk is full."""
         return bool(self._roomless)
 
-    def take(self, turn: Turn) -> None:
+    def write_turn(self, turn: Turn) -> None:
         """Write the batch and the configuration files of a turn."""
         if turn.files:
             self._jobs.put(lambda: self._write_files(turn.files))
@@ -172,14 +172,14 @@ class LogWriter:
         self._on_stored(batch.end, False)
 
     def _write_files(self, files: dict[str, str]) -> None:
-        told, waiting, self._unsaved = self._unsaved, {**self._unsaved, **files}, {}
+        reported, waiting, self._unsaved = self._unsaved, {**self._unsaved, **files}, {}
         for path, text in waiting.items():
             try:
                 self._disk.write_text(path, text)
             except OSError as error:
                 if not is_out_of_room(error):
                     raise
-                if path not in told:
+                if path not in reported:
                     lack = lack_of(error)
                     log.warning(
                         "%s: no room for it, it is written later; %s: %s",
@@ -270,7 +270,7 @@ class LogWriter:
 
         def do_again() -> None:
             if not self._is_closed:
-                self._jobs.put(self._go_on if kind == _JOB else attempt)
+                self._jobs.put(self._run_held if kind == _JOB else attempt)
 
         def finish(result: _T) -> None:
             self._note_room(kind)
@@ -281,9 +281,9 @@ class LogWriter:
     def _take_job(self, attempt: Callable[[], bool]) -> None:
         self._held.append(attempt)
         if len(self._held) == 1:  # no job waits before this one
-            self._go_on()
+            self._run_held()
 
-    def _go_on(self) -> None:
+    def _run_held(self) -> None:
         while self._held and self._held[0]():
             self._held.popleft()
 

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from reliable_mq.broker_core.registration import (
-    farewell,
     registrations,
     take_order_topics,
     topic_registration,
+    unregistration,
 )
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.errors import FrameError, Unavailable
@@ -65,11 +65,11 @@ class Registrar:
         self._links = Links(
             connect_timeout=_TIMEOUT,
             on_request=lambda _address, _command: None,
-            greet=_no_greeting,
+            greet=_send_nothing,
             on_lost=self._informed.discard,
         )
 
-    def note(self, replies: Replies) -> None:
+    def register_changes(self, replies: Replies) -> None:
         """Register the changed topics, if there are any, and then send `replies`.
 
         A registration in progress is finished first. Replies are sent at once when nothing has
@@ -102,19 +102,19 @@ class Registrar:
             try:
                 if names or len(self._informed) < len(self._addresses):
                     await asyncio.gather(
-                        *(self._tell(address, names) for address in self._addresses)
+                        *(self._register_names(address, names) for address in self._addresses)
                     )
             finally:  # also when the broker unregisters meanwhile
                 self._send(replies)
 
-    async def _tell(self, address: str, names: list[str]) -> None:
+    async def _register_names(self, address: str, names: list[str]) -> None:
         """Register the topics `names` with one name server, or all topics if it may lack some."""
         if address in self._informed:
             if not names:
                 return
             if self._state.config.single_topic_register:
-                told = (topic_registration(self._state, name) for name in names)
-                commands = [one for one in told if one]
+                requests = (topic_registration(self._state, name) for name in names)
+                commands = [one for one in requests if one]
                 is_told = all(await asyncio.gather(*(self._call(address, c) for c in commands)))
             else:
                 is_told = await self._call_all(address, names)
@@ -157,7 +157,7 @@ class Registrar:
         self._send(replies)
         for address in self._addresses:
             try:
-                await self._links.call(address, farewell(self._state), _FAREWELL_TIMEOUT)
+                await self._links.call(address, unregistration(self._state), _FAREWELL_TIMEOUT)
             except Unavailable as error:
                 log.info("cannot unregister at %s: %s", address, error)
 
@@ -166,5 +166,5 @@ class Registrar:
         await self._links.close()
 
 
-async def _no_greeting(_address: str, _link: Link) -> None:
+async def _send_nothing(_address: str, _link: Link) -> None:
     """Send nothing: a name server needs no greeting."""

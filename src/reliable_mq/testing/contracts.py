@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from reliable_mq.idempotency.claim import Claim, LeaseAnswer
-from reliable_mq.idempotency.lease_store import Fate, LeaseStore
+from reliable_mq.idempotency.lease_store import LeaseEnd, LeaseStore
 
 LONG, SHORT = 30.0, 0.02
 KEY = "rmq:contract:" + "A" * 32
@@ -155,10 +155,10 @@ class LeaseStoreContract:
 
     def test_a_token_that_lost_its_lease_changes_nothing(self) -> None:
         async def scenario(store: LeaseStore) -> None:
-            fates: tuple[Fate, ...] = ("fail", "back")
+            lease_ends: tuple[LeaseEnd, ...] = ("fail", "back")
             await claim(store, "one")
-            for fate in fates:
-                store.settle(KEY, "stale", fate)
+            for lease_end in lease_ends:
+                store.settle(KEY, "stale", lease_end)
             store.renew(KEY, "stale", SHORT)
             second = await claim(store, "two")
             assert (second.lease, second.wait > LONG - 1) == (LeaseAnswer.HELD, True)

@@ -4,7 +4,7 @@ Receives a function that is called at each step; hands on nothing. It looks from
 seams of SQLAlchemy, redis-py, the client's links and the standard library: no station knows it.
 A step is named by what it is and, for a statement, by the function that wanted it:
 
-    outbox.sql_stubs.SqlStubs.write: before INSERT rmq_message_stub
+    outbox.sql_stubs.SqlStubs.insert: before INSERT rmq_message_stub
     consume.sql_consume_transaction.ConsumeTransaction.complete: after COMMIT
     redis: after claim
     broker: sent PULL_MESSAGE
@@ -288,7 +288,7 @@ def _watch_links(step: Step) -> None:
 
 
 def _watch_acknowledgements(step: Step) -> None:
-    for name, verb in (("finish", "acknowledge"), ("hold", "hold back")):
+    for name, verb in (("finish", "acknowledge"), ("postpone", "hold back")):
         method = getattr(AssignedQueue, name)
 
         def called(self: Any, *given: Any, _method: Any, _verb: str, **named: Any) -> Any:

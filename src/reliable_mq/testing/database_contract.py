@@ -82,7 +82,7 @@ class DatabaseContract:
 
     def write(self, *stubs: Stub, owner: str | None = "relay") -> list[Stub]:
         """Commit stubs at 100 s, under a lease of their relay."""
-        return self.commit(lambda it: self.stubs.write(it, stubs, owner, 100.0, LEASE))
+        return self.commit(lambda it: self.stubs.insert(it, stubs, owner, 100.0, LEASE))
 
     def stored(self) -> dict[str, Stub]:
         """Return the stubs that are committed."""
@@ -150,13 +150,13 @@ class DatabaseContract:
 
     def test_a_stub_is_there_if_and_only_if_what_it_was_written_in_was_committed(self) -> None:
         def work(connection: Connection) -> None:
-            self.stubs.write(connection, [stub(A)], "relay", 100.0, LEASE)
+            self.stubs.insert(connection, [stub(A)], "relay", 100.0, LEASE)
             with suppress(Undo), connection.begin_nested():
-                self.stubs.write(connection, [stub(B)], "relay", 100.0, LEASE)
+                self.stubs.insert(connection, [stub(B)], "relay", 100.0, LEASE)
                 raise Undo
 
         def undone(connection: Connection) -> None:
-            self.stubs.write(connection, [stub("C" * 32)], "relay", 100.0, LEASE)
+            self.stubs.insert(connection, [stub("C" * 32)], "relay", 100.0, LEASE)
             raise Undo
 
         self.commit(work)
@@ -272,8 +272,8 @@ class DatabaseContract:
         self.commit(lambda it: confirmation_of(self.tables).confirm(it, "payments", [A], 120.0))
         ledgers = retention_ledgers(self.tables)
 
-        assert ledgers.take(1000.0, "one", 60.0)
-        assert not ledgers.take(1001.0, "two", 60.0)
+        assert ledgers.take_duty(1000.0, "one", 60.0)
+        assert not ledgers.take_duty(1001.0, "two", 60.0)
         assert ledgers.remove_stubs(500.0, "two", 1100.0, 10) is None
         removed = ledgers.remove_stubs(500.0, "one", 1100.0, 10)
 

@@ -148,7 +148,7 @@ class MemoryBroker:
                 inbox = self._inbox.setdefault(number, [])
                 inbox.extend(decode_command(cut) for cut in FrameReader().feed(frame))
             if turn.batch:
-                CommitLog.write(turn.batch)
+                CommitLog.write_batch(turn.batch)
                 CommitLog.sync(turn.batch)
             for path, content in turn.files.items():
                 self._disk.write_text(path, content)

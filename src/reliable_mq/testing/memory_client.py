@@ -219,7 +219,7 @@ class MemoryClient(AsyncClient):
             middleware=middleware,
             sign=sign,
         )
-        self._stand_on(self._memory)
+        self._use_engine(self._memory)
 
     async def consume(  # type: ignore[override]
         self, subscription: Subscription, handler: Handler
@@ -256,7 +256,7 @@ class MemoryConsumer(GroupMember):
             handled = 0
             self.group.wake(self._clock.now())
             batches = []
-            while batch := self.group.take(self._clock.now()):
+            while batch := self.group.take_ready(self._clock.now()):
                 batches.append(batch)
             for batch in self._faults.ordered(batches):
                 handled += await self._handle(batch)
@@ -286,7 +286,7 @@ class MemoryConsumer(GroupMember):
             except ReliableMQError:
                 continue  # nobody has sent to it yet
         # In full each time: where time leaps, the broker has forgotten who was silent meanwhile.
-        await self._client.introduce()
+        await self._client.send_full_heartbeats()
         await self._client.run(rebalance(self.group))
         for assigned in [each for each in self.group.all_queues if each.leaving]:
             await self._client.run(give_back(self.group, assigned))
@@ -306,7 +306,7 @@ class MemoryConsumer(GroupMember):
                 now.append(message)
             else:
                 until = self._clock.now() + late.seconds
-                self._assigned(message).hold(message.queue_offset, until, counts=False)
+                self._assigned(message).postpone(message.queue_offset, until, counts=False)
         if not now:
             return 0
         outcomes = await outcomes_of(self._handler(tuple(now)), len(now))
@@ -320,13 +320,13 @@ class MemoryConsumer(GroupMember):
         assigned = self._assigned(message)
         lost = outcome == CONSUMED and self._faults.meet("lost acknowledgement", message.topic)
         if lost:
-            assigned.hold(message.queue_offset, self._clock.now(), counts=False)
+            assigned.postpone(message.queue_offset, self._clock.now(), counts=False)
             return
         try:
             await self._client.run(settle(self.group, assigned, message, outcome))
         except TimeStandsStill:  # neither a dead letter nor a retry is stored: as a client waits
             until = self._clock.now() + self.group.settings.settle_retry_seconds
-            assigned.hold(message.queue_offset, until, counts=False)
+            assigned.postpone(message.queue_offset, until, counts=False)
 
     def _assigned(self, message: ReceivedMessage) -> AssignedQueue:
         found = self.group.find(message.queue)

@@ -90,7 +90,7 @@ class MemoryConnections(Connections):
         """Send what was committed, let consumers handle what there is; return how much that was."""
         now = self._memory[1].now()
         sent = sum(relay.run_once(now).sent for relay in self._in_step.values())
-        told = sum(each.notices.run_once(now, looks=True).told for each in self._telling.values())
+        told = sum(each.notices.run_once(now, looks=True).sent for each in self._telling.values())
         return sent + told + self.loop_thread.run(self.client.step())
 
     def send_in_hand(self) -> None:
@@ -142,7 +142,7 @@ class _InStep(NamedTuple):
     relays: Mapping[str, Relay]
     database: str
 
-    def hand(self, stubs: Sequence[Stub]) -> None:
+    def accept_committed(self, stubs: Sequence[Stub]) -> None:
         """Hand stubs over while the process lives."""
         if self.database in self.relays:
             self.relays[self.database].accept(stubs, stubs[0].create_time)
@@ -154,7 +154,7 @@ class _Telling:
     def __init__(self, notices: Notices) -> None:
         self.notices = notices
 
-    def hand(self, owed: Sequence[OwedNotice]) -> None:
+    def accept_committed(self, owed: Sequence[OwedNotice]) -> None:
         """Take what is committed."""
         self.notices.accept(owed)
 

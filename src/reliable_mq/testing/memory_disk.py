@@ -285,7 +285,7 @@ class MemoryDisk:
         """Return the paths of all files, sorted."""
         return sorted((*self._contents, *self._texts))
 
-    def put(self, path: str, data: bytes) -> None:
+    def place_file(self, path: str, data: bytes) -> None:
         """Place a file, durably, without an operation: how a test damages a store."""
         self._texts.pop(path, None)
         content = self._contents[path] = _Content(len(data))

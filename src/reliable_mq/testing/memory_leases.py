@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, LeaseAnswer
-from reliable_mq.idempotency.lease_store import Fate
+from reliable_mq.idempotency.lease_store import LeaseEnd
 
 
 class _Value(msgspec.Struct):
@@ -57,11 +57,11 @@ class LeaseTable:
         word = LeaseAnswer.AGAIN if value.attempt > 1 else LeaseAnswer.FIRST
         return Claim(word, value.attempt, value.in_doubt)
 
-    def settle(self, key: str, token: str, fate: Fate) -> None:
+    def settle(self, key: str, token: str, lease_end: LeaseEnd) -> None:
         """End one claim."""
         if self.is_away:
             return
-        if fate == "done":
+        if lease_end == "done":
             self._values[key] = _Value(is_done=True)
             return
         value = self._values.get(key)
@@ -69,7 +69,7 @@ class LeaseTable:
             return
         value.attempt -= 1
         value.owner = ""
-        if fate == "fail" or value.attempt == 0:
+        if lease_end == "fail" or value.attempt == 0:
             del self._values[key]
 
     def renew(self, key: str, token: str, lease: float) -> None:
@@ -98,10 +98,10 @@ class MemoryLeases:
         self._step("after claim")
         return answers
 
-    def settle(self, key: str, token: str, fate: Fate) -> None:
+    def settle(self, key: str, token: str, lease_end: LeaseEnd) -> None:
         """See `LeaseStore.settle`."""
-        self._step(f"before {fate}")
-        self._table.settle(key, token, fate)
+        self._step(f"before {lease_end}")
+        self._table.settle(key, token, lease_end)
 
     def renew(self, key: str, token: str, lease: float) -> None:
         """See `LeaseStore.renew`."""

@@ -87,7 +87,7 @@ class MessageWorld:
         self._end_life()
         for name, clock in self._real_clocks.items():
             self.mq.databases[name].clock = clock
-        self.mq._stand_on(self._real_connections)
+        self.mq._use_connections(self._real_connections)
 
     # what happens
 
@@ -250,7 +250,7 @@ class MessageWorld:
             leases=self.leases,
             middleware=mq._middleware,
         )
-        mq._stand_on(self._connections)
+        mq._use_connections(self._connections)
         consumers = mq._declared.consumers
         if consumers:
             self._connections.start_worker("consumers", consumers, mq.databases)
@@ -328,7 +328,7 @@ class MessageWorld:
             AssertionError: names the fault and how many effects there were.
         """
         tried = []
-        for name, begin in self._misfortunes().items():
+        for name, begin in self._fault_actions().items():
             subject = act()
             begin()
             self.deliver()
@@ -355,7 +355,7 @@ class MessageWorld:
             ]
         return [f"killed at {step}" for step in tried if step]
 
-    def _misfortunes(self) -> dict[str, Callable[[], None]]:
+    def _fault_actions(self) -> dict[str, Callable[[], None]]:
         faults = self.faults
 
         def leave_broker() -> None:

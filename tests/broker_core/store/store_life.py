@@ -71,7 +71,7 @@ def flush(store: MessageStore, *, sync: bool = True) -> None:
     batch = store.take_batch()
     if batch is None:
         return
-    CommitLog.write(batch)
+    CommitLog.write_batch(batch)
     if sync:
         CommitLog.sync(batch)
         store.log.mark_durable(batch.end)

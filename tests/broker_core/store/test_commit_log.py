@@ -23,7 +23,7 @@ def append(log: CommitLog, size: int) -> int:
 def write_all(log: CommitLog) -> None:
     batch = log.take_batch()
     assert batch is not None
-    CommitLog.write(batch)
+    CommitLog.write_batch(batch)
     CommitLog.sync(batch)
     log.mark_durable(batch.end)
 
@@ -237,7 +237,7 @@ def test_nothing_is_dispatched_before_it_is_safe(sync: bool) -> None:
     place = store.append(message("orders", 0, b"x"), 1)
     batch = store.take_batch()
     assert batch is not None
-    CommitLog.write(batch)
+    CommitLog.write_batch(batch)
     if sync:
         store.log.mark_written(place.end)
 
@@ -259,7 +259,7 @@ def test_a_file_of_another_size_is_told_apart_from_another_setting(
 ) -> None:
     disk = MemoryDisk()
     for number, size in enumerate(sizes):
-        disk.put(f"commitlog/{number * sizes[0]:020d}", bytes(size))
+        disk.place_file(f"commitlog/{number * sizes[0]:020d}", bytes(size))
 
     with pytest.raises(StoreCorrupt, match=advice):
         CommitLog(disk, 8192 if sizes == [4096] else SEGMENT)

@@ -12,7 +12,7 @@ FOLDER = "consumequeue/orders/3"
 
 def put(queue: ConsumeQueue, index: int, log_offset: int, size: int, tags_code: int) -> None:
     unit = pack_unit(log_offset, size, tags_code)
-    queue.put(
+    queue.append_units(
         Arrivals("orders", 3, index, [unit], {tags_code}, log_offset, log_offset + size, size)
     )
 
@@ -147,7 +147,7 @@ def test_files_that_must_be_synced_are_named_once() -> None:
 
 def test_foreign_names_in_the_folder_are_left_alone() -> None:
     disk = MemoryDisk()
-    disk.put(f"{FOLDER}/notes.txt", b"hello")
+    disk.place_file(f"{FOLDER}/notes.txt", b"hello")
     filled(disk, 2)
 
     assert reopened(disk).end == 2

@@ -46,7 +46,7 @@ def grown_store(*, is_closed: bool, sync: bool = True) -> tuple[Life, list[Recor
 def damage(disk: MemoryDisk, path: str, at: int, data: bytes) -> None:
     content = bytearray(disk.files()[path])
     content[at : at + len(data)] = data
-    disk.put(path, bytes(content))
+    disk.place_file(path, bytes(content))
 
 
 def assert_refused(disk: MemoryDisk, *texts: str, sync: bool = True) -> None:
@@ -78,7 +78,7 @@ def test_a_segment_that_is_damaged_to_its_end_is_refused_when_later_ones_are_the
         damage(life.disk, path, at, garbage * (SEGMENT_SIZE - at))
 
         assert_refused(life.disk, path, f"at {at} ", f"log offset {place}", sync=sync)
-        life.disk.put(path, intact)
+        life.disk.place_file(path, intact)
     life.check().close()
 
 
@@ -127,7 +127,7 @@ def test_a_lost_segment_is_refused_whichever_it_is() -> None:
             continue  # made ahead of need
         life.disk.remove(path)
         assert_refused(life.disk, path, "missing")
-        life.disk.put(path, content)
+        life.disk.place_file(path, content)
     life.check().close()
 
 
@@ -144,7 +144,7 @@ def test_all_segments_lost_is_refused() -> None:
 def test_a_segment_of_another_size_is_refused(size: int) -> None:
     life, _records = grown_store(is_closed=True)
 
-    life.disk.put(SECOND, bytes(size))
+    life.disk.place_file(SECOND, bytes(size))
 
     advice = "cut short" if size < SEGMENT_SIZE else "mappedFileSizeCommitLog"
     assert_refused(life.disk, SECOND, f"{size} bytes", advice)
@@ -154,7 +154,7 @@ def test_a_consume_queue_file_of_another_size_is_refused() -> None:
     life, _records = grown_store(is_closed=True)
     path = "consumequeue/orders/0/00000000000000000000"
 
-    life.disk.put(path, bytes(QUEUE_FILE_SIZE + 20))
+    life.disk.place_file(path, bytes(QUEUE_FILE_SIZE + 20))
 
     assert_refused(life.disk, path, "mappedFileSizeConsumeQueue")
 
@@ -174,7 +174,9 @@ def test_a_record_of_a_newer_version_is_refused() -> None:
 def test_a_store_of_a_newer_format_is_refused() -> None:
     life, _records = grown_store(is_closed=True)
 
-    life.disk.put(PROGRESS_PATH, msgspec.json.encode({"format": FORMAT + 1, "queues": "other"}))
+    life.disk.place_file(
+        PROGRESS_PATH, msgspec.json.encode({"format": FORMAT + 1, "queues": "other"})
+    )
 
     assert_refused(life.disk, PROGRESS_PATH, "newer reliable_mq", f"format {FORMAT + 1}")
 
@@ -234,13 +236,13 @@ def test_a_store_whose_note_is_garbage_opens_without_it() -> None:
     for garbage in (b"", b"{", b"[]", b'{"format": "x"}', b'{"format":1,"queues":7}', *named):
         for is_closed in (True, False):
             life, _records = grown_store(is_closed=is_closed)
-            life.disk.put(PROGRESS_PATH, garbage)
+            life.disk.place_file(PROGRESS_PATH, garbage)
             life.check().close()
 
 
 def test_a_checkpoint_that_is_cut_short_says_nothing_and_is_written_anew() -> None:
     life, _records = grown_store(is_closed=True)
-    life.disk.put(CHECKPOINT_PATH, life.disk.files()[CHECKPOINT_PATH][:24])
+    life.disk.place_file(CHECKPOINT_PATH, life.disk.files()[CHECKPOINT_PATH][:24])
 
     life.check().close()
 
@@ -255,6 +257,6 @@ def test_a_refused_store_opens_again_when_the_segment_is_restored() -> None:
         life.open()
     assert life.disk.size_of(ABORT_PATH) > 0
 
-    life.disk.put(FIRST, intact)
+    life.disk.place_file(FIRST, intact)
 
     life.check().close()

@@ -46,7 +46,7 @@ def damage(disk: MemoryDisk, record: Record, at: int, garbage: bytes) -> None:
     content = bytearray(disk.files()[path])
     begin = record.commit_log_offset % SEGMENT_SIZE + at
     content[begin : begin + len(garbage)] = garbage
-    disk.put(path, bytes(content))
+    disk.place_file(path, bytes(content))
 
 
 def grown_life(*, is_closed: bool, sync: bool = True, seed: int = 4) -> tuple[Life, list[Record]]:
@@ -277,7 +277,7 @@ def test_a_zero_byte_in_a_property_is_no_damage_when_something_follows_after_a_k
         store.append(message("orders", 0, b"body", tag=tag), life.now_ms)
     batch = store.take_batch()
     assert batch is not None
-    store.log.write(batch)
+    store.log.write_batch(batch)
 
     store = life.open()
 

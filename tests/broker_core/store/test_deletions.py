@@ -19,7 +19,7 @@ def unit(log_offset: int) -> bytes:
 
 def with_queue(disk: MemoryDisk, topic: str, queue_id: int, name: int, *log_offsets: int) -> None:
     path = f"{FOLDER}/{topic}/{queue_id}/{name * UNIT:020d}"
-    disk.put(path, b"".join(map(unit, log_offsets)).ljust(FILE_SIZE, b"\0"))
+    disk.place_file(path, b"".join(map(unit, log_offsets)).ljust(FILE_SIZE, b"\0"))
 
 
 def progress(**queues: QueueExtent) -> StoreProgress:
@@ -28,19 +28,19 @@ def progress(**queues: QueueExtent) -> StoreProgress:
 
 def test_records_before_the_end_of_a_deletion_do_not_count() -> None:
     deletions = Deletions()
-    deletions.note("t", 1, 500, 7)
+    deletions.note_deleted("t", 1, 500, 7)
     assert deletions.is_deleted("t", 1, 499)
     assert not deletions.is_deleted("t", 1, 500)
     assert not deletions.is_deleted("t", 2, 0)
     assert not deletions.is_deleted("u", 1, 0)
-    deletions.note("t", 2, 9, 0)
+    deletions.note_deleted("t", 2, 9, 0)
     assert deletions.queues() == [("t", 1)]
 
 
 def test_a_later_deletion_takes_no_earlier_one_back() -> None:
     deletions = Deletions()
-    deletions.note("t", 1, 500, 7)
-    deletions.note("t", 1, 300, 9)
+    deletions.note_deleted("t", 1, 500, 7)
+    deletions.note_deleted("t", 1, 300, 9)
     assert deletions.is_deleted("t", 1, 499)
     again = Deletions()
     again.load(deletions.dump())
@@ -49,11 +49,11 @@ def test_a_later_deletion_takes_no_earlier_one_back() -> None:
 
 def test_only_what_another_broker_deleted_is_told(caplog: pytest.LogCaptureFixture) -> None:
     deletions = Deletions()
-    deletions.note("ours", 1, 500, 7)
-    deletions.note("later", 1, 2000, 7)
+    deletions.note_deleted("ours", 1, 500, 7)
+    deletions.note_deleted("later", 1, 2000, 7)
     deletions.settle(1000)
     assert caplog.messages == []
-    deletions.note("theirs", 3, 2**63 - 1, 0)
+    deletions.note_deleted("theirs", 3, 2**63 - 1, 0)
     deletions.settle(1000)
     assert caplog.messages == [
         "another broker deleted queue 3 of topic theirs: its messages are not shown"
@@ -63,8 +63,8 @@ def test_only_what_another_broker_deleted_is_told(caplog: pytest.LogCaptureFixtu
 def test_the_end_of_the_log_ends_every_deletion_and_news_are_told_once() -> None:
     deletions = Deletions()
     assert not deletions.settle(1000)
-    deletions.note("t", 1, 2**63 - 1, 0)
-    deletions.note("t", 2, 1000, 0)
+    deletions.note_deleted("t", 1, 2**63 - 1, 0)
+    deletions.note_deleted("t", 2, 1000, 0)
     assert deletions.settle(1000)
     assert not deletions.settle(1000)
     assert deletions.is_deleted("t", 1, 999)
@@ -76,7 +76,7 @@ def test_the_end_of_the_log_ends_every_deletion_and_news_are_told_once() -> None
 def test_a_topic_is_forgotten_when_nobody_uses_it_and_its_records_are_gone() -> None:
     deletions = Deletions()
     for topic, log_end in (("used", 100), ("old", 100), ("kept", 101)):
-        deletions.note(topic, 0, log_end, 0)
+        deletions.note_deleted(topic, 0, log_end, 0)
     assert deletions.is_kept("kept", 100)
     assert not deletions.is_kept("old", 100)
     assert deletions.forget(100, lambda topic: topic == "used")
@@ -129,7 +129,7 @@ def test_a_queue_that_begins_behind_what_it_held_was_deleted_and_made_again(
 @pytest.mark.parametrize("size", [0, UNIT - 1])
 def test_a_file_without_a_whole_unit_says_nothing_about_its_queue(size: int) -> None:
     disk = MemoryDisk()
-    disk.put(f"{FOLDER}/t/0/{0:020d}", b"\1" * size)
+    disk.place_file(f"{FOLDER}/t/0/{0:020d}", b"\1" * size)
     deletions = Deletions()
     deletions.note_others(disk, progress(t=QueueExtent(0, 5, 400)), was_killed=True)
     assert not deletions.is_deleted("t", 0, 0)
@@ -149,7 +149,7 @@ def test_a_queue_whose_first_file_is_blank_begins_in_a_later_one() -> None:
     disk = MemoryDisk()
     blank = bytes(8) + (0x7FFFFFFF).to_bytes(4) + bytes(8)
     for first_units, is_deleted in ((blank * 4, False), (blank * 3 + unit(401), True)):
-        disk.put(f"{FOLDER}/t/0/{0:020d}", first_units)
+        disk.place_file(f"{FOLDER}/t/0/{0:020d}", first_units)
         deletions = Deletions()
         deletions.note_others(disk, progress(t=QueueExtent(0, 5, 400)), was_killed=True)
         assert deletions.is_deleted("t", 0, 400) is is_deleted
@@ -180,7 +180,7 @@ def test_a_deleted_queue_goes_on_in_a_file_of_its_own() -> None:
     with_queue(disk, "t", 0, 8, 600)
     deletions = Deletions()
     assert deletions.origin(disk, "t", 0, FILE_SIZE) == QueueBegin()
-    deletions.note("t", 0, 500, 5)
+    deletions.note_deleted("t", 0, 500, 5)
     stale = frozenset(f"{at * UNIT:020d}" for at in (0, 4))
     assert deletions.origin(disk, "t", 0, FILE_SIZE) == QueueBegin(8, stale)
     assert deletions.origin(disk, "t", 1, FILE_SIZE) == QueueBegin()
@@ -190,7 +190,7 @@ def test_a_topic_that_apaches_broker_made_again_begins_at_nought() -> None:
     disk = MemoryDisk()
     with_queue(disk, "t", 0, 0, 500, 520)
     deletions = Deletions()
-    deletions.note("t", 0, 500, 4)
+    deletions.note_deleted("t", 0, 500, 4)
     assert deletions.origin(disk, "t", 0, FILE_SIZE) == QueueBegin()
     assert deletions.queues() == []
     assert deletions.is_deleted("t", 0, 499)

@@ -125,8 +125,10 @@ def test_a_later_record_proves_that_a_place_was_written_if_it_was_durable() -> N
 def test_the_log_goes_on_at_the_next_record_of_the_segment() -> None:
     written = some()
     written.destroy(0)
-    assert evidence(written, note(boot_id="now")).goes_on_at(0) == written.places[1]
-    assert evidence(written, note()).goes_on_at(0) == -1, "nothing proves that it was durable"
+    assert evidence(written, note(boot_id="now")).next_valid_offset(0) == written.places[1]
+    assert evidence(written, note()).next_valid_offset(0) == -1, (
+        "nothing proves that it was durable"
+    )
 
 
 def test_the_log_goes_on_at_the_blank_of_the_segment_if_a_later_one_has_records() -> None:
@@ -134,10 +136,10 @@ def test_the_log_goes_on_at_the_blank_of_the_segment_if_a_later_one_has_records(
     last = max(number for number, place in enumerate(written.places) if place < SEGMENT)
     written.destroy(last)
     proof = evidence(written, note(boot_id="now"))
-    assert proof.goes_on_at(written.places[last]) == written.blank(0)
+    assert proof.next_valid_offset(written.places[last]) == written.blank(0)
     written.overwrite(written.blank(0), bytes(8))
     with pytest.raises(StoreCorrupt, match=f"no valid record at {written.places[last]} .*behind"):
-        proof.goes_on_at(written.places[last])
+        proof.next_valid_offset(written.places[last])
 
 
 def test_a_segment_may_be_a_blank_after_its_first_record() -> None:
@@ -145,16 +147,16 @@ def test_a_segment_may_be_a_blank_after_its_first_record() -> None:
     written = some()
     written.overwrite(SEGMENT, encode_blank(SEGMENT) + bytes(SEGMENT - 8))
     with pytest.raises(StoreCorrupt, match="no valid record at 0"):
-        evidence(written, note(boot_id="now")).goes_on_at(SEGMENT)
+        evidence(written, note(boot_id="now")).next_valid_offset(SEGMENT)
 
 
 def test_the_log_ends_with_its_last_segment_and_its_last_record() -> None:
     written = some()
     proof = evidence(written, note(boot_id="now"))
-    assert proof.goes_on_at(written.log.capacity_end) == -1
-    assert proof.goes_on_at(written.log.end) == -1
+    assert proof.next_valid_offset(written.log.capacity_end) == -1
+    assert proof.next_valid_offset(written.log.end) == -1
     written.destroy(5)
-    assert proof.goes_on_at(written.places[5]) == -1
+    assert proof.next_valid_offset(written.places[5]) == -1
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 5])
@@ -167,12 +169,12 @@ def test_a_record_of_a_newer_format_is_refused_unless_all_else_is_sound(number: 
     is_last = number == len(written.places) - 1
     if is_last:  # nothing follows it directly
         with pytest.raises(StoreError, match=f"the record at {place % SEGMENT} .*newer format"):
-            proof.goes_on_at(place)
+            proof.next_valid_offset(place)
     else:
-        assert proof.goes_on_at(place) > place
+        assert proof.next_valid_offset(place) > place
     written.overwrite(place + 88, b"\xff")
     with pytest.raises(StoreError, match="newer format"):
-        proof.goes_on_at(place)
+        proof.next_valid_offset(place)
 
 
 class Rebuilt:

@@ -51,15 +51,15 @@ def test_a_new_file_is_empty_and_has_the_size_of_apaches(opened: Opened) -> None
     assert opened.index.is_sound
     assert not opened.index.is_full
     assert opened.index.is_synced
-    assert opened.index.put(IndexColumns([], [], [])) == 0
+    assert opened.index.append_entries(IndexColumns([], [], [])) == 0
     assert opened.index.is_synced
 
 
 def test_entries_of_a_hash_are_found_the_newest_first_among_others_of_its_slot(
     opened: Opened,
 ) -> None:
-    assert opened.index.put(columns((1, 100, 0), (5, 200, 1), (2, 300, 2))) == 3
-    assert opened.index.put(columns((1, 400, 3), (9, 500, 4))) == 2
+    assert opened.index.append_entries(columns((1, 100, 0), (5, 200, 1), (2, 300, 2))) == 3
+    assert opened.index.append_entries(columns((1, 400, 3), (9, 500, 4))) == 2
     for index in (opened.index, opened.again()):
         assert list(index.select(1, *FOREVER)) == [400, 100]
         assert list(index.select(5, *FOREVER)) == [200]
@@ -72,13 +72,13 @@ def test_entries_of_a_hash_are_found_the_newest_first_among_others_of_its_slot(
 
 def test_the_last_offset_is_that_of_the_newest_entry(opened: Opened) -> None:
     for number, offset in enumerate((100, 200, 300)):
-        opened.index.put(columns((number, offset, 0)))
+        opened.index.append_entries(columns((number, offset, 0)))
         assert opened.index.last_offset == opened.again().last_offset == offset
 
 
 def test_the_head_holds_what_apaches_holds(opened: Opened) -> None:
-    opened.index.put(columns((1, 100, 0), (5, 200, 1)))
-    opened.index.put(columns((2, 300, 7)))
+    opened.index.append_entries(columns((1, 100, 0), (5, 200, 1)))
+    opened.index.append_entries(columns((2, 300, 7)))
     head = struct.unpack(">qqqqii", opened.file.copy(0, HEAD_SIZE))
     assert head == (BEGIN_MS, BEGIN_MS + 7000, 100, 300, 2, 4)
     entries = HEAD_SIZE + 4 * SLOTS
@@ -89,16 +89,16 @@ def test_the_head_holds_what_apaches_holds(opened: Opened) -> None:
 
 def test_a_full_file_takes_what_fits_and_no_more(opened: Opened) -> None:
     rows = [(1, 10 * number, number) for number in range(20)]
-    assert opened.index.put(columns(*rows[:5])) == 5
+    assert opened.index.append_entries(columns(*rows[:5])) == 5
     assert not opened.index.is_full
-    assert opened.index.put(columns(*rows[5:])) == 3
+    assert opened.index.append_entries(columns(*rows[5:])) == 3
     assert opened.index.is_full
-    assert opened.index.put(columns(*rows)) == 0
+    assert opened.index.append_entries(columns(*rows)) == 0
     assert list(opened.index.select(1, *FOREVER)) == [10 * number for number in range(7, -1, -1)]
 
 
 def test_a_span_of_time_is_met_to_the_second_with_both_ends(opened: Opened) -> None:
-    opened.index.put(columns((1, 100, 0), (1, 200, 5), (1, 300, 9)))
+    opened.index.append_entries(columns((1, 100, 0), (1, 200, 5), (1, 300, 9)))
 
     def found(begin: int, end: int) -> list[int]:
         return list(opened.index.select(1, BEGIN_MS + 1000 * begin, BEGIN_MS + 1000 * end))
@@ -114,17 +114,17 @@ def test_a_span_of_time_is_met_to_the_second_with_both_ends(opened: Opened) -> N
 
 
 def test_a_message_that_is_older_than_the_first_counts_as_stored_with_it(opened: Opened) -> None:
-    opened.index.put(columns((1, 100, 10)))
-    opened.index.put(columns((1, 200, 3), (1, 300, 12)))
+    opened.index.append_entries(columns((1, 100, 10)))
+    opened.index.append_entries(columns((1, 200, 3), (1, 300, 12)))
     assert list(opened.index.select(1, BEGIN_MS + 10_000, BEGIN_MS + 10_000)) == [200, 100]
 
 
 @pytest.mark.parametrize("lost", [0, 1, CAPACITY, 2**31 - 1, -1])
 def test_a_slot_that_a_dead_process_did_not_write_is_mended(opened: Opened, lost: int) -> None:
-    opened.index.put(columns((1, 100, 0), (2, 200, 0), (5, 300, 1)))
+    opened.index.append_entries(columns((1, 100, 0), (2, 200, 0), (5, 300, 1)))
     opened.set_slot(1, lost)
     again = opened.again()
-    again.mend()
+    again.relink_slots()
     assert not again.is_synced
     assert opened.slots() == [0, 3, 2, 0]
     assert list(again.select(1, *FOREVER)) == [100]
@@ -134,18 +134,18 @@ def test_a_slot_that_a_dead_process_did_not_write_is_mended(opened: Opened, lost
 
 
 def test_slots_that_are_right_are_left_as_they_are(opened: Opened) -> None:
-    opened.index.put(columns((1, 100, 0), (2, 200, 0)))
+    opened.index.append_entries(columns((1, 100, 0), (2, 200, 0)))
     again = opened.again()
-    again.mend()
+    again.relink_slots()
     assert again.is_synced
     assert opened.slots() == [0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("wrong", [-1, 2, 3, CAPACITY, 2**31 - 1])
 def test_a_slot_that_names_no_entry_begins_a_new_chain(opened: Opened, wrong: int) -> None:
-    opened.index.put(columns((2, 100, 0)))
+    opened.index.append_entries(columns((2, 100, 0)))
     opened.set_slot(1, wrong)
-    opened.index.put(columns((1, 200, 0), (2, 300, 0)))
+    opened.index.append_entries(columns((1, 200, 0), (2, 300, 0)))
     assert list(opened.index.select(1, *FOREVER)) == [200]
     assert list(opened.index.select(2, *FOREVER)) == [300, 100]
 

@@ -9,11 +9,11 @@ from reliable_mq.broker_core.store.damage import DamagedRange, KnownDamage
 def test_damage_that_is_known_is_no_news_and_ends_what_comes_before_it() -> None:
     known = KnownDamage()
 
-    assert known.note(200, 300) == DamagedRange(200, 300)
-    assert known.note(200, 300) is None
-    assert known.note(250, 400) is None
-    assert known.note(100, 260) == DamagedRange(100, 200)
-    assert known.note(300, 310) == DamagedRange(300, 310)
+    assert known.note_damage(200, 300) == DamagedRange(200, 300)
+    assert known.note_damage(200, 300) is None
+    assert known.note_damage(250, 400) is None
+    assert known.note_damage(100, 260) == DamagedRange(100, 200)
+    assert known.note_damage(300, 310) == DamagedRange(300, 310)
     assert known.stretches == [(100, 200), (200, 300), (300, 310)]
     assert (known.end_at(150), known.end_at(310), known.end_at(99)) == (200, 311, 100)
 
@@ -25,7 +25,7 @@ def test_what_is_known_is_what_was_noted_byte_by_byte() -> None:
         for _ in range(random.randint(0, 12)):
             begin = random.randrange(99)
             end = random.randint(begin + 1, 100)
-            stretch = known.note(begin, end)
+            stretch = known.note_damage(begin, end)
             known.invariants()
             assert (stretch is None) == expected[begin]
             for at in range(*(stretch or (0, 0))):
@@ -47,7 +47,7 @@ def test_what_nobody_looked_at_is_not_excluded() -> None:
 def test_damage_is_forgotten_with_its_segment() -> None:
     known = KnownDamage()
     for begin in (0, 100, 200):
-        known.note(begin, begin + 50)
+        known.note_damage(begin, begin + 50)
 
     known.forget_before(150)
 
@@ -57,5 +57,5 @@ def test_damage_is_forgotten_with_its_segment() -> None:
 def test_a_medium_that_dies_does_not_fill_the_memory() -> None:
     known = KnownDamage()
     for at in range(damage.STRETCHES_MAX + 10):
-        known.note(2 * at, 2 * at + 1)
+        known.note_damage(2 * at, 2 * at + 1)
     assert len(known.stretches) == damage.STRETCHES_MAX

@@ -27,7 +27,7 @@ def append(log: CommitLog, *sizes: int) -> None:
 def store(log: CommitLog) -> None:
     batch = log.take_batch()
     assert batch is not None
-    CommitLog.write(batch)
+    CommitLog.write_batch(batch)
     CommitLog.sync(batch)
     log.mark_durable(batch.end)
 
@@ -51,7 +51,7 @@ def looks(disk: MemoryDisk, verb: str) -> list[tuple[str, int, int]]:
 def test_a_log_opens_at_its_oldest_segment_and_ends_there_until_recovery() -> None:
     disk = MemoryDisk()
     for first in (2 * SEGMENT, 3 * SEGMENT):
-        disk.put(path(first), b"r" * SEGMENT)
+        disk.place_file(path(first), b"r" * SEGMENT)
     log = CommitLog(disk, SEGMENT)
     assert (log.start, log.durable, log.written, log.end) == (2 * SEGMENT,) * 4
     assert (log.capacity_end, log.segment_size) == (4 * SEGMENT, SEGMENT)
@@ -74,18 +74,18 @@ def test_a_new_log_begins_at_nought_with_no_file() -> None:
 
 def test_names_that_are_no_offset_are_left_alone() -> None:
     disk = MemoryDisk()
-    disk.put(path(0), bytes(SEGMENT))
+    disk.place_file(path(0), bytes(SEGMENT))
     for name in ("1", "x" * 20, f"{SEGMENT:021d}", f"{SEGMENT:019d}a"):
-        disk.put(f"{FOLDER}/{name}", b"?")
+        disk.place_file(f"{FOLDER}/{name}", b"?")
     assert CommitLog(disk, SEGMENT).segment_starts == [0]
 
 
 def test_an_empty_last_file_was_being_made_and_an_empty_earlier_one_is_cut_short() -> None:
     disk = MemoryDisk()
-    disk.put(path(0), bytes(SEGMENT))
-    disk.put(path(SEGMENT), b"")
+    disk.place_file(path(0), bytes(SEGMENT))
+    disk.place_file(path(SEGMENT), b"")
     assert CommitLog(disk, SEGMENT).segment_starts == [0]
-    disk.put(path(2 * SEGMENT), b"")
+    disk.place_file(path(2 * SEGMENT), b"")
     with pytest.raises(StoreCorrupt, match=f"{path(SEGMENT)}: 0 bytes instead of 512; the file is"):
         CommitLog(disk, SEGMENT)
 
@@ -93,7 +93,7 @@ def test_an_empty_last_file_was_being_made_and_an_empty_earlier_one_is_cut_short
 def test_a_segment_that_lacks_its_predecessor_is_refused_by_the_name_of_that() -> None:
     disk = MemoryDisk()
     for first in (0, SEGMENT, 3 * SEGMENT):
-        disk.put(path(first), bytes(SEGMENT))
+        disk.place_file(path(first), bytes(SEGMENT))
     with pytest.raises(StoreCorrupt, match=f"{path(2 * SEGMENT)}: this segment is missing"):
         CommitLog(disk, SEGMENT)
 
@@ -113,7 +113,7 @@ def test_a_file_is_cut_short_when_no_setting_explains_its_size(
 ) -> None:
     disk = MemoryDisk()
     for number, size in enumerate(sizes):
-        disk.put(path(number * 8192), bytes(size))
+        disk.place_file(path(number * 8192), bytes(size))
     with pytest.raises(StoreCorrupt) as refused:
         CommitLog(disk, 8192)
     assert ("the file is cut short" in str(refused.value)) is is_cut
@@ -168,7 +168,7 @@ def test_a_record_may_close_a_segment_exactly_with_room_for_a_blank() -> None:
 
 def test_a_segment_that_is_full_to_its_last_byte_gets_no_blank() -> None:
     disk = MemoryDisk()
-    disk.put(path(0), b"r" * SEGMENT)
+    disk.place_file(path(0), b"r" * SEGMENT)
     log = CommitLog(disk, SEGMENT)
     log.reset_end(SEGMENT)
     append(log, 5)
@@ -275,7 +275,7 @@ def test_nothing_is_left_behind_a_cut_and_the_log_goes_on_there(end: int) -> Non
 
 def test_a_cut_at_the_very_end_of_the_last_segment_keeps_it() -> None:
     disk = MemoryDisk()
-    disk.put(path(0), b"r" * SEGMENT)
+    disk.place_file(path(0), b"r" * SEGMENT)
     log = CommitLog(disk, SEGMENT)
     log.cut(SEGMENT)
     assert (log.end, log.capacity_end, log.segment_starts) == (SEGMENT, SEGMENT, [0])
@@ -285,7 +285,7 @@ def test_a_cut_at_the_very_end_of_the_last_segment_keeps_it() -> None:
 def test_a_cut_before_all_segments_leaves_an_empty_log() -> None:
     disk = MemoryDisk()
     for first in (SEGMENT, 2 * SEGMENT):
-        disk.put(path(first), b"r" * SEGMENT)
+        disk.place_file(path(first), b"r" * SEGMENT)
     log = CommitLog(disk, SEGMENT)
     log.cut(0)
     assert (log.start, log.end, log.capacity_end, log.segment_starts) == (0, 0, 0, [])
@@ -296,8 +296,8 @@ def test_a_cut_before_all_segments_leaves_an_empty_log() -> None:
 def test_forgotten_segments_are_handed_out_open_and_their_damage_is_forgotten() -> None:
     disk = MemoryDisk()
     log = stored(disk, 400, 400, 400)
-    log.name_damage(10, 20)
-    log.name_damage(SEGMENT + 10, SEGMENT + 20)
+    log.log_damage(10, 20)
+    log.log_damage(SEGMENT + 10, SEGMENT + 20)
     ((file, name),) = log.take_oldest(1)
     assert (file.read(0, 400), name) == (b"r" * 400, path(0))
     assert getattr(file, "path", "") == path(0)

@@ -12,7 +12,7 @@ GAP = 16 * 1024
 
 def test_only_written_bytes_of_the_log_can_be_read() -> None:
     disk = MemoryDisk()
-    disk.put(path(SEGMENT), b"o" * SEGMENT)
+    disk.place_file(path(SEGMENT), b"o" * SEGMENT)
     log = CommitLog(disk, SEGMENT)
     log.reset_end(SEGMENT + 10)
     append(log, 20)
@@ -61,7 +61,7 @@ def test_small_gaps_between_places_are_read_with_them(
 def test_the_segment_of_an_offset_is_found_or_the_offset_is_refused() -> None:
     disk = MemoryDisk()
     for first in (SEGMENT, 2 * SEGMENT):
-        disk.put(path(first), bytes([first // SEGMENT]) * SEGMENT)
+        disk.place_file(path(first), bytes([first // SEGMENT]) * SEGMENT)
     log = CommitLog(disk, SEGMENT)
     for offset, first in (
         *((SEGMENT, SEGMENT), (2 * SEGMENT - 1, SEGMENT)),
@@ -85,8 +85,8 @@ def test_segments_with_bytes_from_an_offset_on_are_named(offset: int, count: int
 
 def test_damage_is_named_once_by_its_file_and_place(caplog: pytest.LogCaptureFixture) -> None:
     log = stored(MemoryDisk(), 400, 400)
-    log.name_damage(SEGMENT + 30, SEGMENT + 130)
-    log.name_damage(SEGMENT + 40, SEGMENT + 50)
+    log.log_damage(SEGMENT + 30, SEGMENT + 130)
+    log.log_damage(SEGMENT + 40, SEGMENT + 50)
     (told,) = caplog.messages
     assert told.startswith(
         f"{path(SEGMENT)}: no valid record at 30 (log offset {SEGMENT + 30}), 100 bytes are damaged"

@@ -41,7 +41,7 @@ class Written:
     def __init__(self, bodies: Iterable[bytes], segment: int = SEGMENT, begin: int = 0) -> None:
         self.disk = MemoryDisk()
         if begin:
-            self.disk.put(f"commitlog/{begin:020d}", bytes(segment))
+            self.disk.place_file(f"commitlog/{begin:020d}", bytes(segment))
         self.log = CommitLog(self.disk, segment)
         self.places: list[int] = []
         self.sizes: list[int] = []
@@ -53,7 +53,7 @@ class Written:
             self.sizes.append(size)
         batch = self.log.take_batch()
         assert batch is not None
-        CommitLog.write(batch)
+        CommitLog.write_batch(batch)
         self.log.mark_durable(batch.end)
 
     def blank(self, first: int) -> int:

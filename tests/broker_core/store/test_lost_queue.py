@@ -76,7 +76,7 @@ def test_any_file_of_a_queue_that_was_emptied_is_noticed_and_rebuilt(is_closed: 
     for path, content in full_store(is_closed=is_closed).disk.files().items():
         if path.startswith("consumequeue"):
             life = full_store(is_closed=is_closed)
-            life.disk.put(path, bytes(len(content)))
+            life.disk.place_file(path, bytes(len(content)))
             life.check().close()
 
 
@@ -102,7 +102,7 @@ def test_units_behind_a_hole_are_not_believed_after_a_power_loss() -> None:
     path = f"consumequeue/orders/0/{number * 100:020d}"
     content = bytearray(life.disk.files()[path])
     content[place * 20 : place * 20 + 20] = bytes(20)
-    life.disk.put(path, bytes(content))
+    life.disk.place_file(path, bytes(content))
     life.disk.boot += 1
 
     life.check().close()
@@ -146,7 +146,9 @@ def test_a_topic_that_was_made_anew_is_rebuilt_from_its_new_messages() -> None:
         remove(disk, "consumequeue/")
         remove(disk, PROGRESS_PATH)
         if body == b"old":
-            disk.put("consumequeue/other/0/00000000000000000000", last_unit_of(store.log.end))
+            disk.place_file(
+                "consumequeue/other/0/00000000000000000000", last_unit_of(store.log.end)
+            )
 
     store = new_store(disk)
     store.open()

@@ -73,7 +73,7 @@ def log_of(messages: Iterable[Record], disk: MemoryDisk, segment_size: int = 16_
         log.add(encode_record(message))
     batch = log.take_batch()
     assert batch is not None
-    CommitLog.write(batch)
+    CommitLog.write_batch(batch)
     log.mark_durable(batch.end)
     return log
 
@@ -312,7 +312,7 @@ def test_names_of_files_are_local_times_and_increase() -> None:
     listed = Listed(12, 5)
     name = f"{datetime.fromtimestamp(NOW_MS // 1000):%Y%m%d%H%M%S}{NOW_MS % 1000:03d}"  # noqa: DTZ006
     assert listed.disk.names(FOLDER) == [f"{int(name) + more:017d}" for more in range(3)]
-    disk.put(f"{FOLDER}/{name}", b"?")  # of another size: left alone
+    disk.place_file(f"{FOLDER}/{name}", b"?")  # of another size: left alone
     log = log_of(listed.messages, disk)
     index = MessageIndex(disk, log, IndexSizes(7, 50))
     index.advance(log.end, NOW_MS)

@@ -107,7 +107,7 @@ def test_an_empty_mark_of_use_is_a_mark(mark: str) -> None:
     send(store, b"one", b"two")
     store.checkpoint()
     offsets = send(store, b"three", b"four")
-    disk.put(ABORT_PATH, mark.encode())
+    disk.place_file(ABORT_PATH, mark.encode())
     first, segment = store.log.segment_at(offsets[0])
     segment.write(offsets[0] - first + 88, (b"\xff",))
     disk.boot += 1
@@ -146,7 +146,7 @@ def test_batches_are_dispatched_up_to_an_end_each_with_its_units_in_order() -> N
             store.append(message("orders", queue_id, b"x"), NOW)
         batch = store.take_batch()
         assert batch is not None
-        CommitLog.write(batch)
+        CommitLog.write_batch(batch)
         ends.append(batch.end)
     store.log.mark_durable(ends[-1])
     store.dispatch_up_to(ends[1] - 1)
@@ -174,7 +174,7 @@ def test_a_deleted_topic_cannot_be_read_and_its_queues_go_on_in_a_new_file() -> 
     )
     new = send(store, b"new")
     assert (store.bounds("orders", 0), bodies(store, new)) == ((5, 6), [b"new"])
-    for file, path in store.upkeep.take_gone():
+    for file, path in store.upkeep.take_restarted():
         file.close()
         disk.remove(path)
     text = store.deletions.dump()
@@ -194,7 +194,7 @@ def test_files_of_deleted_messages_that_a_crash_left_are_removed() -> None:
     text = store.deletions.dump()
     store.checkpoint()
     assert disk.names("consumequeue/orders/0") == []
-    disk.put(f"consumequeue/orders/0/{0:020d}", bytes(8) + (99).to_bytes(4) + bytes(88))
+    disk.place_file(f"consumequeue/orders/0/{0:020d}", bytes(8) + (99).to_bytes(4) + bytes(88))
     again = new_store(disk)
     again.deletions.load(text)
     again.open()
@@ -209,7 +209,7 @@ def test_messages_that_are_not_dispatched_yet_are_deleted_with_their_topic() -> 
     places.append(store.append(message("orders", 0, b"y"), NOW))
     store.delete_topic("orders")
     assert batch is not None
-    CommitLog.write(batch)
+    CommitLog.write_batch(batch)
     store.log.mark_durable(batch.end)
     store.dispatch_up_to(batch.end)
     flush(store)
@@ -258,7 +258,7 @@ def test_a_mark_of_use_that_cannot_be_written_ends_the_start() -> None:
 
 def test_folders_that_are_no_queues_are_left_alone() -> None:
     disk = MemoryDisk()
-    disk.put(f"consumequeue/orders/notes/{0:020d}", b"?")
+    disk.place_file(f"consumequeue/orders/notes/{0:020d}", b"?")
     store = opened(disk)
     assert store.queue("orders", 0) is None
     store.close()

@@ -33,7 +33,7 @@ def opened(disk: MemoryDisk, origin: QueueBegin | None = None) -> ConsumeQueue:
 def put(queue: ConsumeQueue, *numbers: int) -> bool:
     units = [packed(number) for number in numbers]
     last = unit(numbers[-1]).commit_log_offset
-    return queue.put(
+    return queue.append_units(
         Arrivals("orders", 3, numbers[0], units, set(), last, last + 900, 900 * len(units))
     )
 
@@ -83,10 +83,10 @@ def test_a_deleted_queue_without_messages_begins_where_it_ended() -> None:
 def test_stale_empty_and_foreign_files_are_not_opened_but_later_ones_are() -> None:
     disk = MemoryDisk()
     filled(disk, 12)
-    disk.put(path(0), bytes(33))
-    disk.put(f"{FOLDER}/{0:019d}", b"?")
-    disk.put(f"{FOLDER}/{0:019d}a", b"?")
-    disk.put(path(7), b"")
+    disk.place_file(path(0), bytes(33))
+    disk.place_file(f"{FOLDER}/{0:019d}", b"?")
+    disk.place_file(f"{FOLDER}/{0:019d}a", b"?")
+    disk.place_file(path(7), b"")
     queue = opened(disk, QueueBegin(5, frozenset({f"{0:020d}"})))
     assert extent(queue) == (5, 12, 11_000, 11_900)
     with pytest.raises(StoreCorrupt, match=f"{path(0)}: 33 bytes instead of 100"):
@@ -258,7 +258,7 @@ def test_a_queue_that_was_deleted_goes_on_in_the_next_file_and_never_before_it()
     disk = MemoryDisk()
     queue = filled(disk, 12)
     put(queue, 12)
-    assert [name for _file, name in queue.begin_anew(13)] == [path(0), path(1), path(2)]
+    assert [name for _file, name in queue.restart_at(13)] == [path(0), path(1), path(2)]
     assert (extent(queue), queue.begin, queue.is_waiting) == ((15, 15, -1, 0), 15, False)
     assert queue.take_growth() == (0, 0)
     assert synced(queue) == []
@@ -266,7 +266,7 @@ def test_a_queue_that_was_deleted_goes_on_in_the_next_file_and_never_before_it()
         put(queue, 14)
     put(queue, 15)
     assert extent(queue) == (15, 16, 15_000, 15_900)
-    assert queue.begin_anew(20) == []
+    assert queue.restart_at(20) == []
     assert queue.first == 20, "which begins a file itself"
 
 
@@ -288,10 +288,10 @@ def test_a_mended_unit_is_written_in_its_place_and_moves_the_end_only_as_the_las
     disk = MemoryDisk()
     queue = filled(disk, 7)
     synced(queue)
-    queue.mend(2, QueueUnit(2001, 901, 5))
+    queue.replace_unit(2, QueueUnit(2001, 901, 5))
     assert (queue.unit(2), extent(queue)) == (QueueUnit(2001, 901, 5), (0, 7, 6000, 6900))
     assert synced(queue) == [path(0)]
-    queue.mend(6, QueueUnit(6001, 901, 5))
+    queue.replace_unit(6, QueueUnit(6001, 901, 5))
     assert extent(queue) == (0, 7, 6001, 6902)
     assert [queue.path_of(number) for number in (0, 4, 5)] == [path(0), path(0), path(1)]
 

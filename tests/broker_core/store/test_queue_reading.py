@@ -67,7 +67,7 @@ def test_a_message_is_found_however_many_units_beside_its_own_are_damaged(
     grown: Grown, number: int, others: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for other in range(max(0, number - others), min(COUNT, number + others + 1)):
-        grown.queue.mend(other, NOWHERE)
+        grown.queue.replace_unit(other, NOWHERE)
     assert grown.body(number) == b"%03d" % number
     assert grown.queue.unit(number) == grown.units[number], "it is mended, with its tag"
     assert len(caplog.messages) == 1
@@ -77,7 +77,7 @@ def test_a_message_is_found_however_many_units_beside_its_own_are_damaged(
 
 
 def test_a_search_reads_the_log_only_between_the_records_of_the_neighbours(grown: Grown) -> None:
-    grown.queue.mend(5, NOWHERE)
+    grown.queue.replace_unit(5, NOWHERE)
     before, after = grown.units[4], grown.units[6]
     grown.looked()
     assert grown.body(5) == b"005"
@@ -91,11 +91,11 @@ def test_a_search_reads_the_log_only_between_the_records_of_the_neighbours(grown
 
 @pytest.mark.parametrize("wrong", [1, 2, 79])
 def test_a_unit_that_leads_to_another_message_is_not_believed(grown: Grown, wrong: int) -> None:
-    grown.queue.mend(3, grown.units[wrong])
+    grown.queue.replace_unit(3, grown.units[wrong])
     assert grown.body(3) == b"003"
     other = grown.store.queue("orders", 1)
     assert other is not None
-    grown.queue.mend(3, other.unit(3))
+    grown.queue.replace_unit(3, other.unit(3))
     assert grown.body(3) == b"003", "and not the one with its number in another queue"
 
 
@@ -167,7 +167,7 @@ def test_a_damaged_unit_of_a_destroyed_record_is_named_once_and_not_sought_again
     grown: Grown, caplog: pytest.LogCaptureFixture
 ) -> None:
     grown.destroy(7)
-    grown.queue.mend(7, NOWHERE)
+    grown.queue.replace_unit(7, NOWHERE)
     assert grown.body(7) is None
     (told,) = caplog.messages
     assert told.startswith(f"{grown.queue.path_of(7)}: the unit of message 7 is damaged")
@@ -180,7 +180,7 @@ def test_a_damaged_unit_of_a_destroyed_record_is_named_once_and_not_sought_again
 def test_a_destroyed_neighbour_does_not_end_a_search(grown: Grown) -> None:
     for number in (4, 6):
         grown.destroy(number)
-    grown.queue.mend(5, NOWHERE)
+    grown.queue.replace_unit(5, NOWHERE)
     assert grown.body(5) == b"005"
 
 
@@ -190,7 +190,7 @@ def test_damage_within_the_place_of_a_search_is_gone_around(grown: Grown) -> Non
     assert other is not None
     first, segment = grown.store.log.segment_at(other.unit(4).commit_log_offset)
     segment.write(other.unit(4).commit_log_offset - first + 88, (b"\xff",))
-    grown.queue.mend(5, NOWHERE)
+    grown.queue.replace_unit(5, NOWHERE)
     assert grown.body(5) == b"005"
 
 
@@ -206,7 +206,7 @@ def test_a_half_message_with_the_number_of_a_message_is_not_that_message() -> No
     store.upkeep.flush()
     queue = store.queue("orders", 0)
     assert queue is not None
-    queue.mend(0, NOWHERE)
+    queue.replace_unit(0, NOWHERE)
     found = store.reader.message(queue, 0)
     assert found is not None
     assert found.body == b"message"
@@ -219,7 +219,7 @@ def test_a_queue_that_was_trimmed_is_mended_at_its_first_message(grown: Grown) -
         grown.disk.remove(path)
     first = grown.queue.first
     assert first > 5
-    grown.queue.mend(first, NOWHERE)
+    grown.queue.replace_unit(first, NOWHERE)
     assert grown.body(first) == b"%03d" % first
     assert grown.queue.unit(first) == grown.units[first]
     assert grown.store.reader.is_likely(grown.queue, first, grown.units[first])
@@ -247,6 +247,6 @@ def test_a_record_is_sought_up_to_so_many_bytes_behind_the_neighbour(
     record[28:36] = place.to_bytes(8)  # its own place
     segment.write(place, (bytes(record),))
     store.log.reset_end(place + second.size)
-    queue.mend(1, NOWHERE)
+    queue.replace_unit(1, NOWHERE)
     found = store.reader.message(queue, 1)
     assert (found.body if found else None) == (b"1" if is_found else None)

@@ -170,9 +170,9 @@ def test_a_deleted_queue_waits_for_nothing_and_its_number_is_noted() -> None:
     kept.store.delete_topic("t1")
     assert (kept.upkeep.unwritten, kept.upkeep.unsynced) == (0, 0)
     assert kept.extents() == {"t0": (5, 5), "t1": (5, 5)}
-    gone = [path for _file, path in kept.upkeep.take_gone()]
+    gone = [path for _file, path in kept.upkeep.take_restarted()]
     assert gone == [f"consumequeue/t0/0/{0:020d}"]
-    assert kept.upkeep.take_gone() == []
+    assert kept.upkeep.take_restarted() == []
 
 
 def test_queues_are_trimmed_some_at_a_time_and_their_new_begin_is_noted() -> None:
@@ -211,16 +211,16 @@ def test_queues_of_unused_topics_go_when_the_log_has_none_of_their_messages() ->
 
 def test_extents_that_were_taken_do_not_change() -> None:
     extents = Extents()
-    extents.note("a", 0, QueueExtent(0, 1, 5))
-    extents.note("a", 1, QueueExtent(0, 2, 6))
+    extents.set_extent("a", 0, QueueExtent(0, 1, 5))
+    extents.set_extent("a", 1, QueueExtent(0, 2, 6))
     before = extents.taken()
-    extents.note("a", 0, QueueExtent(0, 9, 7))
-    extents.note("a", 2, QueueExtent(0, 1, 8))
+    extents.set_extent("a", 0, QueueExtent(0, 9, 7))
+    extents.set_extent("a", 2, QueueExtent(0, 1, 8))
     extents.drop("a", 1)
     assert before == {"a": {0: QueueExtent(0, 1, 5), 1: QueueExtent(0, 2, 6)}}
     assert extents.taken() == {"a": {0: QueueExtent(0, 9, 7), 2: QueueExtent(0, 1, 8)}}
     for number in (0, 2):
         extents.drop("a", number)
     assert extents.taken() == {}
-    extents.note("a", 0, QueueExtent(0, 1, 5))
+    extents.set_extent("a", 0, QueueExtent(0, 1, 5))
     assert extents.taken() == {"a": {0: QueueExtent(0, 1, 5)}}

@@ -35,7 +35,7 @@ def watching(now_ms: int = AT_FOUR, rules: RetentionRules = RULES) -> LogRetenti
     retention = LogRetention(rules)
     for ago in range(80, -1, -1):
         seconds = now_ms / 1000 - ago * 3600
-        retention.look(ClockReading(seconds, seconds, "run"))
+        retention.check_clocks(ClockReading(seconds, seconds, "run"))
     return retention
 
 
@@ -66,16 +66,18 @@ def test_an_hour_that_no_day_has_is_refused(text: str) -> None:
 
 def test_old_files_go_in_their_hour_the_oldest_first() -> None:
     retention = watching()
-    assert retention.judge(DiskSurvey(0.5, aged(AT_FOUR, 79, 73, 71, 1)), AT_FOUR) == 2
+    assert retention.files_to_remove(DiskSurvey(0.5, aged(AT_FOUR, 79, 73, 71, 1)), AT_FOUR) == 2
     assert retention.old_count == 2
-    assert retention.judge(DiskSurvey(0.5, aged(AT_FOUR, 71, 79)), AT_FOUR) == 0
-    assert retention.judge(DiskSurvey(0.5, []), AT_FOUR) == 0
+    assert retention.files_to_remove(DiskSurvey(0.5, aged(AT_FOUR, 71, 79)), AT_FOUR) == 0
+    assert retention.files_to_remove(DiskSurvey(0.5, []), AT_FOUR) == 0
 
 
 def test_a_file_is_old_when_it_is_as_old_as_files_are_kept() -> None:
     retention = watching()
-    assert retention.judge(DiskSurvey(0.5, [AT_FOUR - RULES.reserved_ms]), AT_FOUR) == 1
-    assert retention.judge(DiskSurvey(0.5, [AT_FOUR - RULES.reserved_ms + 1]), AT_FOUR) == 0
+    assert retention.files_to_remove(DiskSurvey(0.5, [AT_FOUR - RULES.reserved_ms]), AT_FOUR) == 1
+    assert (
+        retention.files_to_remove(DiskSurvey(0.5, [AT_FOUR - RULES.reserved_ms + 1]), AT_FOUR) == 0
+    )
 
 
 @pytest.mark.parametrize(("used", "count"), [(0.5, 0), (0.75, 0), (0.751, 1), (0.95, 1)])
@@ -83,7 +85,7 @@ def test_at_another_hour_old_files_go_only_from_a_disk_that_is_too_full(
     used: float, count: int
 ) -> None:
     retention = watching(AT_FIVE)
-    assert retention.judge(DiskSurvey(used, aged(AT_FIVE, 79, 1)), AT_FIVE) == count
+    assert retention.files_to_remove(DiskSurvey(used, aged(AT_FIVE, 79, 1)), AT_FIVE) == count
 
 
 @pytest.mark.parametrize(
@@ -94,22 +96,22 @@ def test_young_files_go_only_above_the_second_mark_and_where_that_is_allowed(
     used: float, may_force: bool, count: int
 ) -> None:
     retention = watching(rules=RULES._replace(may_force=may_force))
-    assert retention.judge(DiskSurvey(used, aged(AT_FOUR, 79, 5, 1)), AT_FOUR) == count
+    assert retention.files_to_remove(DiskSurvey(used, aged(AT_FOUR, 79, 5, 1)), AT_FOUR) == count
     assert retention.old_count == 1
 
 
 def test_one_round_takes_no_more_than_a_batch() -> None:
     retention = watching(rules=RULES._replace(batch_max=2, may_force=True))
     old, young = aged(AT_FOUR, *[79] * 5), aged(AT_FOUR, *[1] * 5)
-    assert retention.judge(DiskSurvey(0.5, old), AT_FOUR) == 2
-    assert retention.judge(DiskSurvey(0.99, young), AT_FOUR) == 2
+    assert retention.files_to_remove(DiskSurvey(0.5, old), AT_FOUR) == 2
+    assert retention.files_to_remove(DiskSurvey(0.99, young), AT_FOUR) == 2
 
 
 def test_a_request_lets_old_files_go_at_any_hour_for_so_many_rounds() -> None:
     retention = watching(AT_FIVE)
     retention.begin_manual()
     found = DiskSurvey(0.5, aged(AT_FIVE, 79))
-    assert [retention.judge(found, AT_FIVE) for _ in range(MANUAL_ROUNDS + 2)] == [
+    assert [retention.files_to_remove(found, AT_FIVE) for _ in range(MANUAL_ROUNDS + 2)] == [
         *[1] * MANUAL_ROUNDS,
         *[0, 0],
     ]
@@ -118,7 +120,7 @@ def test_a_request_lets_old_files_go_at_any_hour_for_so_many_rounds() -> None:
 
 def test_without_a_look_at_the_clocks_no_file_is_old() -> None:
     retention = LogRetention(RULES)
-    assert retention.judge(DiskSurvey(0.5, [0, 1]), AT_FOUR) == 0
+    assert retention.files_to_remove(DiskSurvey(0.5, [0, 1]), AT_FOUR) == 0
     assert not retention.is_worth_noting
     assert (retention.held_seconds, retention.dump()) == (0.0, "")
 
@@ -126,7 +128,7 @@ def test_without_a_look_at_the_clocks_no_file_is_old() -> None:
 @pytest.mark.parametrize(("used", "is_full"), [(0.9, False), (0.901, True)])
 def test_a_disk_is_full_above_the_last_mark(used: float, is_full: bool) -> None:
     retention = watching()
-    retention.judge(DiskSurvey(used, [], (100, 7)), AT_FOUR)
+    retention.files_to_remove(DiskSurvey(used, [], (100, 7)), AT_FOUR)
     assert (retention.is_full, retention.used, retention.capacity) == (is_full, used, (100, 7))
     retention.change_rules(RULES._replace(warning=0.95))
     assert not retention.is_full
@@ -142,9 +144,9 @@ def test_a_message_is_over_when_it_is_older_than_files_are_kept_by_both_clocks()
     assert LogRetention(RULES).is_over(AT_FOUR - kept - 1, AT_FOUR), "only one clock is known"
 
     jumped = LogRetention(RULES)
-    jumped.look(ClockReading(AT_FOUR / 1000, 0.0, "run"))
+    jumped.check_clocks(ClockReading(AT_FOUR / 1000, 0.0, "run"))
     later = AT_FOUR + 2 * kept
-    jumped.look(ClockReading(later / 1000, 60.0, "run"))
+    jumped.check_clocks(ClockReading(later / 1000, 60.0, "run"))
     assert not jumped.is_over(AT_FOUR, later), "the clock says so, and nobody watched it pass"
     assert jumped.held_seconds > 0
 
@@ -159,7 +161,7 @@ def test_what_is_known_of_the_clocks_is_noted_and_read_again() -> None:
     again.load(text)
     assert not again.is_worth_noting
     assert again.dump() == text
-    assert again.judge(DiskSurvey(0.5, aged(AT_FOUR, 79, 1)), AT_FOUR) == 1
+    assert again.files_to_remove(DiskSurvey(0.5, aged(AT_FOUR, 79, 1)), AT_FOUR) == 1
     again.load("{")
     assert again.dump() == ""
 

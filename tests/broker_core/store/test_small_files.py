@@ -58,8 +58,8 @@ def test_what_is_not_there_or_cut_short_says_nothing() -> None:
     disk = MemoryDisk()
     assert load_checkpoint(disk) == Checkpoint()
     assert load_timer_checkpoint(disk) == TimerCheckpoint()
-    disk.put(checkpoint.PATH, bytes(3) + b"\1" * 36)  # one byte short of five numbers
-    disk.put(timer_checkpoint.PATH, b"\1" * 63)
+    disk.place_file(checkpoint.PATH, bytes(3) + b"\1" * 36)  # one byte short of five numbers
+    disk.place_file(timer_checkpoint.PATH, b"\1" * 63)
     assert load_checkpoint(disk) == Checkpoint()
     assert load_timer_checkpoint(disk) == TimerCheckpoint()
 
@@ -67,14 +67,14 @@ def test_what_is_not_there_or_cut_short_says_nothing() -> None:
 @pytest.mark.parametrize("size", [0, 1, 40, 4095, 4097])
 def test_a_file_of_another_size_is_made_anew(size: int) -> None:
     disk = MemoryDisk()
-    disk.put(checkpoint.PATH, b"\1" * size)
+    disk.place_file(checkpoint.PATH, b"\1" * size)
     save_checkpoint(disk, Checkpoint(index_time_ms=9))
     assert disk.files()[checkpoint.PATH] == bytes(16) + (9).to_bytes(8) + bytes(4096 - 24)
 
 
 def test_what_follows_the_fields_is_left_as_it_was() -> None:
     disk = MemoryDisk()
-    disk.put(checkpoint.PATH, b"\7" * 4096)
+    disk.place_file(checkpoint.PATH, b"\7" * 4096)
     save_checkpoint(disk, Checkpoint())
     assert disk.files()[checkpoint.PATH] == bytes(40) + b"\7" * (4096 - 40)
 
@@ -97,12 +97,12 @@ NOW = 1_700_000_000_000
 def test_a_slot_is_kept_by_its_second_before_and_after_a_checkpoint() -> None:
     disk = MemoryDisk()
     wheel = TimerWheel(disk, 1000)
-    wheel.put(NOW, Slot(10, 20, 3))
+    wheel.set_slot(NOW, Slot(10, 20, 3))
     assert wheel.slot(NOW) == wheel.slot(NOW + 999) == Slot(10, 20, 3)
     assert wheel.slot(NOW - 1) == wheel.slot(NOW + 1000) == EMPTY
     work = wheel.begin_checkpoint()
     assert wheel.slot(NOW) == Slot(10, 20, 3), "while it is being written"
-    wheel.put(NOW + 1000, Slot(30, 30, 1))
+    wheel.set_slot(NOW + 1000, Slot(30, 30, 1))
     work()
     assert (wheel.slot(NOW), wheel.slot(NOW + 1000)) == (Slot(10, 20, 3), Slot(30, 30, 1))
 
@@ -116,17 +116,17 @@ def test_slots_of_seven_days_there_and_back_share_no_place() -> None:
     assert SLOTS == 14 * 86_400
     wheel = TimerWheel(MemoryDisk(), 1000)
     later = NOW + SLOTS * 1000
-    wheel.put(NOW, Slot(1, 1, 1))
-    wheel.put(later, Slot(2, 2, 1))
+    wheel.set_slot(NOW, Slot(1, 1, 1))
+    wheel.set_slot(later, Slot(2, 2, 1))
     assert (wheel.slot(NOW), wheel.slot(later)) == (EMPTY, Slot(2, 2, 1))
 
 
 def test_a_checkpoint_that_was_not_written_is_written_with_the_next() -> None:
     disk = MemoryDisk()
     wheel = TimerWheel(disk, 1000)
-    wheel.put(NOW, Slot(1, 1, 1))
+    wheel.set_slot(NOW, Slot(1, 1, 1))
     wheel.begin_checkpoint()  # its thread dies
-    wheel.put(NOW + 5000, Slot(2, 2, 1))
+    wheel.set_slot(NOW + 5000, Slot(2, 2, 1))
     wheel.begin_checkpoint()()
     again = TimerWheel(disk, 1000)
     assert (again.slot(NOW), again.slot(NOW + 5000)) == (Slot(1, 1, 1), Slot(2, 2, 1))
@@ -138,7 +138,7 @@ def test_a_checkpoint_that_was_not_written_is_written_with_the_next() -> None:
 def test_the_next_used_slot_is_found(is_written: bool, ahead: int) -> None:
     wheel = TimerWheel(MemoryDisk(), 1000)
     used = NOW + 1000 * ahead
-    wheel.put(used, Slot(1, 1, 1))
+    wheel.set_slot(used, Slot(1, 1, 1))
     if is_written:
         wheel.begin_checkpoint()()
     assert wheel.next_used(NOW, NOW + 10_000_000) == used
@@ -154,7 +154,7 @@ def test_a_search_ends_at_its_end_and_after_so_many_slots() -> None:
     assert wheel.next_used(NOW, NOW + 9_000_000) == NOW + 2_048_000
     turn = (NOW // 1000 // SLOTS + 1) * SLOTS * 1000  # where the wheel begins anew
     assert wheel.next_used(turn - 3000, turn + 9000) == turn
-    wheel.put(turn, Slot(1, 1, 1))
+    wheel.set_slot(turn, Slot(1, 1, 1))
     assert wheel.next_used(turn, turn + 9000) == turn
 
 

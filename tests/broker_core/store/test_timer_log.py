@@ -187,9 +187,9 @@ def test_all_files_without_messages_go_at_once() -> None:
 
 def test_a_file_of_another_size_is_refused_but_an_empty_one_was_never_made() -> None:
     disk = MemoryDisk()
-    disk.put(path(0), b"")
+    disk.place_file(path(0), b"")
     assert TimerLog(disk, FILE_SIZE, 0).read(0) is None
-    disk.put(path(0), bytes(FILE_SIZE - 1))
+    disk.place_file(path(0), bytes(FILE_SIZE - 1))
     with pytest.raises(StoreCorrupt, match=f"{FILE_SIZE - 1} bytes instead of {FILE_SIZE}"):
         TimerLog(disk, FILE_SIZE, 0)
 
@@ -198,7 +198,7 @@ def test_names_that_are_no_positions_are_left_alone() -> None:
     disk = MemoryDisk()
     filled(disk, 1)
     for name in ("0", "x" * 20, f"{0:021d}", f"{0:019d}a"):
-        disk.put(f"{FOLDER}/{name}", b"?")
+        disk.place_file(f"{FOLDER}/{name}", b"?")
     assert TimerLog(disk, FILE_SIZE, SIZE).last() == entry(0)
     assert len(disk.names(FOLDER)) == 5
 

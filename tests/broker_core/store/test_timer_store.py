@@ -54,7 +54,7 @@ class Timers:
 
     def put(self, slot_ms: int = SLOT, magic: int = DEFAULT, number: int = 0) -> int:
         place = self.places[number] if self.places else 0
-        return self.timers.put(TimerEntry(-1, magic, NOW, slot_ms, place, 9, 0, slot_ms))
+        return self.timers.add_entry(TimerEntry(-1, magic, NOW, slot_ms, place, 9, 0, slot_ms))
 
     def take_up(self, count: int, slot_ms: int = SLOT) -> list[int]:
         """Put the entries of the next messages."""
@@ -357,9 +357,9 @@ def test_a_note_without_its_files_is_as_good_as_none(
     world.checkpoint()
     newest = world.disk.names(FOLDER)[-1]
     if lost == "log":
-        world.disk.put(f"{FOLDER}/{newest}", b"")
+        world.disk.place_file(f"{FOLDER}/{newest}", b"")
     elif lost == "wheel":
-        world.disk.put(WHEEL, b"")
+        world.disk.place_file(WHEEL, b"")
     again = world.opened()
     assert again.queue_offset == (count if lost == "neither" else 0)
     assert ("timer files are missing" in caplog.text) == (lost != "neither")

@@ -177,7 +177,7 @@ def test_a_hook_that_fails_with_every_message_is_told_of_once_in_a_while(
     assert len(caplog.records) == 2  # one for each hook
 
     seldom = RateLimitedLog()
-    times = [seldom.note("fault", at) for at in (0.0, 1.0, 2.0, SAID_AGAIN_SECONDS)]
+    times = [seldom.count_fault("fault", at) for at in (0.0, 1.0, 2.0, SAID_AGAIN_SECONDS)]
     assert times == [0, None, None, 2]
 
 
@@ -282,7 +282,7 @@ def test_what_a_hook_skips_is_not_handled_and_has_its_outcome(handler: Any) -> N
 def test_what_is_handed_to_a_caller_is_seen_by_topic_with_its_waiting_time() -> None:
     noted = Noted()
     other = msgspec.structs.replace(received(), topic="bills")
-    hooks(noted).handed_over("g", [received(), other, received()], waited=2.0)
+    hooks(noted).call_receive_hooks("g", [received(), other, received()], waited=2.0)
 
     assert [(each.topic, len(each.messages)) for each in noted.deliveries] == [
         ("orders", 2),

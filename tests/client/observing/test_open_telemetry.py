@@ -255,7 +255,7 @@ def test_a_batch_is_handled_in_one_span_that_is_linked_to_each_context() -> None
 def test_what_is_handed_to_a_caller_is_a_span_of_receiving_over_the_time_he_waited() -> None:
     traced = Traced()
     with traced.tracer.start_as_current_span("my loop") as mine:
-        traced.hooks.handed_over("payments", [received(traceparent=PARENT)], waited=2.0)
+        traced.hooks.call_receive_hooks("payments", [received(traceparent=PARENT)], waited=2.0)
         assert trace.get_current_span() is mine, "nothing of it goes on in the caller"
     span, _ = traced.spans
 

@@ -70,7 +70,7 @@ def test_what_is_handled_is_counted_by_outcome_and_timed_by_call() -> None:
     metrics.hooks.end(delivery, [CONSUMED, Retry()])
     failing = metrics.hooks.begin("payments", [received()])
     metrics.hooks.fail(failing, ZeroDivisionError())
-    metrics.hooks.handed_over("payments", [received()])
+    metrics.hooks.call_receive_hooks("payments", [received()])
 
     outcomes = ("consumed", "later", "failed", "received")
     counts = [metrics.of("handled_messages_total", outcome=each, **labels) for each in outcomes]

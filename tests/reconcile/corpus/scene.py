@@ -296,7 +296,7 @@ class Scene:
     def void(self, ids: Sequence[str]) -> None:
         """Give stubs up by hand."""
         hands = OperatorActions(self.mq.database, StubEvent.VOID, actor="tester", why="not wanted")
-        done = {name: was for part in hands.these(ids) for name, was in part.items()}
+        done = {name: was for part in hands.change_ids(ids) for name, was in part.items()}
         assert done == dict.fromkeys(ids, True)
 
     def lose(self, ids: list[str]) -> None:

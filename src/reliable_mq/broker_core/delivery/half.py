@@ -95,7 +95,7 @@ class PendingHalves:
 
     def resume(self, half: Record, place: AppendResult) -> None:
         """Note that the copy at `place` of a half that can be resumed is pending from now on."""
-        pending = self._standing_for(half)
+        pending = self._pending_offset_of(half)
         if pending is not None:
             del self._pending[pending]
         self._given_up.pop(_identity(half), None)
@@ -104,7 +104,7 @@ class PendingHalves:
 
     def can_be_resumed(self, half: Record) -> bool:
         """Whether a half, or a given-up one, belongs to a transaction that is not settled."""
-        return self._standing_for(half) is not None or _identity(half) in self._given_up
+        return self._pending_offset_of(half) is not None or _identity(half) in self._given_up
 
     def give_up(self, offset: int, half: Record) -> None:
         """Note that a pending half was moved to TRANS_CHECK_MAX_TIME_TOPIC."""
@@ -127,11 +127,11 @@ class PendingHalves:
         Args:
             half: the half that the producer knows: the first one, or the copy of a check-back.
         """
-        return self._standing_for(half) is None and _identity(half) not in self._given_up
+        return self._pending_offset_of(half) is None and _identity(half) not in self._given_up
 
     def settle(self, half: Record) -> None:
         """Note the end of a transaction that is not settled yet."""
-        offset = self._standing_for(half)
+        offset = self._pending_offset_of(half)
         if offset is not None:
             self._forget(offset, half)
             self._unrecorded.append(offset)
@@ -140,7 +140,7 @@ class PendingHalves:
             self._late.append(half.queue_offset)
         self.is_op_due = True
 
-    def _standing_for(self, half: Record) -> int | None:
+    def _pending_offset_of(self, half: Record) -> int | None:
         if self._pending.get(half.queue_offset) == half.commit_log_offset:
             return half.queue_offset
         return self._copies.get(_identity(half)) if self._copies else None

@@ -187,7 +187,7 @@ class Timers:
             topic_hash=java_string_hash(timed.topic),
             due_ms=due_ms,
         )
-        position = self._files.put(entry)
+        position = self._files.add_entry(entry)
         self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
         is_loading = slot_ms == self._loaded_ms and self._chain >= 0
         if slot_ms < self._loaded_ms or is_loading:

@@ -261,7 +261,7 @@ def not_between(part: Expression, low: Expression, high: Expression) -> Expressi
     return any_of([ordered("<", part, low), ordered(">", part, high)])
 
 
-def within(part: Expression, words: Sequence[str], *, inverted: bool) -> Expression:
+def is_one_of(part: Expression, words: Sequence[str], *, inverted: bool) -> Expression:
     """Return x [NOT] IN ('a', 'b').
 
     Raises:

@@ -130,7 +130,7 @@ class _Parser:
             while self._tokens.take_if(","):
                 words.append(self._string())
             self._tokens.expect(")")
-            return expressions.within(left, words, inverted=inverted)
+            return expressions.is_one_of(left, words, inverted=inverted)
         return expressions.searched(word, left, self._string(), inverted=inverted)
 
     def _string(self) -> str:

@@ -19,7 +19,7 @@ _VERSION_MIN = 62  # MQVersion.V3_1_8_SNAPSHOT: older clients do not support the
 
 def get_consumer_running_info(state: BrokerState, asked: Request) -> Command | None:
     """GET_CONSUMER_RUNNING_INFO: a consumer's own report about its queues and threads."""
-    return _pass_on(state, asked, dict(asked.command.ext_fields), asked.command.body)
+    return _forward(state, asked, dict(asked.command.ext_fields), asked.command.body)
 
 
 def consume_message_directly(state: BrokerState, asked: Request) -> Command | None:
@@ -38,10 +38,10 @@ def consume_message_directly(state: BrokerState, asked: Request) -> Command | No
     group = state.groups.get(ext.get("consumerGroup", ""))
     if group is not None:
         sent["groupSysFlag"] = str(group.group_sys_flag)
-    return _pass_on(state, asked, sent, state.store.log.read(offset, record.size))
+    return _forward(state, asked, sent, state.store.log.read(offset, record.size))
 
 
-def _pass_on(
+def _forward(
     state: BrokerState, asked: Request, ext: dict[str, str], body: bytes
 ) -> Command | None:
     """Forward the request to the consumer that it names; reply when the consumer has answered."""

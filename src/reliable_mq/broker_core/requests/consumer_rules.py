@@ -70,7 +70,7 @@ def set_message_request_mode(state: BrokerState, request: Request) -> Command:
         )
     if not state.request_modes.has(mode) and len(state.request_modes) >= RULES_MAX:
         raise _too_many_rules("modes", "delete unused topics or groups")
-    state.request_modes.put(mode)
+    state.request_modes.set_mode(mode)
     state.files.change(MODES_PATH, state.request_modes.dump)
     return reply(request.command)
 

@@ -30,7 +30,7 @@ class _Survey:
         self._awaited = count
         self._offsets: dict[str, object] = {}
 
-    def take(self, client_id: str, answer: Command | None) -> None:
+    def add_answer(self, client_id: str, answer: Command | None) -> None:
         """Add one consumer's answer; None means that there will be no answer."""
         if answer is not None and answer.code == ResponseCode.SUCCESS and answer.body:
             self._offsets[client_id] = _table_in(answer.body)
@@ -74,6 +74,6 @@ def _ask(state: BrokerState, asked: Request, member: RegisteredMember, survey: _
     ext = asked.command.ext_fields
     sent = {"topic": ext.get("topic", ""), "group": ext.get("group", "")}
     command = request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, sent)
-    answered = partial(survey.take, member.client_id)
+    answered = partial(survey.add_answer, member.client_id)
     frame = state.calls.begin(member.connection, command, asked.now_ms, answered, _TIMEOUT_MS)
     state.reply(member.connection, frame)

@@ -190,7 +190,7 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
         state.pressure.check_tables()
         if not state.groups.has_room(group):
             raise table_full("groups")
-        state.groups.put(group, request.now_ms)
+        state.groups.set_group(group, request.now_ms)
         state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
 
@@ -209,7 +209,7 @@ def update_and_create_subscription_group_list(state: BrokerState, request: Reque
     if not all(map(state.groups.has_room, groups)):
         raise table_full("groups")
     for group in groups:
-        state.groups.put(group, request.now_ms)
+        state.groups.set_group(group, request.now_ms)
     state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
 

@@ -39,7 +39,7 @@ def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command
     """
     header = ResetOffsetHeader.decode(asked.command.ext_fields)
     if not state.config.server_side_reset:
-        return _tell_consumers(state, asked, header)
+        return _send_resets(state, asked, header)
     topic = state.topics.get(header.topic)
     if topic is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
@@ -103,7 +103,7 @@ def _wake_pulls(state: BrokerState, header: ResetOffsetHeader, queue_id: int) ->
         state.pulls.expire(pull)
 
 
-def _tell_consumers(state: BrokerState, asked: Request, header: ResetOffsetHeader) -> Command:
+def _send_resets(state: BrokerState, asked: Request, header: ResetOffsetHeader) -> Command:
     """Send RESET_CONSUMER_CLIENT_OFFSET to each online consumer of the group."""
     topic = state.topics.get(header.topic)
     if topic is None:

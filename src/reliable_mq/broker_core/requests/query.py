@@ -60,7 +60,7 @@ def query_message(state: BrokerState, request: Request) -> Command | None:
         return None
     found = _Found(b"", 0, 0)
     if state.store.index:
-        found = _look(state, state.store.index, header, count_max, kind)
+        found = _search(state, state.store.index, header, count_max, kind)
     if not found.body:
         raise RequestRefused(
             ResponseCode.QUERY_NOT_FOUND,
@@ -77,7 +77,7 @@ def _reach(found: _Found) -> dict[str, str]:
     }
 
 
-def _look(
+def _search(
     state: BrokerState, index: MessageIndex, header: QueryMessageHeader, count_max: int, kind: str
 ) -> _Found:
     """Return the records with a key; if all of them are removed, look for older ones."""

@@ -130,5 +130,5 @@ def reset_master_flush_offset(_state: BrokerState, request: Request) -> Command:
 
 def get_system_topic_list(state: BrokerState, request: Request) -> Command:
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
-    names = sorted(system_topics() | state.topics.own())
+    names = sorted(system_topics() | state.topics.broker_topics())
     return reply(request.command, body=fastjson.dumps({"topicList": names}))

@@ -98,7 +98,7 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
     if not all(map(state.topics.has_room, topics)):
         raise table_full("topics")
     for topic in topics:
-        state.topics.put(topic, request.now_ms)
+        state.topics.set_topic(topic, request.now_ms)
     state.topics_changed([topic.topic_name for topic in topics])
     state.reply_when_registered(request, reply(request.command))
 

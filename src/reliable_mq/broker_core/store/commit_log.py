@@ -6,8 +6,8 @@ a blank of eight bytes marks the rest of the segment as unused, and the record b
 
 Appending has several steps, so that one write and one sync serve many messages, outside the event
 loop. `room_for` assigns an offset to a record and `add` keeps its bytes. `take_batch` returns all
-new records. `write` and `sync` may run in another thread. `mark_written` and `mark_durable` report
-the result.
+new records. `write_batch` and `sync` may run in another thread. `mark_written` and
+`mark_durable` report the result.
 
 Invariant S1: 0 <= start <= durable <= written <= end, and batches are contiguous.
 Source: Apache RocketMQ `CommitLog`, `MappedFileQueue`.
@@ -151,7 +151,7 @@ class CommitLog:
         If the record and a blank do not fit, the segment is closed and the next one begins.
         """
         if not self.pending or size + BLANK_SIZE > self.capacity_end - self.end:
-            self._pend(size)
+            self._begin_write(size)
         self._room = size
         return self.end
 
@@ -167,19 +167,19 @@ class CommitLog:
         self.pending[-1].parts.append(record)
         self.end += len(record)
 
-    def _pend(self, size: int) -> None:
+    def _begin_write(self, size: int) -> None:
         """Begin a write at the log's end, in a segment with room for `size` bytes."""
         rest = self.capacity_end - self.end
         if size + BLANK_SIZE > rest:
             segment = self._next_segment()  # may raise, so nothing may be changed before
             if rest:
-                self._pend_write()
+                self._extend_write()
                 self.pending[-1].parts.append(encode_blank(rest))
                 self.end += rest
             self._keep(self.end, segment)
-        self._pend_write()
+        self._extend_write()
 
-    def _pend_write(self) -> None:
+    def _extend_write(self) -> None:
         segment = self._segments[-1]
         if not self.pending or self.pending[-1].segment is not segment:
             self.pending.append(SegmentWrite(segment, self.end - self._firsts[-1], []))
@@ -214,7 +214,7 @@ class CommitLog:
         return batch
 
     @staticmethod
-    def write(batch: LogBatch) -> None:
+    def write_batch(batch: LogBatch) -> None:
         """Write the batch. Batches must be written in the order of `take_batch`."""
         for segment, at, parts in batch.writes:
             segment.write(at, parts)
@@ -283,9 +283,9 @@ class CommitLog:
             raise StoreCorrupt(f"{FOLDER}: no segment holds offset {offset}")
         return self._firsts[at], self._segments[at]
 
-    def name_damage(self, begin: int, end: int) -> None:
+    def log_damage(self, begin: int, end: int) -> None:
         """Log once that there is no valid record between two log offsets."""
-        stretch = self.damage.note(begin, end)
+        stretch = self.damage.note_damage(begin, end)
         if stretch is None:
             return
         first, _segment = self.segment_at(begin)

@@ -197,7 +197,7 @@ class ConsumeQueue:
             file = self._files[number] = self._disk.open(self._path(number), self._file_size)
         return file
 
-    def put(self, arrivals: Arrivals) -> bool:
+    def append_units(self, arrivals: Arrivals) -> bool:
         """Add units; the first must be the next message. They are readable; `flush` writes them.
 
         An empty queue may begin at any message. Return whether enough units wait for a write.
@@ -220,7 +220,8 @@ class ConsumeQueue:
     def extend(self, index: int, units: bytes) -> None:
         """Add and write many units at once, from message `index` on.
 
-        Units for which the disk has no room wait for `flush`, as with `put`; see `is_waiting`.
+        Units for which the disk has no room wait for `flush`, as with `append_units`; see
+        `is_waiting`.
         """
         if index != self.end:
             self._begin_at(index)
@@ -242,7 +243,7 @@ class ConsumeQueue:
         ]
         self._set_end(index + len(self._gathered))
 
-    def begin_anew(self, number: int) -> list[tuple[DiskFile, str]]:
+    def restart_at(self, number: int) -> list[tuple[DiskFile, str]]:
         """Forget all messages; continue at `number`, or at the next begin of a file; see `trim`."""
         files = self.take_files()
         self._gathered = []
@@ -296,7 +297,7 @@ class ConsumeQueue:
         """Return the path of the file that holds the unit of message `index`."""
         return self._path(index // self._per_file)
 
-    def mend(self, index: int, unit: QueueUnit) -> None:
+    def replace_unit(self, index: int, unit: QueueUnit) -> None:
         """Replace the unit of a message."""
         number, at = self._place(index)
         self._file(number).write(at, (pack_unit(*unit),))

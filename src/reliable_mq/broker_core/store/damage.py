@@ -58,7 +58,7 @@ class KnownDamage:
         is_before = at == 0 or self.stretches[at - 1].end <= begin
         return is_before and (at == len(self.stretches) or end <= self.stretches[at].begin)
 
-    def note(self, begin: int, end: int) -> DamagedRange | None:
+    def note_damage(self, begin: int, end: int) -> DamagedRange | None:
         """Note damage; return the part that must be logged, or None when it is known already.
 
         Args:

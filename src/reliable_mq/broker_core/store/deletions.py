@@ -57,7 +57,7 @@ class Deletions:
         self._folders: frozenset[tuple[str, int]] | None = None  # while recovery runs
         self._is_news = False
 
-    def note(self, topic: str, queue_id: int, log_end: int, begin: int) -> None:
+    def note_deleted(self, topic: str, queue_id: int, log_end: int, begin: int) -> None:
         """Note that all messages of a queue up to a log offset are deleted."""
         queues = self._topics.setdefault(topic, {})
         if queue_id in queues:
@@ -87,12 +87,12 @@ class Deletions:
                 if self._is_deleted(topic, queue_id, extent.last_log_offset):
                     continue
                 if (topic, queue_id) not in folders:
-                    self.note(topic, queue_id, I64_MAX, 0)
+                    self.note_deleted(topic, queue_id, I64_MAX, 0)
                     continue
                 path = f"{FOLDER}/{topic}/{queue_id}/{0:020d}"
                 begin = _log_begin(disk, path, disk.size_of(path))
                 if begin > extent.last_log_offset >= 0:
-                    self.note(topic, queue_id, begin, 0)
+                    self.note_deleted(topic, queue_id, begin, 0)
 
     def settle(self, log_end: int) -> bool:
         """Set the end of the log; return whether the file must be written.
@@ -122,7 +122,7 @@ class Deletions:
         """Whether the record of a queue at a log offset was deleted with its topic."""
         if self._folders is not None and (topic, queue_id) not in self._folders:
             if not self._is_deleted(topic, queue_id, log_offset):
-                self.note(topic, queue_id, I64_MAX, 0)
+                self.note_deleted(topic, queue_id, I64_MAX, 0)
             return True
         return self._is_deleted(topic, queue_id, log_offset)
 
@@ -155,7 +155,7 @@ class Deletions:
                 continue
             if _log_begin(disk, f"{folder}/{name}", file_size) >= deletion.log_end:
                 # Apache's broker created the topic again, and its queue began at 0.
-                self.note(topic, queue_id, deletion.log_end, 0)
+                self.note_deleted(topic, queue_id, deletion.log_end, 0)
                 return QueueBegin()
             stale.add(name)
         return QueueBegin(begin, frozenset(stale))

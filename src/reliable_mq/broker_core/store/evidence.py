@@ -73,7 +73,7 @@ class Evidence(NamedTuple):
         is_proof = later is not None and (self.is_same_boot or self.was_durable(later))
         return later if is_proof else None
 
-    def goes_on_at(self, bad: int) -> int:
+    def next_valid_offset(self, bad: int) -> int:
         """Return where the log continues after a place without a valid record; -1: it ends there.
 
         Raises:

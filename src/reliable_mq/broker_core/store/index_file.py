@@ -8,7 +8,7 @@ then the entries, 20 bytes each, entry 0 unused:
 
 Times in milliseconds; offsets are log offsets. Entries are written first, then the head, then the
 slots. If the process dies in between, the head may not count some entries, or no slot names them;
-`mend` links them. Source: Apache RocketMQ `IndexFile`, `IndexHeader`.
+`relink_slots` links them. Source: Apache RocketMQ `IndexFile`, `IndexHeader`.
 """
 
 import struct
@@ -23,7 +23,7 @@ _SLOT_SIZE = 4
 _HEAD = struct.Struct(">qqqqii")
 _ENTRY = struct.Struct(">iqii")
 _SECONDS_MAX = 0x7FFFFFFF
-MENDED_MAX = 65_536  # more entries than one `put` can write
+MENDED_MAX = 65_536  # more entries than one `append_entries` can write
 
 _FIRST_SLOT = HEAD_SIZE // _SLOT_SIZE  # index among the 4-byte numbers of the file
 
@@ -75,7 +75,7 @@ class IndexFile:
         """The log offset of the last entry's record; -1 without entries."""
         return self._entry(self.next - 1)[1] if self.next > 1 else -1
 
-    def put(self, entries: IndexColumns) -> int:
+    def append_entries(self, entries: IndexColumns) -> int:
         """Add entries while there is room; return their number."""
         room = self._capacity - self.next
         hashes, offsets, times_ms = (column[:room] for column in entries)
@@ -134,8 +134,8 @@ class IndexFile:
         )
         self._file.write(0, (head,))
 
-    def mend(self) -> None:
-        """Link the counted entries of the last `put`: their slot names the newest one again."""
+    def relink_slots(self) -> None:
+        """Link the entries of the last `append_entries`: their slot names the newest one again."""
         begin = max(1, self.next - MENDED_MAX)
         newest: dict[int, int] = {}
         for number, (key_hash, *_rest) in enumerate(self._entries(begin, self.next), begin):

@@ -139,7 +139,7 @@ def sound_records(log: CommitLog, begin: int) -> Iterator[FoundRecord]:
         later = next_record(log, walk.end) if walk.end < log.written else None
         if later is None:
             return
-        log.name_damage(walk.end, later.offset)
+        log.log_damage(walk.end, later.offset)
         walk.end = later.offset
 
 

@@ -68,7 +68,7 @@ class MessageIndex:
 
         Args:
             is_whole: whether all written data is there, synced or not.
-            was_killed: whether the last `put` may be incomplete.
+            was_killed: whether the last `append_entries` may be incomplete.
             safe_time_ms: files that end up to this time are on the medium, by the checkpoint.
         """
         size = file_size(*self._sizes)
@@ -90,7 +90,7 @@ class MessageIndex:
                 self._disk.remove(path)
                 continue
             if was_killed:
-                file.mend()
+                file.relink_slots()
             kept_end = file.last_offset
             self._files[name] = file
         self.indexed = max(self._log.start, self._end_of_record(kept_end))
@@ -153,7 +153,7 @@ class MessageIndex:
             newest = next(reversed(self._files.values()), None)
             if newest is None or newest.is_full:
                 newest = self._begin_file(now_ms)
-            count = newest.put(entries)
+            count = newest.append_entries(entries)
             entries = entries.since(count)
             self._listed += count
 
@@ -239,5 +239,5 @@ def _file_name(now_ms: int) -> str:
 def _behind_damage(commit_log: CommitLog, at: int, until: int) -> int:
     found = next_record(commit_log, at)
     end = min(found.offset, until) if found else until
-    commit_log.name_damage(at, end)
+    commit_log.log_damage(at, end)
     return end

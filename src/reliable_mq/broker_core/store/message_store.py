@@ -117,7 +117,7 @@ class MessageStore:
         )
         is_same_boot = evidence.is_same_boot
         plan = recovery.plan(evidence)
-        plan.tell(self.log)
+        plan.log_findings(self.log)
         self.log.damage.sought_from = plan.verified_from
         self._mark_use()
         for topic, queue_id in plan.units:
@@ -227,7 +227,7 @@ class MessageStore:
             for arrivals in last.arrivals:
                 key = arrivals.topic, arrivals.queue_id
                 queue = queues.get(key) or self._queue(*key)
-                if queue.put(arrivals):
+                if queue.append_units(arrivals):
                     upkeep.due.append(queue)
                 upkeep.grown.add(queue)
                 upkeep.gathering[queue] = None
@@ -259,9 +259,9 @@ class MessageStore:
         for lane in lanes:
             queue = self._queue(topic, lane.queue_id)
             log_end = queue.log_end if queue.end == lane.next else self.log.end
-            self.upkeep.begin_anew(queue, lane.next)
+            self.upkeep.restart_at(queue, lane.next)
             lane.next = queue.begin
-            self.deletions.note(topic, lane.queue_id, log_end, queue.begin)
+            self.deletions.note_deleted(topic, lane.queue_id, log_end, queue.begin)
         return bool(lanes)
 
     def expire(self, count: int) -> list[tuple[Closeable, str]]:
@@ -302,7 +302,7 @@ class MessageStore:
         if not is_written:  # a note would claim units that are not in the files
             log.warning("no room for the units of all queues; the last checkpoint stays valid")
         unsynced = self.upkeep.take_unsynced(len(self.queues))
-        progress = self._progress() if is_written else self._noted_but_its_start()
+        progress = self._progress() if is_written else self._last_note_with_start()
         before = self._noted
         is_news = (progress.log_start, progress.log_end) != (before.log_start, before.log_end)
         # `open` has synced everything that it found.
@@ -346,7 +346,7 @@ class MessageStore:
             queues=self.upkeep.extents.taken(),
         )
 
-    def _noted_but_its_start(self) -> StoreProgress:
+    def _last_note_with_start(self) -> StoreProgress:
         """Return the last note, but with the current start of the log.
 
         A full disk must not keep old segments because the newest units have no room.

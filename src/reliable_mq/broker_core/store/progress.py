@@ -51,7 +51,7 @@ class Extents:
             self._of_topics[topic] = {**self._of_topics.get(topic, {})}
         return self._of_topics[topic]
 
-    def note(self, topic: str, queue_id: int, extent: QueueExtent) -> None:
+    def set_extent(self, topic: str, queue_id: int, extent: QueueExtent) -> None:
         """Set the extent of a queue."""
         self._part(topic)[queue_id] = extent
 

@@ -57,7 +57,9 @@ class StoredQueueReader:
         found = self._sought(queue, number)
         if found:
             data = bytes(found.buffer[found.at : found.at + found.size])
-            self._mend(queue, number, QueueUnit(found.offset, found.size, self._tags_code(found)))
+            self._replace_damaged_unit(
+                queue, number, QueueUnit(found.offset, found.size, self._tags_code(found))
+            )
             return data
         if len(self._lost) < STRETCHES_MAX:
             self._lost.add(key)
@@ -128,7 +130,7 @@ class StoredQueueReader:
         return queue_tags_code(head.topic, head.properties, head.store_time_ms, self._delays_ms)
 
     @staticmethod
-    def _mend(queue: ConsumeQueue, number: int, unit: QueueUnit) -> None:
+    def _replace_damaged_unit(queue: ConsumeQueue, number: int, unit: QueueUnit) -> None:
         log.warning(
             "%s: the unit of message %d was damaged, it is built again from the log, which has the "
             "message at log offset %d",
@@ -136,7 +138,7 @@ class StoredQueueReader:
             number,
             unit.commit_log_offset,
         )
-        queue.mend(number, unit)
+        queue.replace_unit(number, unit)
 
 
 def _is_message(found: FoundRecord, queue: ConsumeQueue, number: int) -> bool:

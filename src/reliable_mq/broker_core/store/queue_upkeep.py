@@ -71,7 +71,7 @@ class QueueUpkeep:
     def _note_extent(self, queue: ConsumeQueue) -> None:
         if queue.end > 0:  # also without messages: its numbers must continue
             extent = QueueExtent(queue.first, queue.end, queue.last_log_offset)
-            self.extents.note(queue.topic, queue.queue_id, extent)
+            self.extents.set_extent(queue.topic, queue.queue_id, extent)
 
     def take_unsynced(self, count: int) -> list[DiskFile]:
         """Return the unsynced files of `count` queues; sync them before a checkpoint."""
@@ -105,14 +105,14 @@ class QueueUpkeep:
         grown, self.grown = self.grown, set()
         return grown
 
-    def begin_anew(self, queue: ConsumeQueue, number: int) -> None:
+    def restart_at(self, queue: ConsumeQueue, number: int) -> None:
         """Forget all messages of a queue; it continues at `number` or after it."""
-        self._gone += queue.begin_anew(number)
+        self._gone += queue.restart_at(number)
         self.gathering.pop(queue, None)
         self._unsynced.pop(queue, None)
         self._note_extent(queue)
 
-    def take_gone(self) -> _Files:
+    def take_restarted(self) -> _Files:
         """Return the files of queues that began anew; the caller may close and remove them."""
         gone, self._gone = self._gone, []
         return gone

@@ -74,10 +74,10 @@ class RecoveryPlan(msgspec.Struct, kw_only=True):
     torn: bool
     lost_from: int = -1
 
-    def tell(self, log: CommitLog) -> None:
+    def log_findings(self, log: CommitLog) -> None:
         """Log every finding that is not normal."""
         for stretch in self.damage:
-            log.name_damage(*stretch)
+            log.log_damage(*stretch)
         if self.torn:
             say.warning(
                 "the log ends at %d, where a record is torn: later records were not known to be "
@@ -109,7 +109,7 @@ class RecoveryPlan(msgspec.Struct, kw_only=True):
             if new and new.units:
                 queue.extend(new.begin or 0, bytes(new.units))
             elif key not in self.queue_ends:
-                queue.begin_anew(queue.begin)
+                queue.restart_at(queue.begin)
 
 
 class _Known(NamedTuple):
@@ -189,7 +189,7 @@ def _refuse_missing_segments(evidence: Evidence) -> None:
 def _known(evidence: Evidence) -> _Known:
     log, note, queues = evidence.log, evidence.progress, evidence.queues
     lost = {key for key, queue in queues.items() if not queue.is_contiguous}
-    if note and _bears_out(log, note):
+    if note and _confirms(log, note):
         for topic, ends in note.queues.items():
             for queue_id, noted in ends.items():
                 queue = queues.get((topic, queue_id))
@@ -217,7 +217,7 @@ def _known(evidence: Evidence) -> _Known:
     return _Known(log.start, False, frozenset(lost))
 
 
-def _bears_out(log: CommitLog, note: StoreProgress) -> bool:
+def _confirms(log: CommitLog, note: StoreProgress) -> bool:
     """Whether the log still has the last record of the note."""
     if note.last_record < 0:
         return note.log_end == log.start
@@ -268,7 +268,7 @@ def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
             if b"\0" in head.properties and not _was_whole(evidence, record, head):
                 break
             _dispatch(record, head, evidence, known, units, damage)
-        goes_on_at = evidence.goes_on_at(walk.end)
+        goes_on_at = evidence.next_valid_offset(walk.end)
         if goes_on_at < 0:
             break
         damage.append(DamagedRange(walk.end, goes_on_at))

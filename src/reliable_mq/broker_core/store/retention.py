@@ -110,7 +110,7 @@ class LogRetention:
         """How many seconds longer files are kept because the clock jumped."""
         return 0.0 if self._known is None else self._known.held(self.rules.reserved_ms / 1000)
 
-    def look(self, reading: ClockReading) -> str:
+    def check_clocks(self, reading: ClockReading) -> str:
         """Note a reading of the clocks; return a text for people about a jump, or ""."""
         window, earlier = self.rules.reserved_ms / 1000, self._known
         gap = unwatched_max(window)
@@ -142,10 +142,10 @@ class LogRetention:
         self.rules = rules
         self.is_full = self.used > rules.warning
 
-    def judge(self, found: DiskSurvey, now_ms: int) -> int:
-        """Return how many of the oldest files to remove; call `look` before.
+    def files_to_remove(self, found: DiskSurvey, now_ms: int) -> int:
+        """Return how many of the oldest files to remove; call `check_clocks` before.
 
-        Without a call of `look` no file is old.
+        Without a call of `check_clocks` no file is old.
         """
         rules = self.rules
         self.used, self.capacity = found.used, found.capacity

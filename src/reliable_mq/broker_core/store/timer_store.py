@@ -146,7 +146,7 @@ class TimerStore:
             if entry:
                 waiting -= _change(entry)
             last = entry.previous if entry and entry.previous < last else -1
-        self._wheel.put(slot_ms, Slot(first, last, waiting) if last >= 0 else EMPTY)
+        self._wheel.set_slot(slot_ms, Slot(first, last, waiting) if last >= 0 else EMPTY)
 
     def _taken_up(self, store: MessageStore) -> int:
         """Return the queue offset after the last entry's message; Apache's note may be older."""
@@ -156,7 +156,7 @@ class TimerStore:
             return 0
         return record.queue_offset + 1
 
-    def put(self, entry: TimerEntry) -> int:
+    def add_entry(self, entry: TimerEntry) -> int:
         """Add an entry to its slot's chain; return its position. The caller must call `flush`."""
         slot = self._wheel.slot(entry.slot_ms)
         position = self._log.append(entry._replace(previous=slot.last))
@@ -165,7 +165,7 @@ class TimerStore:
 
     def _link(self, entry: TimerEntry, position: int, slot: Slot) -> None:
         first = position if slot.first < 0 else slot.first
-        self._wheel.put(entry.slot_ms, Slot(first, position, slot.waiting + _change(entry)))
+        self._wheel.set_slot(entry.slot_ms, Slot(first, position, slot.waiting + _change(entry)))
 
     def flush(self) -> None:
         """Write the new entries."""
@@ -214,7 +214,7 @@ class TimerStore:
                 self._log.relink(position, previous)
         last, first = (positions[0], positions[-1]) if positions else (-1, -1)
         count = sum(_change(entry) for _, entry in kept)
-        self._wheel.put(slot_ms, Slot(first, last, count))
+        self._wheel.set_slot(slot_ms, Slot(first, last, count))
 
     def advance(self, read_ms: int, delivered_end: int) -> None:
         """Note that all slots before `read_ms` are delivered durably."""

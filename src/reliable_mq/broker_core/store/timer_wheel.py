@@ -67,7 +67,7 @@ class TimerWheel:
         time, first, last, count, _ = _SLOT.unpack(data or self._file.read(at, _SLOT.size))
         return Slot(first, last, count) if time == units else EMPTY
 
-    def put(self, slot_ms: int, slot: Slot) -> None:
+    def set_slot(self, slot_ms: int, slot: Slot) -> None:
         """Set the slot of a time; it replaces an older time with the same slot number."""
         units = slot_ms // self._precision_ms
         self._changed[units % SLOTS] = _SLOT.pack(units, *slot, 0)

@@ -29,7 +29,7 @@ def sound_record(commit_log: CommitLog, offset: int, size: int) -> bytes | None:
         if are_valid(data, (offset,), (size,)):
             return data
     if offset >= commit_log.written:
-        if commit_log.damage.note(offset, offset + max(size, 1)):
+        if commit_log.damage.note_damage(offset, offset + max(size, 1)):
             log.warning(
                 "a consume queue names log offset %d, but the log ends at %d: the unit is damaged "
                 "and skipped; remove the queue's files, the next start builds them again",
@@ -44,7 +44,7 @@ def sound_record(commit_log: CommitLog, offset: int, size: int) -> bytes | None:
 def _name(commit_log: CommitLog, offset: int) -> None:
     is_kept = commit_log.start <= offset < commit_log.written
     if is_kept and not commit_log.damage.covers(offset):
-        commit_log.name_damage(offset, damage_end(commit_log, offset))
+        commit_log.log_damage(offset, damage_end(commit_log, offset))
 
 
 def read_unit(commit_log: CommitLog, unit: QueueUnit) -> Record | None:

@@ -70,9 +70,11 @@ class AsyncGroups:
             NoRoute: when the name servers know no broker.
             RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
-        told = await self._run(groups.groups(self._cluster, everything=everything))
-        names = own_of(self._names, told.value)
-        return ClusterReply({own: told.value[names[own]] for own in sorted(names)}, told.failures)
+        answers = await self._run(groups.groups(self._cluster, everything=everything))
+        names = own_of(self._names, answers.value)
+        return ClusterReply(
+            {own: answers.value[names[own]] for own in sorted(names)}, answers.failures
+        )
 
     async def settings(self, group: str) -> ClusterReply[dict[str, GroupSettings]]:
         """Return the settings of a group at each broker, by broker name.
@@ -81,7 +83,7 @@ class AsyncGroups:
             NotFound: when no broker has it.
             RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
-        return await self._run(groups.settings(self._cluster, self._names.whole(group)))
+        return await self._run(groups.settings(self._cluster, self._names.full_name(group)))
 
     async def create(
         self,
@@ -107,7 +109,7 @@ class AsyncGroups:
             NoRoute: when the name servers know no broker.
             RemoteError, Unavailable, ProtocolError: when no broker creates it.
         """
-        wanted, name = wanted or GroupChange(), self._names.whole(group)
+        wanted, name = wanted or GroupChange(), self._names.full_name(group)
         flow = groups.create(self._cluster, name, wanted, only=brokers, dry_run=dry_run)
         return await self._run(flow)
 
@@ -125,7 +127,7 @@ class AsyncGroups:
             NotFound: when no broker has it.
             RemoteError, Unavailable, ProtocolError: when no broker changes it.
         """
-        name = self._names.whole(group)
+        name = self._names.full_name(group)
         flow = groups.update(self._cluster, name, change, only=brokers, dry_run=dry_run)
         return await self._run(flow)
 
@@ -144,7 +146,7 @@ class AsyncGroups:
             NotFound: when no broker has it.
             RemoteError, Unavailable, ProtocolError: when no broker does it.
         """
-        name = self._names.whole(group)
+        name = self._names.full_name(group)
         flow = groups.delete(self._cluster, name, offsets=offsets, dry_run=dry_run)
         return await self._run(flow)
 
@@ -155,11 +157,11 @@ class AsyncGroups:
             NoRoute: when the name servers know no broker.
             RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
-        told = await self._run(members.connections(self._cluster, self._names.whole(group)))
-        wanted = told.value.subscriptions.items()
-        subscriptions = {self._names.own(topic): expression for topic, expression in wanted}
-        value = msgspec.structs.replace(told.value, subscriptions=subscriptions)
-        return ClusterReply(value, told.failures)
+        answers = await self._run(members.connections(self._cluster, self._names.full_name(group)))
+        wanted = answers.value.subscriptions.items()
+        subscriptions = {self._names.own_name(topic): expression for topic, expression in wanted}
+        value = msgspec.structs.replace(answers.value, subscriptions=subscriptions)
+        return ClusterReply(value, answers.failures)
 
     async def members(self, group: str, *, stack: bool = False) -> ClusterReply[list[MemberState]]:
         """Return the state of each connected member: its queues, and how far they are consumed.
@@ -174,7 +176,7 @@ class AsyncGroups:
             NoRoute: when the name servers know no broker.
             RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
-        name = self._names.whole(group)
+        name = self._names.full_name(group)
         return await self._run(members.members(self._cluster, name, stack=stack))
 
     async def producers(self, group: str = "") -> ClusterReply[dict[str, tuple[Connection, ...]]]:
@@ -184,9 +186,11 @@ class AsyncGroups:
             NotFound: when no producer of the group is connected.
             RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
-        told = await self._run(members.producers(self._cluster, self._names.whole(group)))
-        names = own_of(self._names, told.value)
-        return ClusterReply({own: told.value[names[own]] for own in sorted(names)}, told.failures)
+        answers = await self._run(members.producers(self._cluster, self._names.full_name(group)))
+        names = own_of(self._names, answers.value)
+        return ClusterReply(
+            {own: answers.value[names[own]] for own in sorted(names)}, answers.failures
+        )
 
     async def _run(self, flow: Flow[T]) -> T:
         return owned(self._names, await self._engine.run(flow))
@@ -212,7 +216,7 @@ class AsyncOffsets:
             NotFound: when no broker has offsets or settings of the group.
             RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
-        whole = self._names.whole
+        whole = self._names.full_name
         return await self._run(progress.progress(self._cluster, whole(group), whole(topic)))
 
     async def reset_to_time(
@@ -263,7 +267,7 @@ class AsyncOffsets:
             NotFound: when the broker does not know the group.
             RemoteError, Unavailable, ProtocolError: when the broker does not do it.
         """
-        name, place = self._names.whole(group), whole_queue(self._names, queue)
+        name, place = self._names.full_name(group), whole_queue(self._names, queue)
         flow = offset_resets.to_offset(self._cluster, name, place, offset, dry_run=dry_run)
         return await self._run(flow)
 
@@ -283,7 +287,7 @@ class AsyncOffsets:
             NotFound: when `source` has committed nothing there.
             RemoteError, Unavailable, ProtocolError: when no broker does it.
         """
-        whole = self._names.whole
+        whole = self._names.full_name
         flow = offset_resets.clone(
             self._cluster, whole(source), whole(target), whole(topic), dry_run=dry_run
         )
@@ -292,7 +296,7 @@ class AsyncOffsets:
     async def _to_time(
         self, group: str, topic: str, time_ms: int, *, dry_run: bool
     ) -> ClusterReply[list[QueueReset]]:
-        whole = self._names.whole
+        whole = self._names.full_name
         flow = offset_resets.to_time(
             self._cluster, whole(group), whole(topic), time_ms, dry_run=dry_run
         )

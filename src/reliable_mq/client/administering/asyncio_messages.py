@@ -51,7 +51,7 @@ class AsyncMessages:
             NoRoute: when the name servers do not know the topic.
             RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
-        name = self._names.whole(topic)
+        name = self._names.full_name(topic)
         return await self._run(messages.by_message_id(self._cluster, name, message_id))
 
     async def by_key(
@@ -77,7 +77,7 @@ class AsyncMessages:
         """
         begin_ms = epoch_ms(since) if since is not None else 0
         end_ms = epoch_ms(until) if until is not None else browsing.TIME_MAX
-        name = self._names.whole(topic)
+        name = self._names.full_name(topic)
         return await self._run(messages.by_key(self._cluster, name, key, begin_ms, end_ms))
 
     async def at(self, queue: MessageQueue, offset: int, count: int = 1) -> list[ReceivedMessage]:
@@ -98,14 +98,16 @@ class AsyncMessages:
             UsageError: when the name servers do not know its broker.
             RemoteError, Unavailable, ProtocolError: when no broker returns the list of groups.
         """
-        told = await self._run(tracking.tracks(self._cluster, whole_message(self._names, message)))
-        tracks = [Track(self._names.own(each.group), each.state) for each in told.value]
-        return ClusterReply(tracks, told.failures)
+        answers = await self._run(
+            tracking.tracks(self._cluster, whole_message(self._names, message))
+        )
+        tracks = [Track(self._names.own_name(each.group), each.state) for each in answers.value]
+        return ClusterReply(tracks, answers.failures)
 
     def scan(self, topic: str, since: datetime | None, until: datetime | None) -> TopicScan:
         """Return the scan of a topic that `between` uses, for `next_page`."""
         since_ms = epoch_ms(since) if since is not None else 0
-        name = self._names.whole(topic)
+        name = self._names.full_name(topic)
         return TopicScan(
             self._cluster, name, since_ms, epoch_ms(until) if until is not None else None
         )
@@ -178,6 +180,6 @@ class AsyncDeadLetters:
             NoRoute: when the dead-letter topic or its broker is not known.
             RemoteError, Unavailable: when the broker fails to do it.
         """
-        name, stored = self._names.whole(group), whole_message(self._names, letter)
-        flow = browsing.hand_back(self._cluster.routes, self._cluster.settings, name, stored)
+        name, stored = self._names.full_name(group), whole_message(self._names, letter)
+        flow = browsing.redeliver(self._cluster.routes, self._cluster.settings, name, stored)
         await self._engine.run(flow)

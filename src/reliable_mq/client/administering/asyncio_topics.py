@@ -33,8 +33,8 @@ class AsyncTopics:
         Raises:
             RemoteError, Unavailable, ProtocolError: when no name server answers.
         """
-        told = await self._run(topics.names(self._cluster, everything=everything))
-        return ClusterReply(sorted(own_of(self._names, told.value)), told.failures)
+        answers = await self._run(topics.names(self._cluster, everything=everything))
+        return ClusterReply(sorted(own_of(self._names, answers.value)), answers.failures)
 
     async def route(self, topic: str) -> list[TopicPlace]:
         """Return the brokers of a topic with their numbers of queues, sorted by name.
@@ -43,7 +43,7 @@ class AsyncTopics:
             NoRoute: when the name servers do not know it.
             RemoteError, Unavailable, ProtocolError: when none of them answers.
         """
-        return await self._run(topics.route(self._cluster, self._names.whole(topic)))
+        return await self._run(topics.route(self._cluster, self._names.full_name(topic)))
 
     async def settings(self, topic: str) -> ClusterReply[dict[str, TopicSettings]]:
         """Return the settings of a topic at each broker, by broker name.
@@ -52,7 +52,7 @@ class AsyncTopics:
             NotFound: when no broker has it.
             RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
-        return await self._run(topics.settings(self._cluster, self._names.whole(topic)))
+        return await self._run(topics.settings(self._cluster, self._names.full_name(topic)))
 
     async def status(self, topic: str) -> ClusterReply[TopicStatus]:
         """Return the offsets of a topic's queues, and when each last got a message.
@@ -62,7 +62,7 @@ class AsyncTopics:
             NotFound: when no broker does.
             RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
-        return await self._run(topics.status(self._cluster, self._names.whole(topic)))
+        return await self._run(topics.status(self._cluster, self._names.full_name(topic)))
 
     async def consumers(self, topic: str) -> ClusterReply[list[str]]:
         """Return the consumer groups that subscribe to a topic or have offsets in it, sorted.
@@ -71,8 +71,8 @@ class AsyncTopics:
             NoRoute: when the name servers do not know the topic.
             RemoteError, Unavailable, ProtocolError: when no broker answers.
         """
-        told = await self._run(topics.consumers(self._cluster, self._names.whole(topic)))
-        return ClusterReply(sorted(map(self._names.own, told.value)), told.failures)
+        answers = await self._run(topics.consumers(self._cluster, self._names.full_name(topic)))
+        return ClusterReply(sorted(map(self._names.own_name, answers.value)), answers.failures)
 
     async def create(
         self,
@@ -112,7 +112,7 @@ class AsyncTopics:
             is_ordered=is_ordered,
             attributes=dict(attributes or {}),
         )
-        name = self._names.whole(topic)
+        name = self._names.full_name(topic)
         flow = topic_changes.create(self._cluster, name, wanted, only=brokers, dry_run=dry_run)
         return await self._run(flow)
 
@@ -140,7 +140,7 @@ class AsyncTopics:
             NoRoute: when the name servers do not learn it in time.
             RemoteError, Unavailable, ProtocolError: when no broker changes it.
         """
-        name = self._names.whole(topic)
+        name = self._names.full_name(topic)
         flow = topic_changes.update(self._cluster, name, change, only=brokers, dry_run=dry_run)
         return await self._run(flow)
 
@@ -159,7 +159,7 @@ class AsyncTopics:
             RemoteError, Unavailable, ProtocolError: when no broker does it; topics of the brokers
                 are refused.
         """
-        name = self._names.whole(topic)
+        name = self._names.full_name(topic)
         return await self._run(topic_changes.delete(self._cluster, name, dry_run=dry_run))
 
     async def _run(self, flow: Flow[T]) -> T:

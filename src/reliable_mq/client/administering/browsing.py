@@ -228,7 +228,7 @@ def _ids_of(message: ReceivedMessage) -> tuple[str, ...]:
     return (message.message_id, message.properties.get(UNIQ_KEY, ""))
 
 
-def hand_back(
+def redeliver(
     routes: RouteCache, settings: ClientSettings, group: str, message: ReceivedMessage
 ) -> Flow[None]:
     """Deliver a stored message again to one consumer group only, after about a second.

@@ -89,7 +89,7 @@ def cluster_facts(
             for group in groups
         ]
         for group, answer in zip(groups, (yield from call_all(asked)), strict=True):
-            if _is_told(answer) and _field(answer.body, "connectionSet"):
+            if _is_success(answer) and _field(answer.body, "connectionSet"):
                 table = _field(answer.body, "subscriptionTable") or {}
                 subscriptions.setdefault(group, {}).update(_tags_by_topic(table))
         asked = [
@@ -97,7 +97,7 @@ def cluster_facts(
             for topic in topics
         ]
         for topic, answer in zip(topics, (yield from call_all(asked)), strict=True):
-            if _is_told(answer):
+            if _is_success(answer):
                 readers[topic].update(_field(answer.body, "groupList") or ())
             else:
                 untold.add(topic)
@@ -114,7 +114,7 @@ def cluster_facts(
     )
 
 
-def _is_told(answer: Command | Exception) -> TypeGuard[Command]:
+def _is_success(answer: Command | Exception) -> TypeGuard[Command]:
     return isinstance(answer, Command) and answer.code == 0
 
 

@@ -137,7 +137,7 @@ def ask_all(
     return (yield from asked)
 
 
-def put_each(
+def change_each(
     cluster: AdminTarget,
     brokers: Brokers,
     commands: Mapping[str, Command],
@@ -166,32 +166,34 @@ def put_each(
     return ClusterReply(names, failures)
 
 
-def merged(told: ClusterReply[dict[str, T]], merge: Callable[[Sequence[T]], U]) -> ClusterReply[U]:
+def merged(
+    answers: ClusterReply[dict[str, T]], merge: Callable[[Sequence[T]], U]
+) -> ClusterReply[U]:
     """Return the answers of brokers merged into one value.
 
     Raises:
         ReliableMQError: the error, when no broker has answered.
     """
-    if not told.value and told.failures:
-        raise first_failure(told.failures)
-    return ClusterReply(merge(list(told.value.values())), told.failures)
+    if not answers.value and answers.failures:
+        raise first_failure(answers.failures)
+    return ClusterReply(merge(list(answers.value.values())), answers.failures)
 
 
-def found(told: ClusterReply[dict[str, T]], missing: str) -> ClusterReply[dict[str, T]]:
+def check_found(answers: ClusterReply[dict[str, T]], missing: str) -> ClusterReply[dict[str, T]]:
     """Return the answers if at least one broker has the thing.
 
     Args:
-        told: answers by broker name.
+        answers: answers by broker name.
         missing: the error text when no broker has it.
 
     Raises:
         NotFound: when all brokers have answered, and none has it.
         ReliableMQError: the error, when some brokers failed and no other one has it.
     """
-    if told.value:
-        return told
-    if told.failures:
-        raise first_failure(told.failures)
+    if answers.value:
+        return answers
+    if answers.failures:
+        raise first_failure(answers.failures)
     raise FoundNowhere(missing)
 
 

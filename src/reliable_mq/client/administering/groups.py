@@ -17,11 +17,11 @@ from reliable_mq.client.administering.cluster_reply import (
     ClusterReply,
     all_brokers,
     ask_all,
+    change_each,
+    check_found,
     decoded,
     first_failure,
-    found,
     nothing,
-    put_each,
 )
 from reliable_mq.client.administering.members import connections
 from reliable_mq.client.checked import check_fields
@@ -112,15 +112,15 @@ def groups(
         RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from all_brokers(cluster)
-    told = yield from _tables(cluster, brokers)
-    if not told.value:
-        raise first_failure(told.failures)
+    answers = yield from _tables(cluster, brokers)
+    if not answers.value:
+        raise first_failure(answers.failures)
     by_group: dict[str, dict[str, GroupSettings]] = {}
-    for name, table in told.value.items():
+    for name, table in answers.value.items():
         for group, row in table.items():
             if everything or not is_system(group):
                 by_group.setdefault(group, {})[name] = _settings(row)
-    return ClusterReply(dict(sorted(by_group.items())), told.failures)
+    return ClusterReply(dict(sorted(by_group.items())), answers.failures)
 
 
 def is_system(group: str) -> bool:
@@ -136,7 +136,7 @@ def settings(cluster: AdminTarget, group: str) -> Flow[ClusterReply[dict[str, Gr
         RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from all_brokers(cluster)
-    rows = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
+    rows = check_found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
     return ClusterReply({name: _settings(row) for name, row in rows.value.items()}, rows.failures)
 
 
@@ -157,9 +157,9 @@ def _read_table(reply: Command) -> dict[str, _Row]:
 def _rows(
     cluster: AdminTarget, brokers: Brokers, group: str
 ) -> Flow[ClusterReply[dict[str, _Row]]]:
-    told = yield from _tables(cluster, brokers)
-    rows = {name: table[group] for name, table in told.value.items() if group in table}
-    return ClusterReply(rows, told.failures)
+    answers = yield from _tables(cluster, brokers)
+    rows = {name: table[group] for name, table in answers.value.items() if group in table}
+    return ClusterReply(rows, answers.failures)
 
 
 def _settings(row: _Row) -> GroupSettings:
@@ -205,7 +205,7 @@ def create(
     commands = {
         name: put for name in brokers if name not in known.value and name not in known.failures
     }
-    return (yield from put_each(cluster, brokers, commands, known, dry_run=dry_run))
+    return (yield from change_each(cluster, brokers, commands, known, dry_run=dry_run))
 
 
 def update(
@@ -226,7 +226,7 @@ def update(
             `create`.
     """
     brokers = yield from all_brokers(cluster, only)
-    known = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
+    known = check_found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
     row = change.row()
     # Brokers read sent attributes as changes of attributes; no change is wanted here.
     commands = {
@@ -234,7 +234,7 @@ def update(
         for name, has in known.value.items()
         if has | row != has
     }
-    return (yield from put_each(cluster, brokers, commands, known, dry_run=dry_run))
+    return (yield from change_each(cluster, brokers, commands, known, dry_run=dry_run))
 
 
 def _put_command(row: _Row) -> Command:
@@ -261,7 +261,7 @@ def delete(
         RemoteError, Unavailable, ProtocolError: when no broker does it.
     """
     brokers = yield from all_brokers(cluster)
-    known = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
+    known = check_found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
     online = yield from connections(cluster, group)
     if online.value.members:
         ids = ", ".join(member.client_id for member in online.value.members)

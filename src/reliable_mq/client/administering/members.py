@@ -135,26 +135,26 @@ def connections(cluster: AdminTarget, group: str) -> Flow[ClusterReply[GroupConn
     """
     brokers = yield from all_brokers(cluster)
     asked = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
-    told = yield from ask_all(cluster, brokers, asked, _read_consumers, lacking=_OFFLINE)
-    if told.failures and len(told.failures) == len(brokers):
-        raise first_failure(told.failures)
-    if not told.value:
-        return ClusterReply(GroupConnections(), told.failures)
-    first = next(iter(told.value.values()))
+    answers = yield from ask_all(cluster, brokers, asked, _read_consumers, lacking=_OFFLINE)
+    if answers.failures and len(answers.failures) == len(brokers):
+        raise first_failure(answers.failures)
+    if not answers.value:
+        return ClusterReply(GroupConnections(), answers.failures)
+    first = next(iter(answers.value.values()))
     subscriptions = {
         topic: data.sub_string or ""
-        for consumers in told.value.values()
+        for consumers in answers.value.values()
         for topic, data in (consumers.subscription_table or {}).items()
     }
     kind = first.consume_type or ""
     found = GroupConnections(
-        members=_once({name: each.connection_set for name, each in told.value.items()}),
+        members=_once({name: each.connection_set for name, each in answers.value.items()}),
         kind=_KINDS.get(kind, kind),
         model=(first.message_model or "").lower(),
         from_where=first.consume_from_where or "",
         subscriptions=dict(sorted(subscriptions.items())),
     )
-    return ClusterReply(found, told.failures)
+    return ClusterReply(found, answers.failures)
 
 
 def _read_consumers(reply: Command) -> Consumers:
@@ -262,17 +262,19 @@ def producers(
         RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from all_brokers(cluster)
-    told = yield from (_of_group(cluster, brokers, group) if group else _of_all(cluster, brokers))
-    if told.failures and not told.value:
-        raise first_failure(told.failures)
-    groups = sorted({name for table in told.value.values() for name in table})
+    answers = yield from (
+        _of_group(cluster, brokers, group) if group else _of_all(cluster, brokers)
+    )
+    if answers.failures and not answers.value:
+        raise first_failure(answers.failures)
+    groups = sorted({name for table in answers.value.values() for name in table})
     if group and not groups:
         raise FoundNowhere(f"no producer of group {group} is connected")
     value = {
-        name: _once({broker: table.get(name, []) for broker, table in told.value.items()})
+        name: _once({broker: table.get(name, []) for broker, table in answers.value.items()})
         for name in groups
     }
-    return ClusterReply(value, told.failures)
+    return ClusterReply(value, answers.failures)
 
 
 _Table = dict[str, list[_Connection]]
@@ -285,9 +287,9 @@ def _of_group(
         return {group: decoded(reply, _Producers, "the list of producers").connection_set}
 
     asked = request(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group})
-    told = yield from ask_all(cluster, brokers, asked, read)
-    failures = {name: error for name, error in told.failures.items() if not _knows_none(error)}
-    return ClusterReply(told.value, failures)
+    answers = yield from ask_all(cluster, brokers, asked, read)
+    failures = {name: error for name, error in answers.failures.items() if not _knows_none(error)}
+    return ClusterReply(answers.value, failures)
 
 
 def _knows_none(error: ReliableMQError) -> bool:

@@ -57,12 +57,12 @@ def by_offset_id(cluster: AdminTarget, offset_message_id: str) -> Flow[ReceivedM
     }
     ext = {"offset": str(place.commit_log_offset)}
     asked = request(RequestCode.VIEW_MESSAGE_BY_ID, ext)
-    told = yield from ask_all(cluster, there or brokers, asked, _read_record)
-    for name, message in told.value.items():
+    answers = yield from ask_all(cluster, there or brokers, asked, _read_record)
+    for name, message in answers.value.items():
         if message.offset_message_id == offset_message_id.upper():
             queue = MessageQueue(message.queue.topic, name, message.queue.queue_id)
             return msgspec.structs.replace(message, queue=queue)
-    failures = {name: error for name, error in told.failures.items() if not _is_absent(error)}
+    failures = {name: error for name, error in answers.failures.items() if not _is_absent(error)}
     if failures:
         raise first_failure(failures)
     raise FoundNowhere(f"no broker has a message {offset_message_id}")
@@ -111,10 +111,10 @@ def by_key(
         NoRoute: when the name servers do not know the topic.
         RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
-    told = yield from _queried(
+    answers = yield from _queried(
         cluster, topic, key, is_unique=False, begin_ms=begin_ms, end_ms=end_ms
     )
-    return told
+    return answers
 
 
 def _queried(

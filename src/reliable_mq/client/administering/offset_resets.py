@@ -79,15 +79,15 @@ def to_time(
     before = {row.queue: row.committed for rows in known.value.values() for row in rows}
     rest = {name: broker for name, broker in brokers.items() if name not in known.failures}
     if dry_run:
-        told = yield from _planned(cluster, rest, known.value, time_ms)
+        answers = yield from _planned(cluster, rest, known.value, time_ms)
     else:
-        told = yield from _reset(cluster, rest, known.value, group, topic, time_ms)
-    failures = {**known.failures, **told.failures}
-    if failures and not told.value:
+        answers = yield from _reset(cluster, rest, known.value, group, topic, time_ms)
+    failures = {**known.failures, **answers.failures}
+    if failures and not answers.value:
         raise first_failure(failures)
     resets = [
         QueueReset(queue=queue, before=before.get(queue, 0), after=offset)
-        for queue, offset in sorted(told.value.items())
+        for queue, offset in sorted(answers.value.items())
     ]
     return ClusterReply(resets, failures)
 
@@ -101,10 +101,10 @@ def _reset(
 ) -> Flow[ClusterReply[_Offsets]]:
     header = ResetOffsetHeader(topic=topic, group=group, timestamp=time_ms, is_force=True)
     asked = request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext())
-    told = yield from ask_all(cluster, brokers, asked, _read_offsets, masters_only=True)
-    offsets = {queue: offset for part in told.value.values() for queue, offset in part.items()}
-    failures = dict(told.failures)
-    for name, error in told.failures.items():
+    answers = yield from ask_all(cluster, brokers, asked, _read_offsets, masters_only=True)
+    offsets = {queue: offset for part in answers.value.values() for queue, offset in part.items()}
+    failures = dict(answers.failures)
+    for name, error in answers.failures.items():
         if isinstance(error, RemoteError) and error.code == ResponseCode.CONSUMER_NOT_ONLINE:
             try:
                 offsets |= yield from _written(cluster, brokers[name], known[name], group, time_ms)

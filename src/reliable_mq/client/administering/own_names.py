@@ -16,24 +16,24 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 T = TypeVar("T")
 
 
-def owned(names: Namespace, told: T) -> T:
+def owned(names: Namespace, answer: T) -> T:
     """Return an answer with all its queues and messages under the application's names."""
-    return cast("T", _owned(names, told)) if names.name else told
+    return cast("T", _owned(names, answer)) if names.name else answer
 
 
-def _owned(names: Namespace, told: Any) -> Any:
-    if isinstance(told, MessageQueue):
-        return names.own_queue(told)
-    if isinstance(told, ReceivedMessage):
-        return names.own_message(told)
-    if isinstance(told, list | tuple):
-        return type(told)([_owned(names, each) for each in told])
-    if isinstance(told, dict):
-        return {name: _owned(names, each) for name, each in told.items()}
-    if isinstance(told, msgspec.Struct):
-        fields = {name: getattr(told, name) for name in told.__struct_fields__}
-        return type(told)(**{name: _owned(names, each) for name, each in fields.items()})
-    return told
+def _owned(names: Namespace, answer: Any) -> Any:
+    if isinstance(answer, MessageQueue):
+        return names.own_queue(answer)
+    if isinstance(answer, ReceivedMessage):
+        return names.own_message(answer)
+    if isinstance(answer, list | tuple):
+        return type(answer)([_owned(names, each) for each in answer])
+    if isinstance(answer, dict):
+        return {name: _owned(names, each) for name, each in answer.items()}
+    if isinstance(answer, msgspec.Struct):
+        fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
+        return type(answer)(**{name: _owned(names, each) for name, each in fields.items()})
+    return answer
 
 
 def own_of(names: Namespace, known: Iterable[str]) -> dict[str, str]:
@@ -41,8 +41,8 @@ def own_of(names: Namespace, known: Iterable[str]) -> dict[str, str]:
 
     Values are the whole names. Names of other namespaces are left out.
     """
-    found = {names.own(whole): whole for whole in known}
-    return {own: whole for own, whole in found.items() if names.whole(own) == whole}
+    found = {names.own_name(whole): whole for whole in known}
+    return {own: whole for own, whole in found.items() if names.full_name(own) == whole}
 
 
 def own_facts(names: Namespace, facts: ClusterFacts) -> ClusterFacts:
@@ -50,13 +50,13 @@ def own_facts(names: Namespace, facts: ClusterFacts) -> ClusterFacts:
     return msgspec.structs.replace(
         facts,
         topics=frozenset(own_of(names, facts.topics)),
-        consumed=frozenset(map(names.own, facts.consumed)),
+        consumed=frozenset(map(names.own_name, facts.consumed)),
         subscriptions={
-            names.own(group): {names.own(topic): tags for topic, tags in wanted.items()}
+            names.own_name(group): {names.own_name(topic): tags for topic, tags in wanted.items()}
             for group, wanted in facts.subscriptions.items()
         },
         readers={
-            names.own(topic): frozenset(map(names.own, groups))
+            names.own_name(topic): frozenset(map(names.own_name, groups))
             for topic, groups in facts.readers.items()
         },
     )
@@ -67,10 +67,10 @@ def whole_message(names: Namespace, message: ReceivedMessage) -> ReceivedMessage
     if not names.name:
         return message
     return msgspec.structs.replace(
-        message, topic=names.whole(message.topic), queue=whole_queue(names, message.queue)
+        message, topic=names.full_name(message.topic), queue=whole_queue(names, message.queue)
     )
 
 
 def whole_queue(names: Namespace, queue: MessageQueue) -> MessageQueue:
     """Return a queue as brokers know it."""
-    return msgspec.structs.replace(queue, topic=names.whole(queue.topic))
+    return msgspec.structs.replace(queue, topic=names.full_name(queue.topic))

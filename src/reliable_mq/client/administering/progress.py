@@ -108,10 +108,10 @@ def progress(
     brokers = yield from all_brokers(cluster)
     ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
     asked = request(RequestCode.GET_CONSUME_STATS, ext)
-    told = merged((yield from ask_all(cluster, brokers, asked, read_progress)), _one)
-    if not told.value.queues and not told.failures:
+    answers = merged((yield from ask_all(cluster, brokers, asked, read_progress)), _one)
+    if not answers.value.queues and not answers.failures:
         yield from settings(cluster, group)
-    return told
+    return answers
 
 
 def offsets_in(
@@ -120,15 +120,15 @@ def offsets_in(
     """Return a group's progress in one topic, subscribed or not, by broker name."""
     ext = {"consumerGroup": group, "topic": topic, "topicList": topic}
     asked = request(RequestCode.GET_CONSUME_STATS, ext)
-    told = yield from ask_all(cluster, brokers, asked, read_progress)
+    answers = yield from ask_all(cluster, brokers, asked, read_progress)
     queues = {
         name: [row for row in part.queues if row.queue.topic == topic]
-        for name, part in told.value.items()
+        for name, part in answers.value.items()
     }
-    return ClusterReply(queues, told.failures)
+    return ClusterReply(queues, answers.failures)
 
 
-def come_in(
+def read_progress_of(
     cluster: AdminTarget, group: str, topic: str
 ) -> Flow[dict[MessageQueue, tuple[int, int]]]:
     """Return (committed offset, maximum offset) of a group in each readable queue of a topic.

@@ -65,7 +65,7 @@ class Browser:
 
     def find(self, topic: str, message_id: str) -> list[ReceivedMessage]:
         """Return a topic's messages with a message id; see `browsing.find_by_id`."""
-        whole = self._names.whole(topic)
+        whole = self._names.full_name(topic)
         flow = browsing.find_by_id(self._routes, self._settings, whole, message_id)
         return list(map(self._own, self._thread.run(self._engine.run(flow))))
 
@@ -81,17 +81,17 @@ class Browser:
             RemoteError, Unavailable: at the end, if a broker failed to return all messages.
         """
         cluster = AdminTarget(self._engine.name_servers, self._routes, self._settings)
-        scan = TopicScan(cluster, self._names.whole(topic), since_ms)
+        scan = TopicScan(cluster, self._names.full_name(topic), since_ms)
         while (page := self._thread.run(self._engine.run(scan.next_page()))) is not None:
             yield from map(self._own, page)
         if scan.failures:
             raise first_failure(scan.failures)
 
-    def hand_back(self, group: str, message: ReceivedMessage) -> None:
-        """Deliver a stored message again to one consumer group; see `browsing.hand_back`."""
+    def redeliver(self, group: str, message: ReceivedMessage) -> None:
+        """Deliver a stored message again to one consumer group; see `browsing.redeliver`."""
         names = self._names
         whole = whole_message(names, message)
-        flow = browsing.hand_back(self._routes, self._settings, names.whole(group), whole)
+        flow = browsing.redeliver(self._routes, self._settings, names.full_name(group), whole)
         self._thread.run(self._engine.run(flow))
 
     def _own(self, message: ReceivedMessage) -> ReceivedMessage:
@@ -100,5 +100,5 @@ class Browser:
         origin = message.properties.get(RETRY_TOPIC)
         if origin is None:
             return own
-        properties = {**message.properties, RETRY_TOPIC: self._names.own(origin)}
+        properties = {**message.properties, RETRY_TOPIC: self._names.own_name(origin)}
         return msgspec.structs.replace(own, properties=properties)

@@ -13,10 +13,10 @@ from reliable_mq.client.administering.cluster_reply import (
     ClusterReply,
     all_brokers,
     ask_all,
+    change_each,
+    check_found,
     first_failure,
-    found,
     nothing,
-    put_each,
 )
 from reliable_mq.client.administering.topic_settings import (
     TopicChange,
@@ -97,7 +97,9 @@ def update(
             `create`.
     """
     brokers = yield from all_brokers(cluster, only)
-    known = found((yield from settings_at(cluster, brokers, topic)), f"no broker has topic {topic}")
+    known = check_found(
+        (yield from settings_at(cluster, brokers, topic)), f"no broker has topic {topic}"
+    )
     commands: dict[str, Command] = {}
     for name, has in known.value.items():
         wanted = change.applied(has)
@@ -122,9 +124,9 @@ def give_queues(cluster: AdminTarget, topic: str, queues: int) -> Flow[None]:
     put = to_put(topic, TopicSettings(read_queues=queues, write_queues=queues), {})
     brokers = yield from all_brokers(cluster)
     brokers = {name: broker for name, broker in brokers.items() if broker.master}
-    told = yield from ask_all(cluster, brokers, put, nothing, masters_only=True)
-    if told.failures:
-        raise first_failure(told.failures)
+    answers = yield from ask_all(cluster, brokers, put, nothing, masters_only=True)
+    if answers.failures:
+        raise first_failure(answers.failures)
     yield from _await_route(cluster, topic, dict.fromkeys(brokers, put))
 
 
@@ -137,10 +139,10 @@ def _put(
     *,
     dry_run: bool,
 ) -> Flow[ClusterReply[list[str]]]:
-    told = yield from put_each(cluster, brokers, commands, known, dry_run=dry_run)
+    answers = yield from change_each(cluster, brokers, commands, known, dry_run=dry_run)
     if not dry_run:
-        yield from _await_route(cluster, topic, {name: commands[name] for name in told.value})
-    return told
+        yield from _await_route(cluster, topic, {name: commands[name] for name in answers.value})
+    return answers
 
 
 def _await_route(cluster: AdminTarget, topic: str, commands: dict[str, Command]) -> Flow[None]:
@@ -163,7 +165,7 @@ def _await_route(cluster: AdminTarget, topic: str, commands: dict[str, Command])
             for place in places
         }
         if wanted <= told:
-            cluster.routes.doubt(topic)
+            cluster.routes.mark_stale(topic)
             return
         instant = yield from now()
         if instant.seconds >= deadline:
@@ -203,7 +205,7 @@ def delete(
     brokers = yield from all_brokers(cluster)
     known = yield from settings_at(cluster, brokers, topic)
     if not known.value and not (yield from _is_routed(cluster, topic)):
-        found(known, f"no broker has topic {topic}")
+        check_found(known, f"no broker has topic {topic}")
     if dry_run:
         return ClusterReply(sorted(known.value), known.failures)
     asked = request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
@@ -211,7 +213,7 @@ def delete(
     failures = deleted.failures | (yield from _delete_at_slaves(cluster, brokers, asked))
     if not failures:
         failures = yield from _forget(cluster, topic)
-    cluster.routes.doubt(topic)
+    cluster.routes.mark_stale(topic)
     if not deleted.value:
         raise first_failure(failures)
     return ClusterReply([name for name in deleted.value if name in known.value], failures)

@@ -15,8 +15,8 @@ from reliable_mq.client.administering.cluster_reply import (
     ClusterReply,
     all_brokers,
     ask_all,
+    check_found,
     decoded,
-    found,
     merged,
     queue_of,
 )
@@ -87,12 +87,12 @@ def names(cluster: AdminTarget, *, everything: bool) -> Flow[ClusterReply[list[s
         return ClusterReply(known)
     brokers = yield from all_brokers(cluster)
     system = request(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-    told = yield from ask_all(cluster, brokers, system, _read_names)
-    theirs = {name for own in told.value.values() for name in own}
+    answers = yield from ask_all(cluster, brokers, system, _read_names)
+    theirs = {name for own in answers.value.values() for name in own}
     theirs |= brokers.keys() | {broker.cluster for broker in brokers.values()}
     prefixes = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
     applications = [each for each in known if each not in theirs and not each.startswith(prefixes)]
-    return ClusterReply(applications, told.failures)
+    return ClusterReply(applications, answers.failures)
 
 
 def _read_names(reply: Command) -> list[str]:
@@ -174,8 +174,8 @@ def settings(
         RemoteError, Unavailable, ProtocolError: when no broker answers.
     """
     brokers = yield from all_brokers(cluster, only)
-    told = yield from settings_at(cluster, brokers, topic)
-    return found(told, f"no broker has topic {topic}")
+    answers = yield from settings_at(cluster, brokers, topic)
+    return check_found(answers, f"no broker has topic {topic}")
 
 
 def settings_at(
@@ -208,8 +208,8 @@ def status(cluster: AdminTarget, topic: str) -> Flow[ClusterReply[TopicStatus]]:
     """
     brokers = yield from brokers_of(cluster, topic)
     asked = request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-    told = yield from ask_all(cluster, brokers, asked, _read_status, lacking=_NO_TOPIC)
-    return merged(found(told, f"no broker has topic {topic}"), _one_status)
+    answers = yield from ask_all(cluster, brokers, asked, _read_status, lacking=_NO_TOPIC)
+    return merged(check_found(answers, f"no broker has topic {topic}"), _one_status)
 
 
 def _read_status(reply: Command) -> TopicStatus:
@@ -247,8 +247,8 @@ def consumers(cluster: AdminTarget, topic: str) -> Flow[ClusterReply[list[str]]]
     """
     brokers = yield from brokers_of(cluster, topic)
     asked = request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
-    told = yield from ask_all(cluster, brokers, asked, _read_groups)
-    return merged(told, lambda parts: sorted({group for part in parts for group in part}))
+    answers = yield from ask_all(cluster, brokers, asked, _read_groups)
+    return merged(answers, lambda parts: sorted({group for part in parts for group in part}))
 
 
 def _read_groups(reply: Command) -> list[str]:

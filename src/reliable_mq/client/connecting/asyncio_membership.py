@@ -145,11 +145,11 @@ class AsyncMembership:
         if self._is_everywhere:
             await self._look_for_masters()
         known = self._broker_addresses()
-        self.heartbeats.keep(known)
+        self.heartbeats.forget_except(known)
         self._refusing &= known
         addresses = known if self._members else self._master_addresses()
         calls = [self._call(address) for address in addresses]
-        await self._beats.see(self._beat(calls))  # must not be cancelled: see `_unregister`
+        await self._beats.result(self._beat(calls))  # must not be cancelled: see `_unregister`
 
     async def _beat(self, calls: list[Call]) -> None:
         answers = await self._engine.run(call_all(calls))
@@ -160,7 +160,7 @@ class AsyncMembership:
             else:
                 self._note(call.address, answer)
 
-    async def introduce(self) -> None:
+    async def send_full_heartbeats(self) -> None:
         """Send a full heartbeat to every broker: one has shown that it does not know this client.
 
         Calls that arrive meanwhile wait for the end. Then one more introduction serves all of them.
@@ -176,7 +176,7 @@ class AsyncMembership:
             await self.heartbeat()
             self._introduction_ended = number
 
-    async def greet(self, address: str, link: Link) -> None:
+    async def send_first_heartbeat(self, address: str, link: Link) -> None:
         """Send a heartbeat on a new connection, before anything else."""
         self.heartbeats.forget(address)
         if (self._members or self._producers) and address in self._broker_addresses():
@@ -191,7 +191,7 @@ class AsyncMembership:
         for member in self._members.values():
             member.broker_lost(names)
 
-    async def farewell(self) -> None:
+    async def leave_producer_groups(self) -> None:
         """Leave all producer groups."""
         for group in list(self._producers):
             await self._unregister(producer_group=group)

@@ -83,7 +83,7 @@ class Heartbeats:
         self._understood.pop(address, None)
         self._sent.pop(address, None)
 
-    def keep(self, addresses: Collection[str]) -> None:
+    def forget_except(self, addresses: Collection[str]) -> None:
         """Forget brokers at all other addresses: no route has them any more."""
         for table in (self._sent, self._understood, self._versions):
             for address in table.keys() - set(addresses):

@@ -45,7 +45,7 @@ class Namespace:
         self.name = name
         self._lead = name + SEPARATOR
 
-    def whole(self, name: str) -> str:
+    def full_name(self, name: str) -> str:
         """Return the name of a topic or group as brokers know it."""
         # An invalid name is refused later, with a reason.
         if not self.name or not isinstance(name, str) or not name or is_of_system(name):
@@ -53,7 +53,7 @@ class Namespace:
         prefix, bare = _apart(name)
         return name if bare.startswith(self._lead) else f"{prefix}{self._lead}{bare}"
 
-    def own(self, name: str) -> str:
+    def own_name(self, name: str) -> str:
         """Return the name of a topic or group as the application knows it."""
         if not self.name:
             return name
@@ -64,7 +64,7 @@ class Namespace:
         """Return the message to send for `message`. An object of another type is refused later."""
         if not self.name or not isinstance(message, Message):
             return message
-        return msgspec.structs.replace(message, topic=self.whole(message.topic))
+        return msgspec.structs.replace(message, topic=self.full_name(message.topic))
 
     def whole_messages(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the messages to send for `messages`."""
@@ -88,7 +88,7 @@ class Namespace:
             raise UsageError(f"{queue!r:.100} is not a MessageQueue: get one from `topic_route`")
         if not self.name:
             return queue
-        return msgspec.structs.replace(queue, topic=self.whole(queue.topic))
+        return msgspec.structs.replace(queue, topic=self.full_name(queue.topic))
 
     def whole_subscription(self, subscription: Subscription) -> Subscription:
         """Return a subscription as brokers know it. Its allocation sees whole names too."""
@@ -99,8 +99,8 @@ class Namespace:
             allocation = Configured(tuple(map(self.whole_queue, allocation.queues)))
         return msgspec.structs.replace(
             subscription,
-            group=self.whole(subscription.group),
-            topics={self.whole(topic): wanted for topic, wanted in subscription.topics.items()},
+            group=self.full_name(subscription.group),
+            topics={self.full_name(topic): wanted for topic, wanted in subscription.topics.items()},
             allocation=allocation,
         )
 
@@ -108,7 +108,7 @@ class Namespace:
         """Return a queue as the application knows it."""
         if not self.name:
             return queue
-        return msgspec.structs.replace(queue, topic=self.own(queue.topic))
+        return msgspec.structs.replace(queue, topic=self.own_name(queue.topic))
 
     def own_queues(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Return queues as the application knows them."""
@@ -135,7 +135,7 @@ class Namespace:
         if not self.name:
             return message
         return msgspec.structs.replace(
-            message, topic=self.own(message.topic), queue=self.own_queue(message.queue)
+            message, topic=self.own_name(message.topic), queue=self.own_queue(message.queue)
         )
 
     def own_messages(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
@@ -148,7 +148,7 @@ class Namespace:
             return route
         return msgspec.structs.replace(
             route,
-            topic=self.own(route.topic),
+            topic=self.own_name(route.topic),
             writable=tuple(map(self.own_queue, route.writable)),
             readable=tuple(map(self.own_queue, route.readable)),
         )

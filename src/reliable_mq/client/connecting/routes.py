@@ -167,7 +167,7 @@ class RouteCache:
         broker = self._brokers.get(name)
         return (broker.master or "") if broker is not None else ""
 
-    def doubt(self, topic: str) -> None:
+    def mark_stale(self, topic: str) -> None:
         """Look up the route of `topic` again before its next use: one of its brokers has failed."""
         self._asked_at.pop(topic, None)
 

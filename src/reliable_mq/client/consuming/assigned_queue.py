@@ -72,7 +72,7 @@ class AssignedQueue:
         self.is_given_back = False  # another member may read it: running results do not count
         self.wake_reader: Callable[[], None] | None = None  # set while a pull waits
         self.budget = budget or FlowBudget(settings.held_total_bytes_max)
-        self.budget.join()
+        self.budget.add_queue()
         self.end_offset = OFFSET_UNKNOWN  # the end of the queue, from the broker's last answer
         self.told_at = NEVER  # time of that answer
         self.taken_at = NEVER  # when a message was last started, on the lease clock
@@ -183,7 +183,7 @@ class AssignedQueue:
         if not self.is_started:
             self.next_offset = offset
 
-    def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
+    def add_pulled(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
         """Add pulled messages, in offset order, and continue to read at `next_offset`."""
         size = cost = 0
         for message in messages:
@@ -208,7 +208,7 @@ class AssignedQueue:
         self.budget.held += cost
         self.next_offset = max(next_offset, self.next_offset)
 
-    def take(self, count: int, now: float, topic: str | None = None) -> list[ReceivedMessage]:
+    def take_ready(self, count: int, now: float, topic: str | None = None) -> list[ReceivedMessage]:
         """Return up to `count` ready messages for a handler call, each with another key.
 
         All have one topic: `topic`, or that of the first ready message. `now` is on the lease
@@ -256,7 +256,7 @@ class AssignedQueue:
             else:
                 del self._lanes[entry.key]
 
-    def hold(self, offset: int, until: float, *, counts: bool) -> None:
+    def postpone(self, offset: int, until: float, *, counts: bool) -> None:
         """Make a running message ready again at `until`; as the next attempt when it `counts`."""
         entry = self._running_entry(offset)
         entry.stage = MessageStage.HELD
@@ -310,7 +310,7 @@ class AssignedQueue:
         self.committed_offset = OFFSET_UNKNOWN  # a reset has changed it
         return True
 
-    def pass_over(self, offset: int) -> None:
+    def skip_to(self, offset: int) -> None:
         """Skip to `offset`: earlier messages are deleted. Pulled messages are still handled."""
         self.next_offset = max(self.next_offset, offset)
 
@@ -325,7 +325,7 @@ class AssignedQueue:
     def release(self) -> None:
         """Leave unfinished messages to the queue's next reader, and their room to other queues."""
         self.is_given_back = True
-        self.budget.leave(self._cost)
+        self.budget.remove_queue(self._cost)
 
     def invariants(self) -> None:
         """Check K1, K2 and the sums.
@@ -362,7 +362,7 @@ class AssignedQueue:
         self._size -= len(entry.message.body)
         self._cost -= entry.cost
         if not self.is_given_back:  # otherwise all of it was released at once
-            self.budget.give(entry.cost)
+            self.budget.remove_bytes(entry.cost)
         if self.wake_reader is not None:
             self.wake_reader()
 

@@ -90,7 +90,7 @@ def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:
             failure = error
         except (ValueError, KeyError, TypeError) as error:
             failure = ProtocolError(f"a list of consumers cannot be decoded: {error!r}")
-    group.routes.doubt(route.topic)
+    group.routes.mark_stale(route.topic)
     raise failure
 
 
@@ -148,7 +148,7 @@ def _find_start(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[bool]:
     try:
         offset = yield from asks(group, assigned.queue, address)
     except Unavailable:
-        group.routes.doubt(assigned.queue.topic)
+        group.routes.mark_stale(assigned.queue.topic)
         return False
     except (RemoteError, ProtocolError):
         return False

@@ -68,29 +68,29 @@ class ConsumerAnswers:
     def _running_info(self, address: str, command: Command) -> Command:  # noqa: ARG002
         consumer = self._find(command.ext_fields.get("consumerGroup", ""))
         if consumer is None:
-            return _nobody(command)
+            return _unknown_group_reply(command)
         wants_stacks = command.ext_fields.get("jstackEnable") == "true"
         body = running_info(
             consumer.group,
             self._engine.now(),
             name_servers=";".join(self._engine.name_servers.addresses),
             version=_version(),
-            calls=len(consumer.hands.calls),
-            stacks=stacks(consumer.hands.tasks) if wants_stacks else None,
+            calls=len(consumer.pool.calls),
+            stacks=stacks(consumer.pool.tasks) if wants_stacks else None,
         )
         return reply(command, body=body)
 
     def _consume_directly(self, address: str, command: Command) -> Command | None:
         consumer = self._find(command.ext_fields.get("consumerGroup", ""))
-        if consumer is None or not consumer.hands.accepts:
-            return _nobody(command)
+        if consumer is None or not consumer.pool.accepts:
+            return _unknown_group_reply(command)
         try:
             message = _message_in(command)
         except RecordError as error:
             return reply(
                 command, ResponseCode.SYSTEM_ERROR, f"the message cannot be decoded: {error}"
             )
-        consumer.hands.begin_apart(self._handle(address, command, consumer, message))
+        consumer.pool.start_task(self._handle(address, command, consumer, message))
         return None
 
     async def _handle(
@@ -100,9 +100,9 @@ class ConsumerAnswers:
         begun = time.monotonic()
         outcome: Outcome | BaseException
         try:
-            outcome = await consumer.hands.handle_apart(message)
+            outcome = await consumer.pool.handle_apart(message)
         except asyncio.CancelledError as error:
-            is_own = consumer.hands.accepts
+            is_own = consumer.pool.accepts
             why = "the handler cancelled itself" if is_own else "the consumer was closed"
             goes_on = (
                 ", a thread is still in the handler"
@@ -129,7 +129,7 @@ def _message_in(command: Command) -> ReceivedMessage:
     return received(record, MessageQueue(record.topic, broker_name, record.queue_id))
 
 
-def _nobody(command: Command) -> Command:
+def _unknown_group_reply(command: Command) -> Command:
     group = command.ext_fields.get("consumerGroup", "")
     remark = f"The Consumer Group <{group}> not exist in this consumer"
     return reply(command, ResponseCode.SYSTEM_ERROR, remark)

@@ -85,24 +85,24 @@ class HandlerPool:
         self._series = subscription.series
         self._seconds = 1.0  # mean time of a message, recent calls first; long at the start
 
-    def note(self, seconds: float, messages: int) -> None:
+    def note_call(self, seconds: float, messages: int) -> None:
         """Note the time of a call and its number of messages."""
         self._seconds += (seconds / messages - self._seconds) * _WEIGHT
 
     @property
-    def gives_series(self) -> bool:
+    def may_take_series(self) -> bool:
         """Whether a call may get a series of messages now."""
         return self._series > 1 and self._seconds <= SHORT_SECONDS
 
     def wanted(self, running: int, *, is_late: bool) -> int:
         """Return how many calls may run: at least `running`; all if messages waited too long."""
-        if is_late or not self.gives_series:
+        if is_late or not self.may_take_series:
             return self._concurrency
         return min(self._concurrency, max(EAGER, running))
 
     def share(self, ready: int, free: int) -> int:
         """Return how many of `ready` messages one of the `free` worker tasks gets."""
-        if not self.gives_series:
+        if not self.may_take_series:
             return self._batch
         return max(1, min(self._series, -(-ready // free)))
 
@@ -147,7 +147,7 @@ class HandlerCall:
         self._properties: list[dict[str, str]] = list(map(dict.copy, map(_properties_of, messages)))
 
     @property
-    def handed_on(self) -> int:
+    def released_count(self) -> int:
         """Number of messages that were handed on because the call took too long."""
         return len(self._handed_on or ())
 
@@ -157,7 +157,7 @@ class HandlerCall:
         ids = [message.message_id for message in self.messages[:3]]
         return ", ".join(ids) + (" …" if len(self.messages) > len(ids) else "")
 
-    def home(self, message: ReceivedMessage) -> AssignedQueue | None:
+    def queue_of(self, message: ReceivedMessage) -> AssignedQueue | None:
         """Return the queue of a message; None when the call's outcome does not count for it.
 
         It does not count after the message was handed on, or its queue given back. That queue may
@@ -182,14 +182,14 @@ class HandlerCall:
         """Return whether the handler has run for `limit` seconds or longer."""
         return self.is_called and not self.has_ended and now - self.begun >= limit
 
-    def hand_on(self) -> list[tuple[AssignedQueue, ReceivedMessage]]:
+    def release_unfinished(self) -> list[tuple[AssignedQueue, ReceivedMessage]]:
         """Remove the messages that may run twice from the call, and return them, to be settled.
 
         Messages with an ordering key stay: no other handler may start their key meanwhile.
         """
         taken = []
         for message in self.messages:
-            assigned = self.home(message)
+            assigned = self.queue_of(message)
             if assigned is not None and assigned.may_run_twice(message.queue_offset):
                 taken.append((assigned, message))
         self._handed_on = (self._handed_on or set()) | {
@@ -241,7 +241,7 @@ class AsyncHandlerPool:
         self._settling: set[asyncio.Task[None]] = set()
         self._apart: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._more_tasks_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     @property
@@ -276,15 +276,15 @@ class AsyncHandlerPool:
         loop = asyncio.get_running_loop()
         wanted = self._wanted(len(self._calls) if running is None else running, is_late=is_late)
         while (free := wanted - len(self._calls)) > 0:
-            messages = self._group.take(self._lease_clock(), self._share(free))
+            messages = self._group.take_ready(self._lease_clock(), self._share(free))
             if not messages:
                 return
             # Not by the loop's factory: an eager task would run before its call is recorded.
-            hand = asyncio.Task(self._work(messages), loop=loop)
-            self._calls[hand] = HandlerCall(self._group, messages, loop.time())
-            hand.add_done_callback(self._hand_ended)
+            worker = asyncio.Task(self._work(messages), loop=loop)
+            self._calls[worker] = HandlerCall(self._group, messages, loop.time())
+            worker.add_done_callback(self._worker_ended)
         if self._is_choosy and wanted < self._wanted(0, is_late=True) and self._group.ready:
-            self._be_patient()
+            self._plan_more_tasks()
 
     def wake(self) -> None:
         """Make due messages ready, and set a timer for the next held one."""
@@ -300,11 +300,11 @@ class AsyncHandlerPool:
     async def check(self) -> None:
         """Find overdue handler calls, and cancel or bypass them."""
         now = asyncio.get_running_loop().time()
-        for hand, call in list(self._calls.items()):
+        for worker, call in list(self._calls.items()):
             if not call.is_over(self._limit, now):
                 continue
             is_new, call.is_overdue = not call.is_overdue, True
-            waiting = "" if call.is_bypassed else self._bypass(hand, call, is_new=is_new)
+            waiting = "" if call.is_bypassed else self._bypass(worker, call, is_new=is_new)
             if is_new or waiting or self._group.subscription.ordered:
                 log.warning(
                     "group %s: a handler call takes longer than %g s, it began %.0f s ago: %s%s",
@@ -312,7 +312,7 @@ class AsyncHandlerPool:
                     waiting,
                 )
 
-    def begin_apart(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Start a task that calls `handle_apart`; closing waits for it as for handler calls."""
         task = asyncio.create_task(work)
         self._apart.add(task)
@@ -330,7 +330,7 @@ class AsyncHandlerPool:
     async def finish(self) -> None:
         """Start no more calls. Wait for running ones, for `close_timeout_seconds` at most."""
         self._closed = True
-        for timer in (self._timer, self._patience):
+        for timer in (self._timer, self._more_tasks_timer):
             if timer is not None:
                 timer.cancel()
         running = [*self._calls, *self._apart]
@@ -372,18 +372,18 @@ class AsyncHandlerPool:
         return wanted + min(self._bypassed, self._concurrency)
 
     def _share(self, free: int) -> int | None:
-        if not self._is_choosy or not self.choice.gives_series:
+        if not self._is_choosy or not self.choice.may_take_series:
             return None
         return self.choice.share(self._group.ready, free)
 
     async def _work(self, messages: Sequence[ReceivedMessage]) -> None:
         """Run a worker task: handle `messages`, then more, until no messages are left."""
         loop = asyncio.get_running_loop()
-        hand = cast("asyncio.Task[None]", asyncio.current_task())
+        worker = cast("asyncio.Task[None]", asyncio.current_task())
         turn = time.monotonic()  # the loop's own clock may not advance within one of its turns
         while messages:
-            call = self._calls[hand]
-            await self._handle(hand, call)
+            call = self._calls[worker]
+            await self._handle(worker, call)
             self.handled.set()
             if time.monotonic() - turn > TURN_SECONDS:
                 await asyncio.sleep(0)
@@ -393,17 +393,17 @@ class AsyncHandlerPool:
                 return
             if len(messages) > 1:
                 self.pump()  # after several messages, more than one may be ready now
-            messages = self._group.take(self._lease_clock(), self._share(free))
+            messages = self._group.take_ready(self._lease_clock(), self._share(free))
             if messages:
-                self._calls[hand] = HandlerCall(self._group, messages, loop.time())
+                self._calls[worker] = HandlerCall(self._group, messages, loop.time())
 
-    def _hand_ended(self, hand: asyncio.Task[None]) -> None:
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
         running = len(self._calls)
-        call = self._calls.pop(hand)
-        if hand.cancelled() and not call.goes_on:
+        call = self._calls.pop(worker)
+        if worker.cancelled() and not call.goes_on:
             self._take_back(call)
         self.handled.set()
-        if not hand.cancelled() and (bug := hand.exception()) is not None:
+        if not worker.cancelled() and (bug := worker.exception()) is not None:
             log.error("group %s: a delivery failed with a bug", self._group.name, exc_info=bug)
         self.pump(running)
 
@@ -411,30 +411,30 @@ class AsyncHandlerPool:
         """Hold the unsettled messages of a cancelled call: no handler has them any more."""
         now = asyncio.get_running_loop().time()
         for message in call.messages:
-            assigned = call.home(message)
+            assigned = call.queue_of(message)
             if assigned is not None and assigned.is_running(message.queue_offset):
-                assigned.hold(message.queue_offset, now, counts=False)
+                assigned.postpone(message.queue_offset, now, counts=False)
 
-    async def _handle(self, hand: asyncio.Task[None], call: HandlerCall) -> None:
+    async def _handle(self, worker: asyncio.Task[None], call: HandlerCall) -> None:
         messages = call.messages
         try:
-            outcomes = await self._outcomes(hand, call)
+            outcomes = await self._outcomes(worker, call)
         finally:
             call.has_ended = True
             if call.is_bypassed:
                 self._bypassed -= 1
         now = asyncio.get_running_loop().time()
         seconds = now - call.begun
-        self.choice.note(seconds, len(messages))
-        if call.handed_on:
+        self.choice.note_call(seconds, len(messages))
+        if call.released_count:
             log.warning(
                 "group %s: a handler call ended after %.0f s; %d of its messages had been handed"
                 " out again, and its outcomes do not count for these",
-                *(self._group.name, seconds, call.handed_on),
+                *(self._group.name, seconds, call.released_count),
             )
         rest: list[tuple[ReceivedMessage, Outcome]] = []
         for message, outcome in zip(messages, outcomes, strict=True):
-            assigned = call.home(message)
+            assigned = call.queue_of(message)
             if assigned is not None and isinstance(outcome, Consumed):
                 assigned.finish(message.queue_offset)
             else:
@@ -445,11 +445,11 @@ class AsyncHandlerPool:
         rates = self._group.rates_of(messages[0].queue.topic, call.begun)
         rates.handled(len(messages) - len(rest), failed, seconds, now)
         for message, outcome in rest:  # last, because it may wait for a broker
-            assigned = call.home(message)
+            assigned = call.queue_of(message)
             if assigned is not None:
                 await self._settle(assigned, message, outcome)
 
-    async def _outcomes(self, hand: asyncio.Task[None], call: HandlerCall) -> Sequence[Outcome]:
+    async def _outcomes(self, worker: asyncio.Task[None], call: HandlerCall) -> Sequence[Outcome]:
         call.is_called = True
         try:
             handling = self._handler(call.messages)
@@ -471,8 +471,8 @@ class AsyncHandlerPool:
             reason = f"{type(error).__name__}: {error}"
             log.exception("group %s: the handler failed", self._group.name)
         finally:
-            while hand.cancelling() and not self._closed:
-                hand.uncancel()  # the call was cancelled, not the worker task
+            while worker.cancelling() and not self._closed:
+                worker.uncancel()  # the call was cancelled, not the worker task
         return [Retry(reason=reason)] * len(call.messages)
 
     async def _settle(
@@ -485,20 +485,20 @@ class AsyncHandlerPool:
             if assigned.is_running(message.queue_offset):
                 pause = self._group.settings.settle_retry_seconds
                 until = asyncio.get_running_loop().time() + pause
-                assigned.hold(message.queue_offset, until, counts=False)
+                assigned.postpone(message.queue_offset, until, counts=False)
         self.handled.set()
         self.wake()
 
-    def _bypass(self, hand: asyncio.Task[None], call: HandlerCall, *, is_new: bool) -> str:
+    def _bypass(self, worker: asyncio.Task[None], call: HandlerCall, *, is_new: bool) -> str:
         """Cancel a call; if that is impossible, bypass it. Return a text for the log."""
         if self._threads is None and is_new:
-            hand.cancel()
+            worker.cancel()
             return "; it is cancelled"
         call.is_bypassed = True
         self._bypassed += 1
-        handed_on = call.hand_on()
+        handed_on = call.release_unfinished()
         if handed_on:
-            task = asyncio.create_task(self._hand_on(handed_on))
+            task = asyncio.create_task(self._retry_released(handed_on))
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         if self._bypassed >= 2 * self._concurrency:
@@ -509,7 +509,7 @@ class AsyncHandlerPool:
             f", {kept} with ordering keys wait for it" if kept else ""
         )
 
-    async def _hand_on(self, taken: Sequence[tuple[AssignedQueue, ReceivedMessage]]) -> None:
+    async def _retry_released(self, taken: Sequence[tuple[AssignedQueue, ReceivedMessage]]) -> None:
         reason = f"the handler took longer than {self._limit:g} s"
         for assigned, message in taken:
             if not assigned.is_given_back:
@@ -517,14 +517,14 @@ class AsyncHandlerPool:
                 outcome = retry_of_ours(wait or HANDED_ON_SECONDS, reason=reason)
                 await self._settle(assigned, message, outcome)
 
-    def _be_patient(self) -> None:
+    def _plan_more_tasks(self) -> None:
         """Use more worker tasks if none of the running ones becomes free soon."""
-        if self._patience is None:
+        if self._more_tasks_timer is None:
             loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+            self._more_tasks_timer = loop.call_later(PATIENCE_SECONDS, self._add_tasks)
 
-    def _lose_patience(self) -> None:
-        self._patience = None
+    def _add_tasks(self) -> None:
+        self._more_tasks_timer = None
         self.pump(is_late=True)
 
 

@@ -11,7 +11,7 @@ from reliable_mq.client.checked import checked, checked_verbs
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.allocation import Allocation, average
-from reliable_mq.client.consuming.asyncio_pulled_queues import PolledClient, PulledQueues, Told
+from reliable_mq.client.consuming.asyncio_pulled_queues import Callback, PolledClient, PulledQueues
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.queue_offsets import Place, committed_offsets, offsets_at
@@ -167,7 +167,7 @@ class AsyncPullConsumer:
             known = self._pulled = PulledQueues(self._client, group, auto_commit=commits)
             known.start()
         for topic in topics:  # only now: a refused call must change nothing
-            known.group.also_read(topic, wanted)
+            known.group.add_topic_of(topic, wanted)
         known.reader.choose(chosen)
 
     @property
@@ -356,13 +356,13 @@ class AsyncPullConsumer:
         )
         return self._client.polled_group(wanted, is_member=is_member)
 
-    def _called(self, told: OnQueues | None) -> Told | None:
-        if told is None:
+    def _called(self, callback: OnQueues | None) -> Callback | None:
+        if callback is None:
             return None
-        called = told
-        if not is_asynchronous(told):
+        called = callback
+        if not is_asynchronous(callback):
             self._threads = self._threads or Threads(1, f"rmq-{self._options.group}-queues")
-            wrapped = self._threads.wrapped(told)
+            wrapped = self._threads.wrapped(callback)
             # Not cancelled, even if the caller is: later calls must wait for one that hangs in the
             # thread.
             called = lambda queues: asyncio.shield(wrapped(queues))  # noqa: E731

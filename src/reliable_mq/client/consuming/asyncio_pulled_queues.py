@@ -23,7 +23,7 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 
 log = logging.getLogger(__name__)
 
-Told = Callable[[list[MessageQueue]], Awaitable[Any]]
+Callback = Callable[[list[MessageQueue]], Awaitable[Any]]
 """Called with queues that were assigned or revoked."""
 
 
@@ -54,8 +54,8 @@ class PulledQueues(GroupMember):
         group: ConsumerGroup,
         *,
         auto_commit: bool,
-        on_assigned: Told | None = None,
-        on_revoked: Told | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
     ) -> None:
         super().__init__(group)
         self.positions = Positions(group)
@@ -69,7 +69,7 @@ class PulledQueues(GroupMember):
         self._closed = False
         self._committing: asyncio.Task[None] | None = None
         self._announced: set[MessageQueue] = set()  # queues for which `on_assigned` was called
-        self._telling = ShieldedTask()
+        self._notifying = ShieldedTask()
         self._calls: set[asyncio.Task[None]] = set()
         self._one_call = asyncio.Lock()
 
@@ -90,7 +90,9 @@ class PulledQueues(GroupMember):
         if self._committing is not None:
             self._committing.cancel()
             await asyncio.gather(self._committing, return_exceptions=True)
-        await self._telling.ended()  # the callback may still run although its caller was cancelled
+        await (
+            self._notifying.ended()
+        )  # the callback may still run although its caller was cancelled
         try:
             await self.on_revoked(self.group.all_queues)
         finally:
@@ -118,13 +120,15 @@ class PulledQueues(GroupMember):
             self._is_polled = False
         names, waited = self.group.namespace, asyncio.get_running_loop().time() - begun
         shown = names.own_messages(messages)
-        self._client.hooks.handed_over(names.own(self.group.name), shown, waited)
+        self._client.hooks.call_receive_hooks(names.own_name(self.group.name), shown, waited)
         return shown
 
     async def _first(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
         now = asyncio.get_running_loop().time
         deadline = now() + timeout
-        while not (messages := self.positions.take(max_messages, self._client.lease_clock())):
+        while not (
+            messages := self.positions.take_fetched(max_messages, self._client.lease_clock())
+        ):
             if self._closed or now() >= deadline:
                 break
             self._fetched.clear()
@@ -137,7 +141,7 @@ class PulledQueues(GroupMember):
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Set the position of a queue to `offset`; the result of a pull in progress is dropped."""
-        self.reader.begin_anew(self.positions.seek(queue, offset))
+        self.reader.restart(self.positions.seek(queue, offset))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Continue with paused queues."""
@@ -176,14 +180,14 @@ class PulledQueues(GroupMember):
         """Call the application's `on_assigned`."""
         coming = {assigned.queue for assigned in queues}
         self._announced |= coming
-        await self._tell(self._on_assigned, coming)
+        await self._notify(self._on_assigned, coming)
 
     async def on_revoked(self, queues: Sequence[AssignedQueue]) -> None:
         """Call the application's `on_revoked`, and then commit handled messages of these queues."""
         gone = {assigned.queue for assigned in queues}
         announced = gone & self._announced
         self._announced -= gone
-        await self._tell(self._on_revoked, announced)
+        await self._notify(self._on_revoked, announced)
         if self._auto_commit:
             last = self.positions.uncommitted()
             last = {queue: offset for queue, offset in last.items() if queue in gone}
@@ -193,7 +197,7 @@ class PulledQueues(GroupMember):
 
     def on_reset(self, assigned: AssignedQueue) -> None:
         """Continue at the offset from the broker. Drop messages that were fetched before."""
-        self.reader.begin_anew(self.positions.move(assigned.queue, assigned.commit_offset))
+        self.reader.restart(self.positions.move(assigned.queue, assigned.commit_offset))
 
     def may_pull(self, assigned: AssignedQueue) -> bool:
         """Whether to fetch more messages of a queue now."""
@@ -203,23 +207,23 @@ class PulledQueues(GroupMember):
         """Wake a waiting poll."""
         self._fetched.set()
 
-    async def _tell(self, told: Told | None, queues: set[MessageQueue]) -> None:
+    async def _notify(self, callback: Callback | None, queues: set[MessageQueue]) -> None:
         """Call the application after earlier calls have ended, and wait for the end.
 
         A cancelled caller does not cancel the call. `close` cancels the caller for assigned queues,
         but the application must finish that call before it hears that the queues are revoked.
         """
-        if told is not None and queues:
-            await self._telling.see(self._tell_in_turn(told, sorted(queues)))
+        if callback is not None and queues:
+            await self._notifying.result(self._notify_in_turn(callback, sorted(queues)))
 
-    async def _tell_in_turn(self, told: Told, queues: list[MessageQueue]) -> None:
+    async def _notify_in_turn(self, callback: Callback, queues: list[MessageQueue]) -> None:
         """Call the application, and wait at most for `close_timeout_seconds`.
 
         So a call that hangs blocks neither the queues' next reader nor the member's other queues.
         """
         timeout = self.group.settings.close_timeout_seconds
         async with self._one_call:
-            call = asyncio.create_task(self._call(told, queues))
+            call = asyncio.create_task(self._call(callback, queues))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
             _, late = await asyncio.wait({call}, timeout=timeout)
@@ -231,9 +235,9 @@ class PulledQueues(GroupMember):
                 *(self.group.name, timeout),
             )
 
-    async def _call(self, told: Told, queues: list[MessageQueue]) -> None:
+    async def _call(self, callback: Callback, queues: list[MessageQueue]) -> None:
         try:
-            await told(queues)
+            await callback(queues)
         except (Exception, SystemExit):  # an error of the application must not end the loop
             log.exception("group %s: the application's callback for queues failed", self.group.name)
 

@@ -35,10 +35,10 @@ class AsyncPushConsumer(GroupMember):
     def __init__(self, client: FlowRunner, group: ConsumerGroup, handler: AnyHandler) -> None:
         super().__init__(group)
         self._client = client
-        self.hands = AsyncHandlerPool(client, group, handler)
+        self.pool = AsyncHandlerPool(client, group, handler)
         self._daemons: list[asyncio.Task[None]] = []
         #: starts handler calls for fetched messages
-        self.fetched: Callable[[], None] = self.hands.pump
+        self.fetched: Callable[[], None] = self.pool.pump
         self.reader = QueueFetcher(client, group, self)
         self._closing: asyncio.Task[None] | None = None
 
@@ -52,7 +52,7 @@ class AsyncPushConsumer(GroupMember):
             ),
         ]
         if self.group.subscription.handling_seconds < math.inf:
-            looking = repeat(self.hands.check_seconds, self.hands.check, f"{name}: checking calls")
+            looking = repeat(self.pool.check_seconds, self.pool.check, f"{name}: checking calls")
             self._daemons.append(asyncio.create_task(looking))
         self.reader.start()
 
@@ -88,7 +88,7 @@ class AsyncPushConsumer(GroupMember):
         self.group.resume(self._whole(queues))
         for assigned in self.group.assigned:
             self.reader.pull_again(assigned.queue)
-        self.hands.wake()
+        self.pool.wake()
 
     def lag(self) -> dict[MessageQueue, QueueLag]:
         """Return how far the group is behind in each queue that this member reads.
@@ -119,10 +119,10 @@ class AsyncPushConsumer(GroupMember):
         self.reader.stop_fetching()
         for assigned in self.group.assigned:
             self.group.leave(assigned.queue)
-        await self.hands.finish()
+        await self.pool.finish()
         for daemon in self._daemons:
             daemon.cancel()
-        await self.hands.close()
+        await self.pool.close()
         await self.reader.stop()
         await asyncio.gather(*self._daemons, return_exceptions=True)
         try:
@@ -151,13 +151,13 @@ class AsyncPushConsumer(GroupMember):
 
     async def on_revoked(self, queues: Sequence[AssignedQueue]) -> None:
         """Give queues back when none of their messages runs."""
-        handled = self.hands.handled
+        handled = self.pool.handled
         await asyncio.gather(*(self.reader.give_back_idle(each, handled) for each in queues))
 
     def on_reset(self, assigned: AssignedQueue) -> None:
         """Give a queue back, to read it from the broker's offset later."""
         self.group.leave(assigned.queue)
-        self.reader.let_go([assigned])
+        self.reader.give_up_queues([assigned])
 
     #: whether to fetch more messages of a queue now
     may_pull = staticmethod(AssignedQueue.may_be_pulled)

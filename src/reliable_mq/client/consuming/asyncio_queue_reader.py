@@ -18,7 +18,7 @@ from reliable_mq.client.consuming.asyncio_handler_pool import RunsFlows
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.obstacles import Obstacles
 from reliable_mq.client.consuming.pulling import pull_once
-from reliable_mq.client.consuming.subscription_version import be_newest
+from reliable_mq.client.consuming.subscription_version import raise_version
 from reliable_mq.client.flow import Flow
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import MessageQueue
@@ -34,7 +34,7 @@ class FlowRunner(RunsFlows, Protocol):
     async def heartbeat(self) -> None:
         """Send heartbeats with this client's groups to the brokers."""
 
-    async def introduce(self) -> None:
+    async def send_full_heartbeats(self) -> None:
         """Send full heartbeats to the brokers, whatever they know already."""
 
     async def leave_group(self, group: ConsumerGroup) -> None:
@@ -134,7 +134,7 @@ class QueueFetcher:
         if assigned is not None and assigned.wake_reader is not None:
             assigned.wake_reader()
 
-    def begin_anew(self, assigned: AssignedQueue) -> None:
+    def restart(self, assigned: AssignedQueue) -> None:
         """Fetch into `assigned` from now on; drop a pull in progress for its queue."""
         self._stop_pulling(assigned.queue)
         self._start_pulling(assigned)
@@ -146,7 +146,7 @@ class QueueFetcher:
         handled last and set the group back. So a cancelled caller does not cancel the flow, and a
         queue is given back only after it.
         """
-        return await self._commits.see(self._commit_in_turn(flow))
+        return await self._commits.result(self._commit_in_turn(flow))
 
     def choose(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues, in a group that shares them with no one."""
@@ -157,11 +157,11 @@ class QueueFetcher:
             if assigned.queue not in self._chosen
         ]
         if left:
-            self.let_go(left)
+            self.give_up_queues(left)
         self._take_chosen()
         self.look_soon()
 
-    def let_go(self, queues: Sequence[AssignedQueue]) -> None:
+    def give_up_queues(self, queues: Sequence[AssignedQueue]) -> None:
         """Give up revoked queues after their owner has finished with them."""
         for assigned in queues:
             self._stop_pulling(assigned.queue)
@@ -172,7 +172,7 @@ class QueueFetcher:
     async def _coordinate(self) -> None:
         settings, name = self.group.settings, self.group.name
         if self.group.is_member:
-            await attempt(self._introduce, f"group {name}: the first heartbeat")
+            await attempt(self._send_heartbeats, f"group {name}: the first heartbeat")
         while True:
             self._look.clear()
             self._is_settled = False
@@ -184,7 +184,7 @@ class QueueFetcher:
                 async with asyncio.timeout(pause):
                     await self._look.wait()
 
-    async def _introduce(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Send heartbeats to the brokers, so that the first rebalance counts this member.
 
         The subscription gets a version that no broker rejects as older than its own.
@@ -194,8 +194,8 @@ class QueueFetcher:
                 await self._client.run(self.group.routes.of(topic))
             except ReliableMQError as error:
                 log.info("group %s: topic %s does not exist yet: %s", self.group.name, topic, error)
-        if await self._client.run(be_newest(self.group)):
-            await self._client.introduce()
+        if await self._client.run(raise_version(self.group)):
+            await self._client.send_full_heartbeats()
         else:
             await self._client.heartbeat()
 
@@ -204,11 +204,11 @@ class QueueFetcher:
         self._take_chosen()
         if self.group.is_member:
             changes = await self._client.run(rebalance(self.group))
-            self._obstacles.note(changes.obstacles)
+            self._obstacles.log_repeated(changes.obstacles)
             self._obstacles.note_missing(changes.missing, asyncio.get_running_loop().time())
             settled = changes.settled
             if changes.left:
-                self.let_go(changes.left)
+                self.give_up_queues(changes.left)
                 await asyncio.sleep(0)  # callbacks for revoked queues come first
             if changes.added:
                 what = f"group {self.group.name}: taking queues"
@@ -223,7 +223,7 @@ class QueueFetcher:
 
     async def _keep_ready(self) -> bool:
         # If the caller is cancelled, the request for locks continues: see `_locks_answered`.
-        well = await self._keeping.see(self._client.run(keep_ready(self.group)))
+        well = await self._keeping.result(self._client.run(keep_ready(self.group)))
         for assigned in self.group.assigned:
             if assigned.is_started and not self._is_pulled(assigned.queue):
                 self._start_pulling(assigned)
@@ -257,7 +257,7 @@ class QueueFetcher:
             while not await attempt(lambda: self._pull_with(assigned, room), what):
                 await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
         finally:
-            assigned.budget.withdraw(room.set)
+            assigned.budget.cancel_wait(room.set)
         if self.group.find(assigned.queue) is assigned and not self.group.is_leaving(
             assigned.queue
         ):
@@ -294,7 +294,7 @@ class QueueFetcher:
         """
         self.group.is_unheard = False
         if before == self._introductions:
-            await self._client.introduce()
+            await self._client.send_full_heartbeats()
             self._introductions += 1
 
     async def _give_up(self, queues: Sequence[AssignedQueue]) -> None:

@@ -122,11 +122,11 @@ class AsyncSimpleConsumer(GroupMember):
         messages: list[ReceivedMessage] = []
         for assigned, message in taken:
             shown = self.group.namespace.own_message(message)
-            self._leases.give(assigned, message, expires, shown)
+            self._leases.begin_lease(assigned, message, expires, shown)
             messages.append(shown)
         self._watch()
-        group = self.group.namespace.own(self.group.name)
-        self._client.hooks.handed_over(group, messages, now() - begun)
+        group = self.group.namespace.own_name(self.group.name)
+        self._client.hooks.call_receive_hooks(group, messages, now() - begun)
         return messages
 
     async def ack(self, *messages: ReceivedMessage) -> None:
@@ -154,7 +154,7 @@ class AsyncSimpleConsumer(GroupMember):
                     continue
                 lease.assigned.finish(message.queue_offset)
         finally:  # also after an argument that is no message: earlier ones have ended
-            self._something_ended()
+            self._wake_waiting()
         if lost is not None:
             raise lost
 
@@ -195,7 +195,7 @@ class AsyncSimpleConsumer(GroupMember):
 
     def give_up(self, message: ReceivedMessage, reason: str) -> Coroutine[Any, Any, None]:
         """The old name of `reject`."""
-        old_names.tell_caller(old_names.now_called("SimpleConsumer.give_up", "reject"))
+        old_names.warn_caller(old_names.now_called("SimpleConsumer.give_up", "reject"))
         return self.reject(message, reason)
 
     @checked(but=("message",))
@@ -225,7 +225,7 @@ class AsyncSimpleConsumer(GroupMember):
         self._fetched.set()  # wakes waiting receivers
         for assigned in self.group.assigned:
             self._leases.forget(assigned)
-        self._something_ended()
+        self._wake_waiting()
         if self._timer is not None:
             self._timer.cancel()
         tasks = [*self._settling, *([self._committing] if self._committing else [])]
@@ -247,7 +247,7 @@ class AsyncSimpleConsumer(GroupMember):
             self._expire()
         self.group.wake(asyncio.get_running_loop().time())
         taken: list[tuple[AssignedQueue, ReceivedMessage]] = []
-        while len(taken) < count and (more := self.group.take(now, count - len(taken))):
+        while len(taken) < count and (more := self.group.take_ready(now, count - len(taken))):
             for message in more:
                 assigned = self.group.find(message.queue)
                 if assigned is not None:
@@ -301,10 +301,10 @@ class AsyncSimpleConsumer(GroupMember):
             log.exception("group %s: %s was not settled", self.group.name, message.message_id)
             if assigned.is_running(message.queue_offset):
                 until = asyncio.get_running_loop().time() + self.group.settings.settle_retry_seconds
-                assigned.hold(message.queue_offset, until, counts=False)
-        self._something_ended()
+                assigned.postpone(message.queue_offset, until, counts=False)
+        self._wake_waiting()
 
-    def _something_ended(self) -> None:
+    def _wake_waiting(self) -> None:
         self._fetched.set()  # its ordering key continues
         self._ended.set()
 
@@ -331,7 +331,7 @@ class AsyncSimpleConsumer(GroupMember):
     def on_reset(self, assigned: AssignedQueue) -> None:
         """Continue to read a queue at the broker's offset after its messages are settled."""
         self.group.leave(assigned.queue)
-        self._reader.let_go([assigned])
+        self._reader.give_up_queues([assigned])
 
     def may_pull(self, assigned: AssignedQueue) -> bool:
         """Whether to fetch more messages of a queue now."""

@@ -188,7 +188,7 @@ class ConsumerGroup:
         self.expression_types: dict[str, str] = {}
         topics = subscription.all_topics() if self.has_retries else subscription.topics
         for topic, wanted in topics.items():
-            self.also_read(topic, wanted)
+            self.add_topic_of(topic, wanted)
         self._rates: dict[str, TopicRates] = {}
         self.is_unheard = False  # a broker does not know the subscription, or knows an older one
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
@@ -214,7 +214,7 @@ class ConsumerGroup:
         """Whether failed messages are sent back to the broker, which keeps the group's offsets."""
         return not (self.polled or self.subscription.broadcasting)
 
-    def also_read(self, topic: str, wanted: str | Sql) -> None:
+    def add_topic_of(self, topic: str, wanted: str | Sql) -> None:
         """Read a topic too."""
         self.filters[topic] = wanted
         self.tags[topic] = tags_of(wanted)
@@ -287,7 +287,7 @@ class ConsumerGroup:
             self._all_paused = True
         else:
             self._paused.update(queues)
-        self._tell_paused()
+        self._update_paused()
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Continue with `queues`; None: with all, however they were paused."""
@@ -296,7 +296,7 @@ class ConsumerGroup:
             self._paused.clear()
         else:
             self._paused.difference_update(queues)
-        self._tell_paused()
+        self._update_paused()
 
     def lag(self, now: float) -> dict[MessageQueue, QueueLag]:
         """Return the lag of each assigned queue whose end is known from a pull."""
@@ -306,7 +306,7 @@ class ConsumerGroup:
             if assigned.is_started and assigned.end_offset != OFFSET_UNKNOWN
         }
 
-    def take(self, now: float, count: int | None = None) -> list[ReceivedMessage]:
+    def take_ready(self, now: float, count: int | None = None) -> list[ReceivedMessage]:
         """Return the messages of the next handler call; empty when none is ready.
 
         At most `count`; None: a batch.
@@ -367,7 +367,9 @@ class ConsumerGroup:
             assigned = self._busy.popleft()
             if not assigned.ready_offsets or assigned.paused or assigned.leaving:
                 continue  # until a check finds messages in it again
-            taken += assigned.take(wanted - len(taken), now, taken[0].topic if taken else None)
+            taken += assigned.take_ready(
+                wanted - len(taken), now, taken[0].topic if taken else None
+            )
             self._busy.append(assigned)
             if len(taken) == wanted:
                 break
@@ -386,7 +388,7 @@ class ConsumerGroup:
                 self._busy.append(assigned)
         return len(self._busy) > count
 
-    def _tell_paused(self) -> None:
+    def _update_paused(self) -> None:
         for assigned in self.all_queues:
             assigned.paused = self._all_paused or assigned.queue in self._paused
 

@@ -78,7 +78,7 @@ class FileOffsets:
         """Return the next offset to be read in `queue`, or `OFFSET_NOT_KNOWN`."""
         return self._known.get(queue, OFFSET_NOT_KNOWN)
 
-    def note(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def remember_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Remember `offsets`; those of other queues stay."""
         self._known = {**self._known, **offsets}
 

@@ -36,14 +36,14 @@ class FlowBudget:
         #: the queues that wait for room
         self.lines = (self._crowded_out, self._waiting)
 
-    def join(self) -> None:
+    def add_queue(self) -> None:
         """Add one more queue."""
         self._queues += 1
 
-    def leave(self, held: int) -> None:
+    def remove_queue(self, held: int) -> None:
         """Remove a queue that held this many bytes."""
         self._queues -= 1
-        self.give(held)
+        self.remove_bytes(held)
 
     def ample(self, wanted: int) -> int:
         """Return up to how many bytes held and asked for every queue may pull `wanted` bytes."""
@@ -56,7 +56,7 @@ class FlowBudget:
         """
         least = self._least(wanted)
         if self._room(held) >= least:
-            self.withdraw(wake)
+            self.cancel_wait(wake)
             return True
         line, other = self._waiting, self._crowded_out
         if self._share() - held >= least:
@@ -65,7 +65,7 @@ class FlowBudget:
         line[wake] = None
         return False
 
-    def withdraw(self, wake: Callable[[], None]) -> None:
+    def cancel_wait(self, wake: Callable[[], None]) -> None:
         """Forget `wake`: another waiting queue shall be woken instead."""
         self._waiting.pop(wake, None)
         self._crowded_out.pop(wake, None)
@@ -84,7 +84,7 @@ class FlowBudget:
         self.asked -= granted
         self._wake()
 
-    def give(self, size: int) -> None:
+    def remove_bytes(self, size: int) -> None:
         """Note that a queue holds this many fewer bytes."""
         self.held -= size
         if self._waiting or self._crowded_out:

@@ -41,7 +41,7 @@ class Leases:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def give(
+    def begin_lease(
         self,
         assigned: AssignedQueue,
         message: ReceivedMessage,

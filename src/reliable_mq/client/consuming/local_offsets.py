@@ -20,7 +20,7 @@ class LocalOffsets(Protocol):
     def find(self, queue: MessageQueue) -> int:
         """Return the next offset to be read in `queue`, or `OFFSET_NOT_KNOWN`."""
 
-    def note(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def remember_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Remember `offsets`. Those of other queues stay, even of queues in no current route."""
 
     def save(self) -> None:

@@ -22,7 +22,7 @@ class Obstacles:
         self._told: set[str] = set()
         self._missing: dict[str, float] = {}  # since when, by topic
 
-    def note(self, obstacles: frozenset[str]) -> None:
+    def log_repeated(self, obstacles: frozenset[str]) -> None:
         """Log obstacles that were found twice in a row: most of them disappear by themselves."""
         for obstacle in sorted((obstacles & self._last) - self._told):
             log.warning("group %s: %s", self._group, obstacle)

@@ -166,7 +166,7 @@ def commit_locally(local: LocalOffsets, queues: Iterable[AssignedQueue]) -> Flow
         if assigned.is_started and (offset := assigned.commit_offset) != assigned.committed_offset
     }
     if moved:
-        local.note({assigned.queue: offset for assigned, offset in moved.items()})
+        local.remember_offsets({assigned.queue: offset for assigned, offset in moved.items()})
         yield from work(local.save)
     for assigned, offset in moved.items():
         assigned.committed_offset = offset

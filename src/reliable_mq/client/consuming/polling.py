@@ -53,7 +53,7 @@ class Positions:
         """Count the messages of earlier polls as handled."""
         self._handled |= self.positions()
 
-    def take(self, count: int, now: float) -> list[ReceivedMessage]:
+    def take_fetched(self, count: int, now: float) -> list[ReceivedMessage]:
         """Return up to `count` fetched messages, in order within each queue; queues take turns."""
         queues = self._group.assigned
         first = self._turn % len(queues) if queues else 0
@@ -63,7 +63,7 @@ class Positions:
                 break
             self._turn += 1
             if assigned.has_ready and assigned.queue not in self._paused:
-                taken += assigned.take(count - len(taken), now)
+                taken += assigned.take_ready(count - len(taken), now)
         for message in taken:
             self._assigned(message.queue).finish(message.queue_offset)
         return taken

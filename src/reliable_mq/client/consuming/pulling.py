@@ -57,7 +57,7 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     except Unavailable as error:
         log.debug("a pull of %s failed: %s", queue, error)
         assigned.read_from = MASTER_ID  # the suggested slave may be gone for good
-        group.routes.doubt(queue.topic)
+        group.routes.mark_stale(queue.topic)
     except (RemoteError, ProtocolError) as error:
         level = logging.DEBUG if assigned.failures % _FAILURES_TOLD else logging.WARNING
         log.log(level, "group %s: a pull of %s failed: %s", group.name, queue, error)
@@ -124,14 +124,14 @@ def _accept(
     if reply.code == ResponseCode.PULL_OFFSET_MOVED:
         return _move(group, assigned, reply, header.next_begin_offset, broker, address)
     if reply.code != ResponseCode.SUCCESS:
-        assigned.put((), header.next_begin_offset)
+        assigned.add_pulled((), header.next_begin_offset)
         return 0.0
     pulled_from = assigned.next_offset
     messages, next_offset = yield from _read(group, assigned, reply.body, header.next_begin_offset)
     took = instant.seconds - begun
     rates = group.rates_of(assigned.queue.topic, begun)
     rates.pulled(len(messages), took, instant.seconds)
-    assigned.put(messages, next_offset)
+    assigned.add_pulled(messages, next_offset)
     return 0.0 if assigned.next_offset > pulled_from else group.settings.pull_retry_seconds_max
 
 
@@ -164,7 +164,7 @@ def _move(
         *(group.name, assigned.queue, offset, assigned.next_offset),
     )
     if reply.remark == _DELETED:
-        assigned.pass_over(offset)
+        assigned.skip_to(offset)
     elif group.polled:  # handled messages do not count any more: begin again
         assigned.freeze(offset)
     else:

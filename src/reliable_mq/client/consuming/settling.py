@@ -117,7 +117,7 @@ def _hold(
     if pause is None:
         doubled = group.settings.hold_seconds * 2.0 ** min(message.reconsume_times, 30)
         pause = min(doubled, group.settings.hold_seconds_max)
-    assigned.hold(message.queue_offset, instant.seconds + pause, counts=outcome.counts)
+    assigned.postpone(message.queue_offset, instant.seconds + pause, counts=outcome.counts)
 
 
 def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> Flow[None]:
@@ -135,10 +135,10 @@ def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> 
     )
     if dropped:
         return
-    letter = _carried(message, group.subscription.dead_letter_topic, {DEAD_LETTER_REASON: said})
+    refused = _carried(message, group.subscription.dead_letter_topic, {DEAD_LETTER_REASON: said})
     while True:
         try:
-            yield from group.producer.send(letter, timeout=SEND_BACK_TIMEOUT)
+            yield from group.producer.send(refused, timeout=SEND_BACK_TIMEOUT)
         except ReliableMQError as error:
             log.warning("group %s: a dead letter was not stored: %s", group.name, error)
         else:

@@ -15,7 +15,7 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 
 
-def be_newest(group: ConsumerGroup) -> Flow[bool]:
+def raise_version(group: ConsumerGroup) -> Flow[bool]:
     """Make the group's version newer than all that its brokers know; return whether it was older.
 
     A broker that does not answer, or returns no version, does not prevent the start.

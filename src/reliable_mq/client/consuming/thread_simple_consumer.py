@@ -64,5 +64,5 @@ class SimpleConsumer(ThreadFace[AsyncSimpleConsumer]):
 
     def give_up(self, message: ReceivedMessage, reason: str) -> None:
         """The old name of `reject`."""
-        old_names.tell_caller(old_names.now_called("SimpleConsumer.give_up", "reject"))
+        old_names.warn_caller(old_names.now_called("SimpleConsumer.give_up", "reject"))
         self.reject(message, reason)

@@ -97,7 +97,7 @@ class Hooks:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await getattr(each, name)(client)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is logged
-            self._tell(each, name, error)
+            self._log_fault(each, name, error)
 
     # sending
 
@@ -154,7 +154,7 @@ class Hooks:
             try:
                 hook(sending)
             except BaseException as error:  # noqa: BLE001 - it is logged
-                self._pass_over(each, "before_send", error)
+                self._handle_fault(each, "before_send", error)
         if sending.messages != sent:
             sending.messages = self._legal(sent, sending.messages)
         return sending
@@ -168,7 +168,7 @@ class Hooks:
     def _legal(self, sent: list[Message], changed: object) -> list[Message]:
         """Return the messages as hooks have changed them, or the original of each illegal one."""
         if not isinstance(changed, list) or len(changed) != len(sent):
-            if self._faults.note("number", time.monotonic()) is not None:
+            if self._faults.count_fault("number", time.monotonic()) is not None:
                 log.error("a middleware removed or added messages: the original messages are sent")
             return sent
         return [
@@ -186,7 +186,7 @@ class Hooks:
         if fault is None:
             return True
         is_its_own = fault_of(before, size_max) is None  # otherwise the sender gets the error
-        if is_its_own and self._faults.note("changed", time.monotonic()) is not None:
+        if is_its_own and self._faults.count_fault("changed", time.monotonic()) is not None:
             log.error(
                 "a middleware made a message of topic %s invalid; the original is sent: %s",
                 *(before.topic, fault),
@@ -293,7 +293,7 @@ class Hooks:
 
         return await asyncio.create_task(waiting(), context=context)
 
-    def handed_over(
+    def call_receive_hooks(
         self, group: str, messages: Sequence[ReceivedMessage], waited: float = 0.0
     ) -> None:
         """Call the hooks for messages that are returned to a caller.
@@ -343,7 +343,7 @@ class Hooks:
             except Skip as skip:
                 delivery.outcomes = [skip.outcome] * len(messages)
             except BaseException as error:  # noqa: BLE001 - it is logged
-                self._pass_over(each, "before_consume", error)
+                self._handle_fault(each, "before_consume", error)
         return delivery
 
     def end(self, delivery: Delivery, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -368,9 +368,9 @@ class Hooks:
             try:
                 hook(argument)
             except BaseException as error:  # noqa: BLE001 - it is logged
-                self._pass_over(each, name, error)
+                self._handle_fault(each, name, error)
 
-    def _pass_over(self, each: Middleware, name: str, error: BaseException) -> None:
+    def _handle_fault(self, each: Middleware, name: str, error: BaseException) -> None:
         """Log a hook's exception. `sys.exit` in a hook does not end a loop or a thread.
 
         Raises:
@@ -378,11 +378,11 @@ class Hooks:
         """
         if isinstance(error, KeyboardInterrupt):
             raise error
-        self._tell(each, name, error)
+        self._log_fault(each, name, error)
 
-    def _tell(self, each: Middleware, name: str, error: BaseException) -> None:
+    def _log_fault(self, each: Middleware, name: str, error: BaseException) -> None:
         kind = type(each).__name__
-        times = self._faults.note((id(each), name), time.monotonic())
+        times = self._faults.count_fault((id(each), name), time.monotonic())
         if times is not None:
             more = f" (and {times} times more since the last such line)" if times else ""
             log.error("%s of %s failed%s", name, kind, more, exc_info=error)

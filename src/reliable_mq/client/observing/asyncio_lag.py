@@ -47,33 +47,33 @@ class LagWatch:
             await asyncio.gather(self._task, return_exceptions=True)
         finally:
             for group, topic in self._known:
-                self._tell(group, topic, 0)
+                self._report(group, topic, 0)
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._seconds)
-            self.look()
+            self.measure_once()
 
-    def look(self) -> None:
-        """Measure once and call `note`."""
+    def measure_once(self) -> None:
+        """Measure once and call `count_fault`."""
         behind: dict[tuple[str, str], int] = {}
         now = asyncio.get_running_loop().time()
         for member in self._client.members:
             group = getattr(member, "group", None)
             if isinstance(group, ConsumerGroup):
                 for queue, lag in group.lag(now).items():
-                    key = self._names.own(group.name), self._names.own(queue.topic)
+                    key = self._names.own_name(group.name), self._names.own_name(queue.topic)
                     behind[key] = behind.get(key, 0) + lag.behind
         for key in self._known - behind.keys():
             behind[key] = 0
         self._known |= behind.keys()
         for (name, topic), count in behind.items():
-            self._tell(name, topic, count)
+            self._report(name, topic, count)
 
-    def _tell(self, group: str, topic: str, count: int) -> None:
+    def _report(self, group: str, topic: str, count: int) -> None:
         try:
             self._note(group, topic, count)
         except Exception as error:
-            often = self._seldom.note(type(error), asyncio.get_running_loop().time())
+            often = self._seldom.count_fault(type(error), asyncio.get_running_loop().time())
             if often is not None:
                 log.exception("the lag of group %s in topic %s was not noted", group, topic)

@@ -141,7 +141,7 @@ class MessageTraceMiddleware(Middleware):
     def _write(self, client_id: str, records: Iterable[TraceRecord]) -> None:
         writer = self._writers.get(client_id)
         if writer is not None:
-            writer.write(records)
+            writer.keep_records(records)
 
 
 class _TraceWriter:
@@ -169,7 +169,7 @@ class _TraceWriter:
         #: number of records for which there was no room, or that no broker accepted
         self.dropped = 0
 
-    def write(self, records: Iterable[TraceRecord]) -> None:
+    def keep_records(self, records: Iterable[TraceRecord]) -> None:
         """Keep records until they are sent, if there is room. Safe from any thread."""
         with self._lock:
             for record in records:
@@ -219,6 +219,6 @@ class _TraceWriter:
                 self.dropped += count
             if not isinstance(error, Exception):  # cancelled
                 raise
-            if self._faults.note("send", time.monotonic()) is not None:
+            if self._faults.count_fault("send", time.monotonic()) is not None:
                 lost = self._trace.dropped
                 log.warning("message traces were not sent, %d are lost so far: %s", lost, error)

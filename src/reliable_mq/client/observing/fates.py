@@ -9,14 +9,14 @@ from reliable_mq.message import ReceivedMessage, SendResult
 from reliable_mq.outcomes import Consumed, Outcome, Retry
 from reliable_mq.wire.codes import ResponseCode
 
-Fate = Literal["consumed", "later", "postponed", "dead", "failed", "received"]
+OutcomeWord = Literal["consumed", "later", "postponed", "dead", "failed", "received"]
 """`later` is a `Retry`, `postponed` one that counts as no attempt, `dead` a `Reject`, `failed` any
 other exception, `received` that the messages went to a caller. Dashboards know these words."""
-WELL: frozenset[Fate] = frozenset({"consumed", "postponed", "received"})
+WELL: frozenset[OutcomeWord] = frozenset({"consumed", "postponed", "received"})
 """Outcomes that need no attention."""
 
 
-def fates(delivery: Delivery) -> Iterator[tuple[ReceivedMessage, Fate, str]]:
+def outcome_words(delivery: Delivery) -> Iterator[tuple[ReceivedMessage, OutcomeWord, str]]:
     """Yield each message of an ended delivery, its outcome, and the reason ("" for none)."""
     if delivery.error is not None:
         why = f"{type(delivery.error).__name__}: {delivery.error}"
@@ -30,7 +30,7 @@ def fates(delivery: Delivery) -> Iterator[tuple[ReceivedMessage, Fate, str]]:
             yield message, *_of_outcome(outcome)
 
 
-def _of_outcome(outcome: Outcome) -> tuple[Fate, str]:
+def _of_outcome(outcome: Outcome) -> tuple[OutcomeWord, str]:
     if isinstance(outcome, Consumed):
         return "consumed", ""
     if isinstance(outcome, Retry):

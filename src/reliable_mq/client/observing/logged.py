@@ -2,7 +2,7 @@
 
 import logging
 
-from reliable_mq.client.observing.fates import WELL, fates
+from reliable_mq.client.observing.fates import WELL, outcome_words
 from reliable_mq.client.observing.middleware import (
     Delivery,
     Ending,
@@ -52,15 +52,15 @@ class LoggingMiddleware(Middleware):
 
     def after_consume(self, delivery: Delivery) -> None:
         """Log each message, with the handler's outcome."""
-        for message, fate, why in fates(delivery):
-            level = self._level if fate in WELL else logging.WARNING
+        for message, word, why in outcome_words(delivery):
+            level = self._level if word in WELL else logging.WARNING
             if not self._logger.isEnabledFor(level):
                 continue
             fields = {
                 "event": "received" if delivery.verb == "receive" else "consumed",
                 "consumer_group": delivery.group,
                 "seconds": delivery.seconds,
-                "outcome": fate,
+                "outcome": word,
                 "broker": message.queue.broker_name,
                 "queue_id": message.queue.queue_id,
                 "queue_offset": message.queue_offset,
@@ -71,7 +71,7 @@ class LoggingMiddleware(Middleware):
             self._logger.log(
                 level,
                 "%s: %s of topic %s by group %s%s",
-                *(fate, message.message_id, message.topic, delivery.group),
+                *(word, message.message_id, message.topic, delivery.group),
                 f": {why}" if why else "",
                 extra=fields,
             )

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from reliable_mq import trace_context
-from reliable_mq.client.observing.fates import error_name, fates
+from reliable_mq.client.observing.fates import error_name, outcome_words
 from reliable_mq.client.observing.middleware import ClientIdentity, Delivery, Middleware, Sending
 from reliable_mq.errors import RemoteError
 from reliable_mq.extras import extra_missing
@@ -208,14 +208,14 @@ class OpenTelemetryMiddleware(Middleware):
         span.end()
 
     def _note_outcomes(self, span: Any, delivery: Delivery) -> None:
-        words = {fate: why for _, fate, why in reversed(list(fates(delivery)))}
+        words = {word: why for _, word, why in reversed(list(outcome_words(delivery)))}
         span.set_attribute("reliable_mq.outcome", ",".join(sorted(words)))
         if delivery.error is not None:
             span.record_exception(delivery.error)
             self._fail(span, _error_type(delivery.error), str(delivery.error))
             return
-        for fate in sorted(words.keys() & _FAILED):
-            self._fail(span, fate, words[fate])
+        for word in sorted(words.keys() & _FAILED):
+            self._fail(span, word, words[word])
             return
 
     def _fail(self, span: Any, kind: str, why: str) -> None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from reliable_mq.client.observing.asyncio_lag import LOOK_SECONDS, LagWatch
-from reliable_mq.client.observing.fates import fates, sent_as
+from reliable_mq.client.observing.fates import outcome_words, sent_as
 from reliable_mq.client.observing.middleware import (
     Delivery,
     Middleware,
@@ -156,8 +156,8 @@ class PrometheusMiddleware(Middleware):
         self._handling.of(*labels).dec(len(delivery.messages))
         if delivery.verb == "process":
             self._handling_seconds.of(*labels).observe(delivery.seconds)
-        for _, fate, _ in fates(delivery):
-            self._handled.of(*labels, fate).inc()
+        for _, word, _ in outcome_words(delivery):
+            self._handled.of(*labels, word).inc()
 
 
 class _Children:

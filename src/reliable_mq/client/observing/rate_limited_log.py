@@ -13,7 +13,7 @@ class RateLimitedLog:
         self._said: dict[object, float] = {}
         self._silent: dict[object, int] = {}
 
-    def note(self, fault: object, now: float) -> int | None:
+    def count_fault(self, fault: object, now: float) -> int | None:
         """Count a fault at the time `now`, in seconds.
 
         Returns:

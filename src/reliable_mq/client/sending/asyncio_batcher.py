@@ -144,34 +144,34 @@ class AsyncBatcher:
         check_sending(timeout)
         self._refuse_closed()
         size = size_of(message)
-        if not self._in_flight.take(size):
-            self.hurry()
+        if not self._in_flight.take_places(size):
+            self.send_soon()
             await self._in_flight.wait(size, timeout)
         ticket: asyncio.Future[SendResult] = self._loop.create_future()
         try:
             self._add(message, ticket, size)
         except BaseException as error:
-            self._in_flight.give(size)
+            self._in_flight.release_places(size)
             ticket.set_exception(error)
             ticket.exception()  # marks the error as retrieved: it is raised here
             raise
         return ticket
 
-    def take(
+    def accept(
         self, message: Message, ticket: Future[SendResult], size: int, place: Iterator[Place]
     ) -> None:
         """Accept a message of another thread, which has its place. `ticket` gets all errors.
 
-        `place` is for `hand_back`, if the thread has cancelled the message.
+        `place` is for `return_places`, if the thread has cancelled the message.
         """
         if not ticket.set_running_or_notify_cancel():
-            self._in_flight.hand_back(place)
+            self._in_flight.return_places(place)
             self._in_flight.settle()
             return
         try:
             self._add(message, ticket, size)
         except Exception as error:  # noqa: BLE001 - the ticket gets it
-            self._in_flight.give(size)
+            self._in_flight.release_places(size)
             ticket.set_exception(error)
 
     def _watched(self, message: Message, ticket: Ticket) -> Message:
@@ -184,22 +184,22 @@ class AsyncBatcher:
         ticket.add_done_callback(ended)
         return sending.messages[0]
 
-    def hurry(self) -> None:
+    def send_soon(self) -> None:
         """Send all accepted messages as soon as possible: a caller waits for them."""
         if self._wave.count:
             self._wave.is_flushed = True
             self._flushed = [each for each in self._flushed if not each.over.is_set()]
             self._flushed.append(self._wave)
             self._wave = _Wave()
-        self._rows.hurry()
-        self._depart()
+        self._rows.send_soon()
+        self._send_due()
 
     async def flush(self) -> None:
         """Send waiting messages; return when all messages accepted so far have ended.
 
         Their senders get the results. Errors of messages are not raised here.
         """
-        self.hurry()
+        self.send_soon()
         for wave in self._flushed:
             await wave.over.wait()
 
@@ -217,8 +217,8 @@ class AsyncBatcher:
         Otherwise a sender in a thread would wait for ever after the end of the loop.
         """
         self._is_closed = True
-        for parcel in self._rows.give_up():
-            self._end(parcel, closed_meanwhile())
+        for waiting in self._rows.give_up():
+            self._end(waiting, closed_meanwhile())
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
@@ -229,38 +229,38 @@ class AsyncBatcher:
         if self._hooks.sends:
             message = self._watched(message, ticket)
         message = self._namespace.whole_message(message)
-        letter = self._producer.prepare(message, time.time_ns() // 1_000_000)
+        prepared = self._producer.prepare(message, time.time_ns() // 1_000_000)
         self._wave.count += 1
-        parcel = LingeringMessage(letter, _Owner(ticket, size, self._wave))
+        waiting = LingeringMessage(prepared, _Owner(ticket, size, self._wave))
         unsorted = self._unsorted.get(message.topic)
         if unsorted is not None:  # keeps the order of arrival
-            unsorted.append(parcel)
+            unsorted.append(waiting)
             return
         route = self._routes.find(message.topic)
         if route is None or not route.writable:
-            self._unsorted[message.topic] = [parcel]
+            self._unsorted[message.topic] = [waiting]
             topic = message.topic
             self._start(self._sort(topic), lambda: self._unsorted.pop(topic, ()))
-        elif self._is_full_with(parcel, route):
-            self._depart()
+        elif self._is_full_with(waiting, route):
+            self._send_due()
         elif self._timer is None:
             self._set_timer()
 
-    def _sorted_in(self, parcel: LingeringMessage, route: Route) -> bool:
-        key = parcel.letter.message.ordering_key
+    def _sorted_in(self, waiting: LingeringMessage, route: Route) -> bool:
+        key = waiting.prepared.message.ordering_key
         queue = self._producer.queue_of(key, route.writable) if key else None
-        hurried = parcel.owner.wave.is_flushed
-        return self._rows.add(parcel, queue, self._loop.time(), hurried=hurried)
+        is_urgent = waiting.owner.wave.is_flushed
+        return self._rows.add(waiting, queue, self._loop.time(), is_urgent=is_urgent)
 
-    def _is_full_with(self, parcel: LingeringMessage, route: Route) -> bool:
+    def _is_full_with(self, waiting: LingeringMessage, route: Route) -> bool:
         """Put a message into its row; return whether a batch may be sent now."""
         try:
-            return self._sorted_in(parcel, route)
+            return self._sorted_in(waiting, route)
         except Exception as error:  # a bug; otherwise the sender would wait for ever
             log.exception(
-                "a message for topic %s cannot be put into a batch", parcel.letter.message.topic
+                "a message for topic %s cannot be put into a batch", waiting.prepared.message.topic
             )
-            self._end(parcel, error)
+            self._end(waiting, error)
             return False
 
     async def _sort(self, topic: str) -> None:
@@ -270,20 +270,20 @@ class AsyncBatcher:
         except Exception as error:  # includes bugs; otherwise senders would wait for ever
             if not isinstance(error, ReliableMQError):
                 log.exception("cannot find the route of topic %s", topic)
-            for parcel in self._unsorted.pop(topic):
-                self._end(parcel, error)
+            for waiting in self._unsorted.pop(topic):
+                self._end(waiting, error)
             return
-        for parcel in self._unsorted.pop(topic):
-            self._is_full_with(parcel, route)
-        self._depart()
+        for waiting in self._unsorted.pop(topic):
+            self._is_full_with(waiting, route)
+        self._send_due()
 
-    def _depart(self) -> None:
-        for batch in self._rows.departures(self._loop.time()):
-            self._start(self._send(batch), partial(iter, batch.parcels))
+    def _send_due(self) -> None:
+        for batch in self._rows.take_due_batches(self._loop.time()):
+            self._start(self._send(batch), partial(iter, batch.waiting))
         self._set_timer()
 
     def _set_timer(self) -> None:
-        at = self._rows.next_departure()
+        at = self._rows.next_send_time()
         if at is None or (self._timer is not None and self._timer.when() <= at):
             return
         if self._timer is not None:
@@ -292,23 +292,23 @@ class AsyncBatcher:
 
     def _ring(self) -> None:
         self._timer = None
-        self._depart()
+        self._send_due()
 
     async def _send(self, batch: SendBatch) -> None:
         results = await self._results(batch)
         failure = next((each for each in results if isinstance(each, Exception)), None)
-        for parcel, result in zip(batch.parcels, results, strict=True):
-            self._end(parcel, result)
-        for parcel in self._rows.ended(batch, failed=failure is not None):
-            self._end(parcel, NotSent(f"an earlier message of its queue was not sent: {failure}"))
-        self._depart()
+        for waiting, result in zip(batch.waiting, results, strict=True):
+            self._end(waiting, result)
+        for waiting in self._rows.end_batch(batch, failed=failure is not None):
+            self._end(waiting, NotSent(f"an earlier message of its queue was not sent: {failure}"))
+        self._send_due()
 
     async def _results(self, batch: SendBatch) -> list[SendResult | Exception]:
         try:
-            return await self._run(self._producer.send_together(batch.letters, batch.row.queue))
+            return await self._run(self._producer.send_together(batch.prepared, batch.row.queue))
         except Exception as error:  # a bug; otherwise senders would wait for ever
             log.exception("a batch for topic %s failed", batch.row.topic)
-            return [error] * len(batch.parcels)
+            return [error] * len(batch.waiting)
 
     def _start(
         self, work: Coroutine[Any, Any, None], left: Callable[[], Iterable[LingeringMessage]]
@@ -323,12 +323,12 @@ class AsyncBatcher:
     ) -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            for parcel in left():
-                self._end(parcel, closed_meanwhile())
+            for waiting in left():
+                self._end(waiting, closed_meanwhile())
 
-    def _end(self, parcel: LingeringMessage, result: SendResult | Exception) -> None:
-        owner: _Owner = parcel.owner
-        self._in_flight.give(owner.size)
+    def _end(self, waiting: LingeringMessage, result: SendResult | Exception) -> None:
+        owner: _Owner = waiting.owner
+        self._in_flight.release_places(owner.size)
         owner.wave.one_ended()
         if owner.ticket.done():  # its sender was cancelled
             return

@@ -59,7 +59,7 @@ class AsyncRequests:
         deadline = loop.time() + timeout
         correlation_id = self._random_bytes(16).hex()
         waiting: asyncio.Future[Command] = loop.create_future()
-        await self._introduce(deadline)
+        await self._send_heartbeats(deadline)
         left = deadline - loop.time()
         asked = request_of(message, self._client_id, correlation_id, left)
         self._waiting[correlation_id] = waiting
@@ -88,7 +88,7 @@ class AsyncRequests:
             waiting.set_result(command)
         return reply(command)
 
-    async def _introduce(self, deadline: float) -> None:
+    async def _send_heartbeats(self, deadline: float) -> None:
         """Send heartbeats to all brokers before the first request; failed ones get it later."""
         if self._known is None:
             self._known = asyncio.create_task(attempt(self._be_known, "the heartbeat of an asker"))

@@ -53,7 +53,7 @@ class AsyncSending:
         engine = self._engine
         check_sending(timeout, queue)
         size = size_of(message)
-        if not engine.in_flight.take(size):
+        if not engine.in_flight.take_places(size):
             begun = time.monotonic()
             await engine.in_flight.wait(size, timeout)
             timeout -= time.monotonic() - begun
@@ -63,7 +63,7 @@ class AsyncSending:
             # One more coroutine would add a tenth to the cost of a message.
             return await engine.singles.send(engine.begin(message, timeout, queue))
         finally:
-            engine.in_flight.give(size)
+            engine.in_flight.release_places(size)
 
     async def send_oneway(self, message: Message) -> None:
         """Send one message without asking for an answer: it stays unknown whether it is stored.
@@ -77,7 +77,7 @@ class AsyncSending:
             Unavailable: when no broker can be reached. Nothing was sent.
         """
         engine = self._engine
-        engine.be_producer()
+        engine.join_producer_group()
         async with engine.places([message], engine.settings.request_timeout_seconds):
             await engine.hooks.around_send(
                 "send_oneway", (message,), self._send_oneway, of_nothing, posts_of=int
@@ -113,7 +113,7 @@ class AsyncSending:
             Unavailable: when no broker accepts them in time. They may be stored nevertheless.
         """
         engine = self._engine
-        engine.be_producer()
+        engine.join_producer_group()
         names = engine.namespace
         async with engine.places(messages, timeout) as left:
 
@@ -134,7 +134,7 @@ class AsyncSending:
         engine = self._engine
         if messages.__class__ is not list:
             check_value("messages", messages, Sequence[Message])
-        engine.be_producer()
+        engine.join_producer_group()
         if engine.hooks.sends:
             return await engine.hooks.around_send("send_many", messages, self._send_many, of_many)
         return await self._send_many([*messages])
@@ -177,7 +177,7 @@ class AsyncSending:
         """
         engine = self._engine
         engine.refuse_unstarted()
-        engine.be_producer()
+        engine.join_producer_group()
         settings = engine.settings
         count = settings.batch_count_max if count is None else count
         size = settings.batch_bytes_max if size is None else size
@@ -192,7 +192,7 @@ class AsyncSending:
             size_max=size,
             linger=linger,
             under_way_max=settings.batches_in_flight,
-            goes_alone=engine.producer.goes_alone,
+            is_sent_alone=engine.producer.is_sent_alone,
         )
         return engine.open_batcher(rows)
 
@@ -217,7 +217,7 @@ class AsyncSending:
         named = decode_recall_handle(handle) if isinstance(handle, str) else None
         if named is None:
             return await recalling  # raises its error
-        topic = engine.namespace.own(named.topic)
+        topic = engine.namespace.own_name(named.topic)
         return await engine.hooks.around_recall(topic, named.unique_key, recalling)
 
     @checked()
@@ -236,7 +236,7 @@ class AsyncSending:
             MessageRefused, TooManyInFlight, RemoteError, Unavailable, ProtocolError: as `send`.
         """
         engine = self._engine
-        engine.be_producer()
+        engine.join_producer_group()
 
         async def send(asked: Message, left: float) -> SendResult:
             return await self.send(asked, timeout=left)
@@ -270,7 +270,7 @@ class AsyncSending:
             Unavailable: when no broker accepts the reply in time.
         """
         engine = self._engine
-        engine.be_producer()
+        engine.join_producer_group()
         answer = reply_to(request, body, tag, properties or {})
         async with engine.places([answer], timeout) as left:
             return await engine.hooks.around_send(
@@ -291,7 +291,7 @@ class AsyncSending:
                 if single.aim is None:  # without a route it fails at once, as in a plan
                     await engine.run(engine.routes.to_send(single.out.message.topic))
                 size = len(single.out.message.body)
-                has_place = engine.in_flight.take(size)
+                has_place = engine.in_flight.take_places(size)
                 if not has_place:
                     await engine.in_flight.wait(size, timeout)
                 try:
@@ -299,7 +299,7 @@ class AsyncSending:
                         single = engine.singles.begin(message, timeout, None)
                     return await engine.singles.send(single, waits_busily=False)
                 finally:
-                    engine.in_flight.give(size)
+                    engine.in_flight.release_places(size)
             except ReliableMQError as error:
                 return error
 
@@ -311,7 +311,7 @@ class AsyncSending:
         size = max(sum(len(out.message.body) for out in batch) for batch in group.batches)
         async with engine.groups_in_flight:
             try:
-                if not engine.in_flight.take(size, count):
+                if not engine.in_flight.take_places(size, count):
                     await engine.in_flight.wait(
                         size, engine.settings.request_timeout_seconds, count
                     )
@@ -323,7 +323,7 @@ class AsyncSending:
                 )
                 return engine.namespace.own_results(results)
             finally:
-                engine.in_flight.give(size, count)
+                engine.in_flight.release_places(size, count)
 
 
 def engine_of(client: AsyncSending) -> ClientEngine:

@@ -44,7 +44,7 @@ class SendingEngine(Protocol):
     def direct_link(self, address: str) -> DirectLink | None:
         """Take the direct link to `address` if it is free, and return it."""
 
-    def alone(self, link: Link) -> None:
+    def note_single_thread(self, link: Link) -> None:
         """Note that one thread sends alone on a connection."""
 
 
@@ -80,24 +80,24 @@ class SingleSends:
         """
         asked = self._ask(single, waits_busily=waits_busily)
         if asked is None:
-            return await self._go_on(single, None)
+            return await self._continue_send(single, None)
         outcome: Outcome
         try:
             outcome = await asked
         except ReliableMQError as error:
             outcome = error
-        return self._result(single, outcome) or await self._go_on(single, outcome)
+        return self._result(single, outcome) or await self._continue_send(single, outcome)
 
     def send_for(
         self, errand: ThreadFuture[SendResult], single: PendingSend, *, alone: bool
     ) -> None:
         """Send a message for a thread, nearly always without a task.
 
-        `alone`: no other message is in flight.
+        `note_single_thread`: no other message is in flight.
         """
         asked = self._ask(single, notes=alone)
         if asked is None:
-            self.go_on_for(errand, single, None)
+            self.continue_send_for(errand, single, None)
             return
         errand.depend_on(asked)
         asked.add_done_callback(partial(self._tried_for, errand, single))
@@ -106,8 +106,8 @@ class SingleSends:
         """Send a message in the calling thread, on a direct link.
 
         Returns:
-            The result; or the outcome of the first attempt, for `go_on_for`; or None when nothing
-            was sent.
+            The result; or the outcome of the first attempt, for `continue_send_for`; or None when
+            nothing was sent.
 
         Raises:
             RemoteError: when the broker refuses the message.
@@ -124,14 +124,14 @@ class SingleSends:
         except (ConnectionLost, RequestTimeout) as error:
             return error
         finally:
-            direct.give()
+            direct.release()
         return self._result(single, outcome) or outcome
 
-    def go_on_for(
+    def continue_send_for(
         self, errand: ThreadFuture[SendResult], single: PendingSend, outcome: Outcome | None
     ) -> None:
         """Send a message for a thread in a flow. `outcome` is that of the first attempt, if any."""
-        errand.follow(asyncio.ensure_future(self._go_on(single, outcome)))
+        errand.follow(asyncio.ensure_future(self._continue_send(single, outcome)))
 
     def _tried_for(
         self, errand: ThreadFuture[SendResult], single: PendingSend, asked: asyncio.Future[Command]
@@ -147,7 +147,7 @@ class SingleSends:
             errand.set_exception(failure)
             return
         if result is None:
-            self.go_on_for(errand, single, outcome)
+            self.continue_send_for(errand, single, outcome)
         else:
             errand.set_result(result)
 
@@ -163,7 +163,7 @@ class SingleSends:
         if link is None:
             return None
         if notes:
-            self._engine.alone(link)
+            self._engine.note_single_thread(link)
         code = RequestCode.SEND_MESSAGE_V2
         return link.ask(render, code, aim.seconds, waits_busily=waits_busily)
 
@@ -171,11 +171,11 @@ class SingleSends:
         """Return the result, or None when another attempt is due."""
         if single.aim is None or isinstance(outcome, ReliableMQError):
             return None
-        result = self._producer.end(single, single.aim, outcome, self._engine.seconds())
+        result = self._producer.result_of_reply(single, single.aim, outcome, self._engine.seconds())
         if result is None or not self._namespace.name:
             return result
         return self._namespace.own_result(result)
 
-    async def _go_on(self, single: PendingSend, outcome: Outcome | None) -> SendResult:
-        result = await self._engine.run(self._producer.go_on(single, outcome))
+    async def _continue_send(self, single: PendingSend, outcome: Outcome | None) -> SendResult:
+        result = await self._engine.run(self._producer.continue_send(single, outcome))
         return self._namespace.own_result(result)

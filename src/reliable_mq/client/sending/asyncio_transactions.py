@@ -75,7 +75,7 @@ class AsyncTransactions:
     @property
     def groups(self) -> list[str]:
         """The producer groups whose check-backs this client answers."""
-        return sorted(map(self._namespace.own, self._answerers))
+        return sorted(map(self._namespace.own_name, self._answerers))
 
     @property
     def running(self) -> list[asyncio.Task[None]]:
@@ -92,7 +92,7 @@ class AsyncTransactions:
             ConfigurationError: when the group's name is illegal.
         """
         check_name("producer group", group, GROUP_LENGTH_MAX)
-        group = self._namespace.whole(group)
+        group = self._namespace.full_name(group)
         is_known = group in self._answerers
         self._answerers[group] = answerer
         if not is_known:
@@ -107,7 +107,7 @@ class AsyncTransactions:
             MessageRefused: when `message` is not a message.
         """
         check_is_message(message)
-        names, whole = self._namespace, self._namespace.whole(group)
+        names, whole = self._namespace, self._namespace.full_name(group)
         if whole not in self._answerers:
             raise UsageError(f"join producer group {whole} before it sends a half")
 

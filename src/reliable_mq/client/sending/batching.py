@@ -39,7 +39,7 @@ def plan(
     *,
     count_max: int,
     size_max: int,
-    goes_alone: Callable[[PreparedMessage], bool] = lambda out: out.message.is_delayed,
+    is_sent_alone: Callable[[PreparedMessage], bool] = lambda out: out.message.is_delayed,
     queue_of: Callable[[str, Sequence[MessageQueue]], MessageQueue] = queue_of_key,
 ) -> list[QueueBatches]:
     """Return the groups for `items`: pairs of a position and its prepared message.
@@ -52,7 +52,7 @@ def plan(
         queues_of: returns the writable queues of a topic.
         count_max: maximum messages in a batch.
         size_max: maximum bytes in a batch; a larger message is sent alone.
-        goes_alone: returns whether a message of this kind cannot be in a batch.
+        is_sent_alone: returns whether a message of this kind cannot be in a batch.
         queue_of: returns the queue of an ordering key.
     """
     bound: dict[MessageQueue, list[Item]] = {}
@@ -60,7 +60,7 @@ def plan(
     groups: list[QueueBatches] = []
     for item in items:
         message = item[1].message
-        if not message.ordering_key and goes_alone(item[1]):
+        if not message.ordering_key and is_sent_alone(item[1]):
             groups.append(QueueBatches(None, ((item[1],),), (item[0],)))
         elif message.ordering_key:
             home = queue_of(message.ordering_key, queues_of(message.topic))
@@ -68,11 +68,11 @@ def plan(
         else:
             free.setdefault(message.topic, []).append(item)
     for home, row in bound.items():
-        groups.append(_group(home, _cut(row, count_max, size_max, goes_alone)))
+        groups.append(_group(home, _cut(row, count_max, size_max, is_sent_alone)))
     for topic, row in free.items():
         share = -(-len(row) // len(queues_of(topic)))
         share = min(max(share, SPREAD_COUNT_MIN), count_max)
-        groups += [_group(None, [batch]) for batch in _cut(row, share, size_max, goes_alone)]
+        groups += [_group(None, [batch]) for batch in _cut(row, share, size_max, is_sent_alone)]
     return groups
 
 
@@ -88,14 +88,14 @@ def _cut(
     row: Sequence[Item],
     count_max: int,
     size_max: int,
-    goes_alone: Callable[[PreparedMessage], bool],
+    is_sent_alone: Callable[[PreparedMessage], bool],
 ) -> list[list[Item]]:
     batches: list[list[Item]] = []
     size = 0
     after_single = False
     for item in row:
         out = item[1]
-        alone = goes_alone(out)
+        alone = is_sent_alone(out)
         full = not batches or len(batches[-1]) >= count_max or size + out.batch_size > size_max
         if full or alone or after_single:
             batches.append([])
@@ -147,7 +147,7 @@ def plan_many(
         queues.__getitem__,
         count_max=settings.batch_count_max,
         size_max=settings.batch_bytes_max,
-        goes_alone=producer.goes_alone,
+        is_sent_alone=producer.is_sent_alone,
         queue_of=producer.queue_of,
     )
     return SendPlan(groups, failures)

@@ -22,7 +22,7 @@ from reliable_mq.message import MessageQueue
 class LingeringMessage(msgspec.Struct, eq=False):
     """A prepared message that waits, and an object by which its sender recognizes it."""
 
-    letter: PreparedMessage
+    prepared: PreparedMessage
     owner: Any
     since: float = 0.0
 
@@ -30,14 +30,14 @@ class LingeringMessage(msgspec.Struct, eq=False):
 class LingerQueue(msgspec.Struct, eq=False):
     """Waiting messages that may share a request (a row), the oldest first.
 
-    The first `hurried` of them are sent as soon as possible.
+    The first `urgent_count` of them are sent as soon as possible.
     """
 
     topic: str
     queue: MessageQueue | None
-    parcels: deque[LingeringMessage] = msgspec.field(default_factory=deque)
+    waiting: deque[LingeringMessage] = msgspec.field(default_factory=deque)
     size: int = 0
-    hurried: int = 0
+    urgent_count: int = 0
     under_way: int = 0
 
 
@@ -45,12 +45,12 @@ class SendBatch(msgspec.Struct, eq=False):
     """The messages of one request."""
 
     row: LingerQueue
-    parcels: list[LingeringMessage]
+    waiting: list[LingeringMessage]
 
     @property
-    def letters(self) -> list[PreparedMessage]:
+    def prepared(self) -> list[PreparedMessage]:
         """Its prepared messages."""
-        return [parcel.letter for parcel in self.parcels]
+        return [waiting.prepared for waiting in self.waiting]
 
 
 class LingerQueues:
@@ -64,7 +64,7 @@ class LingerQueues:
         size_max: maximum bytes in a batch; a larger message is sent alone.
         linger: seconds that a message waits for others.
         under_way_max: maximum batches in flight per topic, of messages without a key.
-        goes_alone: returns whether a message of this kind cannot be in a batch.
+        is_sent_alone: returns whether a message of this kind cannot be in a batch.
     """
 
     def __init__(
@@ -74,48 +74,48 @@ class LingerQueues:
         size_max: int,
         linger: float,
         under_way_max: int,
-        goes_alone: Callable[[PreparedMessage], bool],
+        is_sent_alone: Callable[[PreparedMessage], bool],
     ) -> None:
         self._count_max = count_max
         self._size_max = size_max
         self._linger = linger
         self._under_way_max = under_way_max
-        self._goes_alone = goes_alone
+        self._is_sent_alone = is_sent_alone
         self._rows: dict[tuple[str, MessageQueue | None], LingerQueue] = {}
 
     def add(
         self,
-        parcel: LingeringMessage,
+        waiting: LingeringMessage,
         queue: MessageQueue | None,
         now: float,
         *,
-        hurried: bool = False,
+        is_urgent: bool = False,
     ) -> bool:
         """Add a message to its row; return whether a batch may be sent now.
 
         Args:
-            parcel: the message.
+            waiting: the message.
             queue: the queue of its ordering key; None when any queue of its topic may take it.
             now: the time, in seconds.
-            hurried: whether it is sent without waiting for others.
+            is_urgent: whether it is sent without waiting for others.
         """
-        topic = parcel.letter.message.topic
+        topic = waiting.prepared.message.topic
         row = self._rows.get((topic, queue))
         if row is None:
             row = self._rows[topic, queue] = LingerQueue(topic, queue)
-        parcel.since = now
-        row.parcels.append(parcel)
-        row.size += parcel.letter.batch_size
-        if hurried:
-            row.hurried = len(row.parcels)
+        waiting.since = now
+        row.waiting.append(waiting)
+        row.size += waiting.prepared.batch_size
+        if is_urgent:
+            row.urgent_count = len(row.waiting)
         return row.under_way < self._limit(row) and self._is_ready(row)
 
-    def hurry(self) -> None:
+    def send_soon(self) -> None:
         """Send all waiting messages as soon as possible."""
         for row in self._rows.values():
-            row.hurried = len(row.parcels)
+            row.urgent_count = len(row.waiting)
 
-    def departures(self, now: float) -> list[SendBatch]:
+    def take_due_batches(self, now: float) -> list[SendBatch]:
         """Remove and return the batches to send now."""
         batches: list[SendBatch] = []
         for row in self._rows.values():
@@ -124,16 +124,16 @@ class LingerQueues:
                 batches.append(self._take(row))
         return batches
 
-    def next_departure(self) -> float | None:
+    def next_send_time(self) -> float | None:
         """Return when the next batch is due, if nothing happens before; None when none is."""
         times = [
-            row.parcels[0].since + self._linger
+            row.waiting[0].since + self._linger
             for row in self._rows.values()
-            if row.parcels and row.under_way < self._limit(row)
+            if row.waiting and row.under_way < self._limit(row)
         ]
         return min(times, default=None)
 
-    def ended(self, batch: SendBatch, *, failed: bool) -> list[LingeringMessage]:
+    def end_batch(self, batch: SendBatch, *, failed: bool) -> list[LingeringMessage]:
         """Note a batch's end. If it failed, return the waiting messages that must not follow."""
         row = batch.row
         row.under_way -= 1
@@ -156,49 +156,49 @@ class LingerQueues:
             InvariantBroken: when it does not hold; a bug.
         """
         for row in self._rows.values():
-            if row.under_way > self._limit(row) or not (row.parcels or row.under_way):
+            if row.under_way > self._limit(row) or not (row.waiting or row.under_way):
                 raise InvariantBroken(f"{row.under_way} batches of {row.queue} are under way")
-            if row.size != sum(parcel.letter.batch_size for parcel in row.parcels):
+            if row.size != sum(waiting.prepared.batch_size for waiting in row.waiting):
                 raise InvariantBroken(f"the row of {row.queue} has a wrong number of bytes")
 
     def _emptied(self, row: LingerQueue) -> list[LingeringMessage]:
-        waiting = list(row.parcels)
-        row.parcels.clear()
-        row.size = row.hurried = 0
+        waiting = list(row.waiting)
+        row.waiting.clear()
+        row.size = row.urgent_count = 0
         return waiting
 
     def _drop_if_empty(self, row: LingerQueue) -> None:
-        if not row.parcels and not row.under_way:
+        if not row.waiting and not row.under_way:
             del self._rows[row.topic, row.queue]
 
     def _limit(self, row: LingerQueue) -> int:
         return self._under_way_max if row.queue is None else 1
 
     def _may_leave(self, row: LingerQueue, now: float) -> bool:
-        if not row.parcels or row.under_way >= self._limit(row):
+        if not row.waiting or row.under_way >= self._limit(row):
             return False
-        return row.parcels[0].since + self._linger <= now or self._is_ready(row)
+        return row.waiting[0].since + self._linger <= now or self._is_ready(row)
 
     def _is_ready(self, row: LingerQueue) -> bool:
         return (
-            row.hurried > 0
-            or len(row.parcels) >= self._count_max
+            row.urgent_count > 0
+            or len(row.waiting) >= self._count_max
             or row.size >= self._size_max
-            or self._goes_alone(row.parcels[0].letter)
+            or self._is_sent_alone(row.waiting[0].prepared)
         )
 
     def _take(self, row: LingerQueue) -> SendBatch:
         batch = SendBatch(row, [])
         size = 0
-        while row.parcels and len(batch.parcels) < self._count_max:
-            letter = row.parcels[0].letter
-            alone = self._goes_alone(letter)
-            if batch.parcels and (alone or size + letter.batch_size > self._size_max):
+        while row.waiting and len(batch.waiting) < self._count_max:
+            prepared = row.waiting[0].prepared
+            alone = self._is_sent_alone(prepared)
+            if batch.waiting and (alone or size + prepared.batch_size > self._size_max):
                 break
-            batch.parcels.append(row.parcels.popleft())
-            size += letter.batch_size
+            batch.waiting.append(row.waiting.popleft())
+            size += prepared.batch_size
             if alone:
                 break
         row.size -= size
-        row.hurried = max(0, row.hurried - len(batch.parcels))
+        row.urgent_count = max(0, row.urgent_count - len(batch.waiting))
         return batch

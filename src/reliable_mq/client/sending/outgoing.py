@@ -71,7 +71,7 @@ def _no_message(message: object) -> str:
     return f"an object of type {type(message).__name__} cannot be sent: use a Message"
 
 
-def _what_is_wrong(message: object, error: Exception) -> str:
+def _reason_of_refusal(message: object, error: Exception) -> str:
     if not isinstance(message, Message):
         return _no_message(message)
     try:
@@ -111,7 +111,7 @@ class PreparedMessage(msgspec.Struct, frozen=True):
         return BATCH_ITEM_OVERHEAD + len(self.message.body) + len(self.properties)
 
 
-def letter(
+def prepared_message(
     message: Message,
     now_ms: int,
     random_bytes: Callable[[int], bytes],
@@ -131,7 +131,7 @@ def letter(
             message = _signed(message, sign)
         return PreparedMessage(message, properties_of(message))
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise MessageRefused(_what_is_wrong(message, error)) from error
+        raise MessageRefused(_reason_of_refusal(message, error)) from error
 
 
 def _signed(message: Message, sign: Sign) -> Message:
@@ -260,10 +260,10 @@ class SendFrames:
         """
         for first in range(_FIRST_MARK, I32_MAX, len(_FORMS) + 1):
             born, flag, properties, opaque = range(first, first + len(_FORMS) + 1)
-            letter = PreparedMessage(
+            prepared = PreparedMessage(
                 Message(topic=queue.topic, body=_BODY, flag=flag), b"%d" % properties
             )
-            command = self._sender.command(letter, queue, born)
+            command = self._sender.command(prepared, queue, born)
             command.opaque = opaque
             header = encode_command(command)[HEAD_SIZE : -len(_BODY)]
             marks = (b"%d" % born, b"%d" % flag, b'"%d"' % properties, b"%d" % opaque)

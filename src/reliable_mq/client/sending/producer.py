@@ -19,7 +19,7 @@ from reliable_mq.client.sending.outgoing import (
     SendFrames,
     Sign,
     check_batch,
-    letter,
+    prepared_message,
     read_answer,
     read_result,
     same_topic,
@@ -104,21 +104,21 @@ class SendFlows:
             Unavailable: when no broker accepts it in time. It may be stored nevertheless.
         """
         instant = yield from now()
-        return (yield from self.go_on(self.begin(message, instant, timeout, queue)))
+        return (yield from self.continue_send(self.begin(message, instant, timeout, queue)))
 
     def begin(
         self, message: Message, instant: Instant, timeout: float, queue: MessageQueue | None
     ) -> PendingSend:
-        """Begin to send one message, as `send`; `go_on` sends it.
+        """Begin to send one message, as `send`; `continue_send` sends it.
 
         If it has an `aim`, the caller may make the first attempt itself: with the request from
-        `frames`, and then `end` with the outcome.
+        `frames`, and then `result_of_reply` with the outcome.
 
         Raises:
             MessageRefused: when the message cannot be sent.
         """
         size_max = self._settings.body_bytes_max
-        out = letter(message, instant.epoch_ms, self._random_bytes, size_max, self._sign)
+        out = prepared_message(message, instant.epoch_ms, self._random_bytes, size_max, self._sign)
         if queue is not None:
             _check_home(message.topic, queue)
         aim = None
@@ -128,12 +128,12 @@ class SendFlows:
             aim = self._tries.aim(message.topic, key, queue, timeout, instant)
         return PendingSend(out, queue, timeout, instant, aim)
 
-    def end(
+    def result_of_reply(
         self, single: PendingSend, aim: SendTarget, reply: Command, seconds: float
     ) -> SendResult | None:
         """Return the result of a send from the reply to its first attempt.
 
-        Returns None when `go_on` must make another attempt.
+        Returns None when `continue_send` must make another attempt.
 
         Raises:
             RemoteError: when the broker refuses the message.
@@ -148,7 +148,7 @@ class SendFlows:
             error.tries = 1
             raise
 
-    def go_on(
+    def continue_send(
         self, single: PendingSend, outcome: Command | ReliableMQError | None = None
     ) -> Flow[SendResult]:
         """Send a begun message. `outcome` is the outcome of the first attempt, if it was made.
@@ -240,7 +240,7 @@ class SendFlows:
             raise MessageRefused("the ordering keys of a batch belong to different queues")
         instant = yield from now()
         batch = [self.prepare(message, instant.epoch_ms) for message in messages]
-        results = yield from self.send_letters(
+        results = yield from self.send_prepared(
             batch, queue or next(iter(homes), None), timeout=timeout
         )
         return msgspec.structs.replace(
@@ -249,7 +249,7 @@ class SendFlows:
             offset_message_id=",".join(result.offset_message_id for result in results),
         )
 
-    def send_letters(
+    def send_prepared(
         self, batch: Sequence[PreparedMessage], queue: MessageQueue | None, *, timeout: float
     ) -> Flow[list[SendResult]]:
         """Send messages of one topic to `queue`, or to the next queue, in one request.
@@ -295,7 +295,7 @@ class SendFlows:
         So an illegal message does not affect the others.
         """
         try:
-            stored = yield from self.send_letters(
+            stored = yield from self.send_prepared(
                 batch, queue, timeout=self._settings.request_timeout_seconds
             )
         except ReliableMQError as error:
@@ -319,13 +319,13 @@ class SendFlows:
             MessageRefused: when it cannot be sent.
         """
         size_max = self._settings.body_bytes_max
-        return letter(message, now_ms, self._random_bytes, size_max, self._sign)
+        return prepared_message(message, now_ms, self._random_bytes, size_max, self._sign)
 
     def queue_of(self, ordering_key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
         """Return the queue of a topic that an ordering key selects."""
         return queue_of_key(ordering_key, queues, self._settings.key_hash)
 
-    def goes_alone(self, out: PreparedMessage) -> bool:
+    def is_sent_alone(self, out: PreparedMessage) -> bool:
         """Return whether a message cannot be in a batch: it is delayed, or needs compression."""
         return out.message.is_delayed or self._is_to_pack(out)
 

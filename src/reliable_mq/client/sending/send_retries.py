@@ -218,10 +218,10 @@ class SendRetries:
                 failure = error
                 instant = yield NOW
                 if tried:
-                    self._slow.note(tried, FAILED_SECONDS, instant.seconds)
-            self._routes.doubt(topic)
+                    self._slow.note_latency(tried, FAILED_SECONDS, instant.seconds)
+            self._routes.mark_stale(topic)
             if bound or not self._has_other(topic, avoid, instant.seconds):
-                if not (yield from self._rest(attempt, failure, deadline - instant.seconds)):
+                if not (yield from self._back_off(attempt, failure, deadline - instant.seconds)):
                     break
                 instant = yield NOW
         failure.tries = requests
@@ -262,7 +262,7 @@ class SendRetries:
         if reply.code in RETRY_CODES:
             return False
         if took >= SLOW_SECONDS or self._slow.until:
-            self._slow.note(broker_name, took, seconds)
+            self._slow.note_latency(broker_name, took, seconds)
         return True
 
     def post(
@@ -296,18 +296,18 @@ class SendRetries:
             else:
                 return requests
             instant = yield NOW
-            self._slow.note(avoid, FAILED_SECONDS, instant.seconds)
-            self._routes.doubt(topic)
+            self._slow.note_latency(avoid, FAILED_SECONDS, instant.seconds)
+            self._routes.mark_stale(topic)
             left = deadline - instant.seconds
             if ordering_key or not self._has_other(topic, avoid, instant.seconds):
-                if not (yield from self._rest(attempt, failure, left)):
+                if not (yield from self._back_off(attempt, failure, left)):
                     break
             elif left <= 0:
                 break
         failure.tries = requests
         raise failure
 
-    def _rest(self, attempt: int, failure: ReliableMQError, left: float) -> Flow[bool]:
+    def _back_off(self, attempt: int, failure: ReliableMQError, left: float) -> Flow[bool]:
         """Wait for the backoff before the same broker is tried again; return whether to retry.
 
         After "busy", the pause is random between zero and the backoff: many clients have met the
@@ -338,7 +338,7 @@ class SendRetries:
     ) -> None:
         if isinstance(failure, BrokerBusy):
             took = max(took, BUSY_SECONDS)
-        self._slow.note(broker_name, took, seconds)
+        self._slow.note_latency(broker_name, took, seconds)
 
     def _is_about_account(self, reply: Command) -> bool:
         """Whether a refusal comes from access control. Every broker would repeat it.

@@ -25,7 +25,7 @@ class SlowBrokers:
         #: until when sends avoid each broker that was slow and has not been fast since
         self.until: dict[str, float] = {}
 
-    def note(self, broker_name: str, took_seconds: float, now: float) -> None:
+    def note_latency(self, broker_name: str, took_seconds: float, now: float) -> None:
         """Record the latency of a send. A fast one clears the broker's record."""
         away = _AWAY_SECONDS[bisect_right(_TOOK_SECONDS, took_seconds)]
         if away:

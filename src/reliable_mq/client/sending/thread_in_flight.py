@@ -46,16 +46,16 @@ class InFlight:
         self._size_max = size_max
         self._lock = threading.RLock()  # a signal handler may send while its thread has it
         self._waiters: deque[_Waiter] = deque()
-        self._handed_back: deque[Place] = deque()
+        self._returned: deque[Place] = deque()
         #: Releases places; call `settle` afterwards. A signal handler cannot raise before the
-        #: release is done, as it could at the start of `give`. An iterator as argument releases
-        #: only once.
-        self.hand_back = self._handed_back.extend
+        #: release is done, as it could at the start of `release_places`. An iterator as argument
+        #: releases only once.
+        self.return_places = self._returned.extend
         self.count = 0
         self.size = 0
         self._holders = 0
 
-    def take(self, size: int, count: int = 1) -> bool:
+    def take_places(self, size: int, count: int = 1) -> bool:
         """Take places for messages at once, if they are free and no caller waits.
 
         Args:
@@ -65,7 +65,7 @@ class InFlight:
         has_place = False
         try:
             with self._lock:
-                if self._handed_back:  # a caller was interrupted before `settle`
+                if self._returned:  # a caller was interrupted before `settle`
                     self._collect()
                 if self._waiters or not self._fits(size, count):
                     return False
@@ -74,7 +74,7 @@ class InFlight:
                 return True
         except BaseException:  # from a signal handler, after the place was taken
             if has_place:
-                self.hand_back([(size, count)])
+                self.return_places([(size, count)])
             raise
 
     async def wait(self, size: int, timeout: float, count: int = 1) -> None:
@@ -96,7 +96,7 @@ class InFlight:
                 raise self._too_many(timeout) from None
         except BaseException:  # cancelled
             if not self._give_up(waiter):
-                self.give(size, count)
+                self.release_places(size, count)
             raise
 
     def block(self, size: int, timeout: float) -> None:
@@ -112,13 +112,13 @@ class InFlight:
                 return
         except BaseException:  # from a signal handler
             if not self._give_up(waiter):
-                self.give(size)
+                self.release_places(size)
             raise
         raise self._too_many(timeout)
 
-    def give(self, size: int, count: int = 1) -> None:
+    def release_places(self, size: int, count: int = 1) -> None:
         """Release places that were taken together. The first waiting caller gets them."""
-        self.hand_back([(size, count)])
+        self.return_places([(size, count)])
         self.settle()
 
     def settle(self) -> None:
@@ -146,12 +146,12 @@ class InFlight:
         )
 
     def _collect(self) -> None:
-        while self._handed_back:
-            size, count = self._handed_back[0]
+        while self._returned:
+            size, count = self._returned[0]
             self.count -= count
             self.size -= size
             self._holders -= 1
-            del self._handed_back[0]
+            del self._returned[0]
 
     def _take(self, size: int, count: int) -> None:
         self.count += count

@@ -69,14 +69,14 @@ class Batcher:
         size, in_flight = size_of(message), self._in_flight
         ticket: Future[SendResult] = Future()
         place = iter([(size, 1)])  # an iterator releases the place only once
-        if not in_flight.take(size):
-            self._thread.call_soon(self._batcher.hurry)
+        if not in_flight.take_places(size):
+            self._thread.call_soon(self._batcher.send_soon)
             in_flight.block(size, timeout)
         try:
-            self._thread.call_soon(self._batcher.take, message, ticket, size, place)
+            self._thread.call_soon(self._batcher.accept, message, ticket, size, place)
         except BaseException:  # the client is closed, or a signal handler raised
             if ticket.cancel():  # otherwise the batcher has it
-                in_flight.hand_back(place)
+                in_flight.return_places(place)
                 in_flight.settle()
             raise
         return ticket
@@ -112,12 +112,12 @@ class ThreadSending:
     ) -> SendResult:
         """Send one message and return where it is stored; see `AsyncClient.send`."""
         thread, engine, size = self._started(), self._engine, size_of(message)
-        if engine.hooks.sends or not engine.in_flight.take(size):
+        if engine.hooks.sends or not engine.in_flight.take_places(size):
             return thread.run(self._sending.send(message, timeout=timeout, queue=queue))
         try:
             return send_single(engine, thread, message, timeout, queue)
         finally:
-            engine.in_flight.hand_back([(size, 1)])
+            engine.in_flight.return_places([(size, 1)])
             engine.in_flight.settle()
 
     def send_async(
@@ -144,10 +144,10 @@ class ThreadSending:
         place = iter([(size, 1)])  # an iterator releases the place only once
 
         def give(_: "Future[SendResult]") -> None:
-            in_flight.hand_back(place)
+            in_flight.return_places(place)
             in_flight.settle()
 
-        if not in_flight.take(size):
+        if not in_flight.take_places(size):
             in_flight.block(size, timeout)
         try:
             sending = self._engine.send_unbounded(message, timeout=timeout, queue=queue)
@@ -155,7 +155,7 @@ class ThreadSending:
             # Not in the coroutine: one that is cancelled before its start runs no code.
             future.add_done_callback(give)
         except BaseException:  # the client is closed, or a signal handler raised
-            in_flight.hand_back(place)
+            in_flight.return_places(place)
             in_flight.settle()
             raise
         return future

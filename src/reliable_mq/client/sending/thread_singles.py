@@ -40,6 +40,6 @@ def send_single(
         return thread.ask(lambda errand: singles.send_for(errand, single, alone=True))
     outcome: Outcome = came
     try:
-        return thread.ask(lambda errand: singles.go_on_for(errand, single, outcome))
+        return thread.ask(lambda errand: singles.continue_send_for(errand, single, outcome))
     except UsageError:
         raise closed_meanwhile() from None

@@ -223,7 +223,9 @@ def _partitions(
     return tuple(partitions)
 
 
-def within(partitions: Sequence[LogPartition], low: int, high: int) -> tuple[LogPartition, ...]:
+def cut_to_range(
+    partitions: Sequence[LogPartition], low: int, high: int
+) -> tuple[LogPartition, ...]:
     """Cut partitions to the log range `low` … `high` - 1. Both offsets are between records."""
     cut = (
         replace(each, start=max(each.start, low), stop=min(each.stop, high)) for each in partitions
@@ -252,11 +254,13 @@ def read_batches(
         schema: the wanted columns, from `log_schema.RECORD_SCHEMA`.
         check_body: whether `content_crc` is computed if it is wanted. Otherwise it is null.
     """
-    read = partial(columns, schema=schema, customs=_customs(partition), check_body=check_body)
+    read = partial(
+        columns, schema=schema, context=_record_context(partition), check_body=check_body
+    )
     return _read_through(partition, schema, read)
 
 
-def _customs(partition: LogPartition) -> RecordContext:
+def _record_context(partition: LogPartition) -> RecordContext:
     store = Path(partition.path).parent.parent
     retries = {name: (group, topic) for name, group, topic in partition.pop_retries}
     listing = Listing(store, partition.sure_end, is_ours=partition.is_ours, late=partition.late)

@@ -90,7 +90,7 @@ def columns(
     schema: pa.Schema,
     *,
     check_body: bool = True,
-    customs: RecordContext = USUAL,
+    context: RecordContext = USUAL,
 ) -> tuple[pa.RecordBatch, int, ScanEnd]:
     """Read consecutive records from the beginning of `buffer`.
 
@@ -100,7 +100,7 @@ def columns(
             None: the records are from any place in the log, and their offsets are not checked.
         schema: the wanted columns, from `RECORD_SCHEMA`.
         check_body: whether `content_crc` is computed if it is wanted. Otherwise it is null.
-        customs: the settings and names of the broker of the log.
+        context: the settings and names of the broker of the log.
 
     Returns:
         The batch, the number of bytes of its records, and why the scan ended.
@@ -109,7 +109,7 @@ def columns(
     if not starts:
         return pa.RecordBatch.from_pylist([], schema=schema), used, end
     check_body = check_body and not _OF_CONTENTS.isdisjoint(schema.names)
-    records = _Records(buffer, np.array(starts, np.int64), log_offset, check_body, customs)
+    records = _Records(buffer, np.array(starts, np.int64), log_offset, check_body, context)
     if records.count < len(starts):
         used, end = starts[records.count], ScanEnd.INVALID
     return records.batch(schema), used, end
@@ -128,7 +128,7 @@ class _Records:
         starts: Ints,
         log_offset: int | None,
         check_body: bool,
-        customs: RecordContext,
+        context: RecordContext,
     ) -> None:
         self._buffer, self._bytes = buffer, np.frombuffer(buffer, np.uint8)
         windows = np.lib.stride_tricks.sliding_window_view(self._bytes, _HEAD_SIZE)
@@ -142,7 +142,7 @@ class _Records:
         odd = (heads["magic"] == MAGIC_V2) | (heads["sys_flag"] & _V6 != 0)
         count = int(np.argmin(sound | odd)) if not (sound | odd).all() else len(starts)
         self._check_body = check_body
-        self._customs = customs
+        self._context = context
         rows: dict[int, LogRow] = {}
         for index in np.flatnonzero(odd[:count]).tolist():
             row = self._row(int(starts[index]), log_offset)
@@ -174,7 +174,7 @@ class _Records:
 
     def _row(self, at: int, log_offset: int | None) -> LogRow | None:
         place = None if log_offset is None else log_offset + at
-        return read_row(self._buffer, at, place, check_body=self._check_body, customs=self._customs)
+        return read_row(self._buffer, at, place, check_body=self._check_body, context=self._context)
 
     def _sorted_out(self, odd: NDArray[np.bool_]) -> tuple[Ints, Ints]:
         """Return the indexes of rare and of usual records, and store the topics of usual ones."""
@@ -257,7 +257,7 @@ class _Records:
     def roles(self, field: pa.Field) -> pa.Array:
         """Return the roles: first deliveries, or stranded ones."""
         roles = pa.repeat(pa.scalar(FIRST, field.type), len(self._usual))
-        listed_from = self._customs.listed_from
+        listed_from = self._context.listed_from
         if listed_from is None:
             return roles
         topics, codes = self._topics.dictionary.to_pylist(), self._topics.indices.to_numpy()

@@ -109,9 +109,9 @@ def is_special(topic: str) -> bool:
     )
 
 
-def role_of_first(topic: str, queue_id: int, log_offset: int, customs: RecordContext) -> str:
+def role_of_first(topic: str, queue_id: int, log_offset: int, context: RecordContext) -> str:
     """Return the role of a record in an ordinary topic: a first delivery, or stranded."""
-    listed_from = customs.listed_from
+    listed_from = context.listed_from
     is_listed = listed_from is None or log_offset >= listed_from(topic, queue_id)
     return FIRST if is_listed else STRANDED
 
@@ -127,35 +127,35 @@ class RecordPlace(NamedTuple):
 
 
 def role_of(
-    place: RecordPlace, properties: Mapping[str, str], customs: RecordContext
+    place: RecordPlace, properties: Mapping[str, str], context: RecordContext
 ) -> RecordRole:
     """Return the role of a record in a system topic."""
     queue_topic, origin = place.queue_topic, properties.get(RETRY_TOPIC)
     level = _level(properties)
     if queue_topic.startswith(RETRY_PREFIX):
-        group, topic = retry_names(queue_topic, customs)
+        group, topic = retry_names(queue_topic, context)
         return RecordRole(RETRY, origin or topic or queue_topic, group, level)
     if queue_topic.startswith(DEAD_PREFIX):
         group = queue_topic.removeprefix(DEAD_PREFIX)
         return RecordRole(DEAD, origin or queue_topic, group, level)
     if queue_topic not in DELAY_TOPICS or TIMER_DELETED_KEY in properties:  # the key: a recall
         return RecordRole(SYSTEM, queue_topic, None, level)
-    due = (_timer_due if queue_topic == TIMER_TOPIC else _level_due)(place, properties, customs)
+    due = (_timer_due if queue_topic == TIMER_TOPIC else _level_due)(place, properties, context)
     real = properties.get(REAL_TOPIC, queue_topic)
     if real.startswith(RETRY_PREFIX):
-        group, topic = retry_names(real, customs)
+        group, topic = retry_names(real, context)
         return RecordRole(RETRY_DELAYED, origin or topic or queue_topic, group, level, due)
     return RecordRole(DELAYED, real, None, level, due)
 
 
-def retry_names(queue_topic: str, customs: RecordContext) -> tuple[str, str | None]:
+def retry_names(queue_topic: str, context: RecordContext) -> tuple[str, str | None]:
     """Return (consumer group, topic or None) of a retry topic, from its name.
 
     A group that pops has one retry topic for each of its topics: `%RETRY%group+topic`. Older
     brokers, and Apache's default settings, use `%RETRY%group_topic`. This form is ambiguous, so it
     is found in `customs.pop_retries`.
     """
-    known = customs.pop_retries.get(queue_topic)
+    known = context.pop_retries.get(queue_topic)
     if known is not None:
         return known
     group, separator, topic = queue_topic.removeprefix(RETRY_PREFIX).partition(_POP_SEPARATOR)
@@ -190,16 +190,16 @@ def _level(properties: Mapping[str, str]) -> int | None:
     return min(int(text), 2**31 - 1) if text.isdecimal() and text.isascii() else None
 
 
-def _level_due(place: RecordPlace, properties: Mapping[str, str], customs: RecordContext) -> int:
-    known = customs.delivery_ms(place.queue_id, place.queue_offset, place.log_offset)
+def _level_due(place: RecordPlace, properties: Mapping[str, str], context: RecordContext) -> int:
+    known = context.delivery_ms(place.queue_id, place.queue_offset, place.log_offset)
     if known is not None and known >= place.store_time_ms:  # otherwise it is the hash of a tag
         return known
-    level, steps = _level(properties), customs.delay_ms
+    level, steps = _level(properties), context.delay_ms
     level = place.queue_id + 1 if level is None else level
     return place.store_time_ms + (steps[max(1, min(level, len(steps))) - 1] if steps else 0)
 
 
-def _timer_due(place: RecordPlace, properties: Mapping[str, str], _customs: RecordContext) -> int:
+def _timer_due(place: RecordPlace, properties: Mapping[str, str], _context: RecordContext) -> int:
     """Return the end of the timer wheel's slot. Our broker delivers in it, Apache's after it."""
     text = properties.get(TIMER_OUT_MS, "")
     is_number = text.isdecimal() and text.isascii() and len(text) < len(str(_LONG_MAX))

@@ -169,7 +169,7 @@ def store_time_in(head: bytes) -> int | None:
 
 
 def read_row(
-    buffer: bytes, at: int, log_offset: int | None, *, check_body: bool, customs: RecordContext
+    buffer: bytes, at: int, log_offset: int | None, *, check_body: bool, context: RecordContext
 ) -> LogRow | None:
     """Return the values of the record at `at`, or None if no valid record is there.
 
@@ -178,11 +178,11 @@ def read_row(
         at: the start of the record in `buffer`.
         log_offset: the log offset that the record must contain. None: accept any.
         check_body: whether to compute `content_crc`.
-        customs: the settings and names of the record's broker.
+        context: the settings and names of the record's broker.
     """
     head = _HEAD_V4.unpack_from(buffer, at)
     if head[1] == MAGIC_V2 or head[6] & (BORN_HOST_V6 | STORE_HOST_V6):
-        return _unusual_row(buffer, at, log_offset, check_body, customs)
+        return _unusual_row(buffer, at, log_offset, check_body, context)
     (size, _, body_crc, queue_id, queue_offset, says, sys_flag, born_time, store_time) = head[:9]
     reconsume_times, body_size = head[9:]
     body_at = at + _HEAD_V4_SIZE
@@ -204,12 +204,12 @@ def read_row(
         (born_time, store_time, body_size, body_crc),
         body,
         buffer[at + _STORE_HOST_AT : at + _STORE_HOST_AT + _STORE_HOST_SIZE],
-        customs,
+        context,
     )
 
 
 def _unusual_row(
-    buffer: bytes, at: int, log_offset: int | None, check_body: bool, customs: RecordContext
+    buffer: bytes, at: int, log_offset: int | None, check_body: bool, context: RecordContext
 ) -> LogRow | None:
     """Read a record with IPv6 hosts or a long topic. It is rare, so it may use the slow decoder."""
     try:
@@ -229,7 +229,7 @@ def _unusual_row(
         (record.born_time_ms, record.store_time_ms, len(record.body), body_crc),
         record.body if check_body else None,
         record.store_host,
-        customs,
+        context,
     )
 
 
@@ -268,7 +268,7 @@ def _described(
     times_and_body: tuple[int, int, int, int],
     body: bytes | None,
     store_host: bytes,
-    customs: RecordContext,
+    context: RecordContext,
 ) -> LogRow:
     queue_topic = topic_bytes.decode("utf-8", "replace")
     queue_id, queue_offset, log_offset, size, sys_flag, reconsume_times = place_and_size
@@ -276,7 +276,7 @@ def _described(
     if is_special(queue_topic) or sys_flag & TRANSACTION_MASK in INVISIBLE:
         names = decode_properties(properties)
         place = RecordPlace(queue_topic, queue_id, queue_offset, log_offset, times_and_body[1])
-        role = role_of(place, names, customs)
+        role = role_of(place, names, context)
         reason = names.get(DEAD_LETTER_REASON)
     is_first = role.role == FIRST
     content = None if body is None else content_of(body, sys_flag)
@@ -284,7 +284,7 @@ def _described(
     if content is not None and role.role in (FIRST, DELAYED):
         digest = stored_digest(role.topic, properties, content)
     return LogRow(
-        role_of_first(queue_topic, queue_id, log_offset, customs) if is_first else role.role,
+        role_of_first(queue_topic, queue_id, log_offset, context) if is_first else role.role,
         log_offset,
         size,
         role.topic,

@@ -90,7 +90,7 @@ class BrokerLogs:
     queue_ranges: Mapping[str, QueueRanges] | None = None
     oldest: Mapping[str, datetime] = field(default_factory=dict)
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the places of the logs as a text for people."""
         named = (f"{name}={path}" if name else path for name, path in self.stores.items())
         return ", ".join((*named, *([f"cluster {self.cluster}"] if self.cluster else ())))
@@ -133,10 +133,10 @@ def open_logs(
         raise ConfigurationError(
             f"the broker {twice[0]} is given twice, by --cluster and by --store: leave out one"
         )
-    return _together(found, stores, cluster)
+    return _union_of_logs(found, stores, cluster)
 
 
-def hold_against(
+def check_named_brokers(
     logs: BrokerLogs, named: Collection[str], *, claimed: str | None, is_partial: bool
 ) -> tuple[BrokerLogs, str | None]:
     """Check that the logs of all brokers are given that stubs and consume logs name.
@@ -248,7 +248,7 @@ def pulled_size(queues: QueueRanges) -> int:
     return _RECORD_SIZE * sum(end - begin for begin, end in queues.values())
 
 
-def _together(
+def _union_of_logs(
     found: list[BrokerLogs], stores: Mapping[str, str], cluster: str | None
 ) -> BrokerLogs:
     def union(name: str) -> dict[Any, Any]:

@@ -50,7 +50,7 @@ class PullPartition:
     pop_retries: tuple[tuple[str, str, str], ...] = ()
     access: ClusterAccess = OPEN
 
-    def customs(self) -> RecordContext:
+    def record_context(self) -> RecordContext:
         """Return the context for reading these messages."""
         return RecordContext(
             delay_ms=self.delay_ms,
@@ -132,10 +132,10 @@ def read_cluster(
                 ask = _Asking(broker, link, asked)
                 ledgers.append(ask.ledger())
         except ReliableMQError as error:
-            told = f"broker {broker.name} cannot be read: {error}"
+            text = f"broker {broker.name} cannot be read: {error}"
             if not is_partial:
-                raise type(error)(told) if isinstance(error, Unavailable) else error from error
-            ledgers.append(BrokerLedger(broker, missing=told))
+                raise type(error)(text) if isinstance(error, Unavailable) else error from error
+            ledgers.append(BrokerLedger(broker, missing=text))
     gone = set(brokers or ()) - {ledger.broker.name for ledger in ledgers}
     if gone:
         raise Unavailable(f"no name server knows the broker {', '.join(sorted(gone))} any more")
@@ -146,7 +146,7 @@ def read_cluster(
     return ledgers
 
 
-def within(
+def cut_to_ranges(
     partitions: Iterable[PullPartition], ranges: Mapping[str, QueueRanges]
 ) -> Iterator[PullPartition]:
     """Cut partitions to ranges of queues, given by broker."""
@@ -190,7 +190,7 @@ class _Asked:
     access: ClusterAccess
 
     def wants(self, topic: str) -> bool:
-        return topic in self.topics if self.topics else topic_pulls.is_told_of(topic)
+        return topic in self.topics if self.topics else topic_pulls.may_have_messages(topic)
 
     def needs(self, topic: str) -> bool:
         return self.is_whole or topic in self.topics

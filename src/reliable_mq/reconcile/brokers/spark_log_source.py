@@ -184,7 +184,7 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         partitions = file_store.read_layout(self._path, self._split_size).partitions
         if self._log_range is not None:
-            partitions = file_store.within(partitions, *self._log_range)
+            partitions = file_store.cut_to_range(partitions, *self._log_range)
         return [InputPartition(each) for each in can_hold(partitions, self.conditions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -50,8 +50,8 @@ from reliable_mq.reconcile.brokers.spark_cluster import (
     MESSAGES_PER_PARTITION,
     TIMEOUT_SECONDS,
     PullPartition,
+    cut_to_ranges,
     read_cluster,
-    within,
 )
 from reliable_mq.reconcile.brokers.spark_log_source import OFFSETS, RECORDS, known_columns, pushing
 from reliable_mq.reconcile.brokers.topic_pulls import Pulled, PullStatus
@@ -181,7 +181,7 @@ class TopicReader(DataSourceReader):
         )
         found = [each for ledger in ledgers for each in ledger.partitions]
         if self._ranges is not None:
-            found = list(within(found, self._ranges))
+            found = list(cut_to_ranges(found, self._ranges))
         return [InputPartition(each) for each in found if can_hold(each, self.conditions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -287,7 +287,11 @@ def _batch(
     data: bytes, partition: PullPartition, schema: pa.Schema, check_body: bool
 ) -> pa.RecordBatch:
     batch, used, end = columns(
-        data, None, without_broker(schema), check_body=check_body, customs=partition.customs()
+        data,
+        None,
+        without_broker(schema),
+        check_body=check_body,
+        context=partition.record_context(),
     )
     if used < len(data) or end is not ScanEnd.CUT:
         raise ProtocolError(

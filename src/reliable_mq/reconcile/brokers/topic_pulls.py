@@ -98,7 +98,7 @@ def topics_in(answer: Command) -> dict[str, bool]:
         raise ProtocolError(f"the list of topics is invalid: {error!r}") from error
 
 
-def is_told_of(topic: str) -> bool:
+def may_have_messages(topic: str) -> bool:
     """Return whether a topic may have messages of applications, or copies of them."""
     copies = topic.startswith((RETRY_PREFIX, DEAD_PREFIX)) or topic in (SCHEDULE_TOPIC, TIMER_TOPIC)
     return copies or not is_special(topic)

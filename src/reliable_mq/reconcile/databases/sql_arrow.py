@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from reliable_mq.database.sql_types import EARLIEST, LATEST, UtcDateTime, family_of
+from reliable_mq.database.sql_types import EARLIEST, LATEST, UtcDateTime, dialect_family
 from reliable_mq.message_digest import DIGEST_SIZE, body_hash_of, digest_of, sent_properties
 from reliable_mq.reconcile.databases import sql_adbc
 from reliable_mq.reconcile.databases.ledger_columns import (
@@ -125,7 +125,7 @@ def statement(asked: LedgerQuery, dialect: Dialect, *, by_rows: bool) -> Select[
     is cheaper to send a byte than to process it.
     """
     table = table_of(asked.ledger, asked.prefix)
-    family = family_of(dialect.name)
+    family = dialect_family(dialect.name)
     chosen = [
         (_column if by_rows else _raw_column)(table, name, family).label(name)
         for name in _sources(asked, family)

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, String, Table, and_, collate, func, not_, 
 
 from reliable_mq.database.sql_consume_log_table import consumed_rows, received_rows
 from reliable_mq.database.sql_stub_table import parked_rows, settled_rows, waiting_rows
-from reliable_mq.database.sql_types import tells_no_time
+from reliable_mq.database.sql_types import has_no_id_time
 from reliable_mq.reconcile.source_filters import (
     AMONG,
     AT_LEAST,
@@ -40,8 +40,8 @@ _KINDS: dict[str, Callable[[Table], ColumnElement[bool]]] = {
     PARKED: parked_rows,
     CONSUMED: consumed_rows,
     RECEIVED: _received,
-    TIMED: lambda table: not_(tells_no_time(table.c.message_id)),
-    UNTIMED: lambda table: tells_no_time(table.c.message_id),
+    TIMED: lambda table: not_(has_no_id_time(table.c.message_id)),
+    UNTIMED: lambda table: has_no_id_time(table.c.message_id),
 }
 
 
@@ -98,7 +98,7 @@ def _is_no_uuid(message_id: ColumnElement[str]) -> ColumnElement[bool]:
 
 
 def clause(table: Table, condition: Condition, family: str) -> ColumnElement[bool]:
-    """Return a condition as SQL for a family of databases (`sql_types.family_of`).
+    """Return a condition as SQL for a family of databases (`sql_types.dialect_family`).
 
     Text is compared by code points, as Spark does. Our columns in SQLite and MySQL are compared so
     anyway; PostgreSQL needs a COLLATE clause.

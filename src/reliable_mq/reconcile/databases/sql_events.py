@@ -10,11 +10,11 @@ from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
 from reliable_mq.reconcile.judgement.events import unpacked_ids
 from reliable_mq.reconcile.judgement.ledger_events import (
     LOG_COLUMNS,
+    NOTICE_COLUMNS,
     STUB_COLUMNS,
-    TOLD_COLUMNS,
     log_events,
+    notice_events,
     stub_events,
-    told_events,
 )
 from reliable_mq.reconcile.source_filters import AMONG, Condition
 
@@ -24,7 +24,7 @@ Adapter = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def tables_events(
-    urls: Sequence[str], prefix: str, ids: pa.Array, told_groups: Sequence[str]
+    urls: Sequence[str], prefix: str, ids: pa.Array, groups_with_notices: Sequence[str]
 ) -> pa.Table:
     """Return the stubs, consume logs and notices of messages, as `EVENT_ROWS`.
 
@@ -32,29 +32,29 @@ def tables_events(
         urls: the URLs of the databases.
         prefix: the prefix of the table names.
         ids: packed message ids.
-        told_groups: the groups whose notices are read, because their consume logs are not.
+        groups_with_notices: the groups whose notices are read, because their consume logs are not.
     """
     texts = unpacked_ids(ids).to_pylist()
     batches = [
         event_rows(events)
         for at in range(0, len(texts), _IDS_PER_STATEMENT)
         for url in urls
-        for events in _read(url, prefix, texts[at : at + _IDS_PER_STATEMENT], told_groups)
+        for events in _read(url, prefix, texts[at : at + _IDS_PER_STATEMENT], groups_with_notices)
     ]
     return pa.Table.from_batches(batches, EVENT_ROWS)
 
 
 def _read(
-    url: str, prefix: str, ids: Sequence[str], told_groups: Sequence[str]
+    url: str, prefix: str, ids: Sequence[str], groups_with_notices: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     chosen = Condition("message_id", AMONG, tuple(ids))
     asked: list[tuple[str, Sequence[str], Adapter, tuple[Condition, ...]]] = [
         (STUB, STUB_COLUMNS, stub_events, (chosen,)),
         (CONSUME_LOG, LOG_COLUMNS, log_events, (chosen,)),
     ]
-    if told_groups:
-        of_groups = Condition("consumer_group", AMONG, tuple(told_groups))
-        asked.append((TOLD, TOLD_COLUMNS, told_events, (chosen, of_groups)))
+    if groups_with_notices:
+        of_groups = Condition("consumer_group", AMONG, tuple(groups_with_notices))
+        asked.append((TOLD, NOTICE_COLUMNS, notice_events, (chosen, of_groups)))
     for name, columns, events_of, conditions in asked:
         wanted = sql_arrow.LedgerQuery(name, prefix, tuple(columns), conditions=conditions)
         for batch in sql_arrow.read(url, wanted):

@@ -58,12 +58,12 @@ __all__ = [
     "broker_names",
     "check_ledgers",
     "check_tables",
+    "groups_with_notices",
     "managed_topics",
     "open_engine",
     "removed_until",
     "stub_count_at_most",
     "table_of",
-    "told_groups",
     "unsettled_between",
 ]
 
@@ -167,22 +167,22 @@ def _distinct(
     yield from connection.scalars(select(found.c.value).where(found.c.value.is_not(None)))
 
 
-def told_groups(urls: Sequence[str], prefix: str) -> list[str]:
+def groups_with_notices(urls: Sequence[str], prefix: str) -> list[str]:
     """Return the consumer groups that have notices here, but no consume log in these databases.
 
     For all other groups the consume log is read.
     """
-    told: set[str] = set()
+    reported: set[str] = set()
     logged: set[str] = set()
     confirmation, log = table_of(TOLD, prefix), table_of(CONSUME_LOG, prefix)
     for url in urls:
         with connected(url) as connection:
             if inspect(connection).has_table(confirmation.name):
-                told.update(_distinct(connection, confirmation.c.consumer_group, true()))
-    for url in urls if told else ():
+                reported.update(_distinct(connection, confirmation.c.consumer_group, true()))
+    for url in urls if reported else ():
         with connected(url) as connection:
             logged.update(_distinct(connection, log.c.consumer_group, true()))
-    return sorted(told - logged)
+    return sorted(reported - logged)
 
 
 def stub_count_at_most(url: str, prefix: str) -> int:

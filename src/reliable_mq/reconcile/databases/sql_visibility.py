@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from reliable_mq.database.sql_types import family_of, mysql_code
+from reliable_mq.database.sql_types import dialect_family, mysql_code
 from reliable_mq.errors import ConfigurationError, Unavailable
 from reliable_mq.reconcile.databases.sql_adbc import APPLICATION
 from reliable_mq.reconcile.databases.sql_connection import connected
@@ -53,7 +53,7 @@ def visible_until(url: str) -> datetime:
         sqlalchemy.exc.SQLAlchemyError: the database failed.
     """
     with connected(url) as connection:
-        family = family_of(connection.dialect.name)
+        family = dialect_family(connection.dialect.name)
         if family == "postgresql":
             return _of_postgres(connection)
         if family == "mysql":

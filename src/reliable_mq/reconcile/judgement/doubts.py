@@ -46,7 +46,7 @@ class Doubts:
         self.count += count
         self._keep(newest)
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return them for the summary: the `count`, and the `newest` effects."""
         names = ("received", *_COLUMNS[1:-1], "attempts")
         newest = [dict(zip(names, row, strict=True)) for row in self._newest]

@@ -90,68 +90,68 @@ def sentence(row: Mapping[str, Any]) -> str:
 
 
 def _sentence(row: Mapping[str, Any]) -> str:
-    told = evidence_of(row)
+    data = evidence_of(row)
     match Verdict(row["verdict"]):
-        case Verdict.LOST if "acknowledged_queue_offset" in told:
+        case Verdict.LOST if "acknowledged_queue_offset" in data:
             return (
-                f"acknowledged at queue {told['acknowledged_queue_id']} offset"
-                f" {told['acknowledged_queue_offset']}, but the log does not have it there"
+                f"acknowledged at queue {data['acknowledged_queue_id']} offset"
+                f" {data['acknowledged_queue_offset']}, but the log does not have it there"
                 " or anywhere else"
             )
         case Verdict.NOT_SENT:
-            return f"committed {told.get('created', '')}, {told.get('sends', 0)} sends, no record"
+            return f"committed {data.get('created', '')}, {data.get('sends', 0)} sends, no record"
         case Verdict.SENT_NOT_MARKED:
-            return f"{_place(told)}; the stub has no position"
+            return f"{_place(data)}; the stub has no position"
         case Verdict.NOT_CONSUMED:
-            return f"{_place(told)}; the group is at {told.get('group_progress')}, without a log"
-        case Verdict.STUCK if "consume_log" in told:
+            return f"{_place(data)}; the group is at {data.get('group_progress')}, without a log"
+        case Verdict.STUCK if "consume_log" in data:
             return (
-                f"RECEIVED at attempt {told.get('attempts')}, lease ended"
-                f" {told.get('lease_until', 'long ago')}; the group has passed it"
+                f"RECEIVED at attempt {data.get('attempts')}, lease ended"
+                f" {data.get('lease_until', 'long ago')}; the group has passed it"
             )
         case Verdict.CONSUMED_NOT_CONFIRMED:
-            return f"consumed {told.get('consumed')}; the stub is {told.get('stub_status')}"
+            return f"consumed {data.get('consumed')}; the stub is {data.get('stub_status')}"
         case Verdict.DEAD_LETTERED:
-            return _dead_letter(told)
+            return _dead_letter(data)
         case Verdict.CONTENT_DIFFERS | Verdict.FORGED | Verdict.SUPPRESSED as verdict:
-            return _difference(verdict, told)
+            return _difference(verdict, data)
         case Verdict.VOIDED_BUT_CONSUMED:
-            return f"consumed {told.get('consumed')} at attempt {told.get('attempts')}"
+            return f"consumed {data.get('consumed')} at attempt {data.get('attempts')}"
         case Verdict.DUPLICATE_EFFECT:
-            return f"consumed {told.get('consumed')} and again {told.get('consumed_again')}"
-        case Verdict.ORPHAN if "commit_log_offset" in told:
-            is_known = "stub_status" in told
+            return f"consumed {data.get('consumed')} and again {data.get('consumed_again')}"
+        case Verdict.ORPHAN if "commit_log_offset" in data:
+            is_known = "stub_status" in data
             why = "its transaction was rolled back" if is_known else "no stub was ever committed"
-            return f"{_place(told)}; {why}"
+            return f"{_place(data)}; {why}"
         case verdict:
             return MEANINGS[verdict]
 
 
-def _difference(verdict: Verdict, told: Mapping[str, Any]) -> str:
+def _difference(verdict: Verdict, data: Mapping[str, Any]) -> str:
     """Return how a record differs from the stub, and what happened to the record that matches."""
-    place = f"the record at log offset {told.get('differing_commit_log_offset')}"
-    if told.get("content_crc") != told.get("differing_crc"):
-        crcs = f"has {told.get('differing_crc')}"
-        why = f"the stub's content has crc {told.get('content_crc')}, {place} {crcs}"
+    place = f"the record at log offset {data.get('differing_commit_log_offset')}"
+    if data.get("content_crc") != data.get("differing_crc"):
+        crcs = f"has {data.get('differing_crc')}"
+        why = f"the stub's content has crc {data.get('content_crc')}, {place} {crcs}"
     else:
         why = f"{place} has another topic, tag, key or property than the stub, or another content"
     if verdict is Verdict.FORGED:
-        why += f"; the right one lies at {told.get('commit_log_offset')}"
+        why += f"; the right one lies at {data.get('commit_log_offset')}"
     if verdict is Verdict.SUPPRESSED:
-        why += f"; the group consumed it {told.get('consumed')}, and the right one was suppressed"
+        why += f"; the group consumed it {data.get('consumed')}, and the right one was suppressed"
     return why
 
 
-def _dead_letter(told: Mapping[str, Any]) -> str:
-    place = told.get("dead_letter_commit_log_offset")
+def _dead_letter(data: Mapping[str, Any]) -> str:
+    place = data.get("dead_letter_commit_log_offset")
     if place is None:
         return "the stub says that the group gave it up; the dead letter has left the log"
-    reason = told.get("dead_letter_reason", "no reason given")
-    return f"{reason}; dead letter at log offset {place}, {told.get('retries', 0)} retries"
+    reason = data.get("dead_letter_reason", "no reason given")
+    return f"{reason}; dead letter at log offset {place}, {data.get('retries', 0)} retries"
 
 
-def _place(told: Mapping[str, Any]) -> str:
+def _place(data: Mapping[str, Any]) -> str:
     return (
-        f"stored {told.get('stored')} in queue {told.get('queue_id')} at offset"
-        f" {told.get('queue_offset')} (log offset {told.get('commit_log_offset')})"
+        f"stored {data.get('stored')} in queue {data.get('queue_id')} at offset"
+        f" {data.get('queue_offset')} (log offset {data.get('commit_log_offset')})"
     )

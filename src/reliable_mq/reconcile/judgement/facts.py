@@ -26,10 +26,10 @@ from reliable_mq.reconcile.judgement.traces import (
     NO_NUMBER,
     NameColumn,
     Traces,
-    at,
     firsts_of,
     is_in,
     spread,
+    values_at,
 )
 from reliable_mq.reconcile.judgement.verdict import FACTS
 from reliable_mq.reconcile.judgement.world import QueueOffsets, World, microseconds
@@ -77,7 +77,7 @@ class Case:
     @cached_property
     def is_consumed(self) -> np.ndarray:
         """Whether each row's consume log says CONSUMED."""
-        is_consumed: np.ndarray = at(self.traces["state"], self.rows.log, -1) == CONSUMED
+        is_consumed: np.ndarray = values_at(self.traces["state"], self.rows.log, -1) == CONSUMED
         return is_consumed
 
     @cached_property
@@ -95,9 +95,9 @@ class Case:
 
         `NO_TIME`: the group has no offset there.
         """
-        queues = at(self.traces["queue_id"], events, int(NO_NUMBER))
+        queues = values_at(self.traces["queue_id"], events, int(NO_NUMBER))
         names = [
-            (self.stores, at(self.stores.codes, events, 0)),
+            (self.stores, values_at(self.stores.codes, events, 0)),
             (self.rows.groups, self.rows.group[rows]),
             (self.traces.names["topic"], self.topic[rows]),
         ]
@@ -106,7 +106,9 @@ class Case:
     @cached_property
     def is_sent(self) -> np.ndarray:
         """Whether each row's stub has the position of an acknowledged send."""
-        is_sent: np.ndarray = at(self.traces["queue_offset"], self.stub, int(NO_TIME)) != NO_TIME
+        is_sent: np.ndarray = (
+            values_at(self.traces["queue_offset"], self.stub, int(NO_TIME)) != NO_TIME
+        )
         return is_sent
 
     def place(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -115,12 +117,12 @@ class Case:
         The stub of a delayed message does not have them, because the broker's reply has the
         position in the delay queue.
         """
-        due = at(self.traces["until"], self.stub, int(NO_TIME))
+        due = values_at(self.traces["until"], self.stub, int(NO_TIME))
         event = np.where(self.is_sent & (due == NO_TIME), self.stub, self.rows.log)
         return (
-            at(self.stores.codes, event, 0),
-            at(self.traces["queue_id"], event, int(NO_NUMBER)),
-            at(self.traces["queue_offset"], event, int(NO_TIME)),
+            values_at(self.stores.codes, event, 0),
+            values_at(self.traces["queue_id"], event, int(NO_NUMBER)),
+            values_at(self.traces["queue_offset"], event, int(NO_TIME)),
         )
 
     def is_expired(self) -> np.ndarray:
@@ -132,8 +134,8 @@ class Case:
         store, queue, offset = self.place()
         topics = self.traces.names["topic"]
         begin = self.begins.of([(self.stores, store), (topics, self.topic)], queue)
-        due = at(self.traces["until"], self.stub, int(NO_TIME))
-        oldest = self.world.oldest_in(self.stores)[at(self.stores.codes, self.stub, 0)]
+        due = values_at(self.traces["until"], self.stub, int(NO_TIME))
+        oldest = self.world.oldest_in(self.stores)[values_at(self.stores.codes, self.stub, 0)]
         slack = self.world.slack // timedelta(microseconds=1)
         is_before = self.is_sent & (due != NO_TIME) & (due < oldest + slack)
         is_expired: np.ndarray = np.where(offset != NO_TIME, offset < begin, is_before)
@@ -149,7 +151,7 @@ def facts_of(case: Case) -> Mapping[str, np.ndarray]:
     is_everyone = (rows.required > 0) & (everyone == rows.required)
     managed = is_in(traces.names["topic"], case.world.managed)[case.topic]
     return {
-        "stub": _STUB[at(traces["state"], case.stub, -1)],
+        "stub": _STUB[values_at(traces["state"], case.stub, -1)],
         "group": np.where(
             rows.is_required,
             _CODE["group"]["required"],
@@ -194,7 +196,7 @@ def _is_unknown(case: Case) -> np.ndarray:
     if not missing:
         return np.zeros(len(case.rows), bool)
     brokers = case.traces.names["broker"]
-    named = at(brokers.codes, np.where(case.is_sent, case.stub, case.rows.log), -1)
+    named = values_at(brokers.codes, np.where(case.is_sent, case.stub, case.rows.log), -1)
     is_missing: np.ndarray = is_in(brokers, missing)[named] | (named < 0)
     return is_missing
 
@@ -227,7 +229,7 @@ def _retry(case: Case) -> np.ndarray:
     ]
     done = np.maximum(case.progress.of(names, traces["queue_id"][retries]), 0)
     found[row[is_retry][traces["queue_offset"][retries] >= done]] = code["waiting"]
-    is_next = ~_became_retries(case, is_retry, is_later)
+    is_next = ~_have_retries(case, is_retry, is_later)
     is_next &= traces["until"][later] >= case.world.late
     found[row[is_later][is_next]] = code["waiting"]
     is_dead = role == ROLE[DEAD]
@@ -244,7 +246,7 @@ def _gave_up(case: Case) -> np.ndarray:
     The stub still says so when the dead letter has left the log, until a person retries it.
     """
     rows, names = case.rows, case.traces.names["reason"]
-    told = at(names.codes, case.stub, -1)
+    told = values_at(names.codes, case.stub, -1)
     gave_up = np.zeros(len(rows), bool)
     for code in np.unique(told[told >= 0]).tolist():
         groups = [rows.groups.code(name) for name in names.values[code].split(",")]
@@ -252,7 +254,7 @@ def _gave_up(case: Case) -> np.ndarray:
     return gave_up
 
 
-def _became_retries(case: Case, is_retry: np.ndarray, is_later: np.ndarray) -> np.ndarray:
+def _have_retries(case: Case, is_retry: np.ndarray, is_later: np.ndarray) -> np.ndarray:
     """Say for each delayed copy whether its retry is already in the same log, after the copy.
 
     A retry has the same attempt number as its delayed copy. The number alone is not enough: if a
@@ -309,7 +311,7 @@ def _is_behind_all_firsts(case: Case, copies: np.ndarray) -> np.ndarray:
 
 def _log(case: Case) -> np.ndarray:
     rows, traces, code, log = case.rows, case.traces, _CODE["log"], case.rows.log
-    until = at(traces["until"], log, int(NO_TIME))
+    until = values_at(traces["until"], log, int(NO_TIME))
     is_live = until > case.world.past
     received = np.where(is_live, code["live"], code["dead"])
     found = np.where(case.is_consumed, code["consumed"], received)
@@ -356,12 +358,12 @@ def second_stubs(case: Case) -> np.ndarray:
 def _is_fresh(case: Case) -> np.ndarray:
     """Say for each message whether it is too young to be judged, or changed a moment ago."""
     rows, traces, world = case.rows, case.traces, case.world
-    created = at(traces["seen"], rows.stub, int(NO_TIME))
-    wanted = at(traces["until"], rows.stub, int(NO_TIME))
+    created = values_at(traces["seen"], rows.stub, int(NO_TIME))
+    wanted = values_at(traces["until"], rows.stub, int(NO_TIME))
     is_fresh: np.ndarray = (
         np.maximum(np.where(rows.stub >= 0, created, case.born), wanted) > world.late
     )
-    newest = at(traces["changed"], rows.stub, int(NO_TIME))
+    newest = values_at(traces["changed"], rows.stub, int(NO_TIME))
     for kind in ("seen", "changed"):
         np.maximum.at(newest, traces.message[rows.logs], traces[kind][rows.logs])
     np.maximum.at(newest, traces.message[rows.records], traces["seen"][rows.records])

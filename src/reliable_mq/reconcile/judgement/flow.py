@@ -71,9 +71,9 @@ class Flow:
             times = (leads if way.is_messages else verdicts)[way.column].drop_null()
             seconds = times.cast(pa.int64()).to_numpy() // _MICROSECONDS
             step, counts = _slots(seconds, self.slot_seconds)
-            self._coarsen(step)
+            self._lengthen_slots(step)
             self.arrivals[name].update(counts)
-        self._coarsen()
+        self._lengthen_slots()
 
     def _add_latencies(self, name: str, rows: pa.Table, column: str) -> None:
         known = rows.select(["topic", column]).filter(pc.is_valid(rows[column]))
@@ -86,7 +86,7 @@ class Flow:
             counts = self.latencies.setdefault((name, names[code]), Counter())
             counts[bucket] += int(counted[place])
 
-    def _coarsen(self, least: int = 0) -> None:
+    def _lengthen_slots(self, least: int = 0) -> None:
         """Make slots longer, until they last `least` seconds and are at most `SLOTS_MAX`."""
         while self.slot_seconds < SLOT_SECONDS[-1] and (
             self.slot_seconds < least or max(map(len, self.arrivals.values())) > SLOTS_MAX
@@ -113,10 +113,10 @@ class Flow:
         latencies, slot_seconds, arrivals = data
         for name, topic, counts in latencies:
             self.latencies.setdefault((name, topic), Counter()).update(dict(counts))
-        self._coarsen(slot_seconds)
+        self._lengthen_slots(slot_seconds)
         for name, counts in arrivals:
             self.arrivals[name].update(_merged(counts, self.slot_seconds))
-        self._coarsen()
+        self._lengthen_slots()
 
     def by_topic(self, name: str) -> Iterator[tuple[str, Counter[int]]]:
         """Yield each topic with the latencies of one way. First "": the sum of all topics."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from reliable_mq.reconcile.judgement.events import NO_TIME
 from reliable_mq.reconcile.judgement.spread_rows import SpreadRows
-from reliable_mq.reconcile.judgement.traces import NO_NUMBER, NameColumn, Traces, at
+from reliable_mq.reconcile.judgement.traces import NO_NUMBER, NameColumn, Traces, values_at
 
 _DIGESTS = ("digest_1", "digest_2")
 
@@ -36,7 +36,7 @@ def pairs_of(traces: Traces, rows: SpreadRows) -> ForgedPairs:
     is_other = np.zeros(len(stored), bool)
     for name in ("crc", *_DIGESTS):
         nothing = int(NO_NUMBER if name == "crc" else NO_TIME)
-        said, found = at(traces[name], stub, nothing), traces[name][stored]
+        said, found = values_at(traces[name], stub, nothing), traces[name][stored]
         is_other |= (said != found) & (said != nothing) & (found != nothing)
     right, other = (
         np.bincount(message[chosen], minlength=count) > 0 for chosen in (~is_other, is_other)

@@ -118,9 +118,9 @@ def completed(rows: pa.Table, increment: Increment, look_up: LookUp) -> pa.Table
     parts = _Rows(_without_superseded(parts, increment.since))
     asked = ~parts.among(known) & _is_incomplete(parts, increment)
     if asked.any():
-        told = look_up(parts.ids.filter(pa.array(asked))).cast(EVENT_ROWS)
+        is_notice = look_up(parts.ids.filter(pa.array(asked))).cast(EVENT_ROWS)
         rest = parts.without(asked[parts.message] & (parts.kind != RECORD))
-        parts = _Rows(pa.concat_tables([rest, told]))
+        parts = _Rows(pa.concat_tables([rest, is_notice]))
     if increment.mark is not None:
         parts = _without_removed(parts, known, increment.mark)
     remembered = _remembered(parts, known, increment.since)
@@ -138,8 +138,8 @@ def _without_superseded(parts: _Rows, since: datetime) -> pa.Table:
     key = parts.message * (int(created.max(initial=0)) + 1) + created
     is_old = stub & np.isin(key, key[stub & ~parts.is_carried])
     key = parts.message * (int(names.max(initial=0)) + 1) + names
-    told = parts.kind == TOLD
-    is_old |= told & np.isin(key, key[told & ~parts.is_carried])
+    is_notice = parts.kind == TOLD
+    is_old |= is_notice & np.isin(key, key[is_notice & ~parts.is_carried])
     return parts.without(parts.is_carried & (is_old | _read_again(parts, microseconds(since))))
 
 
@@ -242,6 +242,6 @@ def _read_again(parts: _Rows, begin: int) -> np.ndarray:
     changed = body["changed"] >= begin
     stub = (kind == STUB) & ((body["state"] == UNCONFIRMED) | changed)
     log = (kind == LOG) & ((body["state"] == RECEIVED) | changed)
-    told = (kind == TOLD) & changed
-    again: np.ndarray = stub | log | told
+    is_notice = (kind == TOLD) & changed
+    again: np.ndarray = stub | log | is_notice
     return again

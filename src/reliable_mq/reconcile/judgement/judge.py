@@ -27,11 +27,11 @@ from reliable_mq.reconcile.judgement.spread_rows import ROLE, SpreadRows, rows_o
 from reliable_mq.reconcile.judgement.traces import (
     NO_NUMBER,
     Traces,
-    at,
     firsts_of,
     spread,
     text_column,
     traces_of,
+    values_at,
 )
 from reliable_mq.reconcile.judgement.verdict import FACTS, FINDINGS, RULES, Verdict
 from reliable_mq.reconcile.judgement.world import QueueOffsets, World, microseconds
@@ -112,7 +112,7 @@ def judge_traces(
         world=world,
         progress=QueueOffsets(world.progress),
         begins=QueueOffsets(world.begins),
-        born=_born(traces, rows),
+        born=_creation_times(traces, rows),
         unseen=_unseen(traces, unseen),
     )
     facts = facts_of(case)
@@ -147,7 +147,7 @@ TABLE = _table()
 _IS_FINDING = np.array([verdict in FINDINGS for verdict in Verdict])
 
 
-def _born(traces: Traces, rows: SpreadRows) -> np.ndarray:
+def _creation_times(traces: Traces, rows: SpreadRows) -> np.ndarray:
     """Return the time of each message: from its id, or else the time of its first event."""
     said = id_times(traces.ids)
     if (said != NO_TIME).all():
@@ -156,7 +156,7 @@ def _born(traces: Traces, rows: SpreadRows) -> np.ndarray:
     for events, column in ((rows.logs, "seen"), (rows.records, "changed")):
         known = events[traces[column][events] != NO_TIME]
         np.minimum.at(first, traces.message[known], traces[column][known])
-    created = at(traces["seen"], rows.stub, int(NO_TIME))
+    created = values_at(traces["seen"], rows.stub, int(NO_TIME))
     first = np.where(created != NO_TIME, np.minimum(first, created), first)
     return np.where(said != NO_TIME, said, np.where(first < np.iinfo(np.int64).max, first, NO_TIME))
 
@@ -191,7 +191,7 @@ def _of(case: Case, name: str, events: np.ndarray, kind: pa.DataType) -> pa.Arra
     """Return the values of a column at `events`. The index -1 gives null."""
     column = case.traces[name]
     nothing = np.iinfo(column.dtype).min
-    values = at(column, events, nothing)
+    values = values_at(column, events, nothing)
     if pa.types.is_int32(kind) and column.dtype.itemsize < np.dtype(np.int32).itemsize:
         values = np.where(values == nothing, NO_NUMBER, values.astype(np.int32))
     return column_of(values, kind)
@@ -199,7 +199,7 @@ def _of(case: Case, name: str, events: np.ndarray, kind: pa.DataType) -> pa.Arra
 
 def _named(case: Case, name: str, events: np.ndarray) -> pa.Array:
     names = case.traces.names[name]
-    return text_column(names, at(names.codes, events, -1))
+    return text_column(names, values_at(names.codes, events, -1))
 
 
 def _messages(case: Case) -> dict[str, pa.Array]:
@@ -230,7 +230,7 @@ def _stubs(case: Case) -> dict[str, pa.Array]:
         f"stub_{name}": _of(case, column, case.stub, kind)
         for name, (column, kind) in numbers.items()
     }
-    state = at(case.traces["state"], case.stub, int(_NO_STATE))
+    state = values_at(case.traces["state"], case.stub, int(_NO_STATE))
     status = np.where(state == TOMBSTONE, VOIDED, state)
     found["stub_status"] = column_of(np.where(status < 0, NO_NUMBER, status.astype(np.int32)), _INT)
     other = second_stubs(case)[case.rows.message]
@@ -263,8 +263,8 @@ def _records(case: Case) -> dict[str, pa.Array]:
         for name, (column, kind) in numbers.items()
     }
     place = np.where(first >= 0, first, case.stub)
-    queue = at(traces["queue_id"], place, int(NO_NUMBER))
-    store = at(case.stores.codes, place, 0)
+    queue = values_at(traces["queue_id"], place, int(NO_NUMBER))
+    store = values_at(case.stores.codes, place, 0)
     names = [(case.stores, store), (traces.names["topic"], case.topic)]
     return found | {
         "record_copies": pa.array((copies + case.unseen)[rows.message].astype(np.int32)),
@@ -343,7 +343,9 @@ def _logs(case: Case) -> dict[str, pa.Array]:
     return found | {
         "log_broker_name": _named(case, "broker", case.rows.log),
         "other_consume_date": _of(case, "changed", case.second_effect, _TIME),
-        "log_in_doubt": pa.array((at(case.traces["marks"], case.rows.log, 0) & IN_DOUBT) != 0),
+        "log_in_doubt": pa.array(
+            (values_at(case.traces["marks"], case.rows.log, 0) & IN_DOUBT) != 0
+        ),
     }
 
 
@@ -351,10 +353,10 @@ def _latencies(case: Case) -> dict[str, pa.Array]:
     """Return the times between the stations of each message; see `flow.WAYS`."""
     traces, rows = case.traces, case.rows
     first, delay = rows.first[rows.message], rows.delay[rows.message]
-    created, due = (at(traces[name], case.stub, int(NO_TIME)) for name in ("seen", "until"))
-    delivered = at(traces["seen"], first, int(NO_TIME))
-    stored = at(traces["seen"], np.where(delay >= 0, delay, first), int(NO_TIME))
-    consumed = at(traces["changed"], rows.log, int(NO_TIME))
+    created, due = (values_at(traces[name], case.stub, int(NO_TIME)) for name in ("seen", "until"))
+    delivered = values_at(traces["seen"], first, int(NO_TIME))
+    stored = values_at(traces["seen"], np.where(delay >= 0, delay, first), int(NO_TIME))
+    consumed = values_at(traces["changed"], rows.log, int(NO_TIME))
     spans = {
         "stored_ms": (created, stored),
         "delivered_ms": (due, delivered),

@@ -41,7 +41,7 @@ LOG_COLUMNS = (
     *("attempt", "create_date", "consume_date", "owner", "lease_until"),
     *("in_doubt", "duplicate_of", "confirm_to"),
 )
-TOLD_COLUMNS = ("message_id", "consumer_group", "state", "create_date", "update_date")
+NOTICE_COLUMNS = ("message_id", "consumer_group", "state", "create_date", "update_date")
 _ROLES = pa.array(ROLES)
 
 
@@ -103,8 +103,8 @@ def log_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-def told_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return notices of consumer groups (columns `TOLD_COLUMNS`) as events like consume logs.
+def notice_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return notices of consumer groups (columns `NOTICE_COLUMNS`) as events like consume logs.
 
     A notice has no queue position and no owner, and its number of attempts is unknown.
     """

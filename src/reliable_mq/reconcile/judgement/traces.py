@@ -105,7 +105,7 @@ def with_names(names: NameColumn, more: Iterable[str]) -> NameColumn:
     return NameColumn(new[names.codes], values)
 
 
-def at(column: np.ndarray, places: np.ndarray, otherwise: int) -> np.ndarray:
+def values_at(column: np.ndarray, places: np.ndarray, otherwise: int) -> np.ndarray:
     """Return the values of a column at the indexes `places`, and `otherwise` for the index -1."""
     if len(column) == 0:
         return np.full(len(places), otherwise, column.dtype)

@@ -44,7 +44,7 @@ class TwinIds:
         self.count += count
         self._keep(first)
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return them for the summary: the `count`, and the `first` ids."""
         return {"count": self.count, "first": self._first}
 

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.database.sql_people_tables import audit_table, escalation_table
-from reliable_mq.database.sql_types import family_of, is_among, let_tables_be_alike, utc_datetime
+from reliable_mq.database.sql_types import dialect_family, is_among, set_table_options, utc_datetime
 from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
 from reliable_mq.escalate.sql_escalations import SqlEscalations
 from reliable_mq.outbox.sql_attempt_restarts import AttemptRestarts, sent_again, unsent
@@ -108,19 +108,21 @@ def repair_all(order: RepairOrder, repairs: Iterable[Repair]) -> Iterator[Repair
         if wait := order.rate.wait(done, order.ticks() - begun):
             order.sleep(wait)
         done += len(batch)
-        yield from _everywhere(databases, batch)
+        yield from _repair_in_all(databases, batch)
 
 
-def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterator[RepairOutcome]:
+def _repair_in_all(
+    databases: Sequence["_Database"], batch: list[Repair]
+) -> Iterator[RepairOutcome]:
     again = sorted(each.message_id for each in batch if each.action in AGAIN)
     voided = [each.message_id for each in batch if each.action is RepairAction.VOID]
     against: dict[str, str] = {}
     left = {each.message_id: each for each in batch}
     for database in databases:
         if len(databases) > 1:
-            against |= database.against(voided)
+            against |= database.reasons_against(voided)
     for database in databases:
-        mine = [left.pop(each) for each in database.lying_here(sorted(left))]
+        mine = [left.pop(each) for each in database.stored_here(sorted(left))]
         here = {each.message_id for each in mine}
         # Before the stub: otherwise a consumer could get the message again, with its attempts used
         # up, and give it up.
@@ -139,7 +141,7 @@ class _Database:
         self._engine = _engine(url)
         self._order = order
         self._clock = DatabaseClock(self._engine, order.clock)
-        metadata = let_tables_be_alike(MetaData())
+        metadata = set_table_options(MetaData())
         audit = audit_table(metadata, order.prefix)
         escalations = escalation_table(metadata, order.prefix)
         metadata.create_all(self._engine)
@@ -149,9 +151,9 @@ class _Database:
         self._escalations = SqlEscalations(self._engine, escalations, self._stubs)
         dialect = self._engine.dialect.name
         with self._engine.connect() as connection:
-            told = table_of(TOLD, order.prefix)
+            notices = table_of(TOLD, order.prefix)
             self._ledgers = [self._logs]
-            self._ledgers += [told] * inspect(connection).has_table(told.name)
+            self._ledgers += [notices] * inspect(connection).has_table(notices.name)
         self._prepare(dialect)
 
     def _prepare(self, dialect: str) -> None:
@@ -178,7 +180,7 @@ class _Database:
         self._change = update(self._stubs).where(these)
         self._mark = update(self._stubs).where(stub.message_id == bindparam("id"))
 
-    def lying_here(self, message_ids: Sequence[str]) -> list[str]:
+    def stored_here(self, message_ids: Sequence[str]) -> list[str]:
         """Return the messages whose stub is in this database."""
         if not message_ids:
             return []
@@ -186,14 +188,14 @@ class _Database:
             there = set(connection.scalars(self._there, {"ids": list(message_ids)}))
         return [each for each in message_ids if each in there]
 
-    def against(self, message_ids: Sequence[str]) -> dict[str, str]:
+    def reasons_against(self, message_ids: Sequence[str]) -> dict[str, str]:
         """Return message id -> why the message must not be given up, by this database."""
         if not message_ids:
             return {}
         with self._engine.connect() as connection:
-            return self._against(connection, message_ids, self._clock.now_on(connection))
+            return self._reasons_against(connection, message_ids, self._clock.now_on(connection))
 
-    def _against(
+    def _reasons_against(
         self, connection: Connection, message_ids: Sequence[str], at: float
     ) -> dict[str, str]:
         """Return the messages that a group has consumed or is handling now, with the reason.
@@ -219,7 +221,7 @@ class _Database:
     def apply(self, repairs: Sequence[Repair], against: Mapping[str, str]) -> list[RepairOutcome]:
         """Do `repairs` in one transaction, with one audit row for each.
 
-        `against`: message id -> why the message must not be given up, by other databases.
+        `reasons_against`: message id -> why the message must not be given up, by other databases.
         """
         if not repairs:
             return []
@@ -230,7 +232,7 @@ class _Database:
             locked = self._locked_attempts(connection, ids)
             stubs = {row.message_id: row for row in connection.execute(self._lock, {"ids": ids})}
             voided = [each.message_id for each in repairs if each.action is RepairAction.VOID]
-            here = self._against(connection, voided, at) if voided else {}
+            here = self._reasons_against(connection, voided, at) if voided else {}
             results = []
             for repair in repairs:
                 row = None if repair.message_id in locked else stubs.get(repair.message_id)
@@ -358,7 +360,7 @@ def _settled(at: datetime) -> dict[str, ColumnElement[Any] | Any]:
 def _engine(url: str) -> Engine:
     """Return an engine whose locks block only the locked rows (MySQL: no gap locks)."""
     engine = open_engine(url)
-    if family_of(engine.dialect.name) == "mysql":
+    if dialect_family(engine.dialect.name) == "mysql":
         return engine.execution_options(isolation_level="READ COMMITTED")
     return engine
 

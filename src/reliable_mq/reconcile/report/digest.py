@@ -23,14 +23,14 @@ class NewFindings(NamedTuple):
     flaws: Mapping[str, str] = MappingProxyType({})
 
     @property
-    def found(self) -> int:
+    def new_count(self) -> int:
         """How many findings are new."""
         return sum(self.counts.values())
 
     @property
     def total(self) -> int:
         """How many findings and flaws are new."""
-        return self.found + len(self.flaws)
+        return self.new_count + len(self.flaws)
 
 
 def flaws_in(summary: Mapping[str, Any]) -> dict[str, str]:
@@ -52,16 +52,16 @@ def reason_of(news: NewFindings, summary: Mapping[str, Any]) -> str:
         summary: of the run.
     """
     parts = []
-    if news.found:
+    if news.new_count:
         counts = [f"{news.counts[v]} {v}" for v in Verdict if news.counts.get(v)]
-        plural = "s" if news.found > 1 else ""
-        parts.append(f"{news.found} new finding{plural}: {', '.join(counts)}")
+        plural = "s" if news.new_count > 1 else ""
+        parts.append(f"{news.new_count} new finding{plural}: {', '.join(counts)}")
         parts.append(f"the oldest is message {min(news.oldest.values())}")
     parts += [f"not whole: {name}: {why}" for name, why in news.flaws.items()]
     repaired = (summary["repair"] or {}).get("changed", 0)
     if repaired:
         parts.append(f"{repaired} other{'s' if repaired > 1 else ''} repaired")
-    older = summary["findings_total"] - news.found - repaired
+    older = summary["findings_total"] - news.new_count - repaired
     if older > 0:
         parts.append(f"{older} told of before, or beyond what the table keeps")
     parts.append(f"report: {summary['report']}")

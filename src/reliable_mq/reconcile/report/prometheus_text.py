@@ -80,10 +80,10 @@ def _repairs(summary: Mapping[str, Any]) -> Iterator[Sample]:
             yield {"action": action, "state": state}, counts[state]
 
 
-def _lines(name: str, told: str, samples: Iterable[Sample]) -> Iterator[str]:
+def _lines(name: str, help_text: str, samples: Iterable[Sample]) -> Iterator[str]:
     found = list(samples)
     if found:
-        yield f"# HELP {PREFIX}_{name} {told}"
+        yield f"# HELP {PREFIX}_{name} {help_text}"
         yield f"# TYPE {PREFIX}_{name} gauge"
     for labels, value in found:
         told_labels = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())

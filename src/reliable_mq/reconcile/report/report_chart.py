@@ -90,8 +90,8 @@ def day_columns(days: Sequence[tuple[str, Mapping[str, int]]]) -> Chart:
                 height = max(_SEEN_MIN, _DAY_HEIGHT * 0.92 * count / highest)
                 top -= height
                 bars.append(_bar(number * width + 1, max(top, 0), width * 0.86, height, fill))
-        told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        columns.append(Column(f"{day}: {told}", bars))
+        text = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        columns.append(Column(f"{day}: {text}", bars))
     every = -(-len(days) // _LABELS_MAX)
     labels = [
         Label(round(number * width + 1, 1), _DAY_HEIGHT + _DAY_LABELS - 3, days[number][0][5:])

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, MetaData, and_, exists, or_, select, 
 from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.database.sql_people_tables import audit_table, escalation_table
 from reliable_mq.database.sql_run_tables import finding_table, run_table
-from reliable_mq.database.sql_types import let_tables_be_alike
+from reliable_mq.database.sql_types import set_table_options
 from reliable_mq.escalate.escalation import Escalation, EscalationKind
 from reliable_mq.escalate.sql_escalations import SqlEscalations
 from reliable_mq.reconcile.databases.sql_ledger import STUB, open_engine, table_of
@@ -33,7 +33,7 @@ SEEN_AGAIN = "reconciled"
 """Why an escalation of a run was closed: a later run found none of its findings."""
 
 
-def tell(urls: Sequence[str], prefix: str, summary: Mapping[str, Any]) -> int:
+def escalate_news(urls: Sequence[str], prefix: str, summary: Mapping[str, Any]) -> int:
     """Escalate what is new in a run, close what is good again; return how much is new.
 
     Args:
@@ -45,14 +45,14 @@ def tell(urls: Sequence[str], prefix: str, summary: Mapping[str, Any]) -> int:
         sqlalchemy.exc.SQLAlchemyError: a database failed; nobody is told.
     """
     digest = _SqlDigest(urls, prefix, str(summary["run_id"]))
-    return digest.tell(summary)
+    return digest.escalate_news(summary)
 
 
 class _SqlDigest:
     def __init__(self, urls: Sequence[str], prefix: str, run_id: str) -> None:
         self._run_id = run_id
         self._engines = [open_engine(url) for url in urls]
-        metadata = let_tables_be_alike(MetaData())
+        metadata = set_table_options(MetaData())
         self._audit = audit_table(metadata, prefix)
         self._findings = finding_table(metadata, prefix)
         self._runs = run_table(metadata, prefix)
@@ -62,7 +62,7 @@ class _SqlDigest:
         stubs = table_of(STUB, prefix)
         self._escalations = SqlEscalations(self._engines[0], self._table, stubs)
 
-    def tell(self, summary: Mapping[str, Any]) -> int:
+    def escalate_news(self, summary: Mapping[str, Any]) -> int:
         """Do it, in one transaction of the first database."""
         first = self._engines[0]
         clock = DatabaseClock(first, time.time)
@@ -83,7 +83,7 @@ class _SqlDigest:
                 )
                 self._escalations.escalate(connection, [escalation], now)
             if summary["findings_kept"] == summary["findings_total"]:  # else nobody can know
-                good = list(self._good_again(connection, open_runs, summary))
+                good = list(self._resolved_runs(connection, open_runs, summary))
                 self._escalations.close(connection, good, SEEN_AGAIN, now)
         return news.total
 
@@ -123,7 +123,7 @@ class _SqlDigest:
         query = select(audit.message_id).where(audit.message_id.in_(message_ids), *done)
         return {each for engine in self._engines for each in _scalars(engine, query)}
 
-    def _good_again(
+    def _resolved_runs(
         self, connection: Connection, open_runs: Sequence[str], summary: Mapping[str, Any]
     ) -> Iterator[str]:
         """Yield the runs of which nothing is found any more, and whose ledgers were looked at."""

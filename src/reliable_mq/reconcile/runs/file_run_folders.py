@@ -65,7 +65,7 @@ class LocalRunFolder:
         out = self._path.parent
         _link(out / _LATEST_FOLDER, self._path.name)
         for name, target in _LINKS.items():
-            if not _leads_to(out / name, target):
+            if not _points_to(out / name, target):
                 _link(out / name, target)
         (self._path / OWNER).unlink(missing_ok=True)
         self._owner.close()
@@ -81,7 +81,7 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _leads_to(path: Path, target: str) -> bool:
+def _points_to(path: Path, target: str) -> bool:
     return path.is_symlink() and str(path.readlink()) == target
 
 
@@ -128,7 +128,7 @@ class LocalRunFolders:
                     _remove(path)
         return [run_id for run_id in dead if run_id not in kept]
 
-    def keep(self, number: int, needed: Collection[str]) -> list[str]:
+    def remove_except_newest(self, number: int, needed: Collection[str]) -> list[str]:
         ended = {
             run_id: path
             for run_id, path in self._folders()

@@ -57,9 +57,9 @@ def share_of(machine_bytes: int, cpus: int, wanted_bytes: int | None = None) -> 
     budget = int(machine_bytes * _SHARE) if wanted_bytes is None else wanted_bytes
     mib = budget // _MIB
     if mib < MEMORY_MIB_MIN:
-        told = "--memory gives" if wanted_bytes is not None else "this machine can spare"
+        reason = "--memory gives" if wanted_bytes is not None else "this machine can spare"
         raise ConfigurationError(
-            f"Spark needs {MEMORY_MIB_MIN} MiB of memory, {told} {mib} MiB; use another machine,"
+            f"Spark needs {MEMORY_MIB_MIN} MiB of memory, {reason} {mib} MiB; use another machine,"
             " or run it on a cluster (spark-submit)"
         )
     of_a_core = _HEAP_OF_A_CORE_MIB + _WORKER_MIB

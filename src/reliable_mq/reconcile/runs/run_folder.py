@@ -71,7 +71,7 @@ class RunFolders(Protocol):
         If the run is in the table, its folder is complete: it stays, and only `owner` is removed.
         """
 
-    def keep(self, number: int, needed: Collection[str]) -> list[str]:
+    def remove_except_newest(self, number: int, needed: Collection[str]) -> list[str]:
         """Remove folders of ended runs, except the newest `number` and the `needed` ones.
 
         Returns the ids of the removed runs.

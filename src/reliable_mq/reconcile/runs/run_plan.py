@@ -235,7 +235,7 @@ def row_of(plan: RunPlan, carried: int) -> dict[str, Any]:
     }
 
 
-def told_of(plan: RunPlan, carried: int) -> dict[str, Any]:
+def increment_summary(plan: RunPlan, carried: int) -> dict[str, Any]:
     """Return the field of the summary about an increment."""
     since = plan.increment.since
     return {

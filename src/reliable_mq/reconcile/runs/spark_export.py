@@ -93,8 +93,8 @@ def export_ledgers(
     }
     for folder, frames in tables.items():
         numbered = [each.withColumn("database", lit(at)) for at, each in enumerate(frames)]
-        _together(numbered).write.parquet(f"{uri}/{folder}")
-    _together([_log(spark, path, name) for name, path in stores.items()]).write.parquet(
+        _union(numbered).write.parquet(f"{uri}/{folder}")
+    _union([_log(spark, path, name) for name, path in stores.items()]).write.parquet(
         f"{uri}/{RECORDS}"
     )
     _small(spark, _progress(progress)).write.parquet(f"{uri}/{PROGRESS}")
@@ -122,7 +122,7 @@ def _log(spark: SparkSession, path: str, broker: str) -> DataFrame:
     return reader.load().withColumn("broker", lit(broker))
 
 
-def _together(frames: Sequence[DataFrame]) -> DataFrame:
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(DataFrame.unionByName, frames)
 
 

@@ -16,9 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
 from reliable_mq.reconcile.judgement.ledger_events import (
     log_events,
+    notice_events,
     record_events,
     stub_events,
-    told_events,
 )
 from reliable_mq.reconcile.runs.spark_export import RECORDS
 
@@ -43,12 +43,12 @@ def exported_events(spark: SparkSession, uri: str) -> DataFrame:
     For a group without a consume log, its notices are used.
     """
     logs = spark.read.parquet(f"{uri}/consume_logs")
-    told = spark.read.parquet(f"{uri}/confirmations")
+    notices = spark.read.parquet(f"{uri}/confirmations")
     own = logs.select("consumer_group").distinct()
     frames: list[tuple[DataFrame, Adapter]] = [
         (spark.read.parquet(f"{uri}/stubs"), stub_events),
         (logs, log_events),
-        (told.join(own, "consumer_group", "left_anti"), told_events),
+        (notices.join(own, "consumer_group", "left_anti"), notice_events),
         (spark.read.parquet(f"{uri}/{RECORDS}"), exported_record_events),
     ]
     schema = from_arrow_schema(EVENT_ROWS)

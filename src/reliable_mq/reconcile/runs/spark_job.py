@@ -54,7 +54,7 @@ class Ledgers:
         logs: the brokers' logs, with their queues and committed offsets.
         window: the message ids to read.
         managed: the topics for which a stub was ever written.
-        told_groups: see `sql_ledger.told_groups`.
+        groups_with_notices: see `sql_ledger.groups_with_notices`.
         stub_count_max: an upper bound for the number of stubs.
         db_share: the part of the time that reads of a database may take.
         log_size: approximate bytes of all logs.
@@ -70,7 +70,7 @@ class Ledgers:
     logs: BrokerLogs
     window: sql_ledger.IdWindow
     managed: Sequence[str]
-    told_groups: Sequence[str] = ()
+    groups_with_notices: Sequence[str] = ()
     stub_count_max: int = 0
     db_share: float = 1.0
     log_size: int = 0
@@ -121,7 +121,7 @@ def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: JudgementTime, 
         tuple(ledgers.urls),
         ledgers.prefix,
         increment=ledgers.increment,
-        told_groups=tuple(ledgers.told_groups),
+        groups_with_notices=tuple(ledgers.groups_with_notices),
     )
     events = _events(spark, ledgers).repartition(_partitions(spark, ledgers), "id")
     events = events.sortWithinPartitions("id")
@@ -176,7 +176,7 @@ def _events(spark: SparkSession, ledgers: Ledgers) -> DataFrame:
     if cluster is not None:
         reader = reader.option("cluster", cluster)
     reader = reader.option("urls", json.dumps(list(ledgers.urls)))
-    reader = reader.option("toldGroups", json.dumps(list(ledgers.told_groups)))
+    reader = reader.option("toldGroups", json.dumps(list(ledgers.groups_with_notices)))
     reader = reader.option("prefix", ledgers.prefix).option("share", str(ledgers.db_share))
     if ledgers.window.low is not None:
         reader = reader.option("idFrom", ledgers.window.low)

@@ -58,7 +58,7 @@ _WRITING: dict[str, Any] = {
 }
 
 
-def _nowhere(_kept: pa.Table) -> None:
+def _carry_nothing(_kept: pa.Table) -> None:
     """Carry nothing."""
 
 
@@ -71,13 +71,13 @@ class JudgementContext:
     prefix: str
     events_at_once: int = EVENTS_AT_ONCE
     increment: Increment | None = None
-    told_groups: tuple[str, ...] = ()
+    groups_with_notices: tuple[str, ...] = ()
 
     def verdicts(
         self,
         batches: Iterable[pa.RecordBatch],
         tally: Tally,
-        carry: Callable[[pa.Table], None] = _nowhere,
+        carry: Callable[[pa.Table], None] = _carry_nothing,
     ) -> Iterator[pa.Table]:
         """Judge a partition of `EVENT_ROWS`, and add its counts to `tally`.
 
@@ -140,7 +140,7 @@ class JudgementContext:
         return replace(world, begins=queues, oldest={**world.oldest, **oldest})
 
     def _look_up(self, ids: pa.Array) -> pa.Table:
-        return tables_events(self.urls, self.prefix, ids, self.told_groups)
+        return tables_events(self.urls, self.prefix, ids, self.groups_with_notices)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class FileTask:
         with ExitStack() as files:
             writer = files.enter_context(_writer(self.folder, hidden, VERDICTS))
             finder = files.enter_context(_writer(self.findings, hidden, VERDICTS))
-            carry = _nowhere
+            carry = _carry_nothing
             if self.carried is not None:
                 carry = files.enter_context(_writer(self.carried, hidden, EVENT_ROWS)).write_table
             for verdicts in self.judging.verdicts(batches, tally, carry):

@@ -35,13 +35,13 @@ from reliable_mq.reconcile.databases.sql_ranges import ChangeWindow, IdWindow
 from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
 from reliable_mq.reconcile.judgement.ledger_events import (
     LOG_COLUMNS,
+    NOTICE_COLUMNS,
     RECORD_COLUMNS,
     STUB_COLUMNS,
-    TOLD_COLUMNS,
     log_events,
+    notice_events,
     record_events,
     stub_events,
-    told_events,
 )
 from reliable_mq.reconcile.source_options import moment, option, share
 
@@ -80,7 +80,7 @@ class LedgersSource(DataSource):
             readers.append((self._table(url, STUB, STUB_COLUMNS), stub_events))
             readers.append((self._table(url, CONSUME_LOG, LOG_COLUMNS), log_events))
             if told:
-                readers.append((self._table(url, TOLD, TOLD_COLUMNS, told), told_events))
+                readers.append((self._table(url, TOLD, NOTICE_COLUMNS, told), notice_events))
         return LedgersReader(readers)
 
     def _table(

@@ -17,7 +17,7 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.spark_brokers import (
     UNNAMED,
     BrokerLogs,
-    hold_against,
+    check_named_brokers,
     named_stores,
     open_logs,
 )
@@ -151,7 +151,7 @@ def open_ledgers(options: RunOptions, changed_since: datetime | None = None) -> 
         managed=managed_topics(
             options, names.topics, remembered_topics(options.database, options.prefix)
         ),
-        told_groups=sql_ledger.told_groups(options.databases, options.prefix),
+        groups_with_notices=sql_ledger.groups_with_notices(options.databases, options.prefix),
         stub_count_max=stubs,
         db_share=options.db_share,
         log_size=logs.size,
@@ -174,8 +174,8 @@ def _names(
 
 
 def of_its_brokers(options: RunOptions, opened: OpenedLedgers) -> tuple[RunOptions, Ledgers]:
-    """Compare the logs with the brokers that the tables name; see `hold_against`."""
-    logs, claimed = hold_against(
+    """Compare the logs with the brokers that the tables name; see `check_named_brokers`."""
+    logs, claimed = check_named_brokers(
         opened.ledgers.logs,
         opened.brokers,
         claimed=options.broker_name,

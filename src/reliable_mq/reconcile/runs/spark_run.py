@@ -39,7 +39,7 @@ from reliable_mq.reconcile.repairs.repair import plan
 from reliable_mq.reconcile.repairs.repair_outcome import outcome_of
 from reliable_mq.reconcile.repairs.sql_repair import RepairOrder, repair_all
 from reliable_mq.reconcile.report.report_html import html_report
-from reliable_mq.reconcile.report.sql_digest import tell
+from reliable_mq.reconcile.report.sql_digest import escalate_news
 from reliable_mq.reconcile.report.summary import (
     CONTENTS,
     FINDINGS_SHOWN_MAX,
@@ -61,10 +61,10 @@ from reliable_mq.reconcile.runs.run_options import RunOptions, check, judged_sin
 from reliable_mq.reconcile.runs.run_plan import (
     PreviousIncrement,
     RunPlan,
+    increment_summary,
     previous_of,
     row_of,
     since_of,
-    told_of,
 )
 from reliable_mq.reconcile.runs.spark_causes import cause
 from reliable_mq.reconcile.runs.spark_increment import increment_ledgers, increment_plan
@@ -82,8 +82,8 @@ from reliable_mq.reconcile.runs.spark_result import FileResult, SparkResult
 from reliable_mq.reconcile.runs.spark_run_folders import HadoopRunFolders
 from reliable_mq.reconcile.runs.spark_session import session
 from reliable_mq.reconcile.runs.sql_outcome import (
+    allow_retention,
     last_increment,
-    let_retention_pass,
     recorded_runs,
     write_outcome,
 )
@@ -128,9 +128,9 @@ def reconcile(options: RunOptions) -> dict[str, Any]:
             folders.sweep(partial(_recorded, options))
             run = _Run(spark, options, ledgers, going_on, run_id, folders.begin(run_id), hidden)
             summary = _one_run(run, _Clock(started, time.monotonic()))
-            folders.keep(options.runs_kept, _needed(options, run_id))
+            folders.remove_except_newest(options.runs_kept, _needed(options, run_id))
             if options.tells:
-                summary["told"] = tell(options.databases, options.prefix, summary)
+                summary["told"] = escalate_news(options.databases, options.prefix, summary)
     except (Py4JError, PySparkException, ConnectionError) as error:
         raise SparkFailed(cause(f"{error}")) from error
     return summary
@@ -194,7 +194,7 @@ def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
     try:
         summary, result = _judge(run)
         summary["seconds"] = clock.seconds()
-        keep(run.folder, summary, lambda summary: _record(run, summary, result))
+        write_run(run.folder, summary, lambda summary: _record(run, summary, result))
     except BaseException:
         if not _may_have_a_row(run.options, run.run_id):
             run.folder.remove()
@@ -210,7 +210,7 @@ def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
     return summary
 
 
-def keep(
+def write_run(
     folder: RunFolder, summary: dict[str, Any], record: Callable[[dict[str, Any]], None]
 ) -> None:
     """Write the run's files, then its row by calling `record`."""
@@ -274,14 +274,14 @@ def _judge(run: _Run) -> tuple[dict[str, Any], RunResult]:
         | dict(run.hidden),
         read_topics=_read_topics(run.ledgers.logs),
     )
-    summary["in_doubt"] = tally.doubts.told()
-    summary["twin_ids"] = tally.twins.told()
+    summary["in_doubt"] = tally.doubts.summary()
+    summary["twin_ids"] = tally.twins.summary()
     summary["unchecked_contents"] = tally.unchecked
     is_planned = options.repair == "plan" and found
     summary["repair"] = _repair(run, result) if is_planned else None
     summary["findings_kept"] = min(found, options.findings_max)
     if going_on is not None:
-        summary["increment"] = told_of(going_on, tally.carried)
+        summary["increment"] = increment_summary(going_on, tally.carried)
     place = LedgerLocations(options.databases, options.prefix, options.cluster or "")
     return with_commands(summary, place), result
 
@@ -322,7 +322,7 @@ def _moment_fields(moment: JudgementTime, logs: BrokerLogs) -> dict[str, Any]:
         "until": text(moment.until),
         "grace_seconds": moment.grace.total_seconds(),
         "skew_seconds": round(moment.skew_seconds, 1),
-        "store": logs.told(),
+        "store": logs.description(),
     }
 
 
@@ -371,4 +371,4 @@ def _record(run: _Run, summary: Mapping[str, Any], rows: RunResult) -> None:
     write_outcome(options.database, options.prefix, row, proved, datetime.now(UTC))
     if going_on is not None:
         seen = going_on.increment.next_since
-        let_retention_pass(options.databases, options.prefix, seen)
+        allow_retention(options.databases, options.prefix, seen)

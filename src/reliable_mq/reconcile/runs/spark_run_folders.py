@@ -159,7 +159,7 @@ class HadoopRunFolders:
                 _remove(self._files, uri)
         return [run_id for run_id in dead if run_id not in kept]
 
-    def keep(self, number: int, needed: Collection[str]) -> list[str]:
+    def remove_except_newest(self, number: int, needed: Collection[str]) -> list[str]:
         ended = {run_id: uri for run_id, uri in self._folders() if self._has_ended(uri)}
         removed = too_many(ended, number, needed)
         for run_id in removed:

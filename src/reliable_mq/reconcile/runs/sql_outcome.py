@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from reliable_mq.database.sql_people_tables import audit_table
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_scheduling_tables import ROWS_DUTY, retention_table
-from reliable_mq.database.sql_types import let_tables_be_alike
+from reliable_mq.database.sql_types import set_table_options
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.reconcile.databases.sql_ledger import open_engine
 from reliable_mq.reconcile.runs.run_plan import INCREMENT
@@ -35,7 +35,7 @@ def write_outcome(
     Raises:
         Overtaken: another run has already continued the same previous run.
     """
-    metadata = let_tables_be_alike(MetaData())
+    metadata = set_table_options(MetaData())
     runs, rows = run_table(metadata, prefix), finding_table(metadata, prefix)
     engine = open_engine(url)
     metadata.create_all(engine)
@@ -134,7 +134,7 @@ def remembered_topics(url: str, prefix: str) -> frozenset[str]:
         engine.dispose()
 
 
-def let_retention_pass(urls: Iterable[str], prefix: str, seen: datetime) -> None:
+def allow_retention(urls: Iterable[str], prefix: str, seen: datetime) -> None:
     """Let retention remove only rows that changed before `seen`, in all databases.
 
     It is done after the run's row. If the process dies in between, retention only waits longer.
@@ -159,7 +159,7 @@ def forget(urls: Iterable[str], prefix: str, now: datetime) -> int:
     """
     freed = 0
     for url in urls:
-        metadata = let_tables_be_alike(MetaData())
+        metadata = set_table_options(MetaData())
         duties, audit = retention_table(metadata, prefix), audit_table(metadata, prefix)
         engine = open_engine(url)
         metadata.create_all(engine)
