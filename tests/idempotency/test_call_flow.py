@@ -94,7 +94,7 @@ def test_a_function_whose_key_is_gone_at_its_end_has_no_effect(world: World) -> 
         session.execute(world.database.calls.delete())
         return "paid"
 
-    with pytest.raises(UsageError, match="it ended the transaction of its key"):
+    with pytest.raises(UsageError, match="it committed or rolled back its session"):
         world.of(pay)("a")
     assert world.rows() == []
 

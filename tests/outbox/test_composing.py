@@ -74,7 +74,7 @@ def test_what_a_caller_leaves_out_is_empty_or_found() -> None:
         ({"message_id": 5}, UsageError, "must have 32 characters"),
         ({"properties": "region"}, UsageError, "a dict of names and texts"),
         ({"properties": {min(RESERVED): "x"}}, MessageRefused, f"{min(RESERVED)} is written by"),
-        ({"tag": "a || b"}, MessageRefused, "no consumer could ask for it"),
+        ({"tag": "a || b"}, MessageRefused, "no consumer can subscribe to it"),
         ({"delay": HOUR, "deliver_at": datetime.now(UTC)}, UsageError, "not both"),
     ],
 )

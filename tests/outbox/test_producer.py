@@ -173,7 +173,7 @@ def test_a_managed_topic_warns_raises_or_passes(world: World, is_async: bool) ->
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"tag": "a || b"}, MessageRefused, "no consumer could ask for it"),
+        ({"tag": "a || b"}, MessageRefused, "no consumer can subscribe to it"),
         ({"message_id": "short"}, UsageError, "must have 32 characters"),
         ({"properties": {"a": "x" * 31_800}}, MessageRefused, "31743 are allowed"),
         ({"properties": {"a": "\x01"}}, MessageRefused, "a"),
