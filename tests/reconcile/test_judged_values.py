@@ -233,6 +233,8 @@ def test_the_second_effect_is_told_with_its_time() -> None:
     """An effect is one that is no duplicate and no notice; of more than two the next is told."""
     first, third = log(seen=after(1), changed=after(2)), log(seen=after(5), changed=after(6))
     second = log(seen=after(3), changed=after(4))
+    (row,) = judged(second, first, third, stub(), record())
+    assert (row["fact_log"], row["other_consume_date"]) == ("twice", after(4))
     (row,) = judged(stub(), record(), third, second, first)
     assert (row["fact_log"], row["log_consume_date"]) == ("twice", after(2))
     assert row["other_consume_date"] == after(4)

@@ -6,7 +6,7 @@ its verdicts. So a partition that Spark runs twice is counted once.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,12 +77,12 @@ class Tally:
         """Count rows of `judge.VERDICTS`."""
         is_lead = verdicts["is_lead"].to_numpy()
         copies = np.maximum(verdicts["record_copies"].to_numpy() - 1, 0)
-        counts = {
-            "rows": np.ones(len(is_lead), np.int64),
-            "messages": is_lead.astype(np.int64),
-            "copies": np.where(is_lead, copies, 0).astype(np.int64),
-            "retries": verdicts["retries"].to_numpy().astype(np.int64),
-        }
+        counts = (  # in the order of `_SUMS`
+            np.ones(len(is_lead), np.int64),
+            is_lead.astype(np.int64),
+            np.where(is_lead, copies, 0).astype(np.int64),
+            verdicts["retries"].to_numpy().astype(np.int64),
+        )
         keys = {name: verdicts[name] for name in _KEYS}
         times = verdicts["message_time"].cast(pa.int64())
         keys["day"] = pc.divide(times, pa.scalar(_MICROSECONDS_OF_DAY))
@@ -131,10 +131,10 @@ class Tally:
 
 
 def _summed(
-    keys: Mapping[str, pa.ChunkedArray | pa.Array], counts: Mapping[str, np.ndarray]
+    keys: Mapping[str, pa.ChunkedArray | pa.Array], counts: Sequence[np.ndarray]
 ) -> Iterable[tuple[tuple[Any, ...], np.ndarray]]:
     """Yield each existing combination of keys, with the sums of its rows."""
-    place = np.zeros(len(next(iter(counts.values()))), np.int64)
+    place = np.zeros(len(counts[0]), np.int64)
     values = []
     for column in keys.values():
         encoded = pc.dictionary_encode(column)
@@ -145,7 +145,7 @@ def _summed(
     encoded = pa.array(place).dictionary_encode()
     inverse = encoded.indices.to_numpy()
     found = encoded.dictionary.to_pylist()
-    sums = [np.bincount(inverse, weights=each, minlength=len(found)) for each in counts.values()]
+    sums = [np.bincount(inverse, weights=each, minlength=len(found)) for each in counts]
     for number, combined in enumerate(found):
         key: list[Any] = []
         rest = combined
