@@ -27,6 +27,7 @@ ONE_THING = {
     "runtime/listener.py": "one socket and its connections, which share its limits",
     "wire/command.py": "one format: a command's header in its two forms",
     "client/consuming/asyncio_handler_pool.py": "worker tasks, how many there are, and their calls",
+    "client/consuming/consumer_group.py": "one group in one member: queues, messages, rates",
     "consume/asyncio_delivery.py": "one way of a delivery, from the gate to its outcome",
     "consume/sql_consume_transaction.py": "one class: the steps of the protocol in the database",
     "database/sql_handler_session.py": "one promise: how the end of its transaction is found out",

@@ -36,7 +36,7 @@ from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_scheduling_tables import resend_topic_table, retention_table
 from reliable_mq.database.sql_schema import REVISION, check_revision, create_and_note, lock_tables
 from reliable_mq.database.sql_stub_table import message_stub_table
-from reliable_mq.database.sql_transactions import make_sqlite_keep_promises
+from reliable_mq.database.sql_transactions import make_sqlite_durable
 from reliable_mq.database.sql_types import (
     ANY_TEXT,
     READS_ONLY,
@@ -164,7 +164,7 @@ class Database:
 
     def _prepare(self, engine: Engine) -> None:
         if self.dialect == "sqlite":
-            make_sqlite_keep_promises(engine)
+            make_sqlite_durable(engine)
         elif self.dialect == "mysql":
             make_mysql_strict(engine)
         else:

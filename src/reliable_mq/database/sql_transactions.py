@@ -205,7 +205,7 @@ def keep_savepoints(engine: Engine) -> None:
     dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
 
 
-def make_sqlite_keep_promises(engine: Engine) -> None:
+def make_sqlite_durable(engine: Engine) -> None:
     """Let SQLite begin transactions where SQLAlchemy does, and sync what it commits.
 
     The driver's own BEGIN comes too late for savepoints. IMMEDIATE takes the write lock at the
@@ -252,7 +252,7 @@ class RollbackListener(Protocol):
         ...
 
 
-def note(
+def remember_stubs(
     source: Session | Connection,
     connection: Connection,
     relay: Handover,

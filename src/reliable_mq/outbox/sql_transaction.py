@@ -24,7 +24,7 @@ from reliable_mq.database.sql_transactions import (
     SameDatabase,
     is_autocommit,
     keep_savepoints,
-    note,
+    remember_stubs,
     watch,
 )
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
@@ -451,7 +451,7 @@ class SqlOutbox:
         if self._owner is None:
             announce(connection, self._stubs.table)
         # Committed or rolled back with a savepoint: the relay reads it back before it sends.
-        note(source, connection, self._relay, written)
+        remember_stubs(source, connection, self._relay, written)
 
     def _before_insert(self, connection: Connection, stubs: Sequence[Stub]) -> None:
         """Do what must happen before stubs are inserted, in the caller's transaction."""
