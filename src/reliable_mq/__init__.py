@@ -10,9 +10,13 @@ Read the packages in the order in which a message passes them, see ARCHITECTURE.
      6  broker_core.store     a record is stored
      7  broker_core.dispatch  a durable record becomes visible
      8  broker_core.delivery  a record is delivered when it is due
-     9  idempotency           a delivery has its effect once
-    10  resend                an unconfirmed stub is sent again, or a person is informed
-    11  reconcile             three ledgers, one verdict per message and consumer group
+     9  consume               a delivery runs its handler in a transaction
+    10  idempotency           a delivery has its effect once
+    11  confirm               a consumed message confirms its stub
+    12  resend                an unconfirmed stub is sent again
+    13  escalate              people are informed, and act
+    14  retention             what is old and settled is removed
+    15  reconcile             three ledgers, one verdict per message and consumer group
 
 This module has the names that an application needs. Each is imported at its first use, because a
 broker must not wait for a database library.

@@ -1,4 +1,4 @@
-"""The earlier names of settings, and how they are read.
+"""The earlier names of settings and places of classes, and how they are read.
 
 Receives values by name. Returns them under the current names, and warns once for each old name. It
 does not know the sources of the names.
@@ -8,8 +8,10 @@ Never remove a row: a documented name keeps working.
 
 import inspect
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from reliable_mq.errors import ConfigurationError
@@ -53,6 +55,18 @@ CLIENT_SETTINGS: Mapping[str, str] = {
 }
 """Old name -> new name, of `reliable_mq.client.settings.ClientSettings`."""
 
+PLACES: Mapping[str, Mapping[str, str]] = {
+    "reliable_mq.app.sql_database": {"Database": "reliable_mq.database.sql_database.Database"},
+    "reliable_mq.idempotency.claim": {"Lease": "reliable_mq.idempotency.claim.LeaseAnswer"},
+    "reliable_mq.idempotency.lease_store": {"Fate": "reliable_mq.idempotency.lease_store.LeaseEnd"},
+    "reliable_mq.resend.alerts": {"Notifier": "reliable_mq.escalate.alerts.Notifier"},
+    "reliable_mq.resend.escalation": {"Digest": "reliable_mq.escalate.escalation.Digest"},
+    "reliable_mq.sql_types": {
+        "register_like_postgresql": "reliable_mq.database.sql_types.register_like_postgresql"
+    },
+}
+"""Earlier module -> name -> where it is now, of names that pages showed or tools import."""
+
 Warn = Callable[[str], None]
 """Warns about an old name, with a sentence that has both names."""
 
@@ -88,6 +102,24 @@ def warn_operator(sentence: str) -> None:
     All these warnings come from this line, so Python shows each sentence once in a process.
     """
     warnings.warn(sentence, FutureWarning, stacklevel=1)
+
+
+def moved(module: str, name: str) -> Any:
+    """Return what had this name in a module, and warn the caller.
+
+    It is the `__getattr__` of each module in `PLACES`, for the module's name.
+
+    Raises:
+        AttributeError: the module never had the name.
+    """
+    home = PLACES[module].get(name)
+    if home is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    # An import from a package asks for the name twice, first from importlib. Warn once.
+    if sys._getframe(1).f_globals.get("__name__") != "importlib._bootstrap":
+        warn_caller(now_called(f"{module}.{name}", home))
+    place, _, now = home.rpartition(".")
+    return getattr(import_module(place), now)
 
 
 def warn_nobody(_: str) -> None:

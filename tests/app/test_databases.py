@@ -161,7 +161,7 @@ def test_a_name_that_no_database_has_is_refused_where_it_is_written() -> None:
     ]
 
     for call in wrong:
-        with pytest.raises(ConfigurationError, match="no database 'bills'; there are billing"):
+        with pytest.raises(ConfigurationError, match="no database 'bills'; known: billing"):
             call()
     with pytest.raises(ConfigurationError, match="only databases=billing: name one"):
         mq.transaction()

@@ -271,7 +271,7 @@ EQUIVALENT: dict[Equivalent, str] = {
         ("_innermost.reset(before)", "pass"),
     ),
     **_in(
-        "outbox/composing.py",
+        "outbox/payload.py",
         "_writer_of",
         "what holds no pydantic parts is written alike when they are looked for",
         (

@@ -154,3 +154,10 @@ def test_many_messages_that_cannot_be_meant_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         many(payloads, **options)
+
+
+def test_an_option_that_does_not_exist_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(TypeError, match=r"^send has no option dely; did you mean delay\?$"):
+        composed(b"x", dely=3)
+    with pytest.raises(TypeError, match=r"^send has no option zzz; there are content_type, "):
+        composed(b"x", zzz=3)

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from reliable_mq.consume.payload import decoder_of
 from reliable_mq.errors import MessageRefused, UsageError
-from reliable_mq.outbox.composing import BYTES, JSON, TEXT, encode_payload
+from reliable_mq.outbox.payload import BYTES, JSON, TEXT, encode_payload
 from reliable_mq.outbox.schema import PayloadInvalid
 
 

@@ -209,6 +209,7 @@ def test_a_stub_that_waits_for_anothers_is_renewed_once_and_then_left_to_the_sch
         assert world.relay.run_once(now).waiting == 1
         world.relay.invariants()
     assert world.book.renewed == [({"waits"}, 7.6)]
+    assert world.relay._lease_due == 7.6, "or each run would look at all stubs until then"
     assert world.relay.run_once(7.7).dropped == 1
 
 

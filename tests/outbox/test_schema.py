@@ -10,8 +10,8 @@ from tests.outbox.benches import Bench
 
 from reliable_mq.consume.payload import decoder_of
 from reliable_mq.errors import UsageError
-from reliable_mq.outbox.composing import encode_payload
 from reliable_mq.outbox.media_type import MediaType, media_type_of
+from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.schema import PayloadInvalid, Schema, SchemaTooNew, schema, schema_of
 
 

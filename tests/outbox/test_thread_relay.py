@@ -1,6 +1,7 @@
 """The relay's thread: what was handed over before `close` goes out, also when it came late."""
 
 import threading
+import weakref
 from collections.abc import Collection, Sequence
 
 import pytest
@@ -328,3 +329,19 @@ def test_a_relay_of_its_own_stubs_rests_until_one_is_handed_over(
         until(lambda: len(book.recorded) == number + 1)  # noqa: B023
     assert len(looks) <= 10
     thread.close(timeout=60)
+
+
+def test_a_closed_relay_keeps_no_stub_that_is_handed_to_it() -> None:
+    """The resend scheduler sends it; a transaction may commit after `close`."""
+    thread = RelayThread(relay_of(Book(), QuickSender()))
+    thread.start()
+    thread.close(timeout=60)
+    stubs = [stub("late")]
+    reference = weakref.ref(holder := Holder(stubs))
+    thread.accept_committed(holder)
+    del holder
+    assert reference() is None
+
+
+class Holder(list[Stub]):
+    """A list that tells whether somebody keeps it."""

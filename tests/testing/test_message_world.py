@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,25 @@ def test_messages_are_sent_and_handled_when_the_test_says_so(shop: Shop) -> None
 
     assert shop.payments(order) == 1
     assert shop.packed == [order]
+
+
+def test_an_application_with_an_embedded_broker_is_tested_as_it_is(tmp_path: Path) -> None:
+    """Its own broker is not started: the world has one."""
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    mq = ReliableMQ("shop", broker=f"embedded:{tmp_path / 'store'}", database=url)
+    mq.create_tables()
+    handled: list[str] = []
+
+    @mq.consumer("orders", group="payments")
+    def take_payment(order: str) -> None:
+        handled.append(order)
+
+    with MessageWorld(mq) as world:
+        with mq.transaction() as tx:
+            tx.send("orders", "order 7")
+        world.deliver()
+    assert handled == ["order 7"]
+    assert not (tmp_path / "store").exists()
 
 
 def test_what_was_not_sent_is_told_with_what_was(shop: Shop) -> None:

@@ -175,7 +175,7 @@ class ReliableMQ:
 
         Name the groups here that other applications run. Also name groups of this application if
         the topic is sent to where their modules are not imported. Other groups are known anyway.
-        An empty list means that no group must read the topic: if there is none, a message is
+        An empty list means that no group needs to read the topic: if there is none, a message is
         confirmed when the broker has stored it. Returns the name.
 
         Raises:

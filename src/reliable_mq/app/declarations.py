@@ -116,7 +116,7 @@ class Declarations:
             said = (
                 f"{where}: this process knows no consumer group, {stored}. Import the "
                 f"module of its consumers, or name their groups: mq.topic({topic!r}, groups=[…]); "
-                "groups=[] means that no group must read it"
+                "groups=[] means that no group needs to read it"
             )
         if policy == "raise":
             raise UsageError(said)

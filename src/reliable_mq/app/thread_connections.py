@@ -87,10 +87,7 @@ class Connections:
         self._name = name
         self._settings = settings
         self._policy = policy
-        if not self.is_embedded:
-            parse_addresses(settings.broker)
-        elif settings.broker == EMBEDDED:
-            raise ConfigurationError("broker='embedded:DIR' needs a directory for the store")
+        self._check_broker(settings.broker)
         signer = signer_by(settings)
         self._sign = None if signer is None else signer.signed
         self._client_settings = configured(settings, producer_group=f"{name}_relay")
@@ -101,6 +98,17 @@ class Connections:
             )
         self._begin()
         call_in_child(self._forget_parent)
+
+    def _check_broker(self, broker: str) -> None:
+        """Refuse a setting `broker` that names no broker.
+
+        Raises:
+            ConfigurationError: an address is wrong, or the directory of an embedded one is missing.
+        """
+        if not self.is_embedded:
+            parse_addresses(broker)
+        elif broker == EMBEDDED:
+            raise ConfigurationError("broker='embedded:DIR' needs a directory for the store")
 
     def _begin(self) -> None:
         self._lock = threading.RLock()

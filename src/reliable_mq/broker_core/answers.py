@@ -32,7 +32,7 @@ class Answers:
     """
 
     def __init__(self) -> None:
-        self.ready: list[Answer] = []  # replies that may leave now
+        self.ready: list[Answer] = []  # replies that may leave now: they wait for no record
         self.held: list[Answer] = []  # replies that wait for the records of this turn
         self._held_end = 0
         # Replies of earlier turns, by the log offset that they wait for.

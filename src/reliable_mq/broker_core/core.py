@@ -254,16 +254,14 @@ class BrokerCore:
             store.log.mark_written(end)
         state.statistics.stored(end, answers.release(end), now_ms)
         if answer is not None and answers.ready:
-            ready, answers.ready = answers.ready, []
-            answer(ready)
+            answer(answers.take_ready())
         store.dispatch_up_to(end)
         if durable:
             self._note_durable(end)
         if self._arrived:
             self._wake_pulls()
             if answer is not None and answers.ready:
-                ready, answers.ready = answers.ready, []
-                answer(ready)
+                answer(answers.take_ready())
         if store.upkeep.due:
             store.upkeep.flush_due()
 

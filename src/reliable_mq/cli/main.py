@@ -13,7 +13,9 @@ Exit codes: 0 done, 1 failed, 2 bad usage. An error that is not a bug is one lin
 import importlib
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Annotated, Any, NamedTuple
 
@@ -136,9 +138,25 @@ def _unusable(error: Any) -> str:
     return text.removesuffix(".") + where
 
 
+def _show_warning(
+    usual: Callable[..., None],
+    message: Warning | str,
+    category: type[Warning],
+    *place: Any,
+    **more: Any,
+) -> None:
+    """Print a warning for operators as one line, without a place in the source."""
+    if category is FutureWarning:
+        print(f"warning: {printable(str(message))}", file=sys.stderr)
+    else:
+        usual(message, category, *place, **more)
+
+
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit with its code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments is None:
+        warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
         # `standalone_mode` would write the usage, a hint and an error, on four lines.
         code = build_app(words)(args=words, prog_name="reliable-mq", standalone_mode=False)

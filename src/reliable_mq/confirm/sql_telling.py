@@ -54,7 +54,7 @@ class GroupNotices:
         self._debts = SqlNotices(database.engine, database.logs)
         self._removed = select(func.max(database.retention_duties.c.logs_removed_until))
         #: the beginning of the property `CONFIRM_TO` of messages with a stub in this database.
-        #: Before this is known, it is the beginning of a property that names no topic.
+        #: It is ":", as in messages without a stub, until `address` has read this database's topic.
         self.here = ":"
 
     def address(self, message: ReceivedMessage) -> str:

@@ -19,7 +19,8 @@ from reliable_mq.confirm.notice import IDS_MAX, SECONDS_MAX, Notice
 from reliable_mq.confirm.sql_owed_notices import OwedNotice
 from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.message import CONTENT_TYPE, Message, SendResult, SendStatus
-from reliable_mq.outbox.composing import encode_payload, fresh_message_id
+from reliable_mq.outbox.composing import fresh_message_id
+from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.relay import StubSender
 
 log = logging.getLogger(__name__)

@@ -71,7 +71,9 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
             role, payload_type = "payload", hint
         if role in found:
             raise UsageError(
-                f"handler {name}: {found[role]!r} and {parameter.name!r} would both get the {role}"
+                f"handler {name}: {found[role]!r} and {parameter.name!r} would both get the {role}:"
+                " annotate the session with Session or AsyncSession, and the message with"
+                " ReceivedMessage"
             )
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(f"handler {name}: *args and **kwargs cannot be filled")

@@ -84,7 +84,7 @@ class Databases(Mapping[str, Database]):
             )
         if name not in self._urls:
             known = ", ".join(self._urls)
-            raise ConfigurationError(f"there is no database {name!r}; there are {known}")
+            raise ConfigurationError(f"there is no database {name!r}; known: {known}")
 
     @cached_property
     def _names(self) -> dict[Any, str]:

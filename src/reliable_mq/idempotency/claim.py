@@ -26,10 +26,12 @@ in the column `in_doubt`.
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import partial
 
 import msgspec
 
 from reliable_mq.database.row_values import LogState
+from reliable_mq.old_names import moved
 from reliable_mq.transitions import after
 
 
@@ -191,3 +193,6 @@ def attempt_after(row: RowState, row_attempt: int, redis_attempt: int) -> int:
     """Return the number of the attempt that begins now; it never falls, even if a side forgets."""
     seen = 0 if row is RowState.ABSENT else row_attempt
     return max(seen + 1, redis_attempt)
+
+
+__getattr__ = partial(moved, __name__)

@@ -6,9 +6,11 @@ invent leases, though: `reliable_mq.testing.contracts.LeaseStoreContract` tests 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, Protocol, runtime_checkable
 
 from reliable_mq.idempotency.claim import Claim
+from reliable_mq.old_names import moved
 
 LeaseEnd = Literal["done", "fail", "back"]
 """The end of a claim: its row says CONSUMED; its failure is in the consume log; it was not an
@@ -39,3 +41,6 @@ class LeaseStore(Protocol):
     async def close(self) -> None:
         """Write the remaining ends and release all resources."""
         ...
+
+
+__getattr__ = partial(moved, __name__)

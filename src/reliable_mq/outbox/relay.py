@@ -378,7 +378,9 @@ class Relay:
                 self._lanes[name] = alive
             else:
                 del self._lanes[name]
-        dues = (each.until - half for lane in self._lanes.values() for each in lane)
+        left = (each for lane in self._lanes.values() for each in lane)
+        # A renewed lease is not renewed again: it is due at its end.
+        dues = (each.until if each.is_renewed else each.until - half for each in left)
         self._lease_due = min(dues, default=math.inf)
         return expired
 

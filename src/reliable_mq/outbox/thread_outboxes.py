@@ -64,7 +64,7 @@ class Outboxes:
         self._groups_of_topic = groups_of_topic
         self._known_groups = known_groups
         self._on_first_send = on_first_send
-        #: the outboxes that were made, by what `of` is asked
+        #: the outboxes that were made, by (database, half)
         self.made: dict[tuple[str, bool], OpenOutbox] = {}
         call_in_child(self.forget)
 

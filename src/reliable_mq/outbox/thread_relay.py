@@ -102,6 +102,10 @@ class UnownedStubs(Protocol):
         ...
 
 
+def _leave_to_scheduler(_stubs: Sequence[Stub]) -> None:
+    """Keep no stub: no thread would send it."""
+
+
 class RelayThread:
     """Runs a relay in a daemon thread.
 
@@ -129,8 +133,8 @@ class RelayThread:
         self._unowned = unowned
         self._is_told = is_told
         self._inbox: queue.SimpleQueue[Sequence[Stub] | None] = queue.SimpleQueue()
-        #: accepts stubs that were just written, in the order of their rows. After `close`, the
-        #: resend scheduler sends them.
+        #: accepts stubs that were just written, in the order of their rows. After `close` it
+        #: keeps none: the resend scheduler sends them.
         self.accept_committed: Callable[[Sequence[Stub]], None] = self._inbox.put
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
@@ -156,6 +160,9 @@ class RelayThread:
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout + 1.0)
+        if not self._thread.is_alive():
+            self.accept_committed = _leave_to_scheduler
+            self._inbox = queue.SimpleQueue()
 
     def _run(self) -> None:
         pause = None if self._unowned is None else 0.0

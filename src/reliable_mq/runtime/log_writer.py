@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from reliable_mq.broker_core.state import Turn
-from reliable_mq.broker_core.store.commit_log import LogBatch
+from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.disk import (
     Disk,
     DiskFile,
@@ -118,9 +118,7 @@ class LogWriter:
     def _write(self, batch: LogBatch) -> bool:
         """Write a batch. When the disk is full, keep the batch and return False."""
         try:
-            for segment, at, parts in batch.writes:
-                segment.write(at, parts)
-                segment.write_ahead(at + sum(map(len, parts)))
+            CommitLog.write_batch(batch)
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             if not is_out_of_room(error):
                 self._on_broken(error)

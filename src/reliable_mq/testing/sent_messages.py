@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.outbox.composing import encode_payload
+from reliable_mq.outbox.payload import encode_payload
 
 SHOWN_MAX = 10
 

@@ -140,7 +140,7 @@ def judge_new(state: BrokerState, pull: WaitingPull) -> PullDecision:
     """
     wanted, store = pull.wanted, state.store
     if not isinstance(wanted, Filter):
-        return _FREE
+        raise InvariantBroken(f"the pull of {pull.address} has no filter that could judge")
     queue = store.queue(pull.header.topic, pull.header.queue_id)
     if queue is None:
         return _FREE

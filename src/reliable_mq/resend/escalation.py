@@ -1,0 +1,7 @@
+"""The earlier place of `Digest`; see `old_names.PLACES`."""
+
+from functools import partial
+
+from reliable_mq.old_names import moved
+
+__getattr__ = partial(moved, __name__)
