@@ -231,8 +231,9 @@ from reliable_mq.runtime.name_server import NameServer
 assert locale.getencoding().upper().replace("-", "") != "UTF8", locale.getencoding()
 server = NameServer(pathlib.Path(sys.argv[1]))
 server._load()
-server._core.settings.set_value("n", "euro", "\\u20ac" + (server._core.settings.get("n", "euro") or ""))
-server._write(server._core.settings.dump())
+settings = server._core.settings
+settings.set_value("n", "euro", "\\u20ac" + (settings.get("n", "euro") or ""))
+server._write(settings.dump())
 """
 
 
