@@ -46,7 +46,7 @@ def pay(order: dict[str, int], session: Session, message: ReceivedMessage) -> No
         kill_once("in the handler")
 
 class DiesBeforeSending:
-    def hand(self, stubs):
+    def accept_committed(self, stubs):
         os.kill(os.getpid(), signal.SIGKILL)
 
 def place(number, dies=False):
