@@ -1,6 +1,5 @@
 """Lives of one consumer process: the protocol over a real database and Redis, without a broker."""
 
-import gc
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -137,8 +136,6 @@ class Life:
         self._threads.shutdown()
         await self.database.close_async()
         self.database.close()
-        if self.switch.dead:
-            gc.collect()  # as with the process, its frames end, and the lock of an SQLite file
 
     async def handle(self, *messages: ReceivedMessage) -> list[Outcome]:
         return await self.deliveries.handle(messages)
