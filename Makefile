@@ -61,7 +61,7 @@ help: ## print this list
 demo: interpreter ready ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
 
-test: interpreter check ## all checks and tests but the long ones of interop (about twenty minutes on two cores); PYTEST="-k wire"
+test: interpreter check ## all checks and tests but the long ones of interop (about twelve minutes on two cores); PYTEST="-k wire"
 	$(BIN)/pytest -m "not interop and not packaging" $(PYTEST)
 
 interop: ready ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores

@@ -8,7 +8,6 @@ Never remove a row: a documented name keeps working.
 
 import inspect
 import re
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -85,10 +84,15 @@ def refuse_both(old: str, new: str) -> ConfigurationError:
 
 
 def warn_caller(sentence: str) -> None:
-    """Warn at the line of code that used an old name (`DeprecationWarning`)."""
+    """Warn at the line of code that used an old name (`DeprecationWarning`).
+
+    An import from a package asks for a name twice, first from importlib: only the second one warns.
+    """
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_back is not None and _lies_between(frame.f_globals):
         level, frame = level + 1, frame.f_back
+    if frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap":
+        return
     warnings.warn(sentence, DeprecationWarning, stacklevel=level)
 
 
@@ -115,9 +119,7 @@ def moved(module: str, name: str) -> Any:
     home = PLACES[module].get(name)
     if home is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    # An import from a package asks for the name twice, first from importlib. Warn once.
-    if sys._getframe(1).f_globals.get("__name__") != "importlib._bootstrap":
-        warn_caller(now_called(f"{module}.{name}", home))
+    warn_caller(now_called(f"{module}.{name}", home))
     place, _, now = home.rpartition(".")
     return getattr(import_module(place), now)
 

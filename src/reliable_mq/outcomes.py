@@ -349,8 +349,5 @@ def old_word(module: str, name: str) -> type[Retry] | type[Reject]:
     `__getattr__` of a module that had the name calls it.
     """
     word = OLD_WORDS[name]
-    # An import from a package asks for the name twice, first from importlib. Warn once.
-    if sys._getframe(2).f_globals.get("__name__") != "importlib._bootstrap":
-        sentence = old_names.now_called(f"{module}.{name}", word.new_word.__name__)
-        old_names.warn_caller(sentence)
+    old_names.warn_caller(old_names.now_called(f"{module}.{name}", word.new_word.__name__))
     return word
