@@ -31,7 +31,6 @@ ONE_THING = {
     "consume/asyncio_delivery.py": "one way of a delivery, from the gate to its outcome",
     "consume/sql_consume_transaction.py": "one class: the steps of the protocol in the database",
     "database/sql_handler_session.py": "one promise: how the end of its transaction is found out",
-    "idempotency/sql_consume_log.py": "one table's statements, and its inserts by dialect",
     "outbox/sql_stubs.py": "one table's statements: new stubs, what to send, what was sent",
     "outbox/sql_transaction.py": "one way: the block, its faces, and the outbox that they write to",
     "wire/record.py": "one format: a record as the log keeps it",

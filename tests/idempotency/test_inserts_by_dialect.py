@@ -13,7 +13,8 @@ from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.database.sql_consume_log_table import consume_log_table
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.idempotency.sql_consume_log import SqlConsumeLog, inserts_of
+from reliable_mq.idempotency.sql_consume_log import SqlConsumeLog
+from reliable_mq.idempotency.sql_log_inserts import inserts_of
 
 TOLD = SqlConsumeLog.told_of_failure
 TABLE = consume_log_table(MetaData(), "rmq_")

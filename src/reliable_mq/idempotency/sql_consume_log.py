@@ -4,51 +4,32 @@ Table `<prefix>consume_log`, see `sql_consume_log_table`. Its primary key (consu
 id) decides between two owners: the second insert waits for the first one's commit, and then finds a
 row. `claim` defines what a row means and how it may change. The conditions here repeat these rules,
 so that a token that lost its claim changes nothing.
-
-`inserts_of` inserts rows where a rival may have been first; by dialect. An insert waits for an open
-transaction that has inserted the same key. PostgreSQL and SQLite skip existing rows by ON CONFLICT.
-MySQL and MariaDB have no such clause. (INSERT IGNORE also cuts text that is too long, and two
-messages become one.) There, a failed statement leaves the transaction intact, so the failure is the
-answer.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from sqlalchemy import (
-    Boolean,
-    ColumnElement,
     Connection,
     Table,
     and_,
     bindparam,
-    case,
     delete,
-    insert,
     null,
-    or_,
     select,
-    true,
     update,
 )
-from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.database.row_values import LogState
-from reliable_mq.database.sql_arrays import rows_of_arrays
 from reliable_mq.database.sql_prepared import PreparedStatement
-from reliable_mq.database.sql_types import dialect_family, is_among, mysql_code, utc_datetime
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.idempotency.claim import STEP_OF_ROW, ClaimStep, RowState, attempt_after, row_of
+from reliable_mq.idempotency.sql_log_inserts import inserts_of
 
 NOTICE_LEASE_SECONDS = 5.0
 """Seconds for which only its consumer may send the notice of a consumed message."""
-Rows = Sequence[dict[str, Any]]
-_DUPLICATE_ENTRY = 1062  # of MySQL and MariaDB
-_SAME = ("consumer_group", "state", "lease_until", "create_date", "consume_date")
-"""Columns that are the same for all rows of one call."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,203 +336,3 @@ def _notice_values(entry: LogEntry, at: float) -> dict[str, Any]:
     if not entry.confirm_to:
         return {"confirm_to": None, "confirm_time": None}
     return {"confirm_to": entry.confirm_to, "confirm_time": utc_datetime(at)}
-
-
-# Inserts where a rival may have been first ---------------------------------------------------
-
-
-class LogInserts(Protocol):
-    """Inserts into the consume log of one database, in the caller's transaction."""
-
-    def one(self, connection: Connection, row: dict[str, Any]) -> bool:
-        """Insert a row; False: a row exists and was not changed."""
-        ...
-
-    def all(self, connection: Connection, rows: Rows) -> bool:
-        """Insert rows; False: some existed, so the transaction must be rolled back."""
-        ...
-
-    def some(self, connection: Connection, rows: Rows) -> set[str]:
-        """Insert the missing rows of one group; return their identities."""
-        ...
-
-    def insert_failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
-        """Insert a failed attempt, or turn an existing row into one; False: neither was allowed.
-
-        An existing row must be RECEIVED, and without an owner or owned by `token`.
-        """
-        ...
-
-
-class ConflictInserts:
-    """For PostgreSQL and SQLite."""
-
-    def __init__(self, table: Table, identity: str, dialect: str, told: Sequence[str]) -> None:
-        log = table.c
-        insert_of = postgresql.insert if dialect == "postgresql" else sqlite.insert
-        new = insert_of(table)
-        either = new.on_conflict_do_nothing()
-        self._table = table
-        self._identity = identity
-        self._either = either
-        self._many = either.returning(log[identity])
-        self._as_arrays = dialect == "postgresql"
-        # By the written columns, which depend on the known facts about the messages.
-        self._one: dict[tuple[str, ...], PreparedStatement] = {}
-        self._arrays: dict[tuple[str, ...], PreparedStatement] = {}
-        self._failed: Any = new
-        if told:
-            self._failed = new.on_conflict_do_update(
-                index_elements=[log.consumer_group, log[identity]],
-                set_={
-                    "attempt": _later(new.excluded.attempt, log.attempt),
-                    "owner": null(),
-                    "in_doubt": or_(new.excluded.in_doubt, log.in_doubt),
-                    **{name: new.excluded[name] for name in told},
-                },
-                where=_may_fail(table),
-            ).execution_options(preserve_rowcount=True)
-
-    def one(self, connection: Connection, row: dict[str, Any]) -> bool:
-        """See `LogInserts`."""
-        columns = tuple(row)
-        if columns not in self._one:
-            values = {name: bindparam(name, type_=self._table.c[name].type) for name in columns}
-            self._one[columns] = PreparedStatement(self._either.values(values))
-        return self._one[columns].execute(connection, row).rowcount == 1
-
-    def all(self, connection: Connection, rows: Rows) -> bool:
-        """See `LogInserts`."""
-        return len(self.some(connection, rows)) == len(rows)
-
-    def some(self, connection: Connection, rows: Rows) -> set[str]:
-        """See `LogInserts`."""
-        if len(rows) == 1:
-            return {rows[0][self._identity]} if self.one(connection, rows[0]) else set()
-        if not self._as_arrays:
-            return set(connection.execute(self._many, list(rows)).scalars())
-        columns = tuple(rows[0])
-        if columns not in self._arrays:
-            self._arrays[columns] = PreparedStatement(self._of_arrays(columns))
-        values = {name: rows[0][name] for name in columns if name in _SAME}
-        values |= {name: [row[name] for row in rows] for name in columns if name not in _SAME}
-        return set(self._arrays[columns].execute(connection, values).scalars())
-
-    def _of_arrays(self, columns: tuple[str, ...]) -> Any:
-        """Return the insert of many rows, with an array for each column; see `sql_arrays`."""
-        types = {name: self._table.c[name].type for name in columns}
-        row = rows_of_arrays({name: type_ for name, type_ in types.items() if name not in _SAME})
-        values = [
-            bindparam(name, type_=types[name]) if name in _SAME else row.c[name] for name in columns
-        ]
-        filled = postgresql.insert(self._table).from_select(
-            list(columns), select(*values).order_by(row.c.place)
-        )
-        return filled.on_conflict_do_nothing().returning(self._table.c[self._identity])
-
-    def insert_failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
-        """See `LogInserts`."""
-        changed: int = connection.execute(self._failed, row | {"token": token}).rowcount
-        return changed == 1
-
-
-class DuplicateInserts:
-    """For MySQL and MariaDB."""
-
-    def __init__(self, table: Table, identity: str, told: Sequence[str]) -> None:
-        log = table.c
-        self._identity = identity
-        self._told = told
-        self._insert = insert(table)
-        # Locks existing rows without changing them; the owners are read afterwards.
-        self._either = mysql.insert(table).on_duplicate_key_update(state=log.state)
-        self._owners = select(log[identity], log.owner, log.state).where(
-            log.consumer_group == bindparam("group"), is_among(log[identity], "ids", "mysql")
-        )
-        new_attempt: ColumnElement[int] = bindparam("new_attempt", type_=log.attempt.type)
-        new_doubt: ColumnElement[bool] = bindparam("new_doubt", type_=Boolean)
-        self._failed = (
-            update(table)
-            .where(
-                log.consumer_group == bindparam("group"),
-                log[identity] == bindparam("this"),
-                _may_fail(table),
-            )
-            .values(
-                attempt=_later(new_attempt, log.attempt),
-                owner=null(),
-                in_doubt=case((new_doubt, true()), else_=log.in_doubt),
-                **{name: bindparam(f"new_{name}") for name in told},
-            )
-        )
-
-    def one(self, connection: Connection, row: dict[str, Any]) -> bool:
-        """See `LogInserts`."""
-        return self._inserted(connection, row)
-
-    def all(self, connection: Connection, rows: Rows) -> bool:
-        """See `LogInserts`."""
-        return self._inserted(connection, list(rows))
-
-    def _inserted(self, connection: Connection, rows: Any) -> bool:
-        try:
-            connection.execute(self._insert, rows)
-        except IntegrityError as error:
-            if mysql_code(error) == _DUPLICATE_ENTRY:
-                return False
-            raise
-        return True
-
-    def some(self, connection: Connection, rows: Rows) -> set[str]:
-        """See `LogInserts`."""
-        connection.execute(self._either, list(rows))
-        wanted = {row[self._identity]: (row["owner"], row["state"]) for row in rows}
-        these = {"group": rows[0]["consumer_group"], "ids": sorted(wanted)}
-        found = connection.execute(self._owners, these).all()
-        return {identity for identity, *seen in found if tuple(seen) == wanted[identity]}
-
-    def insert_failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
-        """See `LogInserts`."""
-        connection.execute(self._either, row)
-        values = {
-            "group": row["consumer_group"],
-            "this": row[self._identity],
-            "new_attempt": row["attempt"],
-            "new_doubt": row["in_doubt"],
-            "token": token,
-            **{f"new_{name}": row[name] for name in self._told},
-        }
-        return connection.execute(self._failed, values).rowcount == 1
-
-
-def _later(new: ColumnElement[int], old: ColumnElement[int]) -> ColumnElement[int]:
-    return case((new > old, new), else_=old)
-
-
-def _may_fail(table: Table) -> ColumnElement[bool]:
-    log = table.c
-    ours = or_(log.owner.is_(None), log.owner == bindparam("token"))
-    return and_(log.state == LogState.RECEIVED.value, ours)
-
-
-def inserts_of(table: Table, identity: str, dialect: str, told: Sequence[str]) -> LogInserts:
-    """Return the inserts for a dialect.
-
-    Args:
-        table: the consume log, or a table with the same columns and rules.
-        identity: the column that, with the consumer group, is its primary key.
-        dialect: SQLAlchemy's name of the dialect.
-        told: the columns that a failed attempt writes unchanged.
-
-    Raises:
-        ConfigurationError: the database is not supported.
-    """
-    family = dialect_family(dialect)
-    if family == "mysql":
-        return DuplicateInserts(table, identity, told)
-    if family not in ("postgresql", "sqlite"):
-        raise ConfigurationError(
-            f"the database {dialect!r} is not supported; use postgresql+psycopg://…, "
-            "mysql+pymysql://… or sqlite:///…"
-        )
-    return ConflictInserts(table, identity, family, told)
