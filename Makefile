@@ -36,7 +36,7 @@ LOSE   ?=
 SEEDS  ?= 100
 # make fuzz MINUTES=60, CASE=broker:17 to replay one, FLAWS=1 to find what is planted; make chaos MINUTES=30 SEED=17 BROKER=apache DATABASES=2 RECONCILE=30
 MINUTES ?= 1
-# make walk COUNT=5: so many messages, the median of them is printed
+# make walk COUNT=5: so many messages, the shortest walk of them is printed
 COUNT   ?=
 FLAWS   ?=
 # make mutants COUNT=1000 SEED=3 PART=wire, or MUTANT=wire/frame.py:45:12 to try one again
