@@ -46,3 +46,23 @@ def test_a_link_to_no_file_and_a_link_to_no_heading_are_found() -> None:
     assert _fault(page, "docs/none.md") == "docs/none.md: no such file"
     assert _fault(page, "docs/outbox.md#none") == "docs/outbox.md#none: no such heading"
     assert _fault(page, "docs/outbox.md#many-at-once") is None
+
+
+_INVARIANT = re.compile(r"^\| ((?:[A-Z]\d+ ?)+) \| (`[^|]*) \|", re.MULTILINE)
+_SOURCE = ROOT / "src/reliable_mq"
+
+
+def _source_of(name: str) -> str:
+    """Return the text of a module or a folder; a folder of the broker core stands without it."""
+    found = next(path for path in (_SOURCE / name, _SOURCE / "broker_core" / name) if path.exists())
+    return "".join(
+        path.read_text() for path in ([found] if found.is_file() else found.rglob("*.py"))
+    )
+
+
+@pytest.mark.parametrize(("names", "places"), _INVARIANT.findall(_prose(ROOT / "ARCHITECTURE.md")))
+def test_an_invariant_has_its_name_where_the_architecture_says_it_is_kept(
+    names: str, places: str
+) -> None:
+    source = "".join(map(_source_of, re.findall(r"`([^`]+)`", places)))
+    assert [name for name in names.split() if not re.search(rf"\b{name}\b", source)] == []

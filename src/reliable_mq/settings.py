@@ -33,6 +33,9 @@ SECONDS_MAX = 3.2e9
 """What is longer, or no number, takes a due time out of the calendar."""
 
 _PREFIX = "RELIABLE_MQ_"
+# pydantic's text, and that of `renamed_settings`
+_FIELD_OF_ERROR = re.compile(r'field "(\w+)"(?: \(now "(\w+)"\))?')
+_JSON_EXAMPLES = {"databases": '{"name": "URL"}', "client": '{"retries": 3}'}
 _DATABASE_NAME = r"[a-z][a-z0-9_-]{0,31}"
 
 S = TypeVar("S", bound="ClusterSettings")
@@ -271,10 +274,18 @@ def _read(kind: type[S], given: Mapping[str, Any]) -> S:
         reason = str(first["msg"]).removeprefix("Value error, ")
         raise ConfigurationError(f"setting {place}: {reason}" if place else reason) from error
     except ValueError as error:  # pydantic's SettingsError: a variable that has to be JSON
-        raise ConfigurationError(
-            f"{error}: in the environment lists, databases and client are JSON: [1, 5],"
-            ' {"name": "URL"}, {"retries": 3}'
-        ) from error
+        raise ConfigurationError(_not_json(str(error))) from error
+
+
+def _not_json(says: str) -> str:
+    """Return pydantic's sentence about a variable that is not JSON in words for an operator."""
+    found = _FIELD_OF_ERROR.search(says)
+    if found is None:
+        return says
+    written, now = found[1], found[2] or found[1]
+    renamed = f" (now {_PREFIX}{now.upper()})" if now != written else ""
+    example = _JSON_EXAMPLES.get(now, "[1, 5]")
+    return f"{_PREFIX}{written.upper()}{renamed} is not JSON: write it like {example}"
 
 
 def _meant(name: str) -> str:

@@ -306,7 +306,7 @@ def test_a_variable_that_is_no_json_is_told_of_by_the_name_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RELIABLE_MQ_RESEND_WAITS", "1,5")
-    says = r'"resend_waits" \(now "resend_waits_seconds"\).*are JSON'
+    says = r"_RESEND_WAITS \(now RELIABLE_MQ_RESEND_WAITS_SECONDS\) is not JSON: write it like"
     with pytest.raises(ConfigurationError, match=says):
         ANY_APPLICATION("shop")
 

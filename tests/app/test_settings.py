@@ -191,15 +191,19 @@ def test_a_notifier_that_cannot_work_is_refused_at_once(given: dict[str, Any], s
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"),
-    [("RELIABLE_MQ_RESEND_WAITS_SECONDS", "1,5"), ("RELIABLE_MQ_DATABASES", "{billing")],
+    ("variable", "value", "like"),
+    [
+        ("RELIABLE_MQ_RESEND_WAITS_SECONDS", "1,5", "[1, 5]"),
+        ("RELIABLE_MQ_DATABASES", "{billing", '{"name": "URL"}'),
+        ("RELIABLE_MQ_CLIENT", "retries=3", '{"retries": 3}'),
+    ],
 )
-def test_a_variable_that_is_no_json_is_told_with_what_to_write(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+def test_a_variable_that_is_no_json_is_reported_with_what_to_write(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, like: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    name = variable.removeprefix("RELIABLE_MQ_").lower()
-    with pytest.raises(ConfigurationError, match=f'"{name}".*are JSON'):
+    says = f"{variable} is not JSON: write it like {like}"
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(says)}$"):
         ReliableMQ("shop")
 
 

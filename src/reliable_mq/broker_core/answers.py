@@ -27,8 +27,8 @@ _FIRST_MARK = 1_000_000_000  # all marks have the number of digits of the larges
 class Answers:
     """The replies of a broker.
 
-    Invariant B2: a reply that waits for the log leaves only when the log is stored up to its
-    offset. Waiting replies leave in the order of their offsets.
+    Invariants B2 and S2: a reply that waits for the log leaves only when the log is stored up to
+    its offset. Waiting replies leave in the order of their offsets.
     """
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ class NoticeCounts(msgspec.Struct, frozen=True):
 class Notices:
     """Sends owed notices, and records the broker's acknowledgements.
 
-    Invariant: a notice is settled only after the broker has stored it.
+    Invariant E1: a notice is settled only after the broker has stored it.
 
     Args:
         debts: the owed notices in the consume log.

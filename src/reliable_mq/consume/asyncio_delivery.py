@@ -164,6 +164,8 @@ class HandlerGate:
 class MessageProcessing:
     """Handles the deliveries to one consumer.
 
+    Invariant S4: a message without a valid signature gets no claim, no row, and no note in a stub.
+
     Invariant: every delivery gets exactly one outcome. A token is in `running` exactly while its
     handler may be running.
 

@@ -81,7 +81,7 @@ def one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attem
 class RetryDecider:
     """Decides about the attempts of one consumer.
 
-    Invariant: a fault outside of the message costs no attempt, but not without end.
+    Invariant J3: a fault outside of the message costs no attempt, but not without end.
 
     Args:
         consumer: the consumer of these attempts.

@@ -107,7 +107,7 @@ class RunsAgain(Exception):
 class HandlerSession(Session):
     """A session whose transaction cannot be ended while it is held for a handler.
 
-    Invariant: inside `held`, the transaction that was open at the beginning is the only one, and
+    Invariant S5: inside `held`, the transaction that was open at the beginning is the only one, and
     nothing of it is committed.
     """
 

@@ -166,7 +166,7 @@ class AlertCounts(msgspec.Struct, frozen=True):
 class Alerts:
     """Searches for stuck stubs, and lets each notifier send its digest.
 
-    Invariant: it sends only digests that it has claimed under its own name, and each digest is
+    Invariant A2: it sends only digests that it has claimed under its own name, and each digest is
     committed before it is sent.
 
     Args:

@@ -31,7 +31,11 @@ _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 
 
 class SqlEscalations:
-    """The escalations of one database. A method with a connection works in its transaction."""
+    """The escalations of one database. A method with a connection works in its transaction.
+
+    Invariant A1: a stub that nobody sends any more is settled, or its escalation was committed in
+    the same transaction.
+    """
 
     def __init__(self, engine: Engine, table: Table, stubs: Table) -> None:
         self.table = table

@@ -38,7 +38,7 @@ class HalfSendBook(Protocol):
 class CheckBacks:
     """Answers for the halves of one application in one database.
 
-    Invariant: it says ROLLBACK only in two cases. No transaction can commit the half's stub any
+    Invariant H2: it says ROLLBACK only in two cases. No transaction can commit the half's stub any
     more. Or the message is stored, and its loss would be noticed (it would be missed).
 
     Args:

@@ -19,14 +19,8 @@ from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from reliable_mq.database.sql_transactions import (
-    Handover,
-    SameDatabase,
-    is_autocommit,
-    keep_savepoints,
-    remember_stubs,
-    watch,
-)
+from reliable_mq.database.sql_caller_connections import SameDatabase, is_autocommit, keep_savepoints
+from reliable_mq.database.sql_transactions import Handover, remember_stubs, watch
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX

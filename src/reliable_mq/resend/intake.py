@@ -41,7 +41,7 @@ became due last. So new stubs do not wait for all old ones."""
 class Intake:
     """Claims for one scheduler.
 
-    Invariant: 1 <= room <= batch. One turn claims at most `room` stubs of one kind.
+    Invariant R3: 1 <= room <= batch. One turn claims at most `room` stubs of one kind.
 
     Args:
         book: the database.

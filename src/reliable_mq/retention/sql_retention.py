@@ -53,7 +53,7 @@ _START = (_BEGINNING, "", "")
 class SqlRetention:
     """The statements of retention on one database. Every method is one transaction or two.
 
-    Invariant: a mark never decreases, and no row that is younger than the mark is removed.
+    Invariant R4: a mark never decreases, and no row that is younger than the mark is removed.
 
     Args:
         engine: the database.

@@ -47,7 +47,8 @@ _CARRIERS = tuple(
     f"{_PACKAGE}{name}"
     for name in (
         *("testing.", "database.sql_handler_session", "database.sql_database"),
-        *("database.sql_transactions", "database.thread_world", "database.asyncio_world"),
+        *("database.sql_transactions", "database.sql_caller_connections"),
+        *("database.thread_world", "database.asyncio_world"),
     )
 )
 _TABLE = re.compile(r'\b(?:INTO|FROM|UPDATE|TABLE|LISTEN|NOTIFY)\s+"?(\w+)', re.IGNORECASE)

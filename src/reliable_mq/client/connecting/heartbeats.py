@@ -26,7 +26,7 @@ _NOT_IN_FINGERPRINT = frozenset({"subVersion"})  # each member has its own value
 class Heartbeats:
     """What each broker knows about one client.
 
-    Invariant: a short heartbeat is sent only on a connection on which the broker has accepted a
+    Invariant C5: a short heartbeat is sent only on a connection on which the broker has accepted a
     full heartbeat with the same fingerprint.
 
     Args:

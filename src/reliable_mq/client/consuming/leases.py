@@ -30,8 +30,8 @@ class Lease(msgspec.Struct, eq=False):
 class Leases:
     """The leases of one consumer.
 
-    Invariant: each lease is on a message that is running in its queue, and each message has at most
-    one lease.
+    Invariant K5: each lease is on a message that is running in its queue, and each message has at
+    most one lease.
     """
 
     def __init__(self) -> None:

@@ -22,8 +22,8 @@ _OFFSET_MAX = 2**63 - 1
 class Positions:
     """For each assigned queue: fetched messages, messages that polls returned, and commits.
 
-    Invariant: between polls no message is running. Messages that a poll has returned are finished,
-    so the commit offset of an `AssignedQueue` is the position of its queue.
+    Invariant K4: between polls no message is running. Messages that a poll has returned are
+    finished, so the commit offset of an `AssignedQueue` is the position of its queue.
 
     Args:
         group: the group of the queues; it is polled and not ordered.

@@ -55,8 +55,8 @@ class MessageTraceMiddleware(Middleware):
     there are traces (`traceOn`). The topic is created by `traceTopicEnable=true` or by the first
     trace.
 
-    Invariant: at most `held_count_max` records of a client wait. `dropped` counts all records that
-    were not sent.
+    Invariant M2: at most `held_count_max` records of a client wait. `dropped` counts all records
+    that were not sent.
 
     Args:
         topic: the topic of traces.

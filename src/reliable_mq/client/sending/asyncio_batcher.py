@@ -64,7 +64,7 @@ class AsyncBatcher:
     The order of each ordering key is kept: each of its queues has one batch in flight at a time. If
     a batch fails, messages that wait for the same queue are not sent, and fail with `NotSent`.
 
-    Invariant: each accepted message ends once, and then releases its place.
+    Invariant C7: each accepted message ends once, and then releases its place.
 
     Args:
         producer: checks messages and sends batches.

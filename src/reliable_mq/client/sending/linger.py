@@ -56,8 +56,8 @@ class SendBatch(msgspec.Struct, eq=False):
 class LingerQueues:
     """All waiting messages of one batcher.
 
-    Invariant: a queue selected by an ordering key has at most one batch in flight. A row exists as
-    long as one of its messages waits or is in flight.
+    Invariant C6: a queue selected by an ordering key has at most one batch in flight. A row exists
+    as long as one of its messages waits or is in flight.
 
     Args:
         count_max: maximum messages in a batch.

@@ -33,8 +33,8 @@ class _Waiter:
 class InFlight:
     """The messages in flight.
 
-    Invariant: count and size are within their limits, except that a single holder, one message or
-    one batch, always fits. No caller waits while the first one in the queue would fit.
+    Invariant C4: count and size are within their limits, except that a single holder, one message
+    or one batch, always fits. No caller waits while the first one in the queue would fit.
 
     Args:
         count_max: maximum number of messages.

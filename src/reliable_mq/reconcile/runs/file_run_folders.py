@@ -34,7 +34,7 @@ _LINKS = {name: f"{_LATEST_FOLDER}/{name}" for name in (VERDICTS, REPORT, SUMMAR
 
 
 class LocalRunFolder:
-    """The folder of one run. Invariant: `owner` is locked until the run has ended."""
+    """The folder of one run. Invariant V3: `owner` is locked until the run has ended."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
