@@ -13,7 +13,7 @@ MESSAGES = 20
 
 
 def test_the_walk_of_a_warm_message_is_short() -> None:
-    """A process of its own: threads that other tests have left run beside the message here."""
+    """A process of its own: a tracer that another test sets stays in this one, and lengthens it."""
     program = [sys.executable, "-m", "tests.house.walk_count", str(MESSAGES)]
     root = Path(__file__).parents[2]
     run = subprocess.run(program, cwd=root, capture_output=True, text=True, check=False)
