@@ -43,8 +43,10 @@ def test_these_are_the_names_of_the_package() -> None:
         "Skip",
         "Sql",
         "Subscription",
+        "Topic",
         "TopicChange",
         "Transaction",
+        "injected",
         "schema",
     ]
 

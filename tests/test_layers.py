@@ -28,7 +28,7 @@ VALUES = frozenset(
         "settings",
         "signature",
     }
-    | {"trace_context", "transitions", "watched_time"}
+    | {"setting_options", "topic", "trace_context", "transitions", "watched_time"}
 )
 # Station -> what it may import beside itself. A dotted name allows that one module only.
 ARROWS: dict[str, frozenset[str]] = {
@@ -47,7 +47,7 @@ ARROWS: dict[str, frozenset[str]] = {
     | {"database", "client", "outbox", "idempotency", "confirm", "escalate", "outcomes"},
     "resend": VALUES | {"database", "client", "outbox", "confirm", "escalate"},
     "retention": VALUES | {"database", "idempotency", "escalate"},
-    "reconcile": VALUES | {"wire", "database"},
+    "reconcile": VALUES | {"extras", "wire", "database"},
     "migrations": VALUES | {"database"},
     "doctor": VALUES
     | {"client", "database", "outbox"}

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from reliable_mq import ReliableMQ
+from reliable_mq import ReliableMQ, injected
 from reliable_mq.errors import CallRefused, CallRunning, KeyReused
 
 mq = ReliableMQ("shop", broker="embedded:broker", database="sqlite:///shop.db")
@@ -64,7 +64,7 @@ app = FastAPI(lifespan=lifespan)
 @mq.idempotent(key="idempotency_key", scope="POST /orders", compare="order")
 async def place_order(
     order: NewOrder,
-    session: AsyncSession,  # ours: neither a client nor FastAPI is asked for it
+    session: AsyncSession = injected,  # ours: neither a client nor FastAPI is asked for it
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Placed:
     """Place an order and announce it."""

@@ -50,13 +50,14 @@ if TYPE_CHECKING:
     from reliable_mq.client.observing.prometheus import PrometheusMiddleware
     from reliable_mq.client.settings import ClientSettings
     from reliable_mq.client.thread_client import Client
-    from reliable_mq.idempotency.keyed_function import IdempotentCall
+    from reliable_mq.idempotency.keyed_function import IdempotentCall, injected
     from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
     from reliable_mq.outbox.schema import schema
     from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
     from reliable_mq.outcomes import Consumed, Reject, Retry
     from reliable_mq.outcomes import Dead as Dead  # old words, see `__getattr__`
     from reliable_mq.outcomes import Later as Later
+    from reliable_mq.topic import Topic
 
 _HOMES = {
     "AsyncClient": "reliable_mq.client.asyncio_client",
@@ -92,8 +93,10 @@ _HOMES = {
     "Sql": "reliable_mq.client.consuming.subscription",
     "Subscription": "reliable_mq.client.consuming.subscription",
     "TLS": "reliable_mq.client.connecting.security",
+    "Topic": "reliable_mq.topic",
     "TopicChange": "reliable_mq.client.administering.topic_settings",
     "Transaction": "reliable_mq.outbox.sql_transaction",
+    "injected": "reliable_mq.idempotency.keyed_function",
     "schema": "reliable_mq.outbox.schema",
 }
 
@@ -131,8 +134,10 @@ __all__ = [
     "Skip",
     "Sql",
     "Subscription",
+    "Topic",
     "TopicChange",
     "Transaction",
+    "injected",
     "schema",
 ]
 

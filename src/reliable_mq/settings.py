@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack
 
 import msgspec
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -16,6 +16,9 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.renamed_settings import RenamedSettings
 from reliable_mq.signature import signer_of
+
+if TYPE_CHECKING:
+    from reliable_mq.setting_options import AllSettingOptions
 
 log = logging.getLogger(__name__)
 
@@ -194,6 +197,10 @@ class Settings(ClusterSettings):
     send_without_group: Strictness = "warn"
     #: how long a stopping worker waits for its handlers
     shutdown_timeout_seconds: float = Field(30.0, gt=0)
+
+    if TYPE_CHECKING:  # pydantic also makes a SecretStr of a text, and a tuple of a list
+
+        def __init__(self, **given: Unpack[AllSettingOptions]) -> None: ...
 
     @model_validator(mode="after")
     def _check_durations(self) -> "Settings":

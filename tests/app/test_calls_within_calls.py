@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.app.banks import Bank
 
+from reliable_mq import injected
 from reliable_mq.errors import KeyInvalid, UsageError
 from reliable_mq.idempotency.held_keys import _Held, holding
 from reliable_mq.idempotency.sql_calls import KeyedCall
@@ -37,7 +38,7 @@ def insert(session: Session, what: str) -> None:
 
 def test_a_call_with_the_key_of_the_call_it_is_made_in_is_refused_at_once(bank: Bank) -> None:
     @bank.mq.idempotent(key="request")
-    def place(request: str, session: Session) -> str:
+    def place(request: str, session: Session = injected) -> str:
         insert(session, request)
         return place(request)
 
@@ -57,11 +58,11 @@ def test_so_it_is_through_another_function_and_without_a_session(
         return str(again["inner"](request))
 
     @bank.mq.idempotent(key="request")
-    def between(request: str, session: Session) -> str:
+    def between(request: str, session: Session = injected) -> str:
         return through(request)
 
     @bank.mq.idempotent(key="request")
-    def joined(request: str, session: Session) -> str:
+    def joined(request: str, session: Session = injected) -> str:
         return joined(request, session)
 
     again["inner"] = between
@@ -72,11 +73,11 @@ def test_so_it_is_through_another_function_and_without_a_session(
 
 def test_so_it_is_in_an_async_function_and_in_the_tasks_that_it_waits_for(bank: Bank) -> None:
     @bank.mq.idempotent(key="request")
-    async def directly(request: str, session: AsyncSession) -> str:
+    async def directly(request: str, session: AsyncSession = injected) -> str:
         return await directly(request)
 
     @bank.mq.idempotent(key="request")
-    async def in_a_task(request: str, session: AsyncSession) -> str:
+    async def in_a_task(request: str, session: AsyncSession = injected) -> str:
         return (await asyncio.gather(in_a_task(request)))[0]
 
     async def scenario() -> None:
@@ -90,12 +91,12 @@ def test_so_it_is_in_an_async_function_and_in_the_tasks_that_it_waits_for(bank: 
 
 def test_other_functions_and_other_keys_may_be_called_within_a_call(bank: Bank) -> None:
     @bank.mq.idempotent(key="request")
-    def other(request: str, session: Session) -> str:
+    def other(request: str, session: Session = injected) -> str:
         insert(session, f"other {request}")
         return request
 
     @bank.mq.idempotent(key="request")
-    def place(request: str, session: Session, depth: int = 0) -> str:
+    def place(request: str, session: Session = injected, depth: int = 0) -> str:
         insert(session, request)
         if depth < 2:
             place(f"{request}.", depth=depth + 1, session=session)
@@ -110,7 +111,7 @@ def test_a_task_that_outlives_its_call_may_call_with_its_key(bank: Bank) -> None
     is_over: list[asyncio.Event] = []
 
     @bank.mq.idempotent(key="request")
-    async def place(request: str, session: AsyncSession) -> str:
+    async def place(request: str, session: AsyncSession = injected) -> str:
         async def again() -> str:
             await is_over[0].wait()
             return await place(request)
@@ -135,7 +136,7 @@ def test_a_task_that_each_time_starts_the_next_one_keeps_nothing_of_those_before
     kept: list[int] = []
 
     @bank.mq.idempotent(key="step")
-    async def walk(step: int, session: AsyncSession) -> None:
+    async def walk(step: int, session: AsyncSession = injected) -> None:
         if step in (5, 25):
             gc.collect()
             kept.append(sum(type(each) is _Held for each in gc.get_objects()))
@@ -173,14 +174,14 @@ def test_a_call_that_failed_inside_another_one_may_be_repeated_there(bank: Bank)
     tries: list[str] = []
 
     @bank.mq.idempotent(key="request")
-    def inner(request: str, session: Session) -> str:
+    def inner(request: str, session: Session = injected) -> str:
         tries.append(request)
         if len(tries) == 1:
             raise ValueError("not yet")
         return request
 
     @bank.mq.idempotent(key="request")
-    def outer(request: str, session: Session) -> str:
+    def outer(request: str, session: Session = injected) -> str:
         with pytest.raises(ValueError, match="not yet"):
             inner(request, session)
         return inner(request, session)
@@ -202,10 +203,11 @@ def test_a_session_is_taken_by_its_place_in_the_function(bank: Bank) -> None:
         session.commit()
     with Session(bank.mq.database.engine) as session, session.begin():
         assert place("r-2", session=session, amount=6) == 6
-    assert place("r-3", scoped, 7) == 7
+    assert place("r-3", scoped, 7) == 7  # type: ignore[arg-type]
     scoped.commit()
     scoped.remove()
-    assert place("r-4", 8) == 8  # without one: its place is the next argument's
+    # without one: its place is the next argument's, which type checkers cannot know
+    assert place("r-4", 8) == 8  # type: ignore[call-arg]
 
     assert bank.effects() == ["r-1", "r-2", "r-3", "r-4"]
 
@@ -220,7 +222,7 @@ def test_an_async_session_is_taken_by_its_place_too(bank: Bank) -> None:
         async with AsyncSession(bank.mq.database.async_engine) as session:
             assert await place("r-1", session, 5) == 5
             await session.commit()
-        assert await place("r-1", 5) == 5
+        assert await place("r-1", 5) == 5  # type: ignore[call-arg]
 
     run(bank, scenario)
     assert bank.effects() == ["r-1"]
@@ -228,15 +230,15 @@ def test_an_async_session_is_taken_by_its_place_too(bank: Bank) -> None:
 
 def test_a_session_that_is_none_says_what_to_write(bank: Bank) -> None:
     @bank.mq.idempotent(key="request")
-    def by_name(request: str, *, session: Session) -> None: ...
+    def by_name(request: str, *, session: Session = injected) -> None: ...
 
     with Session(bank.mq.database.engine) as session:
         with pytest.raises(UsageError, match=r"pass the session by its name, session=…"):
-            by_name("r-1", session)
+            by_name("r-1", session)  # type: ignore[call-arg]
         by_name("r-1", session=session)
     with pytest.raises(UsageError, match=r"session='x' is not of type Session"):
-        by_name("r-1", session="x")
+        by_name("r-1", session="x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="too many positional"):
-        by_name("r-1", 5)
+        by_name("r-1", 5)  # type: ignore[call-arg,arg-type]
     with pytest.raises(KeyInvalid):
         by_name("")

@@ -14,7 +14,7 @@ from tests.app.kill_switch import Killed, KillSwitch
 from tests.steps import last_steps
 from tests.waiting import until
 
-from reliable_mq import IdempotentCall
+from reliable_mq import IdempotentCall, injected
 from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.errors import CallRunning, KeyInvalid, KeyReused, UsageError
 
@@ -66,7 +66,7 @@ def test_a_call_runs_once_however_the_database_writes_dates(postgres_url: str, s
 
 def test_an_async_function_keeps_the_same_promise(bank: Bank) -> None:
     @bank.mq.idempotent(key="order.id")
-    async def pay(order: dict[str, str], session: AsyncSession) -> str:
+    async def pay(order: dict[str, str], session: AsyncSession = injected) -> str:
         await session.execute(text("INSERT INTO effects VALUES (:id)"), order)
         return f"paid {order['id']}"
 
@@ -134,7 +134,7 @@ def test_a_session_of_the_caller_decides_over_key_effect_and_result(bank: Bank) 
 
 def test_a_message_sent_inside_is_of_the_same_commit(bank: Bank) -> None:
     @bank.mq.idempotent(key="request")
-    def order(request: str, session: Session) -> str:
+    def order(request: str, session: Session = injected) -> str:
         with bank.mq.transaction(session) as tx:
             return tx.send("orders", {"id": request})
 
@@ -146,7 +146,7 @@ def test_a_message_sent_inside_is_of_the_same_commit(bank: Bank) -> None:
 
 def test_the_function_cannot_commit_its_effect_without_its_key(bank: Bank) -> None:
     @bank.mq.idempotent(key="request")
-    def commits(request: str, session: Session) -> None:
+    def commits(request: str, session: Session = injected) -> None:
         session.execute(text("INSERT INTO effects VALUES ('x')"))
         session.commit()
 
@@ -158,11 +158,11 @@ def test_the_function_cannot_commit_its_effect_without_its_key(bank: Bank) -> No
 
 def test_a_function_that_a_function_called_leaves_its_transaction_held(bank: Bank) -> None:
     @bank.mq.idempotent(key="request")
-    def inner(request: str, session: Session) -> None:
+    def inner(request: str, session: Session = injected) -> None:
         session.execute(text("INSERT INTO effects VALUES ('x')"))
 
     @bank.mq.idempotent(key="request")
-    def commits(request: str, session: Session) -> None:
+    def commits(request: str, session: Session = injected) -> None:
         inner(request, session)
         session.commit()
 
@@ -253,7 +253,7 @@ def test_an_async_effect_elsewhere_is_noted_too(bank: Bank) -> None:
     calls: list[bool] = []
 
     @bank.mq.idempotent(key="request")
-    async def ask(request: str, call: IdempotentCall) -> list[int]:
+    async def ask(request: str, call: IdempotentCall = injected) -> list[int]:
         calls.append(call.in_doubt)
         if len(calls) == 1:
             raise ValueError("not yet")

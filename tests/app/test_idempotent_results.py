@@ -18,7 +18,7 @@ from tests.app.banks import Bank, elsewhere
 from tests.app.kill_switch import Killed
 from tests.waiting import until
 
-from reliable_mq import IdempotentCall
+from reliable_mq import IdempotentCall, injected
 from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.errors import UsageError
 
@@ -255,7 +255,7 @@ class Unbounded(BaseModel):
 def test_a_decimal_that_would_not_read_is_refused_as_a_result(
     bank: Bank, annotation: Any, result: Any
 ) -> None:
-    def give(request: str, session: Session) -> Any:
+    def give(request: str, session: Session = injected) -> Any:
         session.execute(text("INSERT INTO effects VALUES ('x')"))
         return result
 

@@ -24,11 +24,11 @@ HOOK: dict[str, Any] = {"escalation_webhook": "https://shop.example/hook"}
 
 def test_a_setting_that_does_not_exist_names_the_one_that_was_meant() -> None:
     with pytest.raises(ConfigurationError, match=r"no setting databse; did you mean database\?"):
-        ReliableMQ("shop", databse="sqlite:///x.db")
+        ReliableMQ("shop", databse="sqlite:///x.db")  # type: ignore[call-arg]
     with pytest.raises(
         ConfigurationError, match=r"no setting zzz; there are namespace, access_key,"
     ):
-        ReliableMQ("shop", zzz=1)
+        ReliableMQ("shop", zzz=1)  # type: ignore[call-arg]
 
 
 def test_a_misspelt_variable_is_told_of_and_other_peoples_variables_are_not(

@@ -15,7 +15,7 @@ from tests.crash_matrix.application import LETTERS, LONELY, ORDERS, WANTED, seco
 from tests.crash_matrix.worlds import Books, World
 from tests.waiting import until
 
-from reliable_mq import IdempotentCall, ReliableMQ
+from reliable_mq import IdempotentCall, ReliableMQ, injected
 from reliable_mq.errors import CallRunning, HalfRolledBack
 from reliable_mq.outbox.sql_transaction import Transaction
 
@@ -106,7 +106,7 @@ def by_an_idempotent_call(mq: ReliableMQ, world: World, order: Order) -> None:
     """
 
     @mq.idempotent(key="request", scope="accept")
-    def accept(request: int, session: Session) -> int:
+    def accept(request: int, session: Session = injected) -> int:
         session.execute(insert(ORDERS), order)
         with mq.transaction(session, half=world.is_half) as tx:
             tx.send(world.topic("orders"), order, key=request, ordering_key=order["customer"])
@@ -120,7 +120,7 @@ def post_letter(mq: ReliableMQ, order_id: int) -> None:
     """Have an effect outside of the call's transaction, once if nothing dies meanwhile."""
 
     @mq.idempotent(key="request", scope="post")
-    def post(request: int, call: IdempotentCall) -> None:
+    def post(request: int, call: IdempotentCall = injected) -> None:
         letter = {"order_id": request, "is_in_doubt": call.in_doubt}
         with mq.database.engine.begin() as connection:
             connection.execute(insert(LETTERS), letter)

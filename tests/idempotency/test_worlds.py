@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.banks import Bank
 
+from reliable_mq import injected
 from reliable_mq.database.thread_world import run
 from reliable_mq.errors import InvariantBroken
 
@@ -36,7 +37,7 @@ def test_what_a_def_raises_with_a_session_reaches_its_caller_unchanged(
     bank: Bank, error: BaseException
 ) -> None:
     @bank.mq.idempotent(key="request")
-    def pay(request: str, session: Session) -> None:
+    def pay(request: str, session: Session = injected) -> None:
         session.execute(text("INSERT INTO effects VALUES (:id)"), {"id": request})
         raise error
 

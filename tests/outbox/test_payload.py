@@ -239,4 +239,4 @@ def test_a_body_that_does_not_validate_says_why(wanted: Any, body: bytes, reason
 
 def test_a_type_that_no_body_can_become_is_told_when_the_handler_is_registered() -> None:
     with pytest.raises(UsageError, match="handler h"):
-        decoder_of(lambda: None, "h")
+        decoder_of(lambda: None, "handler h")

@@ -7,10 +7,11 @@ application's `Declarations` check them.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from types import TracebackType, UnionType
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from reliable_mq.app.declarations import Declarations
+from reliable_mq.app.handler_types import ConsumerOptions, F, PayloadHandlers
 from reliable_mq.app.thread_connections import Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
@@ -18,6 +19,7 @@ from reliable_mq.client.checked import check_value
 from reliable_mq.client.observing.middleware import Middleware, check_middleware
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.consume.consumer import DEFAULT_CONCURRENCY
+from reliable_mq.consume.payload import decoder_of
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_databases import Databases
 from reliable_mq.database.sql_handler_session import refuse_second_transaction, running_session
@@ -39,13 +41,16 @@ from reliable_mq.outbox.thread_outboxes import Outboxes
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.retention.retention import Retention
 from reliable_mq.runtime.stopped import StopSignal
+from reliable_mq.setting_options import SettingOptions
 from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
+from reliable_mq.topic import Topic, name_of
 
 log = logging.getLogger(__name__)
 
-F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L")
+P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _SPARE_CONNECTIONS = 4
 _PRODUCER_CONNECTIONS = 16
@@ -66,8 +71,9 @@ class ReliableMQ:
             `@mq.consumer(…, database="billing")`. The first database's name is "main".
         redis: Redis URL. Without Redis the database alone decides, at one more commit per message.
         client: account, TLS, namespace, timeouts and limits of the connections to the cluster.
-            Its default values are replaced by the settings (`access_key` or `tls_ca`, for
-            example). Its `producer_group` is the application's own unless it names one.
+            A `ClientSettings`, or some of its fields by name. Its default values are replaced by
+            the settings (`access_key` or `tls_ca`, for example). Its `producer_group` is the
+            application's own unless it names one.
         leases: opens another store instead of Redis, see `idempotency.lease_store`.
         settings: all other settings. Missing ones come from `RELIABLE_MQ_*` variables.
         notifiers: more notifiers that inform a person when something does not settle by itself.
@@ -89,13 +95,13 @@ class ReliableMQ:
         database: str | None = None,
         databases: Mapping[str, str] | None = None,
         redis: str | None = None,
-        client: ClientSettings | None = None,
+        client: ClientSettings | Mapping[str, Any] | None = None,
         leases: OpenLeases | None = None,
         settings: Settings | None = None,
         notifiers: Sequence[Notifier] = (),
         resend_wait: Wait | None = None,
         middleware: Sequence[Middleware] = (),
-        **more: Any,
+        **more: Unpack[SettingOptions],
     ) -> None:
         check_name("application", name, GROUP_LENGTH_MAX)
         self.name = name
@@ -103,8 +109,8 @@ class ReliableMQ:
         self.found_by = "--app MODULE:OBJECT"
         check_value("settings", settings, Settings | None)
         check_value("client", client, ClientSettings | Mapping | None)
-        chosen = {"broker": broker, "database": database, "redis": redis, **more}
-        chosen |= {"databases": databases, "client": client}
+        chosen: dict[str, object] = {"broker": broker, "database": database, "redis": redis}
+        chosen |= {"databases": databases, "client": client, **more}
         self.settings = load_settings(settings, **chosen)
         self._policy = ResendPolicy(
             wait=resend_wait or ladder(*self.settings.resend_waits_seconds),
@@ -170,31 +176,60 @@ class ReliableMQ:
         )
         return max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
 
-    def topic(self, name: str, *, groups: Sequence[str] | None = None) -> str:
+    @overload
+    def topic(self, name: str, *, groups: Sequence[str] | None = None) -> str: ...
+    @overload
+    def topic(
+        self, name: str, *, payload: type[T], groups: Sequence[str] | None = None
+    ) -> Topic[T]: ...
+    @overload
+    def topic(
+        self, name: str, *, payload: UnionType, groups: Sequence[str] | None = None
+    ) -> Topic[Any]: ...
+    def topic(
+        self, name: str, *, payload: Any = None, groups: Sequence[str] | None = None
+    ) -> str | Topic[Any]:
         """Declare a managed topic and the consumer groups its messages must reach.
 
         Name the groups here that other applications run. Also name groups of this application if
         the topic is sent to where their modules are not imported. Other groups are known anyway.
         An empty list means that no group needs to read the topic: if there is none, a message is
-        confirmed when the broker has stored it. Returns the name.
+        confirmed when the broker has stored it.
+
+        Args:
+            name: the topic's name.
+            payload: the type of its payloads. With it, a `Topic` is returned instead of the name:
+                a type checker then compares the payloads that are sent to it and the handlers that
+                consume it with the type. Payloads are not compared at run time.
+            groups: the names of consumer groups. Default None: those that are known anyway.
 
         Raises:
             ConfigurationError: a name is not legal.
+            UsageError: no payload can have this type.
         """
         self._declared.topic(name, groups)
-        return name
+        if payload is None:
+            return name
+        decoder_of(payload, f"topic {name}")
+        return Topic(name, payload)
 
-    def groups_of(self, topic: str, tag: str = "") -> tuple[str, ...]:
+    def groups_of(self, topic: str | Topic[Any], tag: str = "") -> tuple[str, ...]:
         """Return the consumer groups that a message of `topic` must reach to be confirmed.
 
         A consumer whose tags exclude the message is not included. The topic is a managed one from
         now on.
         """
-        return self._declared.groups_of(topic, tag)
+        return self._declared.groups_of(name_of(topic), tag)
 
+    @overload
+    def consumer(
+        self, topic: Topic[T], **options: Unpack[ConsumerOptions]
+    ) -> PayloadHandlers[T]: ...
+    @overload
+    def consumer(self, topic: str, **options: Unpack[ConsumerOptions]) -> Callable[[F], F]: ...
     def consumer(
         self,
-        topic: str,
+        topic: str | Topic[Any],
         *,
         group: str,
         tag: str = "*",
@@ -206,7 +241,7 @@ class ReliableMQ:
         concurrency: int = DEFAULT_CONCURRENCY,
         database: str = MAIN_DATABASE,
         idempotent_by: KeySource | None = None,
-    ) -> Callable[[F], F]:
+    ) -> Callable[[Any], Any]:
         """Register the decorated function as the handler of a consumer group.
 
         The function's effect in the database and the row that says CONSUMED are one commit: the
@@ -220,7 +255,7 @@ class ReliableMQ:
         Any other exception is a failed attempt. Any other value means consumed.
 
         Args:
-            topic: the topic.
+            topic: the topic; a type checker compares a `Topic` with the handler's first parameter.
             group: the consumer group; each group has one handler.
             tag: "*", or tags joined by "||". Default "*".
             ordered: messages with one ordering key are handled one at a time, in order (default).
@@ -247,7 +282,7 @@ class ReliableMQ:
         def register(function: F) -> F:
             self._declared.consumer(
                 function,
-                topic=topic,
+                topic=name_of(topic),
                 group=group,
                 tag=tag,
                 ordered=ordered,
@@ -263,7 +298,7 @@ class ReliableMQ:
 
         return register
 
-    def transaction_listener(self, topic: str) -> Callable[[L], L]:
+    def transaction_listener(self, topic: str | Topic[Any]) -> Callable[[L], L]:
         """Register the decorated class, or an object, as the listener for halves of a topic.
 
         See `TransactionListener` for its methods, and `Producer.send_in_transaction` for the send.
@@ -275,7 +310,7 @@ class ReliableMQ:
         """
 
         def register(listener: L) -> L:
-            self._half_messages.listeners.register(topic, listener)
+            self._half_messages.listeners.register(name_of(topic), listener)
             return listener
 
         return register
@@ -287,7 +322,7 @@ class ReliableMQ:
         scope: str = "",
         compare: Source | Sequence[str] | None = None,
         window: timedelta = timedelta(days=1),
-    ) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Let the decorated function run once for each key; later calls get the stored result.
 
         It decorates a `def` or an `async def` anywhere, without a consumer or a broker. If a
@@ -296,6 +331,9 @@ class ReliableMQ:
         transaction. Without a session, an effect elsewhere happens at least once; a parameter
         annotated `IdempotentCall` says whether an earlier attempt may have had it. A call that
         raises leaves the key free.
+
+        Type checkers see the parameters of the function. Give those that callers leave out a
+        default: `session: Session = injected`.
 
         Args:
             key: a parameter's name ("request_id"), a field of one ("order.id"), or a function of
@@ -314,12 +352,13 @@ class ReliableMQ:
         """
         if not isinstance(window, timedelta):
             raise UsageError(f"window={window!r}: a timedelta is needed, timedelta(seconds=…)")
-        return lambda function: idempotent_function(
-            self._calls,
-            KeyedFunction(
-                function, key=key, scope=scope, compare=compare, window=window.total_seconds()
-            ),
-        )
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            seconds = window.total_seconds()
+            keyed = KeyedFunction(function, key=key, scope=scope, compare=compare, window=seconds)
+            return idempotent_function(self._calls, keyed)
+
+        return decorate
 
     def transaction(
         self,
@@ -511,7 +550,12 @@ class ReliableMQ:
             ConfigurationError: a table is missing.
             WorkerDied: the event loop has ended, so the process would do nothing.
         """
-        run_until_signal(self.start, self.close, lambda: self._connections.is_alive)
+        run_until_signal(
+            self.start,
+            self.close,
+            lambda: self._connections.is_alive,
+            self._connections.loop_answers,
+        )
 
     def close(self) -> None:
         """Let handlers finish, send remaining stubs, close all connections."""

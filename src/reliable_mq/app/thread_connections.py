@@ -26,7 +26,7 @@ from reliable_mq.consume.observed_handlers import OutsideHandlers
 from reliable_mq.consume.signing import signer_by
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_transactions import Handover
-from reliable_mq.errors import ConfigurationError, NoRoute
+from reliable_mq.errors import ConfigurationError, NoRoute, UsageError
 from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import redis_leases
@@ -41,12 +41,13 @@ from reliable_mq.outbox.thread_relay import ClientSender, RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedRelays
 from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
-from reliable_mq.runtime.loop_thread import LoopThread
+from reliable_mq.runtime.loop_thread import LoopThread, on_loop
 from reliable_mq.settings import EMBEDDED, Settings
 
 log = logging.getLogger(__name__)
 
 OpenLeases = Callable[[], LeaseStore | None]
+LOOP_ANSWER_SECONDS = 5.0
 
 
 class Connections:
@@ -158,6 +159,17 @@ class Connections:
     def is_alive(self) -> bool:
         """Whether the event loop is running, or was not started yet."""
         return self._thread is None or self._thread.is_alive
+
+    def loop_answers(self) -> bool:
+        """Return whether the event loop does a small errand within `LOOP_ANSWER_SECONDS`."""
+        thread = self._thread
+        if thread is None:
+            return True
+        try:
+            thread.submit(on_loop(lambda: None)).result(LOOP_ANSWER_SECONDS)
+        except (TimeoutError, UsageError):
+            return False
+        return True
 
     @property
     def client(self) -> AsyncClient:

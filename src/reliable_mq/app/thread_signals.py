@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from reliable_mq.errors import InvariantBroken, UsageError
+from reliable_mq.runtime.heartbeat import Heartbeat
 
 LOOK_SECONDS = 1.0
 
@@ -46,18 +47,28 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
 
 def run_until_signal(
-    start: Callable[[], None], close: Callable[[], None], is_alive: Callable[[], bool]
+    start: Callable[[], None],
+    close: Callable[[], None],
+    is_alive: Callable[[], bool],
+    answers: Callable[[], bool] = lambda: True,
 ) -> None:
     """Start, wait for SIGTERM or SIGINT, close.
+
+    Meanwhile a `Heartbeat` beats as long as `answers` returns True.
 
     Raises:
         WorkerDied: `is_alive` returned False before a signal; raised after closing.
     """
+    heart = Heartbeat()
     with stop_on_signal() as stopped:
         try:
             start()
+            heart.beat()
             while not stopped.wait(LOOK_SECONDS):
                 if not is_alive():
                     raise WorkerDied("the event loop has ended; the log says why")
+                if answers():
+                    heart.beat()
         finally:
+            heart.end()
             close()

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from msgspec.structs import asdict
 
@@ -38,6 +39,7 @@ from reliable_mq.retention.windows import (
 )
 from reliable_mq.runtime.stopped import StopSignal
 from reliable_mq.settings import Settings
+from reliable_mq.topic import Topic, name_of
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +200,9 @@ class ResendControl:
     def __init__(self, databases: Mapping[str, Database]) -> None:
         self._databases = databases
 
-    def pause(self, topic: str, *, until: datetime | None = None, note: str = "") -> None:
+    def pause(
+        self, topic: str | Topic[Any], *, until: datetime | None = None, note: str = ""
+    ) -> None:
         """Stop schedulers from sending stubs of a topic, until a time or until `resume`.
 
         Relays still send new messages right after their commit. Committed stubs wait safely.
@@ -212,22 +216,23 @@ class ResendControl:
             ConfigurationError: the topic's name is not legal.
             UsageError: the time has no zone, or is in the past.
         """
-        check_name("topic", topic, TOPIC_LENGTH_MAX)
+        name = name_of(topic)
+        check_name("topic", name, TOPIC_LENGTH_MAX)
         for database in self._databases.values():
             now = database.clock.measured_now()
             if until is not None and (until.tzinfo is None or until.timestamp() <= now):
                 raise UsageError(f"until={until}: a future time is needed, with its time zone")
             seconds = None if until is None else until.timestamp()
-            topics_of(database).pause(topic, seconds, actor(), note, now)
+            topics_of(database).pause(name, seconds, actor(), note, now)
 
-    def resume(self, topic: str, *, note: str = "") -> bool:
+    def resume(self, topic: str | Topic[Any], *, note: str = "") -> bool:
         """End the pause of a topic, and open it if it is closed; False: it was neither.
 
         The stubs that wait for a closed topic are due at once. If sends still fail, it closes
         again.
         """
         resumed = [
-            topics_of(each).resume(topic, actor(), note, each.clock.measured_now())
+            topics_of(each).resume(name_of(topic), actor(), note, each.clock.measured_now())
             for each in self._databases.values()
         ]
         return any(resumed)

@@ -7,7 +7,7 @@ import typer
 import uvloop
 
 from reliable_mq.cli.saying import log_plainly
-from reliable_mq.cli.serving import stop_signals
+from reliable_mq.cli.serving import beat_until, stop_signals
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import port_of
 from reliable_mq.limits import PORT_MAX
@@ -143,5 +143,5 @@ async def _serve(options: BrokerOptions) -> None:
         await server.start()
         where = f"broker={server.address} namesrv={server.name_server_address}"
         print(f"ready {where} store={options.store}", flush=True)
-        await stop.wait()
+        await beat_until(stop)
         await server.close()

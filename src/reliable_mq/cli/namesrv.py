@@ -7,7 +7,7 @@ import typer
 import uvloop
 
 from reliable_mq.cli.saying import log_plainly
-from reliable_mq.cli.serving import stop_signals
+from reliable_mq.cli.serving import beat_until, stop_signals
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.wire.record import address_of
@@ -34,5 +34,5 @@ async def _serve(host: str, port: int, settings_file: Path | None) -> None:
         server = NameServer(settings_file)
         await server.start(host, port)
         print(f"ready namesrv={address_of(host, server.port)}", flush=True)
-        await stop.wait()
+        await beat_until(stop)
         await server.close()

@@ -12,6 +12,7 @@ from reliable_mq.cli.saying import log_plainly, say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import UsageError
+from reliable_mq.runtime.heartbeat import BeatingSignal, Heartbeat
 
 
 def command(
@@ -38,13 +39,15 @@ def command(
         mq.found_by = options.found_by("", db)
     log_plainly()
     metrics.serve_metrics(metrics_host, metrics_port)
+    heart = Heartbeat()
     try:
         if once:
             _print(mq.resend_once(), as_json=as_json)
         else:
             with stop_on_signal() as stopped:
-                mq.resend_forever(stopped)
+                mq.resend_forever(BeatingSignal(stopped, heart))
     finally:
+        heart.end()
         mq.close()
 
 

@@ -92,7 +92,7 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
 
 
 def _decoder(wanted: Any, handler: str) -> Decoder | None:
-    return None if wanted is bytes else decoder_of(wanted, handler)
+    return None if wanted is bytes else decoder_of(wanted, f"handler {handler}")
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):

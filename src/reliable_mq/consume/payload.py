@@ -21,12 +21,16 @@ FromJson = Callable[[bytes], Any]
 _UNNAMED = "application/octet-stream"  # bytes without further information from their sender
 
 
-def decoder_of(wanted: Any, handler: str) -> Decoder:
+def decoder_of(wanted: Any, owner: str) -> Decoder:
     """Return the decoder from a body to a payload of type `wanted`.
 
     pydantic models and dataclasses are validated by pydantic, `str` is text, `bytes` is the body
     itself. Every other type, and no annotation, is JSON. In a union whose members all have a
     schema, the message's schema chooses the member.
+
+    Args:
+        wanted: the type.
+        owner: who wants it, for the error.
 
     Raises:
         UsageError: no decoder can make that type from a body.
@@ -37,15 +41,13 @@ def decoder_of(wanted: Any, handler: str) -> Decoder:
         return _text
     members = get_args(wanted) if get_origin(wanted) in {Union, UnionType} else ()
     schemas = {found.name: each for each in members if (found := schema_of(each)) is not None}
-    from_json = _from_json(wanted, members, handler)
+    from_json = _from_json(wanted, members, owner)
     if members and len(schemas) == len(members):
-        return _one_of(
-            {name: decoder_of(each, handler) for name, each in schemas.items()}, from_json
-        )
+        return _one_of({name: decoder_of(each, owner) for name, each in schemas.items()}, from_json)
     return _json(from_json, schema_of(wanted))
 
 
-def _from_json(wanted: Any, members: tuple[Any, ...], handler: str) -> FromJson:
+def _from_json(wanted: Any, members: tuple[Any, ...], owner: str) -> FromJson:
     # Our bodies use the field names of the class; bodies of other clients may use aliases.
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         return _checked(partial(wanted.model_validate_json, by_alias=True, by_name=True))
@@ -55,7 +57,7 @@ def _from_json(wanted: Any, members: tuple[Any, ...], handler: str) -> FromJson:
     try:
         return _checked(msgspec.json.Decoder(wanted).decode)
     except TypeError as error:
-        raise UsageError(f"handler {handler}: no payload can be a {wanted!r}: {error}") from error
+        raise UsageError(f"{owner}: no payload can be a {wanted!r}: {error}") from error
 
 
 def _reader_of_base64(wanted: Any) -> SchemaValidator:

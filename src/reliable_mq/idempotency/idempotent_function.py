@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from reliable_mq.database.asyncio_world import AsyncioWorld
 from reliable_mq.database.thread_world import ThreadWorld, run
@@ -10,10 +10,8 @@ from reliable_mq.idempotency.call_flow import CallFlow
 from reliable_mq.idempotency.keyed_function import KeyedFunction
 from reliable_mq.idempotency.thread_calls import CallBook
 
-R = TypeVar("R")
 
-
-def idempotent_function(book: CallBook, keyed: KeyedFunction) -> Callable[..., R]:
+def idempotent_function(book: CallBook, keyed: KeyedFunction) -> Callable[..., Any]:
     """Return the function for callers; its signature has only the parameters that they give."""
     flow = CallFlow(book, keyed)
 
@@ -31,4 +29,4 @@ def idempotent_function(book: CallBook, keyed: KeyedFunction) -> Callable[..., R
     filled = {keyed.session, keyed.told}
     hints = keyed.function.__annotations__.items()
     made.__annotations__ = {name: hint for name, hint in hints if name not in filled}
-    return cast("Callable[..., R]", made)
+    return cast("Callable[..., Any]", made)

@@ -43,6 +43,22 @@ class IdempotentCall(msgspec.Struct, frozen=True):
     in_doubt: bool = False
 
 
+class _Injected:
+    """The default of a parameter that this library fills."""
+
+    __name__ = "injected"
+
+    def __repr__(self) -> str:
+        return "injected"
+
+
+injected: Any = _Injected()
+"""Default of a parameter that `@mq.idempotent` fills: `session: Session = injected`.
+
+It tells type checkers that callers may leave the parameter out. At run time it is not needed.
+"""
+
+
 class RequestedCall(NamedTuple):
     """One call as its caller made it.
 

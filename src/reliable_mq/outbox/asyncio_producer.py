@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.errors import ReliableMQError, UsageError
@@ -23,6 +23,9 @@ from reliable_mq.outbox.composing import (
 from reliable_mq.outbox.delay import by_level, check_times, timed_by_delay
 from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.settings import Strictness
+from reliable_mq.topic import Topic, name_of
+
+T = TypeVar("T")
 
 
 class SentOutsideTransaction(UserWarning):
@@ -51,7 +54,9 @@ class Producer:
         self._policy = policy
         self._listeners = listeners
 
-    def send(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> SendResult:
+    def send(
+        self, topic: str | Topic[T], payload: T, **options: Unpack[MessageOptions]
+    ) -> SendResult:
         """Send `payload` and return where it is stored. Arguments: see `Transaction.send`.
 
         The broker's clock counts a delay, from the arrival of the message on. A time beyond the
@@ -64,21 +69,27 @@ class Producer:
                 policy is "raise".
             Unavailable: no broker could be reached; the message may still have been stored.
         """
-        self._check_policy(topic)
-        message = self._message(topic, payload, **options)
+        name = name_of(topic)
+        self._check_policy(name)
+        message = self._message(name, payload, **options)
         return self._link.loop_thread.run(_send(self._link.client, message))
 
     async def send_async(
-        self, topic: str, payload: Any, **options: Unpack[MessageOptions]
+        self, topic: str | Topic[T], payload: T, **options: Unpack[MessageOptions]
     ) -> SendResult:
         """Send from any event loop; see `send`."""
-        self._check_policy(topic)
-        message = self._message(topic, payload, **options)
+        name = name_of(topic)
+        self._check_policy(name)
+        message = self._message(name, payload, **options)
         client = await asyncio.to_thread(lambda: self._link.client)
         return await asyncio.wrap_future(self._link.loop_thread.submit(_send(client, message)))
 
     def send_in_transaction(
-        self, topic: str, payload: Any, argument: Any = None, **options: Unpack[MessageOptions]
+        self,
+        topic: str | Topic[T],
+        payload: T,
+        argument: Any = None,
+        **options: Unpack[MessageOptions],
     ) -> TransactionResult:
         """Send a half message, run its listener's `execute`, then commit it or roll it back.
 
@@ -96,13 +107,17 @@ class Producer:
             UsageError: the topic has no listener.
             RemoteError, Unavailable: no broker stored the half; `execute` did not run.
         """
-        return self._listeners.send(self._message(topic, payload, **options), argument)
+        return self._listeners.send(self._message(name_of(topic), payload, **options), argument)
 
     async def send_in_transaction_async(
-        self, topic: str, payload: Any, argument: Any = None, **options: Unpack[MessageOptions]
+        self,
+        topic: str | Topic[T],
+        payload: T,
+        argument: Any = None,
+        **options: Unpack[MessageOptions],
     ) -> TransactionResult:
         """Send a half message from any event loop; see `send_in_transaction`."""
-        message = self._message(topic, payload, **options)
+        message = self._message(name_of(topic), payload, **options)
         return await self._listeners.send_async(message, argument)
 
     def _message(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypedDict, Unpack, get_type_hints
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, get_type_hints
 
 from reliable_mq import trace_context
 from reliable_mq.errors import MessageRefused, UsageError
@@ -31,6 +31,7 @@ _ADDED_SIZE_MAX = 1_024
 _FEW_GROUPS = 16  # their names cannot be too long for a record's properties
 
 RandomBytes = Callable[[int], bytes]
+T = TypeVar("T")
 
 
 class ContentOptions(TypedDict, total=False):
@@ -60,17 +61,17 @@ class StubOptions(MessageOptions, total=False):
 _OPTIONS = sorted(get_type_hints(StubOptions))
 
 
-class ManyOptions(TypedDict, total=False):
+class ManyOptions(TypedDict, Generic[T], total=False):
     """Options of many messages at once: one value for all, or a function of the payload."""
 
-    tag: str | Callable[[Any], str]
-    key: object
-    ordering_key: object
-    delay: timedelta | Callable[[Any], timedelta | None] | None
-    deliver_at: datetime | Callable[[Any], datetime | None] | None
-    properties: Mapping[str, str] | Callable[[Any], Mapping[str, str] | None] | None
-    content_type: str | Callable[[Any], str]
-    message_id: Callable[[Any], str]
+    tag: str | Callable[[T], str]
+    key: object | Callable[[T], object]
+    ordering_key: object | Callable[[T], object]
+    delay: timedelta | Callable[[T], timedelta | None] | None
+    deliver_at: datetime | Callable[[T], datetime | None] | None
+    properties: Mapping[str, str] | Callable[[T], Mapping[str, str] | None] | None
+    content_type: str | Callable[[T], str]
+    message_id: Callable[[T], str]
     required_groups: tuple[str, ...] | None
 
 
@@ -212,7 +213,7 @@ class Composer:
                 "ahead: later messages of the key would wait until then; leave one of the two out"
             )
 
-    def stubs(self, now: float, topic: str, payloads: Any, options: ManyOptions) -> list[Stub]:
+    def stubs(self, now: float, topic: str, payloads: Any, options: ManyOptions[Any]) -> list[Stub]:
         """Return the stubs of many messages; see `Transaction.send_many`."""
         same: dict[str, Any] = {k: value for k, value in options.items() if not callable(value)}
         own = {name: value for name, value in options.items() if callable(value)}

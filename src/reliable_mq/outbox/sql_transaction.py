@@ -28,6 +28,7 @@ from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, Stu
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_unowned import announce
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.topic import Topic, name_of
 
 Source = Session | Connection | AsyncSession | AsyncConnection
 """What a transaction can run on."""
@@ -88,11 +89,12 @@ class Transaction(_Block[Session, Connection]):
         self._session = source if isinstance(source, Session) else None
         self._connection = None if isinstance(source, Session) else source
 
-    def send(self, topic: str, payload: Any, **options: Unpack[StubOptions]) -> str:
+    def send(self, topic: str | Topic[T], payload: T, **options: Unpack[StubOptions]) -> str:
         """Send `payload` if and only if this transaction commits; return the message id.
 
         Args:
-            topic: the topic. If it does not exist, it is created at the broker.
+            topic: the topic. If it does not exist, it is created at the broker. With a `Topic`, a
+                type checker compares the payload with the type of its payloads.
             payload: a pydantic model, dataclass, dict, list, str or bytes.
             tag: a word by which consumers may filter.
             key: the message key, by which you find the message (an order number, say).
@@ -126,10 +128,12 @@ class Transaction(_Block[Session, Connection]):
         """
         if not self.is_open:
             raise _ended()
+        if isinstance(topic, Topic):
+            topic = topic.name
         return self._outbox.write_stub(self._source, topic, payload, **options)
 
     def send_many(
-        self, topic: str, payloads: Iterable[Any], **options: Unpack[ManyOptions]
+        self, topic: str | Topic[T], payloads: Iterable[T], **options: Unpack[ManyOptions[T]]
     ) -> list[str]:
         """Send every payload, as `send` does, in few statements; return the ids in order.
 
@@ -143,7 +147,7 @@ class Transaction(_Block[Session, Connection]):
             ConfigurationError: see `send`.
         """
         self._check_open()
-        return self._outbox.write_many(self._source, topic, payloads, **options)
+        return self._outbox.write_many(self._source, name_of(topic), payloads, **options)
 
 
 class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
@@ -160,22 +164,24 @@ class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
         self._unawaited: set[SendAwaitable[Any]] = set()
 
     def send(
-        self, topic: str, payload: Any, **options: Unpack[StubOptions]
+        self, topic: str | Topic[T], payload: T, **options: Unpack[StubOptions]
     ) -> Coroutine[Any, Any, str]:
         """Send `payload` if and only if this transaction commits; see `Transaction.send`.
 
         You must await it. A block with an unawaited `send` raises at its end and is rolled back.
         """
+        name = name_of(topic)
         return self._sending(
-            lambda source: self._outbox.write_stub(source, topic, payload, **options)
+            lambda source: self._outbox.write_stub(source, name, payload, **options)
         )
 
     def send_many(
-        self, topic: str, payloads: Iterable[Any], **options: Unpack[ManyOptions]
+        self, topic: str | Topic[T], payloads: Iterable[T], **options: Unpack[ManyOptions[T]]
     ) -> Coroutine[Any, Any, list[str]]:
         """Send every payload in few statements; see `Transaction.send_many`. You must await it."""
+        name = name_of(topic)
         return self._sending(
-            lambda source: self._outbox.write_many(source, topic, payloads, **options)
+            lambda source: self._outbox.write_many(source, name, payloads, **options)
         )
 
     def _sending(self, write: Callable[[Session | Connection], T]) -> "SendAwaitable[T]":
@@ -413,7 +419,7 @@ class SqlOutbox:
         source: Session | Connection,
         topic: str,
         payloads: Iterable[Any],
-        **options: Unpack[ManyOptions],
+        **options: Unpack[ManyOptions[Any]],
     ) -> list[str]:
         """Write a stub for each payload into the transaction; return their message ids in order.
 

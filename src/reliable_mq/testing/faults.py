@@ -4,11 +4,12 @@ Values only. `MessageWorld.faults` is one of these.
 """
 
 from random import Random
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from reliable_mq.testing.crash_switch import CrashSwitch
+from reliable_mq.topic import Topic, name_of
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 
@@ -45,19 +46,21 @@ class Faults:
         #: kills the process at one of its steps; see `MessageWorld.crash`
         self.switch = CrashSwitch()
 
-    def duplicate(self, topic: str = EVERYWHERE, *, times: int = 1) -> None:
+    def duplicate(self, topic: str | Topic[Any] = EVERYWHERE, *, times: int = 1) -> None:
         """Hand the next messages of a topic out twice, though they were acknowledged."""
         self._plan("duplicate", topic, times)
 
-    def lose_acknowledgement(self, topic: str = EVERYWHERE, *, times: int = 1) -> None:
+    def lose_acknowledgement(self, topic: str | Topic[Any] = EVERYWHERE, *, times: int = 1) -> None:
         """Let the next messages of a topic come again, because nobody hears that they are done."""
         self._plan("lost acknowledgement", topic, times)
 
-    def lose_reply(self, topic: str = EVERYWHERE, *, times: int = 1) -> None:
+    def lose_reply(self, topic: str | Topic[Any] = EVERYWHERE, *, times: int = 1) -> None:
         """Let the broker store what is sent next, and its answer never arrive."""
         self._plan("lost reply", topic, times)
 
-    def delay(self, seconds: float, topic: str = EVERYWHERE, *, times: int = 1) -> None:
+    def delay(
+        self, seconds: float, topic: str | Topic[Any] = EVERYWHERE, *, times: int = 1
+    ) -> None:
         """Hand the next messages of a topic out so much later."""
         self._plan("delay", topic, times, seconds)
 
@@ -104,7 +107,7 @@ class Faults:
         topic = command.ext_fields.get("b", "")
         return command.code in _SENDS and bool(self.meet("lost reply", topic))
 
-    def _plan(self, kind: Kind, topic: str, times: int, seconds: float = 0.0) -> None:
+    def _plan(self, kind: Kind, topic: str | Topic[Any], times: int, seconds: float = 0.0) -> None:
         if times < 1 or seconds < 0:
             raise ValueError(f"{kind}: times={times}, seconds={seconds}: nothing would happen")
-        self._planned.append(Fault(kind, topic, times, seconds))
+        self._planned.append(Fault(kind, name_of(topic), times, seconds))

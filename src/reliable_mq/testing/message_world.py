@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from difflib import get_close_matches
 from inspect import isawaitable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import select
 
@@ -37,8 +37,10 @@ from reliable_mq.testing.memory_broker import MemoryBroker
 from reliable_mq.testing.memory_connections import MemoryConnections
 from reliable_mq.testing.memory_leases import LeaseTable
 from reliable_mq.testing.sent_messages import ExpectedMessage, refuse_unless_sent
+from reliable_mq.topic import Topic, name_of
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _STEPS = 30
 """Time that passes is cut into so many steps, of a second at least."""
@@ -196,12 +198,12 @@ class MessageWorld:
 
     # what is there
 
-    def sent(self, topic: str) -> list[ReceivedMessage]:
+    def sent(self, topic: str | Topic[Any]) -> list[ReceivedMessage]:
         """Return the messages of a topic, each once, in the order in which they were stored."""
         self._life.send_in_hand()
         return list({message.message_id: message for message in self._stored(topic)}.values())
 
-    def sent_times(self, message_id: str, topic: str) -> int:
+    def sent_times(self, message_id: str, topic: str | Topic[Any]) -> int:
         """Return how often a message was stored in its topic: resends are duplicates there."""
         return sum(each.message_id == message_id for each in self._stored(topic))
 
@@ -211,8 +213,8 @@ class MessageWorld:
 
     def assert_sent(
         self,
-        topic: str,
-        payload: Any = None,
+        topic: str | Topic[T],
+        payload: T | None = None,
         *,
         times: int = 1,
         tag: str | None = None,
@@ -230,7 +232,7 @@ class MessageWorld:
             properties: that they must have, among others.
         """
         wanted = ExpectedMessage(payload, tag, key, ordering_key, properties or {})
-        return refuse_unless_sent(topic, self.sent(topic), wanted, times)
+        return refuse_unless_sent(name_of(topic), self.sent(topic), wanted, times)
 
     # lives
 
@@ -282,10 +284,11 @@ class MessageWorld:
             switch.watch(database.engine)
             switch.watch(self._life.loop_thread.run(_async_engine(database)))
 
-    def _stored(self, topic: str) -> list[ReceivedMessage]:
+    def _stored(self, topic: str | Topic[Any]) -> list[ReceivedMessage]:
+        name = name_of(topic)
         return [
-            received(record, MessageQueue(topic, "memory", record.queue_id))
-            for record in self.broker.records(topic)
+            received(record, MessageQueue(name, "memory", record.queue_id))
+            for record in self.broker.records(name)
         ]
 
     def _unsettled(self) -> list[str]:

@@ -13,12 +13,11 @@ import msgspec
 
 from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC, Route
 from reliable_mq.client.consuming.allocation import Configured
-from reliable_mq.client.consuming.subscription import Handler, Subscription
+from reliable_mq.client.consuming.subscription import Answer, Handler, Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler, SyncHandler, is_asynchronous
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from reliable_mq.outcomes import Outcome
 
 T = TypeVar("T")
 
@@ -160,7 +159,7 @@ class Namespace:
         if is_asynchronous(handler):
             awaited = cast("Handler", handler)
 
-            async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            async def handle(messages: Sequence[ReceivedMessage]) -> Answer:
                 return await awaited([self.own_message(each) for each in messages])
 
             return handle

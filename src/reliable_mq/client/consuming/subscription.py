@@ -17,7 +17,9 @@ from reliable_mq.message import ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, EVERY_TAG, RETRY_PREFIX, check_name
 from reliable_mq.outcomes import OLD_WORDS, Outcome, old_word
 
-Handler = Callable[[Sequence[ReceivedMessage]], Awaitable[Sequence[Outcome]]]
+Answer = Outcome | type[Outcome] | Sequence[Outcome | type[Outcome]]
+"""What a handler returns: one outcome for each message, or one for all."""
+Handler = Callable[[Sequence[ReceivedMessage]], Awaitable[Answer]]
 """Gets 1..batch messages of one topic and queue, returns one outcome for each or one for all.
 
 `Retry` and `Reject` may be raised as well, and count for all. Whatever else it raises is a failed

@@ -9,15 +9,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from reliable_mq.client.consuming.subscription import Handler
+from reliable_mq.client.consuming.subscription import Answer, Handler
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.outcomes import Outcome
 from reliable_mq.runtime.daemon_threads import DaemonThreads
 
 A = TypeVar("A")
 R = TypeVar("R")
 
-SyncHandler = Callable[[Sequence[ReceivedMessage]], Sequence[Outcome]]
+SyncHandler = Callable[[Sequence[ReceivedMessage]], Answer]
 """Runs in a thread of the consumer. Same arguments and result as a `Handler`."""
 
 AnyHandler = Handler | SyncHandler

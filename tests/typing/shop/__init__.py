@@ -1,0 +1,1 @@
+"""A user's project that uses everything public; mypy and pyright check it, both strict."""
