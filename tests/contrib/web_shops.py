@@ -83,12 +83,14 @@ app = Starlette(routes=routes, lifespan=lifespan(mq))
 """
 LITESTAR = """
 from litestar import Litestar, post
+from litestar.di import NamedDependency
+from litestar.params import FromQuery
 from reliable_mq import AsyncTransaction
 from reliable_mq.contrib.litestar import LitestarMQ
 from shop_parts import INSERT, die_before_the_send, mq
 
 @post("/orders")
-async def place(tx: AsyncTransaction, die: bool = False) -> int:
+async def place(tx: NamedDependency[AsyncTransaction], die: FromQuery[bool] = False) -> int:
     if die:
         die_before_the_send()
     number = (await tx.session.execute(INSERT)).scalar_one()

@@ -4,7 +4,7 @@
     app = Litestar([place], plugins=[LitestarMQ(mq)])
 
     @post("/orders")
-    async def place(data: NewOrder, tx: AsyncTransaction) -> None:
+    async def place(data: NewOrder, tx: NamedDependency[AsyncTransaction]) -> None:
         tx.session.add(Order(item=data.item))
         await tx.send("orders", {"item": data.item})
 
