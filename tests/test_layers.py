@@ -11,7 +11,7 @@ WORLD = frozenset(
     {"asyncio", "concurrent", "os", "random", "selectors", "signal"}
     | {"socket", "subprocess", "threading", "time", "uvloop"}
 )
-WORLD_STATIONS = frozenset({"runtime", "cli", "testing"})
+WORLD_STATIONS = frozenset({"runtime", "cli", "contrib", "testing"})
 WORLD_PREFIXES = (
     *("asyncio_", "thread_", "redis_", "sql_", "spark_"),
     *("file_", "http_", "smtp_"),
@@ -72,7 +72,8 @@ SHELL_ARROWS: dict[str, frozenset[str]] = {
     | {"outbox.sql_attempt_restarts", "outbox.stub"}
     | {"escalate.escalation", "escalate.sql_audit", "escalate.sql_escalations"},
 }
-FREE = frozenset({"app", "cli", "testing", "__init__"})  # the faces, and what tests stand on
+# The faces, and what tests stand on.
+FREE = frozenset({"app", "cli", "contrib", "testing", "__init__"})
 
 
 def imported_names(source: str, package: str) -> set[str]:
@@ -118,6 +119,18 @@ def test_every_station_has_its_arrows_written_down() -> None:
     stations = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()}
 
     assert stations - FREE == ARROWS.keys() & stations
+
+
+def test_nothing_but_itself_imports_contrib() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}: {imported}"
+        for path in modules()
+        if "contrib" not in path.parts
+        for imported in imported_names(path.read_text(), "reliable_mq")
+        if imported.startswith("reliable_mq.contrib")
+    ]
+
+    assert found == []
 
 
 def test_no_module_imports_against_the_arrows_or_touches_the_world() -> None:

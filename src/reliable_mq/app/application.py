@@ -123,6 +123,7 @@ class ReliableMQ:
             self.settings,
             self._connections_wanted,
             lambda made: made.note_processes(name, lambda: self._connections.owner),
+            self._make_database,
         )
         self._declared = Declarations(self.settings)
         self._calls = CallBook(lambda: self.database, self.settings.claim_lease_seconds)
@@ -169,6 +170,21 @@ class ReliableMQ:
     def database(self) -> Database:
         """The database "main": its engine, sessions and our tables."""
         return self.databases[MAIN_DATABASE]
+
+    def _make_database(self, name: str, url: str, **options: Any) -> Database:
+        """Make the database of a name; a framework with its own connections overrides it."""
+        del name  # only where they differ
+        return Database(url, **options)
+
+    @property
+    def consumer_groups(self) -> tuple[str, ...]:
+        """The consumer groups that have a handler in this application."""
+        return tuple(each.group for each in self._declared.consumers)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the event loop of this process runs, or was not started yet."""
+        return self._connections.is_alive
 
     def _connections_wanted(self, database: str) -> int:
         handlers = sum(

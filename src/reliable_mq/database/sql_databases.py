@@ -31,6 +31,7 @@ class Databases(Mapping[str, Database]):
         settings: their URLs, and the settings that they share.
         connections_of: returns how many connections a database needs, by its name.
         on_made: called with each database when it is made.
+        make: makes a database of its name, its URL and the options of `Database`.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class Databases(Mapping[str, Database]):
         settings: Settings,
         connections_of: Callable[[str], int],
         on_made: Callable[[Database], None] = lambda _: None,
+        make: Callable[..., Database] = lambda _name, url, **options: Database(url, **options),
     ) -> None:
         self._settings = settings
+        self._make = make
         self._connections_of = connections_of
         self._on_made = on_made
         self._urls = dict(settings.databases)
@@ -52,7 +55,8 @@ class Databases(Mapping[str, Database]):
         if name not in self._made:
             self.check_name(name)
             _ = self._names
-            made = Database(
+            made = self._make(
+                name,
                 self._urls[name],
                 prefix=self._settings.table_prefix,
                 connections=self._settings.database_connections or self._connections_of(name),
@@ -146,6 +150,11 @@ class Databases(Mapping[str, Database]):
         """Close the connections of the databases that were made."""
         for each in self._made.values():
             each.close()
+
+    async def close_async(self) -> None:
+        """Close the connections that the running event loop has made."""
+        for each in self._made.values():
+            await each.close_async()
 
 
 def _engine_of(bound: Session | AsyncSession | Connection | AsyncConnection) -> Engine | None:

@@ -95,9 +95,13 @@ def drop_lost_transactions(engine: Engine) -> None:
         event.listen(engine, "handle_error", _drop_when_lost)
 
 
+def is_transaction_lost(cause: BaseException | None) -> bool:
+    """Return whether a MySQL server has rolled back the whole transaction at a driver's error."""
+    return mysql_code_of(cause) in _MYSQL_ROLLED_BACK
+
+
 def _drop_when_lost(context: ExceptionContext) -> None:
-    code = mysql_code_of(context.original_exception)
-    if context.connection is not None and code in _MYSQL_ROLLED_BACK:
+    if context.connection is not None and is_transaction_lost(context.original_exception):
         context.is_disconnect = True
         context.invalidate_pool_on_disconnect = False
 

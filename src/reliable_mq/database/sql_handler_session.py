@@ -192,6 +192,15 @@ class HandlerSession(Session):
             return False
         return not (connection.closed or connection.invalidated)
 
+    def check_below(self, statement: str) -> None:
+        """Check a statement that reaches the held connection without SQLAlchemy.
+
+        Raises:
+            UsageError: the statement ends the transaction, or an earlier one has ended it.
+        """
+        if self.is_held and self._connection is not None:
+            check_statement(statement, self._connection, self._connection.dialect.name)
+
     def is_on(self, connection: Connection) -> bool:
         """Return whether a handler's transaction is on a connection."""
         return self.is_held and connection is self._connection
@@ -462,14 +471,16 @@ def hold_transactions_of(engine: Engine) -> None:
 
 
 def _check(statement: str, context: Any, dialect: str) -> None:
+    if context is not None:
+        check_statement(statement, context.root_connection, dialect)
+
+
+def check_statement(statement: str, connection: Connection, dialect: str) -> None:
     """Refuse a statement that ends a handler's transaction; set a probe for one that may end it.
 
     Raises:
         UsageError: the statement ends it, or an earlier one has ended it.
     """
-    if context is None:
-        return
-    connection = context.root_connection
     running = _running.get()
     if running is not None and running.is_on(connection):
         running.before(statement)

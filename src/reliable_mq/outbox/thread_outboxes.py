@@ -101,8 +101,9 @@ class Outboxes:
     def _handover(self, name: str, stubs: SqlStubs, *, is_shared: bool) -> Handover:
         database = self._databases[name]
         if is_shared:
-            return SharedHandover(self._link.shared_relays, name, Presence(database.clock))
-        return self._link.relay(name, database, stubs)
+            shared = SharedHandover(self._link.shared_relays, name, Presence(database.clock))
+            return database.handover_to(shared)
+        return database.handover_to(self._link.relay(name, database, stubs))
 
     def forget(self) -> None:
         """Forget all outboxes: a forked child writes stubs under its own name."""

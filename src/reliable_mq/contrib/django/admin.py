@@ -1,0 +1,125 @@
+"""The admin: stubs, consume logs, escalations and the audit, to read. Stubs are retried or voided.
+
+The two actions are those of `reliable-mq stub retry` and `stub void`. They write the same audit,
+with the name of the user. They need the permission `reliable_mq.settle_messages`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import admin, messages
+
+from reliable_mq.contrib.django.configuration import name_of
+from reliable_mq.contrib.django.models import (
+    SETTLE,
+    AuditRow,
+    ConsumeLog,
+    EscalationRow,
+    MessageStub,
+)
+from reliable_mq.escalate.sql_operator_actions import OperatorActions
+from reliable_mq.outbox.stub import StubEvent
+
+WHY = "by the admin of Django"
+
+
+class RowsToRead(admin.ModelAdmin):
+    """Rows that can be looked at."""
+
+    show_full_result_count = False
+    list_per_page = 50
+
+    def has_add_permission(self, *_given: Any, **_named: Any) -> bool:
+        """Nobody adds rows."""
+        return False
+
+    def has_change_permission(self, *_given: Any, **_named: Any) -> bool:
+        """Nobody changes rows."""
+        return False
+
+    def has_delete_permission(self, *_given: Any, **_named: Any) -> bool:
+        """Nobody deletes rows."""
+        return False
+
+
+class RowsOfMessages(RowsToRead):
+    """Rows of messages that can be retried or voided."""
+
+    actions = ("retry", "void")
+
+    def has_settle_permission(self, request: Any) -> bool:
+        """Return whether the user may retry and void."""
+        return bool(request.user.has_perm(f"reliable_mq.{SETTLE}"))
+
+    @admin.action(
+        description="Retry: send again, with all sends and attempts", permissions=["settle"]
+    )
+    def retry(self, request: Any, rows: Any) -> None:
+        """Retry the chosen messages."""
+        self._settle(request, rows, StubEvent.RETRY)
+
+    @admin.action(description="Void: never send again", permissions=["settle"])
+    def void(self, request: Any, rows: Any) -> None:
+        """Void the chosen messages."""
+        self._settle(request, rows, StubEvent.VOID)
+
+    def _settle(self, request: Any, rows: Any, verb: StubEvent) -> None:
+        from reliable_mq.contrib.django.application import shared  # noqa: PLC0415 - needs settings
+
+        ids: Sequence[str] = sorted(set(rows.values_list("message_id", flat=True)))
+        database = shared().databases[name_of(rows.db)]
+        actions = OperatorActions(database, verb, actor=request.user.get_username(), why=WHY)
+        done: dict[str, bool] = {}
+        for part in actions.change_ids(ids):
+            done |= part
+        changed = sum(done.values())
+        if changed:
+            self.message_user(request, f"{verb.value}: {changed} message(s)", messages.SUCCESS)
+        if changed < len(ids):
+            self.message_user(
+                request,
+                f"{len(ids) - changed} message(s) were left: there is no such stub, or its status "
+                "forbids it",
+                messages.WARNING,
+            )
+
+
+@admin.register(MessageStub)
+class MessageStubs(RowsOfMessages):
+    """Message stubs."""
+
+    list_display = ("message_id", "topic", "message_key", "status", "count", "resend_time", "note")
+    list_filter = ("status", "given_up", "topic")
+    search_fields = ("=message_id", "=message_key")
+    ordering = ("-seq",)
+
+
+@admin.register(EscalationRow)
+class Escalations(RowsOfMessages):
+    """Escalations."""
+
+    list_display = ("kind", "topic", "message_key", "consumer_group", "reason", "create_date")
+    list_filter = (("close_date", admin.EmptyFieldListFilter), "kind", "topic")
+    search_fields = ("=message_id", "=message_key")
+    ordering = ("-seq",)
+
+
+@admin.register(ConsumeLog)
+class ConsumeLogs(RowsToRead):
+    """Consume logs."""
+
+    list_display = ("message_id", "consumer_group", "topic", "state", "attempt", "consume_date")
+    list_display_links = None
+    list_filter = ("state", "in_doubt", "consumer_group")
+    search_fields = ("=message_id",)
+    ordering = ("-create_date",)
+
+
+@admin.register(AuditRow)
+class Audit(RowsToRead):
+    """The audit."""
+
+    list_display = ("create_date", "actor", "action", "message_id", "changed")
+    list_filter = ("action",)
+    search_fields = ("=message_id", "=actor")
+    ordering = ("-seq",)

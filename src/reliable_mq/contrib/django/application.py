@@ -1,0 +1,235 @@
+"""`DjangoMQ`: a `ReliableMQ` whose transactions are those of Django.
+
+The application's one object is `reliable_mq.contrib.django.mq`. It is made when it is first used.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from threading import RLock
+from types import TracebackType
+from typing import Any, TypeVar, Unpack, cast
+
+import django
+from asgiref.sync import async_to_sync
+from django.apps import apps
+from django.conf import settings
+from django.db import Error as DjangoError
+from django.db import connections, reset_queries
+from django.db.transaction import Atomic
+from sqlalchemy.exc import DBAPIError
+
+from reliable_mq.app.application import ReliableMQ
+from reliable_mq.contrib.django.configuration import alias_of, arguments, name_of, text_of_url
+from reliable_mq.contrib.django.database import DjangoDatabase
+from reliable_mq.database.sql_database import Database
+from reliable_mq.errors import UsageError
+from reliable_mq.outbox.composing import ManyOptions, StubOptions
+from reliable_mq.outbox.sql_transaction import Given, SqlOutbox, Transaction, TransactionScope
+from reliable_mq.settings import MAIN_DATABASE
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class DjangoMQ(ReliableMQ):
+    """Reliable messaging for one Django project; see `ReliableMQ`.
+
+    `send` writes a message into the transaction that Django has open. A handler runs within an
+    atomic block of Django, whose COMMIT also says that the message is consumed.
+    """
+
+    @classmethod
+    def of_settings(cls) -> "DjangoMQ":
+        """Return a new one, by RELIABLE_MQ and DATABASES of Django's settings.
+
+        Raises:
+            ConfigurationError: a setting is wrong.
+        """
+        return cls(**arguments())
+
+    def _make_database(self, name: str, url: str, **options: Any) -> Database:
+        del url  # tests of Django change the name of the database after this object was made
+        alias = alias_of(name)
+        return DjangoDatabase(alias, text_of_url(alias), **options)
+
+    def send(
+        self, topic: str, payload: Any, *, using: str | None = None, **options: Unpack[StubOptions]
+    ) -> str:
+        """Send `payload` if and only if Django's open transaction commits; return the message id.
+
+        Args:
+            topic: the topic.
+            payload: a pydantic model, dataclass, dict, list, str or bytes.
+            using: the alias of the database. None: the first alias of RELIABLE_MQ.
+            **options: as for `Transaction.send`.
+
+        Raises:
+            UsageError: no atomic block is open for this database; also as `Transaction.send`.
+            MessageRefused: as `Transaction.send`.
+        """
+        return self._joined(
+            using, lambda outbox, source: outbox.write_stub(source, topic, payload, **options)
+        )
+
+    def send_many(
+        self,
+        topic: str,
+        payloads: Iterable[Any],
+        *,
+        using: str | None = None,
+        **options: Unpack[ManyOptions],
+    ) -> list[str]:
+        """Send every payload in few statements; see `send` and `Transaction.send_many`."""
+        return self._joined(
+            using, lambda outbox, source: outbox.write_many(source, topic, payloads, **options)
+        )
+
+    def _joined(self, using: str | None, write: Callable[[SqlOutbox, Any], T]) -> T:
+        name = MAIN_DATABASE if using is None else name_of(using)
+        alias = alias_of(name)
+        if not connections[alias].in_atomic_block:
+            block = "transaction.atomic()" if using is None else f"transaction.atomic({using!r})"
+            raise UsageError(
+                f"no transaction is open, so a message could be sent without your rows: write "
+                f"`with {block}:` around them and mq.send(…)"
+            )
+        connections[alias].validate_no_broken_transaction()
+        outbox, database = self._outbox(name)
+        with database.joined_engine.begin() as connection:
+            return write(outbox, connection)
+
+    def _outbox(self, name: str) -> tuple[SqlOutbox, DjangoDatabase]:
+        opened = self._outboxes.made.get((name, False)) or self._outboxes.of(name, False)
+        return opened.outbox, cast("DjangoDatabase", self.databases[name])
+
+    def transaction(
+        self, session: Given | None = None, *, database: str | None = None, half: bool = False
+    ) -> TransactionScope:
+        """Return an atomic block of Django with a `tx.send`: a transaction, or a savepoint of one.
+
+        Args:
+            session: a session of SQLAlchemy, if you have one; then as `ReliableMQ.transaction`.
+            database: the alias of the database. None: the first alias of RELIABLE_MQ.
+            half: not supported without a session.
+
+        Raises:
+            UsageError: `half` without a session.
+            ConfigurationError: there is no such database.
+        """
+        if session is not None:
+            return super().transaction(session, database=database, half=half)
+        if half:
+            raise UsageError("half messages need a session of SQLAlchemy; leave half=True out")
+        return _AtomicScope(*self._outbox(MAIN_DATABASE if database is None else name_of(database)))
+
+    def consumer(
+        self, topic: str, *, group: str, database: str = MAIN_DATABASE, **options: Any
+    ) -> Callable[[F], F]:
+        """Register a handler that uses the Django ORM; see `ReliableMQ.consumer`.
+
+        It runs within an atomic block of the alias `database` (default: the first alias of
+        RELIABLE_MQ). Its effect on that database, and the row that says "consumed", are one COMMIT.
+        An `async def` runs in a thread of its own, so that its ORM calls are in this transaction.
+        """
+        name = name_of(database)
+        alias = alias_of(name)
+
+        def register(function: F) -> F:
+            handler = _within_django(function, partial(self._converted, name, alias))
+            super(DjangoMQ, self).consumer(topic, group=group, database=name, **options)(handler)
+            return function
+
+        return register
+
+    def _converted(self, name: str, alias: str, error: DjangoError) -> Exception:
+        """Return an error of the ORM as SQLAlchemy would raise it: a deadlock costs no attempt."""
+        cause = error.__cause__
+        dialect = cast("DjangoDatabase", self.databases[name]).leading_engine.dialect
+        errors = dialect.loaded_dbapi.Error
+        if not isinstance(cause, errors):
+            return cast("Exception", error)
+        lost = dialect.is_disconnect(cause, connections[alias].connection, None)
+        found: Any = DBAPIError.instance(
+            None, None, cause, errors, connection_invalidated=lost, dialect=dialect
+        )
+        return cast("Exception", found)
+
+
+def _within_django(
+    function: Callable[..., Any], converted: Callable[[DjangoError], Exception]
+) -> Callable[..., Any]:
+    called = async_to_sync(function) if inspect.iscoroutinefunction(function) else function
+
+    @wraps(function)
+    def handler(*given: Any, **named: Any) -> Any:
+        if settings.DEBUG:
+            reset_queries()
+        try:
+            return called(*given, **named)
+        except DjangoError as error:
+            other = converted(error)
+            if other is error:
+                raise
+            raise other from error
+
+    return handler
+
+
+class _AtomicScope(TransactionScope):
+    """The block of `DjangoMQ.transaction()`."""
+
+    def __init__(self, outbox: SqlOutbox, database: DjangoDatabase) -> None:
+        super().__init__(outbox, database.session, database.async_session, None)
+        self._database = database
+        self._atomic = Atomic(database.alias, True, False)
+
+    def __enter__(self) -> Transaction:
+        self._atomic.__enter__()
+        try:
+            self._connection = self._database.joined_engine.connect()
+        except BaseException as error:
+            self._atomic.__exit__(type(error), error, error.__traceback__)
+            raise
+        self._tx = Transaction(self._outbox, self._connection)
+        return self._tx
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._tx.is_open = False
+        try:
+            with self._connection as connection:
+                if error is None:
+                    connection.commit()  # hands over at the COMMIT, which is Django's
+        except BaseException as failed:
+            self._atomic.__exit__(type(failed), failed, failed.__traceback__)
+            raise
+        self._atomic.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> Any:
+        raise UsageError(
+            "Django's transactions are synchronous: write `with mq.transaction():`, in an async "
+            "view inside of sync_to_async"
+        )
+
+
+_lock = RLock()
+_made: list[DjangoMQ] = []
+
+
+def shared() -> DjangoMQ:
+    """Return the project's object. Sets Django up if a command line did not.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
+    """
+    with _lock:
+        if not _made:
+            _made.append(DjangoMQ.of_settings())
+        if not apps.ready and not apps.loading:
+            django.setup()
+        return _made[0]

@@ -1,0 +1,38 @@
+"""The app of Django."""
+
+from contextlib import suppress
+from typing import Any
+
+from django.apps import AppConfig
+from django.db.backends.signals import connection_created
+from django.db.utils import OperationalError
+from django.utils.module_loading import autodiscover_modules
+
+
+class ReliableMQConfig(AppConfig):
+    """`INSTALLED_APPS = [..., "reliable_mq.contrib.django"]`."""
+
+    name = "reliable_mq.contrib.django"
+    label = "reliable_mq"
+    verbose_name = "Messages"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Import the module `consumers` of every app, and register the checks."""
+        from reliable_mq.contrib.django import checks  # noqa: F401, PLC0415 - registers itself
+
+        connection_created.connect(_make_durable, dispatch_uid="reliable_mq")
+        autodiscover_modules("consumers")
+
+
+def _make_durable(connection: Any, **_more: Any) -> None:
+    """Let a file of SQLite have a write-ahead log, as our own connections do.
+
+    Otherwise who reads waits for who writes, and the first connection of ours could not change it
+    while Django is in a transaction.
+    """
+    from reliable_mq.contrib.django.configuration import aliases  # noqa: PLC0415 - needs settings
+
+    if connection.vendor == "sqlite" and connection.alias in aliases():
+        with suppress(OperationalError), connection.cursor() as cursor:  # somebody is writing now
+            cursor.execute("PRAGMA journal_mode = WAL")

@@ -1,0 +1,105 @@
+"""A database of Django: our tables in it, engines of our own, and Django's own connections."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django.db import connections, transaction
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import SessionTransaction
+
+from reliable_mq.contrib.django.sql_dialects import django_engine, unwind
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_faults import drop_lost_transactions
+from reliable_mq.database.sql_handler_session import HandlerSession, hold_transactions_of
+from reliable_mq.database.sql_transactions import Handover
+from reliable_mq.errors import UsageError
+
+
+class DjangoSession(HandlerSession):
+    """A handler's session on Django's own connection.
+
+    Invariant: while it is in a transaction, Django is in an atomic block of it, on this thread.
+    """
+
+    def begin(self, nested: bool = False) -> SessionTransaction:
+        """Begin at once: the handler's first statement may be one of the Django ORM."""
+        begun = super().begin(nested)
+        self.connection()
+        return begun
+
+
+@event.listens_for(DjangoSession, "after_transaction_end")
+def _on_end(session: DjangoSession, ended: SessionTransaction) -> None:
+    """Leave Django's block also when SQLAlchemy dropped the connection without a ROLLBACK."""
+    if ended.parent is None:
+        dialect: Any = session.get_bind().dialect
+        unwind(dialect.alias)
+
+
+class DjangoDatabase(Database):
+    """One alias of Django's DATABASES, with our tables.
+
+    The relay, the scheduler and retention have connections of their own. Stubs, and the
+    transactions of handlers, are on Django's.
+
+    Args:
+        alias: its name in DATABASES.
+        url: the URL that leads to the same database.
+        **options: as for `Database`.
+    """
+
+    def __init__(self, alias: str, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.alias = alias
+        #: its transactions are those of the code around it
+        self.joined_engine = django_engine(alias, self.engine.url, leads=False)
+        #: its transactions are atomic blocks of Django
+        self.leading_engine = django_engine(alias, self.engine.url, leads=True)
+        if self.dialect == "mysql":
+            drop_lost_transactions(self.joined_engine)
+            drop_lost_transactions(self.leading_engine)
+        hold_transactions_of(self.leading_engine)
+        self.handler_session = partial(DjangoSession, self.leading_engine)
+
+    def handover_to(self, relay: Handover) -> Handover:
+        """Return what hands stubs over when Django has committed them."""
+        return CommittedByDjango(relay, self.alias)
+
+    def async_handler_session(self) -> AsyncSession:
+        """Refuse: Django's transactions are synchronous.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("Django has no asynchronous transactions; take a Session, or none")
+
+
+class CommittedByDjango:
+    """Hands stubs over after the outermost atomic block of Django; a rollback forgets them.
+
+    Args:
+        relay: gets the stubs.
+        alias: the database's name in DATABASES.
+    """
+
+    def __init__(self, relay: Handover, alias: str) -> None:
+        self._relay = relay
+        self._alias = alias
+
+    @property
+    def accept_committed(self) -> Callable[[list[Any]], None]:
+        """Accepts stubs that were written on Django's connection, or committed by us."""
+        return self._accept
+
+    def _accept(self, stubs: list[Any]) -> None:
+        if connections[self._alias].in_atomic_block:
+            later = partial(_hand_over, self._relay, stubs)
+            transaction.on_commit(later, using=self._alias, robust=True)
+        else:
+            self._relay.accept_committed(stubs)
+
+
+def _hand_over(relay: Handover, stubs: list[Any]) -> None:
+    relay.accept_committed(stubs)

@@ -1,0 +1,134 @@
+"""FastAPI: the lifespan, a transaction for each request, and health endpoints.
+
+    mq = ReliableMQ("shop", …)
+    app = FastAPI(lifespan=lifespan(mq))
+    Tx = Annotated[AsyncTransaction, transaction(mq)]
+
+    @app.post("/orders", status_code=201)
+    async def place(order: NewOrder, tx: Tx) -> None:
+        tx.session.add(Order(item=order.item))
+        await tx.send("orders", {"item": order.item})
+
+**When it commits.** After the endpoint has returned and its result was made a response, and before
+the first byte of the response is sent. So a client that gets a success can rely on it. An endpoint
+that raises (also an `HTTPException`) rolls back. If the connection to the client breaks after the
+commit, order and message exist although the client got no answer: let clients send an
+Idempotency-Key, see `ReliableMQ.idempotent`. An endpoint that *returns* a response of status 400
+commits: raise instead.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from reliable_mq.app.application import ReliableMQ
+from reliable_mq.contrib.asgi import lifespan
+from reliable_mq.contrib.health import Health, liveness, readiness
+from reliable_mq.extras import extra_of
+from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
+
+with extra_of("reliable_mq.contrib.fastapi"):
+    from fastapi import APIRouter, Depends, params
+    from fastapi.responses import JSONResponse
+
+__all__ = ["health_router", "lifespan", "sync_transaction", "transaction"]
+
+OwnSession = Callable[..., Any] | params.Depends
+"""An application's dependency of a session: its function, or `Depends(function, …)`."""
+
+
+def transaction(
+    mq: ReliableMQ,
+    *,
+    session: OwnSession | None = None,
+    database: str | None = None,
+    half: bool = False,
+) -> Any:
+    """Return the dependency of an `async def` endpoint: an `AsyncTransaction` of this request.
+
+    Write it as `Tx = Annotated[AsyncTransaction, transaction(mq)]`. All that ask for it within one
+    request get the same transaction.
+
+    Args:
+        mq: the application's messaging.
+        session: the application's own dependency of an `AsyncSession`, as the endpoints name it:
+            `get_session`, or `Depends(get_session, scope="function")`. The messages are then in the
+            transaction of that session. It is committed here. If the dependency has begun a
+            transaction itself, the dependency commits it; then it needs `scope="function"`, or it
+            would commit after the response.
+        database: the name of the database; None: that of the session, or "main".
+        half: see `ReliableMQ.transaction`.
+    """
+    return Depends(_asynchronous(mq, session, database, half), scope="function")
+
+
+def sync_transaction(
+    mq: ReliableMQ,
+    *,
+    session: OwnSession | None = None,
+    database: str | None = None,
+    half: bool = False,
+) -> Any:
+    """Return the dependency of a `def` endpoint: a `Transaction` of this request.
+
+    Write it as `Tx = Annotated[Transaction, sync_transaction(mq)]`. The rest is as for
+    `transaction`, with a `Session`.
+    """
+    return Depends(_synchronous(mq, session, database, half), scope="function")
+
+
+@lru_cache(maxsize=256)  # the same function again, so that FastAPI calls it once in a request
+def _asynchronous(
+    mq: ReliableMQ, session: OwnSession | None, database: str | None, half: bool
+) -> Callable[..., AsyncIterator[AsyncTransaction]]:
+    own = session if isinstance(session, params.Depends) else Depends(session)
+
+    async def of_request() -> AsyncIterator[AsyncTransaction]:
+        async with mq.transaction(database=database, half=half) as tx:
+            yield tx
+
+    async def of_session(given: Any = own) -> AsyncIterator[AsyncTransaction]:
+        async with mq.transaction(given, database=database, half=half) as tx:
+            yield tx
+
+    return of_request if session is None else of_session
+
+
+@lru_cache(maxsize=256)
+def _synchronous(
+    mq: ReliableMQ, session: OwnSession | None, database: str | None, half: bool
+) -> Callable[..., Iterator[Transaction]]:
+    own = session if isinstance(session, params.Depends) else Depends(session)
+
+    def of_request() -> Iterator[Transaction]:
+        with mq.transaction(database=database, half=half) as tx:
+            yield tx
+
+    def of_session(given: Any = own) -> Iterator[Transaction]:
+        with mq.transaction(given, database=database, half=half) as tx:
+            yield tx
+
+    return of_request if session is None else of_session
+
+
+def health_router(mq: ReliableMQ, *, prefix: str = "/health") -> APIRouter:
+    """Return a router with `GET {prefix}/live` and `GET {prefix}/ready`: 200, or 503 with a reason.
+
+    Write `app.include_router(health_router(mq))`. The module `health` says what is checked. Both
+    are left out of the OpenAPI document.
+    """
+    router = APIRouter(prefix=prefix, include_in_schema=False)
+
+    @router.get("/live")
+    def live() -> JSONResponse:
+        return _answered(liveness(mq))
+
+    @router.get("/ready")
+    def ready() -> JSONResponse:
+        return _answered(readiness(mq))
+
+    return router
+
+
+def _answered(health: Health) -> JSONResponse:
+    return JSONResponse(health.body, health.status)

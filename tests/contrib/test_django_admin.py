@@ -1,0 +1,120 @@
+"""The admin: rows to read, and two actions that leave an audit with the user's name."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client, override_settings
+from sqlalchemy import select, update
+from tests.contrib.django_project import project, set_up
+
+from reliable_mq.contrib.django.application import DjangoMQ
+
+set_up()
+
+APPS = ("contenttypes", "auth", "sessions", "admin")
+STUBS = "/admin/reliable_mq/messagestub/"
+
+
+@pytest.fixture
+def mq(tmp_path: Path) -> Iterator[DjangoMQ]:
+    with (
+        project(f"sqlite:///{tmp_path / 'shop.db'}", *APPS) as made,
+        override_settings(ALLOWED_HOSTS=["testserver"]),
+    ):
+        yield made
+
+
+def user(name: str, *permissions: str, **more: Any) -> Client:
+    """Return the browser of a person of the staff."""
+    from django.contrib.auth.models import Permission, User
+
+    person = User.objects.create_user(name, password="x", is_staff=True, **more)
+    for each in permissions:
+        person.user_permissions.add(Permission.objects.get(codename=each))
+    browser = Client()
+    browser.force_login(person)
+    return browser
+
+
+def parked(mq: DjangoMQ) -> tuple[int, str]:
+    """Return number and id of a stub that waits for a person."""
+    with mq.transaction() as tx:
+        message_id = tx.send("orders", {"id": 1}, key="4711")
+    stubs = mq.database.stubs
+    with mq.database.engine.begin() as connection:
+        connection.execute(update(stubs).values(count=9, resend_time=None, owner=None))
+        return connection.execute(select(stubs.c.seq)).scalar_one(), message_id
+
+
+def row(mq: DjangoMQ) -> Any:
+    with mq.database.reading_engine.connect() as connection:
+        return connection.execute(select(mq.database.stubs)).one()
+
+
+def audit(mq: DjangoMQ) -> list[tuple[str, str, str, int]]:
+    table = mq.database.audit.c
+    columns = (table.actor, table.action, table.message_id, table.changed)
+    with mq.database.reading_engine.connect() as connection:
+        return [tuple(each) for each in connection.execute(select(*columns))]
+
+
+def act(browser: Client, action: str, seq: int) -> Any:
+    return browser.post(STUBS, {"action": action, "_selected_action": [seq]}, follow=True)
+
+
+@pytest.mark.parametrize("page", ["messagestub", "consumelog", "escalationrow", "auditrow"])
+def test_each_list_is_shown_and_offers_no_change(mq: DjangoMQ, page: str) -> None:
+    seq, message_id = parked(mq)
+    browser = user("ann", is_superuser=True)
+
+    shown = browser.get(f"/admin/reliable_mq/{page}/?q=4711")
+
+    assert shown.status_code == 200
+    assert (message_id in shown.text) == (page == "messagestub")
+    assert browser.get(f"/admin/reliable_mq/{page}/add/").status_code == 403
+    if page == "messagestub":
+        assert browser.get(f"{STUBS}{seq}/change/").status_code == 200
+        assert browser.post(f"{STUBS}{seq}/delete/", {"post": "yes"}).status_code == 403
+
+
+def test_a_retry_sends_again_and_is_in_the_audit(mq: DjangoMQ) -> None:
+    seq, message_id = parked(mq)
+
+    shown = act(user("ann", is_superuser=True), "retry", seq)
+
+    assert "Retry: 1 message(s)" in shown.text
+    assert row(mq).resend_time is not None
+    assert audit(mq) == [("ann", "stub retry", message_id, 1)]
+
+
+def test_a_void_is_in_the_audit_and_a_second_one_is_told(mq: DjangoMQ) -> None:
+    seq, message_id = parked(mq)
+    browser = user("ann", is_superuser=True)
+
+    assert "Void: 1 message(s)" in act(browser, "void", seq).text
+    assert "1 message(s) were left" in act(browser, "void", seq).text
+
+    assert row(mq).status == 2
+    assert audit(mq) == [("ann", "stub void", message_id, 1), ("ann", "stub void", message_id, 0)]
+
+
+def test_who_may_only_look_may_not_act(mq: DjangoMQ) -> None:
+    seq, _ = parked(mq)
+    browser = user("bob", "view_messagestub")
+
+    assert browser.get(STUBS).status_code == 200
+    assert 'value="void"' not in browser.get(STUBS).text
+    act(browser, "void", seq)
+
+    assert row(mq).status == 0
+    assert audit(mq) == []
+
+
+def test_the_permission_to_settle_is_enough(mq: DjangoMQ) -> None:
+    seq, message_id = parked(mq)
+
+    act(user("eve", "view_messagestub", "settle_messages"), "void", seq)
+
+    assert audit(mq) == [("eve", "stub void", message_id, 1)]
