@@ -16,6 +16,7 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.renamed_settings import RenamedSettings
 from reliable_mq.signature import signer_of
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -313,4 +314,5 @@ def _warn_unknown_variables() -> None:
             continue
         if close := _closest(name):
             meant = f"{_PREFIX}{close.upper()}"
-            log.warning("%s%s sets nothing; did you mean %s?", _PREFIX, name.upper(), meant)
+            unknown = f"{_PREFIX}{name.upper()}"
+            application_events.SETTING_UNKNOWN.log(log, variable=unknown, meant=meant)

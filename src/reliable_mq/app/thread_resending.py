@@ -24,6 +24,7 @@ from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.thread_scheduler import run_forever
 from reliable_mq.runtime.stopped import StopSignal
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,12 @@ def send_alerts_forever(
             faults.log_fault(error)
         else:
             if counts.sent or counts.stuck:
-                log.info("alerts: %s", counts)
+                application_events.ALERTS_SENT.log(
+                    log,
+                    stuck=counts.stuck,
+                    sent=counts.sent,
+                    failed=counts.failed,
+                )
         stopped.wait(interval)
 
 

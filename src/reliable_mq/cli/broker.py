@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from reliable_mq.cli import metrics
 from reliable_mq.cli.saying import log_plainly
 from reliable_mq.cli.serving import stop_signals
 from reliable_mq.errors import ConfigurationError
@@ -68,6 +69,8 @@ def command(
             show_default=False,
         ),
     ] = None,
+    metrics_port: metrics.Port = 0,
+    metrics_host: metrics.Host = metrics.HERE,
 ) -> None:
     """Run the bundled broker, with a name server in the same process unless one is named.
 
@@ -77,7 +80,8 @@ def command(
     """
     log_plainly()
     properties = _properties(config, settings or [])
-    uvloop.run(_serve(_options(properties, store, host, port, namesrv_port, namesrv)))
+    options = _options(properties, store, host, port, namesrv_port, namesrv)
+    uvloop.run(_serve(options, (metrics_host, metrics_port)))
 
 
 def _options(
@@ -136,11 +140,12 @@ def _properties(config: Path | None, settings: list[str]) -> dict[str, str]:
     return properties
 
 
-async def _serve(options: BrokerOptions) -> None:
+async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> None:
     with stop_signals() as stop:
         server = BrokerServer(options)
         keep_collections_short()
         await server.start()
+        metrics.serve_figures(*metrics_at, server.measure)
         where = f"broker={server.address} namesrv={server.name_server_address}"
         print(f"ready {where} store={options.store}", flush=True)
         await stop.wait()

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from reliable_mq.cli import metrics
 from reliable_mq.cli.saying import log_plainly
 from reliable_mq.cli.serving import stop_signals
 from reliable_mq.limits import PORT_MAX
@@ -20,19 +21,24 @@ def command(
         Path | None,
         typer.Option(help="File that stores settings of tools and brokers (kvConfig.json)."),
     ] = None,
+    metrics_port: metrics.Port = 0,
+    metrics_host: metrics.Host = metrics.HERE,
 ) -> None:
     """Run a name server: brokers register there, and clients ask it for routes.
 
     When it is ready, it prints one line: "ready namesrv=HOST:PORT". SIGTERM stops it.
     """
     log_plainly()
-    uvloop.run(_serve(host, port, kv_config))
+    uvloop.run(_serve(host, port, kv_config, (metrics_host, metrics_port)))
 
 
-async def _serve(host: str, port: int, settings_file: Path | None) -> None:
+async def _serve(
+    host: str, port: int, settings_file: Path | None, metrics_at: tuple[str, int]
+) -> None:
     with stop_signals() as stop:
         server = NameServer(settings_file)
         await server.start(host, port)
+        metrics.serve_figures(*metrics_at, server.measure)
         print(f"ready namesrv={address_of(host, server.port)}", flush=True)
         await stop.wait()
         await server.close()

@@ -37,7 +37,9 @@ def command(
         mq = ReliableMQ("resend", broker=broker, database=db, table_prefix=prefix)
         mq.found_by = options.found_by("", db)
     log_plainly()
-    metrics.serve_metrics(metrics_host, metrics_port)
+    if metrics_port:
+        mq.register_metrics()
+        metrics.serve_metrics(metrics_host, metrics_port)
     try:
         if once:
             _print(mq.resend_once(), as_json=as_json)

@@ -139,9 +139,15 @@ class RelayThread:
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
         self._gather = 0.0
+        self._waiting = 0
         self._blocked = IdleBackoff(*BLOCKED_SECONDS)
         self._idle = IdleBackoff(*UNOWNED_SECONDS)
         self._faults = FaultLog(log, "relay")
+
+    @property
+    def waiting(self) -> int:
+        """How many stubs wait after the last run, and how many handovers since. Any thread."""
+        return self._waiting + self._inbox.qsize()
 
     def start(self) -> None:
         """Start the thread."""
@@ -198,7 +204,7 @@ class RelayThread:
         except Exception as error:  # noqa: BLE001 - the fault log reports it
             self._faults.log_fault(error)
             return FAULT_SECONDS
-        self._gather = gather_seconds(counts.sent)
+        self._gather, self._waiting = gather_seconds(counts.sent), counts.waiting
         if counts.failed:
             said = f"{counts.failed} stub(s) could not be sent, the scheduler resends them"
             self._faults.log_line("unsent", f"{said}: {self._relay.last_error}")
