@@ -193,8 +193,19 @@ class Settings(ClusterSettings):
     #: what happens when a transaction sends a message for which no consumer group is known: the
     #: broker's acknowledgement confirms it; `mq.topic(…, groups=[])` says that this is meant
     send_without_group: Strictness = "warn"
+    #: how `run` and `resend` write log lines, unless the application has configured logging:
+    #: "text", or "json" for one object a line; None: text
+    log_format: Literal["text", "json"] | None = None
+    #: the least level of the lines that `run` and `resend` write: debug, info, warning, error or
+    #: critical; None: info
+    log_level: Literal["debug", "info", "warning", "error", "critical"] | None = None
     #: how long a stopping worker waits for its handlers
     shutdown_timeout_seconds: float = Field(30.0, gt=0)
+
+    @field_validator("log_format", "log_level", mode="before")
+    @classmethod
+    def _in_lower_case(cls, given: object) -> object:
+        return given.lower() if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def _check_durations(self) -> "Settings":

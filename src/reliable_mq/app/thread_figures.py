@@ -66,6 +66,8 @@ class KeptReading:
         begun, figures = self._clock(), None
         try:
             figures = self._read()
+            if self._faults.is_failing:
+                self._faults.note_success()
         except Exception as error:  # noqa: BLE001 - the fault log reports it
             self._faults.log_fault(error)
         with self._lock:

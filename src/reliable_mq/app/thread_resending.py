@@ -155,6 +155,8 @@ def send_alerts_forever(
         except Exception as error:  # noqa: BLE001 - told by the teller
             faults.log_fault(error)
         else:
+            if faults.is_failing:
+                faults.note_success()
             if counts.sent or counts.stuck:
                 application_events.ALERTS_SENT.log(
                     log,

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from reliable_mq.cli import metrics
-from reliable_mq.cli.saying import log_plainly
+from reliable_mq.cli import log_options, metrics
 from reliable_mq.cli.serving import stop_signals
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import port_of
@@ -71,6 +70,8 @@ def command(
     ] = None,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
+    log_format: log_options.Format = None,
+    log_level: log_options.Level = None,
 ) -> None:
     """Run the bundled broker, with a name server in the same process unless one is named.
 
@@ -78,7 +79,7 @@ def command(
     SIGTERM stops it cleanly. Properties have Apache RocketMQ's names. Two defaults differ:
     flushDiskType is SYNC_FLUSH, cleanFileForciblyEnable is false. Options override properties.
     """
-    log_plainly()
+    log_options.write_log(log_format, log_level)
     properties = _properties(config, settings or [])
     options = _options(properties, store, host, port, namesrv_port, namesrv)
     uvloop.run(_serve(options, (metrics_host, metrics_port)))

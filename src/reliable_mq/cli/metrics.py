@@ -1,7 +1,8 @@
 """`--metrics-port` of `run`, `resend`, `broker` and `namesrv`: serves metrics to Prometheus.
 
 A library that every command imports must not listen: the second command would find the port in use.
-So only commands that run for long serve metrics.
+So only commands that run for long serve metrics. There is no variable for the port: two commands
+with one environment would take the same port.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,6 @@ Port = Annotated[
     int,
     typer.Option(
         "--metrics-port",
-        envvar="RELIABLE_MQ_METRICS_PORT",
         min=0,
         max=PORT_MAX,
         help="Serve metrics to Prometheus at this port; 0: do not serve.",

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from reliable_mq.cli import metrics
-from reliable_mq.cli.saying import log_plainly
+from reliable_mq.cli import log_options, metrics
 from reliable_mq.cli.serving import stop_signals
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.name_server import NameServer
@@ -23,12 +22,14 @@ def command(
     ] = None,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
+    log_format: log_options.Format = None,
+    log_level: log_options.Level = None,
 ) -> None:
     """Run a name server: brokers register there, and clients ask it for routes.
 
     When it is ready, it prints one line: "ready namesrv=HOST:PORT". SIGTERM stops it.
     """
-    log_plainly()
+    log_options.write_log(log_format, log_level)
     uvloop.run(_serve(host, port, kv_config, (metrics_host, metrics_port)))
 
 

@@ -13,9 +13,8 @@ from typing import Annotated
 import typer
 
 from reliable_mq.app.thread_signals import WorkerDied, stop_on_signal
-from reliable_mq.cli import metrics
+from reliable_mq.cli import log_options, metrics
 from reliable_mq.cli.database_options import loaded
-from reliable_mq.cli.saying import log_plainly
 from reliable_mq.extras import extra_of
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.telemetry import application_events
@@ -44,13 +43,15 @@ def command(
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
     is_measured: Annotated[bool, typer.Option("--measured", hidden=True)] = False,
+    log_format: log_options.Format = None,
+    log_level: log_options.Level = None,
 ) -> None:
     """Run the consumers of an application until SIGTERM or SIGINT.
 
     With several processes, one port serves the sums of their metrics.
     """
     mq = loaded(application)
-    log_plainly()
+    log_options.write_log(log_format or mq.settings.log_format, log_level or mq.settings.log_level)
     if processes == 1:
         if is_measured:
             mq.meter().measure_for_parent()
@@ -64,6 +65,8 @@ def command(
             "several processes cannot embed one broker: run reliable-mq broker"
         )
     words = [sys.executable, "-m", "reliable_mq.cli.main", "run", application]
+    words += ["--log-format", log_format] if log_format else []
+    words += ["--log-level", log_level] if log_level else []
     if not metrics_port:
         _supervise([words] * processes, os.environ)
         return

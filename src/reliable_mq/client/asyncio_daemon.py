@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.outages import level_of
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ async def attempt(work: Callable[[], Awaitable[object]], what: str) -> bool:
     try:
         await work()
     except ReliableMQError as error:
-        client_events.BACKGROUND_WORK_FAILED.log(log, work=what, error=error)
+        client_events.BACKGROUND_WORK_FAILED.log(log, level=level_of(error), work=what, error=error)
     except Exception:  # noqa: BLE001 - it is logged
         client_events.BACKGROUND_WORK_BROKEN.log(log, traceback_of=True, work=what)
     else:

@@ -50,6 +50,7 @@ from reliable_mq.runtime.lease_clock import lease_clock
 from reliable_mq.runtime.link import Link, OnRequest
 from reliable_mq.runtime.links import Links
 from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.outages import level_of
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 
@@ -302,7 +303,9 @@ class AsyncEngine:
             try:
                 await self.run(self._routes.look_up(topic))
             except ReliableMQError as error:
-                client_events.ROUTE_NOT_REFRESHED.log(log, topic=topic, error=error)
+                client_events.ROUTE_NOT_REFRESHED.log(
+                    log, level=level_of(error), topic=topic, error=error
+                )
 
     def _answer_request(self, address: str, command: Command) -> Command | None:
         """Handle a peer's request."""

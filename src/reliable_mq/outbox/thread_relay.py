@@ -205,9 +205,11 @@ class RelayThread:
             self._faults.log_fault(error)
             return FAULT_SECONDS
         self._gather, self._waiting = gather_seconds(counts.sent), counts.waiting
-        if counts.failed:
+        if counts.failed and (failed := self._relay.last_failed) is not None:
             said = f"{counts.failed} stub(s) could not be sent, the scheduler resends them"
-            self._faults.log_line("unsent", f"{said}: {self._relay.last_error}")
+            self._faults.log_line("unsent", f"{said}: message {failed.message_id}: {failed.error}")
+        elif counts.sent and self._faults.is_failing:
+            self._faults.note_success()
         if counts.sent or counts.failed or counts.dropped:
             self._blocked.reset()
             return 0.0 if counts.waiting or claimed else self._idle_pause()

@@ -42,6 +42,8 @@ def run_forever(
             faults.log_fault(error)
             stopped.wait(interval)
             continue
+        if faults.is_failing:
+            faults.note_success()
         sums.add(counts, time.monotonic())
         ahead = None if scheduler.next_time is None else scheduler.next_time - clock()
         stopped.wait(pause_after(counts, time.monotonic() - began, interval, ahead))

@@ -35,6 +35,8 @@ def run_forever(
             faults.log_fault(error)
             stopped.wait(IDLE_SECONDS)
             continue
+        if faults.is_failing:
+            faults.note_success()
         removed += Counter(counts.rows)
         if removed.total() and (not counts.is_full or time.monotonic() > logged_at + TOLD_SECONDS):
             rows = ", ".join(f"{number} {what}" for what, number in removed.items() if number)

@@ -51,8 +51,7 @@ class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
     """Options of a broker.
 
     Without `name_servers` ("host:port;host:port"), the broker runs a name server of its own on
-    `name_server_port`. With port 0, the system chooses a port. `properties` are Apache RocketMQ's
-    broker properties, see `broker_config`.
+    `name_server_port`. With port 0, the system chooses a port. `properties`: see `broker_config`.
     """
 
     store: Path

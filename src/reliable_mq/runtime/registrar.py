@@ -23,6 +23,7 @@ from reliable_mq.runtime.link import Link
 from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.listener import now_ms
 from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
 
@@ -63,11 +64,13 @@ class Registrar:
         self._waiting: Replies = []
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._outages = Outages()  # name servers at which it cannot register
         self._links = Links(
             connect_timeout=_TIMEOUT,
             on_request=lambda _address, _command: None,
             greet=_send_nothing,
             on_lost=self._informed.discard,
+            tells_outages=False,
         )
 
     def register_changes(self, replies: Replies) -> None:
@@ -136,12 +139,15 @@ class Registrar:
         try:
             answer = await self._links.call(address, command, _TIMEOUT)
         except (Unavailable, FrameError) as error:
-            broker_events.REGISTRATION_FAILED.log(log, name_server=address, error=error)
+            if self._outages.lose(address, now_ms() / 1000):
+                broker_events.REGISTRATION_FAILED.log(log, name_server=address, error=error)
             self._informed.discard(address)
             return False
         if answer.code != ResponseCode.SUCCESS:
             broker_events.REGISTRATION_REFUSED.log(log, name_server=address, remark=answer.remark)
             return False
+        if self._outages.find(address, now_ms() / 1000) is not None:
+            broker_events.REGISTRATION_BACK.log(log, name_server=address)
         take_order_topics(self._state, answer.body, now_ms())
         return True
 

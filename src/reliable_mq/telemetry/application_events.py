@@ -142,11 +142,6 @@ TOPIC_CLOSED = warning(
 )
 RESEND_TURN = debug("resend_turn", "resend: %(counts)s")
 SETTING_UNKNOWN = warning("setting_unknown", "%(variable)s sets nothing; did you mean %(meant)s?")
-STUBS_UNSENT = warning(
-    "stubs_unsent",
-    "relay: %(count)d stub(s) could not be sent, the first is message %(message_id)s "
-    "(key %(key)s); the scheduler resends them: %(error)s",
-)
 DATABASE_LOST = warning("database_lost", "database %(database)s cannot be reached: %(error)s")
 DATABASE_BACK = info("database_back", "database %(database)s answers again after %(seconds).0f s")
 OPERATION_FAILING = warning("operation_failing", "%(what)s: %(error)s")

@@ -20,6 +20,7 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ProtocolError, ReliableMQError, UsageError
 from reliable_mq.runtime.link import Link, OnRequest
 from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.outages import level_of
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -156,7 +157,9 @@ class AsyncMembership:
         answers = await self._engine.run(call_all(calls))
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, ReliableMQError):
-                client_events.HEARTBEAT_MISSED.log(log, peer=call.address, error=answer)
+                client_events.HEARTBEAT_MISSED.log(
+                    log, level=level_of(answer), peer=call.address, error=answer
+                )
                 self._engine.drop(call.address)
             else:
                 self._note(call.address, answer)
@@ -238,7 +241,7 @@ class AsyncMembership:
         try:
             self._all_masters = set(await self._engine.run(masters(self._engine.name_servers)))
         except ReliableMQError as error:
-            client_events.BROKER_LIST_MISSING.log(log, error=error)
+            client_events.BROKER_LIST_MISSING.log(log, level=level_of(error), error=error)
 
     def _broker_addresses(self) -> set[str]:
         brokers = self._engine.routes.brokers()

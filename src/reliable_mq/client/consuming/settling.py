@@ -18,6 +18,7 @@ from reliable_mq.message import Message, ReceivedMessage
 from reliable_mq.outcomes import Consumed, Outcome, Reject, Retry, retry_of_ours
 from reliable_mq.telemetry import client_events
 from reliable_mq.telemetry.message_facts import facts_of
+from reliable_mq.telemetry.outages import level_of
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
 from reliable_mq.wire.headers import SendBackHeader
@@ -145,7 +146,7 @@ def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> 
             yield from group.producer.send(refused, timeout=SEND_BACK_TIMEOUT)
         except ReliableMQError as error:
             client_events.DEAD_LETTER_NOT_STORED.log(
-                log, group=group.name, **facts_of(message), error=error
+                log, level=level_of(error), group=group.name, **facts_of(message), error=error
             )
         else:
             return
@@ -176,7 +177,9 @@ def _send_back(group: ConsumerGroup, message: ReceivedMessage, level: int) -> Fl
             max_reconsume_times=group.subscription.max_attempts,
         )
     except ReliableMQError as error:
-        client_events.SEND_BACK_FAILED.log(log, group=group.name, **facts_of(message), error=error)
+        client_events.SEND_BACK_FAILED.log(
+            log, level=level_of(error), group=group.name, **facts_of(message), error=error
+        )
         return False
     return True
 
@@ -196,7 +199,9 @@ def _ask_to_take_back(group: ConsumerGroup, message: ReceivedMessage, level: int
     try:
         succeeded((yield from call(address, command, SEND_BACK_TIMEOUT)))
     except (Unavailable, RemoteError) as error:
-        client_events.SEND_BACK_REFUSED.log(log, group=group.name, **facts_of(message), error=error)
+        client_events.SEND_BACK_REFUSED.log(
+            log, level=level_of(error), group=group.name, **facts_of(message), error=error
+        )
         return False
     return True
 
