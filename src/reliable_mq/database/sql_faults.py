@@ -15,7 +15,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from reliable_mq.database.sql_types import is_missing_table, mysql_code, mysql_code_of, sqlstate_of
-from reliable_mq.errors import RemoteError, Unavailable, error_text
+from reliable_mq.errors import ConnectionLost, RemoteError, Unavailable, error_text
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.outages import FaultRate, Outages
 
@@ -144,10 +144,10 @@ class FaultLog:
     def log_fault(self, error: BaseException) -> None:
         """Log a fault: a line for a known one, and the traceback for any other."""
         line = known_fault(error)
-        if isinstance(error, Unavailable) or (is_database_down(error) and is_told(error)):
+        if isinstance(error, ConnectionLost) or (is_database_down(error) and is_told(error)):
             text = line or error_text(error)
             application_events.OPERATION_WAITS.log(self._log, what=self._what, error=text)
-        elif isinstance(error, RemoteError):
+        elif isinstance(error, Unavailable | RemoteError):
             self.log_line(type(error).__name__, error_text(error))
         elif line is not None:
             self.log_line(line.partition(":")[0], line)

@@ -7,7 +7,7 @@ most one pair of lines a minute.
 import logging
 from typing import NamedTuple
 
-from reliable_mq.errors import Unavailable
+from reliable_mq.errors import ConnectionLost
 
 SAID_AGAIN_SECONDS = 60.0
 SUBJECTS_MAX = 1000
@@ -87,4 +87,4 @@ def level_of(error: BaseException) -> int | None:
 
     The connection to the peer has told that once, and for all. None: the declared level.
     """
-    return logging.DEBUG if isinstance(error, Unavailable) else None
+    return logging.DEBUG if isinstance(error, ConnectionLost) else None

@@ -24,6 +24,7 @@ from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import MessageQueue
 from reliable_mq.telemetry import client_events
 from reliable_mq.telemetry.message_facts import queue_facts
+from reliable_mq.telemetry.outages import level_of
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +197,11 @@ class QueueFetcher:
                 await self._client.run(self.group.routes.of(topic))
             except ReliableMQError as error:
                 client_events.TOPIC_NOT_THERE.log(
-                    log, group=self.group.name, topic=topic, error=error
+                    log,
+                    level=level_of(error),
+                    group=self.group.name,
+                    topic=topic,
+                    error=error,
                 )
         if await self._client.run(raise_version(self.group)):
             await self._client.send_full_heartbeats()
