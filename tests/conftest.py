@@ -18,6 +18,7 @@ import pytest
 from tests.local_mysql import LocalMySQL, find_mysqld
 from tests.postgres_databases import new_database
 from tests.recorded_tables import recorded
+from tests.telemetry import noted_events
 
 from examples.demo.disk_room import lack_of_room
 from reliable_mq.database import sql_database
@@ -66,9 +67,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say so when the disk was too full for a test."""
+    """Say so when the disk was too full for a test, or a log event did not appear."""
     for too_full in _lacked_room:
         terminalreporter.write_line(f"when a test failed, {too_full}", red=True)
+    if terminalreporter.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        for name in noted_events.missing():
+            terminalreporter.write_line(f"no test made the log event {name}", red=True)
 
 
 def pytest_sessionstart() -> None:
@@ -84,6 +88,29 @@ def pytest_sessionstart() -> None:
     os.environ.setdefault("RELIABLE_MQ_CLIENT", PATIENT_CLIENT)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def events_are_noted() -> Iterator[None]:
+    """See `noted_events`."""
+    with noted_events.noting():
+        yield
+
+
+@pytest.hookimpl(optionalhook=True)  # where xdist is installed
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker has noted."""
+    noted_events.take(node)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail when everything was run and an event of the catalogue did not appear."""
+    config = session.config
+    noted_events.report(config)
+    is_worker = hasattr(config, "workeroutput")
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if is_whole and not is_worker and not config.option.keyword and noted_events.missing():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_unconfigure() -> None:

@@ -28,12 +28,14 @@ VALUES = frozenset(
         "settings",
         "signature",
     }
-    | {"setting_options", "topic", "trace_context", "transitions", "watched_time"}
+    | {"setting_options", "telemetry", "topic", "trace_context", "transitions", "watched_time"}
 )
 # Station -> what it may import beside itself. A dotted name allows that one module only.
 ARROWS: dict[str, frozenset[str]] = {
+    "telemetry": frozenset({"errors", "extras", "line_limit", "plain_text"}),
     "wire": frozenset(
         {"decodable", "host_and_port", "line_limit", "message", "errors", "limits", "plain_text"}
+        | {"telemetry"}
     ),
     "name_server": VALUES | {"wire"},
     "broker_core": VALUES | {"wire"},

@@ -54,8 +54,8 @@ BANNED = {
 }
 # A public class name that may stand in two modules, and the reason.
 TWINS: dict[str, str] = {"Command": "Django wants a management command to have this name"}
-# What only applications import.
-FACES = {"reliable_mq.client.thread_client"}
+# What only applications import, or the reference.
+FACES = {"reliable_mq.client.thread_client", "reliable_mq.telemetry.log_events"}
 # Where tests may sleep, how often, and why: all else waits for a condition, by `tests.waiting`.
 SLEEPS = {
     "app/jumping_loop.py": (1, "lets a made clock go on, which takes no time"),

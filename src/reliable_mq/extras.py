@@ -20,7 +20,6 @@ EXTRA_OF_MODULE = {
     "django": "django",
     "fastapi": "fastapi",
     "flask": "flask",
-    "jinja2": "mail",
     "litestar": "litestar",
     "opentelemetry": "otel",
     "prometheus_client": "prometheus",

@@ -10,7 +10,13 @@ from typing import Any, Literal, TypedDict
 from pydantic import SecretStr
 
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.settings import RetentionMode, RetentionWaits, Strictness
+from reliable_mq.settings import (
+    LogFormatName,
+    LogLevelName,
+    RetentionMode,
+    RetentionWaits,
+    Strictness,
+)
 
 
 class SettingOptions(TypedDict, total=False):
@@ -66,6 +72,8 @@ class SettingOptions(TypedDict, total=False):
 
     send_outside_transaction: Strictness
     send_without_group: Strictness
+    log_format: LogFormatName | None
+    log_level: LogLevelName | None
     shutdown_timeout_seconds: float
 
 

@@ -16,6 +16,7 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.renamed_settings import RenamedSettings
 from reliable_mq.signature import signer_of
+from reliable_mq.telemetry import application_events
 
 if TYPE_CHECKING:
     from reliable_mq.setting_options import AllSettingOptions
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 Strictness = Literal["warn", "raise", "allow"]
 RetentionMode = Literal["rows", "partitions", "off"]
 RetentionWaits = Literal["auto", "yes", "no"]
+LogFormatName = Literal["text", "json"]
+LogLevelName = Literal["debug", "info", "warning", "error", "critical"]
 
 MAIN_DATABASE = "main"
 """The name of the database that the setting `database` leads to."""
@@ -195,12 +198,23 @@ class Settings(ClusterSettings):
     #: what happens when a transaction sends a message for which no consumer group is known: the
     #: broker's acknowledgement confirms it; `mq.topic(…, groups=[])` says that this is meant
     send_without_group: Strictness = "warn"
+    #: how `run` and `resend` write log lines, unless the application has configured logging:
+    #: "text", or "json" for one object a line; None: text
+    log_format: LogFormatName | None = None
+    #: the least level of the lines that `run` and `resend` write: debug, info, warning, error or
+    #: critical; None: info
+    log_level: LogLevelName | None = None
     #: how long a stopping worker waits for its handlers
     shutdown_timeout_seconds: float = Field(30.0, gt=0)
 
     if TYPE_CHECKING:  # pydantic also makes a SecretStr of a text, and a tuple of a list
 
         def __init__(self, **given: Unpack[AllSettingOptions]) -> None: ...
+
+    @field_validator("log_format", "log_level", mode="before")
+    @classmethod
+    def _in_lower_case(cls, given: object) -> object:
+        return given.lower() if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def _check_durations(self) -> "Settings":
@@ -320,4 +334,5 @@ def _warn_unknown_variables() -> None:
             continue
         if close := _closest(name):
             meant = f"{_PREFIX}{close.upper()}"
-            log.warning("%s%s sets nothing; did you mean %s?", _PREFIX, name.upper(), meant)
+            unknown = f"{_PREFIX}{name.upper()}"
+            application_events.SETTING_UNKNOWN.log(log, variable=unknown, meant=meant)

@@ -13,6 +13,8 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
+from reliable_mq.telemetry import client_events
+
 log = logging.getLogger(__name__)
 
 FIELDS = ("traceparent", "tracestate", "baggage")
@@ -65,8 +67,8 @@ def injected(what: Any) -> dict[str, str]:
     carrier: dict[str, str] = {}
     try:
         propagate.inject(carrier, context=what)
-    except Exception:
-        log.warning("a trace context could not be added to a message", exc_info=True)
+    except Exception:  # noqa: BLE001 - it is logged
+        client_events.TRACE_CONTEXT_NOT_ADDED.log(log, traceback_of=True)
         return {}
     return carried_by(carrier, tuple(carrier))
 
@@ -75,8 +77,8 @@ def extracted(properties: Mapping[str, str], topic: str) -> Any:
     """Return the context of OpenTelemetry in some properties, and nothing of the current one."""
     try:
         return propagate.extract(properties, context=context.Context())
-    except Exception:
-        log.warning("a trace context of topic %s cannot be read", topic, exc_info=True)
+    except Exception:  # noqa: BLE001 - it is logged
+        client_events.TRACE_CONTEXT_UNREADABLE.log(log, traceback_of=True, topic=topic)
         return context.Context()
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from tests.app.test_signed_properties import came
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.thread_connections import warn_unsigned
+from reliable_mq.app.connection_checks import warn_unsigned
 from reliable_mq.client.observing.middleware import Middleware, Sending
 from reliable_mq.client.sending.outgoing import extra_properties
 from reliable_mq.errors import ConfigurationError, MessageRefused

@@ -9,8 +9,9 @@ import pytest
 
 import reliable_mq
 from reliable_mq.cli import message as message_command
+from reliable_mq.cli.log_options import PlainFormatter
 from reliable_mq.cli.printing import print_names, print_rows
-from reliable_mq.cli.saying import PlainFormatter, say
+from reliable_mq.cli.saying import say
 from reliable_mq.line_limit import LINE_LENGTH_MAX, TEXTS_MAX, LineLimit
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.plain_text import printable, printable_lines

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,7 +34,7 @@ def test_workers_that_fail_at_their_start_end_the_command(monkeypatch: pytest.Mo
     monkeypatch.setattr(run_command, "RESTART_SECONDS", 0.0)
     monkeypatch.setattr(run_command, "POLL_SECONDS", 0.01)
     with pytest.raises(WorkerDied, match="each worker failed 5 times in a row"):
-        run_command._supervise([[sys.executable, "-S", "-c", "raise SystemExit(3)"]])
+        run_command._supervise([[sys.executable, "-S", "-c", "raise SystemExit(3)"]], os.environ)
 
 
 def test_a_worker_that_fails_does_not_end_the_others(
@@ -61,22 +60,10 @@ def test_a_worker_that_fails_does_not_end_the_others(
     asked: list[bool] = []
     look_once = run_command._Worker.restart_if_due
     monkeypatch.setattr(run_command._Worker, "restart_if_due", look)
-    run_command._supervise([[*python, ill], well])
+    run_command._supervise([[*python, ill], well], os.environ)
 
     assert served.exists()
     assert "failed 5 times in a row" in caplog.text
-
-
-def test_the_ports_of_all_workers_must_exist(
-    tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
-    (tmp_path / "many_shop.py").write_text(
-        f"from reliable_mq import ReliableMQ\nmq = ReliableMQ('shop', database={database!r})\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        run(["run", "many_shop:mq", "--processes", "3", "--metrics-port", "65534"])
-    assert "the last port is 65535" in " ".join(capsys.readouterr().err.split())
 
 
 def test_metrics_are_served_at_a_port_and_a_taken_port_is_told() -> None:

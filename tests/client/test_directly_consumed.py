@@ -92,7 +92,7 @@ def test_who_asked_for_a_handler_that_the_close_cancels_hears_that(
 
     with caplog.at_level(logging.INFO):
         play(scene())
-    assert "message ID7 was handled because a:10911 asked for it" in caplog.text
+    assert "message ID7 (key -) of topic t was handled because a:10911 asked" in caplog.text
 
 
 def test_closing_waits_no_longer_than_it_may_for_a_thread_that_an_administrator_began() -> None:

@@ -48,10 +48,11 @@ def test_what_failed_last_is_told_until_a_run_without_a_failure() -> None:
     world.accept("a", "b", "c")
     counts = world.relay.run_once(1.0)
     assert (counts.sent, counts.failed) == (1, 2)
-    assert world.relay.last_error == "Unavailable: no"
+    assert world.relay.last_failed is not None
+    assert world.relay.last_failed.error == "Unavailable: no"
     world.accept("d")
     world.relay.run_once(1.1)
-    assert world.relay.last_error == ""
+    assert world.relay.last_failed is None
 
 
 def test_nothing_is_asked_of_a_broker_when_nothing_can_be_sent() -> None:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType, UnionType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from reliable_mq.app.declarations import Declarations
 from reliable_mq.app.handler_types import ConsumerOptions, F, PayloadHandlers
@@ -43,7 +43,11 @@ from reliable_mq.retention.retention import Retention
 from reliable_mq.runtime.stopped import StopSignal
 from reliable_mq.setting_options import SettingOptions
 from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
+from reliable_mq.telemetry import application_events
 from reliable_mq.topic import Topic, name_of
+
+if TYPE_CHECKING:
+    from reliable_mq.app.thread_meter import Meter
 
 log = logging.getLogger(__name__)
 
@@ -459,7 +463,7 @@ class ReliableMQ:
         check_upkeep(self.settings, self._policy, self._declared.consumers)
         self.databases.check_tables()
         interval = self.settings.resend_interval_seconds
-        log.info("application %s: resend looks every %g s", self.name, interval)
+        application_events.RESEND_STARTED.log(log, application=self.name, interval=interval)
         self._half_messages.join()
         self._share_relays()
         self._upkeep.run(stopped)
@@ -521,6 +525,37 @@ class ReliableMQ:
         unread = self._declared.unread_topics()
         return examine_all(self.databases, self.settings, leases, cluster, unread)
 
+    def register_metrics(self, registry: Any = None) -> None:
+        """Register the metrics of this application; serve them as you like.
+
+        `run` and `resend` do this when they get `--metrics-port`. In a program of your own, call it
+        once where the program starts, before the first message is sent or consumed. It adds a
+        `PrometheusMiddleware` unless there is one.
+
+        Args:
+            registry: of prometheus_client; None: its own.
+
+        Raises:
+            ExtraMissing: prometheus_client is not installed.
+            UsageError: the application has connected already.
+            ValueError: the registry has such metrics already.
+        """
+        self.meter(registry).register()
+
+    def meter(self, registry: Any = None) -> "Meter":
+        """Return what registers single parts of the metrics; see `register_metrics`.
+
+        Args:
+            registry: of prometheus_client; None: its own.
+
+        Raises:
+            ExtraMissing: prometheus_client is not installed.
+        """
+        # Imported late: most applications serve no metrics.
+        from reliable_mq.app.thread_meter import Meter  # noqa: PLC0415
+
+        return Meter(self._connections, self.databases, self.settings, registry)
+
     def start(self) -> None:
         """Start this application's consumers in this process; returns when they have subscribed.
 
@@ -539,7 +574,9 @@ class ReliableMQ:
         self._share_relays()
         self._connections.start_worker("consumers", self._declared.consumers, self.databases)
         consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
-        log.info("application %s is ready and consumes %s", self.name, ", ".join(consumed))
+        application_events.APPLICATION_READY.log(
+            log, application=self.name, consumes=", ".join(consumed)
+        )
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)
 
@@ -551,12 +588,7 @@ class ReliableMQ:
         """Warn when an application sends to its embedded broker without started consumers."""
         connections = self._connections
         if connections.is_embedded and self._declared.consumers and not connections.is_consuming:
-            log.warning(
-                "application %s sends but is not started: nobody consumes its messages, they stay "
-                "UNCONFIRMED. Its broker is inside this process, so no other process can consume "
-                "them. Write `with mq:`, or call mq.start() or mq.run()",
-                self.name,
-            )
+            application_events.APPLICATION_NOT_STARTED.log(log, application=self.name)
 
     def run(self) -> None:
         """Run the consumers until SIGTERM or SIGINT, then finish running handlers and close.

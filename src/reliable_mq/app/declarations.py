@@ -10,6 +10,7 @@ from reliable_mq.idempotency.key_reading import KeySource, key_reader_of
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.names import check_name, tags_of
 from reliable_mq.settings import Settings
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class Declarations:
             raise UsageError(said)
         if len(self._warned_of) < _WARNINGS_MAX:
             self._warned_of.add(about)
-            log.warning("%s", said)
+            application_events.GROUPS_UNKNOWN.log(log, problem=said)
 
     def unread_topics(self) -> frozenset[str]:
         """Return the topics that no group must read, as declared by `groups=[]`."""

@@ -5,13 +5,13 @@ Each part is made when any thread first needs it, and closed once.
 
 import atexit
 import itertools
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from inspect import signature
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from reliable_mq.app.connection_checks import check_opens, warn_unsigned
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.configured import configured
@@ -27,7 +27,6 @@ from reliable_mq.consume.signing import signer_by
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.errors import ConfigurationError, NoRoute, UsageError
-from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import redis_leases
 from reliable_mq.idempotency.redis_servers import servers_of
@@ -43,8 +42,11 @@ from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.loop_thread import LoopThread, on_loop
 from reliable_mq.settings import EMBEDDED, Settings
+from reliable_mq.telemetry.families import Sample
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from reliable_mq.runtime.broker_server import BrokerServer
+    from reliable_mq.runtime.loop_figures import LoopFigures
 
 OpenLeases = Callable[[], LeaseStore | None]
 LOOP_ANSWER_SECONDS = 5.0
@@ -83,7 +85,7 @@ class Connections:
                 settings.redis, timeout=settings.redis_timeout_seconds
             )  # only to check the URL
         if leases is not None:
-            _check_opens(leases)
+            check_opens(leases)
         self._open_leases = leases or (lambda: redis_leases(settings))
         self._name = name
         self._settings = settings
@@ -115,7 +117,8 @@ class Connections:
         self._lock = threading.RLock()
         self._thread: LoopThread | None = None
         self._client: AsyncClient | None = None
-        self._broker: object | None = None
+        self._broker: BrokerServer | None = None
+        self._figures: list[LoopFigures] | None = None  # of the broker, once they are wanted
         self._relays: dict[str, RelayThread] = {}  # by the name of their database
         self._workers: dict[str, Worker] = {}  # by their duty
         self._gate: HandlerGate | None = None  # for the handlers of all workers
@@ -305,6 +308,44 @@ class Connections:
             self._notices[name] = thread
         return self._notices[name]
 
+    def has_middleware(self, kind: type[Middleware]) -> bool:
+        """Whether a middleware of this class observes the messages."""
+        return any(isinstance(each, kind) for each in self._middleware)
+
+    def add_middleware(self, middleware: Middleware) -> None:
+        """Let one more middleware observe the messages.
+
+        Raises:
+            UsageError: the client is made already.
+        """
+        with self._lock:
+            if self._client is not None:
+                raise UsageError("register metrics before the first message is sent or consumed")
+            self._middleware = (*self._middleware, middleware)
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers that were started in this process."""
+        return list(self._workers.values())
+
+    def relay_waiting(self) -> dict[str, int]:
+        """Return how many stubs wait in the relays of this process, by database."""
+        waiting = self.shared_relays.waiting()
+        for name, relay in list(self._relays.items()):
+            waiting[name] = waiting.get(name, 0) + relay.waiting
+        return waiting
+
+    def broker_samples(self) -> list[Sample]:
+        """Return the figures of the embedded broker; the first call begins to note them."""
+        if self._broker is not None and self._figures is None:
+            self._figures = []
+            self.loop_thread.call_soon(self._measure)
+        return [sample for each in self._figures or () for sample in each.samples()]
+
+    def _measure(self) -> None:
+        if self._broker is not None:
+            self._figures = self._broker.measure()
+
     @property
     def is_embedded(self) -> bool:
         """Whether the broker runs inside this process, where no other process can reach it."""
@@ -359,35 +400,5 @@ class Connections:
         if client is not None:
             thread.run(client.close())
         if broker is not None:
-            thread.run(broker.close())  # type: ignore[attr-defined]
+            thread.run(broker.close())
         thread.close()
-
-
-def _check_opens(leases: object) -> None:
-    """Check that `leases` can be called without arguments.
-
-    Raises:
-        ConfigurationError: says what was given.
-    """
-    try:
-        signature(leases).bind()  # type: ignore[arg-type]
-    except ValueError:
-        return  # a callable in C, without a signature
-    except TypeError as error:
-        raise ConfigurationError(
-            f"leases={leases!r} is not a function without arguments that opens a LeaseStore: "
-            f"{error}"
-        ) from error
-
-
-def warn_unsigned(settings: Settings) -> None:
-    """Warn if messages go to a broker on another machine without a signature."""
-    if settings.signing_keys.get_secret_value() or settings.broker.startswith(EMBEDDED):
-        return
-    places = map(host_and_port_of, parse_addresses(settings.broker))
-    if not all(is_loopback(place.host) for place in places):
-        log.warning(
-            "messages are not signed, and the broker %s is not on this machine: any client that "
-            "can send to its topics can use a message's id for another content; set signing_keys",
-            settings.broker,
-        )

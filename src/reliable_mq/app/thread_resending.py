@@ -24,6 +24,7 @@ from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.thread_scheduler import run_forever
 from reliable_mq.runtime.stopped import StopSignal
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -154,8 +155,15 @@ def send_alerts_forever(
         except Exception as error:  # noqa: BLE001 - told by the teller
             faults.log_fault(error)
         else:
+            if faults.is_failing:
+                faults.note_success()
             if counts.sent or counts.stuck:
-                log.info("alerts: %s", counts)
+                application_events.ALERTS_SENT.log(
+                    log,
+                    stuck=counts.stuck,
+                    sent=counts.sent,
+                    failed=counts.failed,
+                )
         stopped.wait(interval)
 
 

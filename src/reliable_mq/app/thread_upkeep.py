@@ -39,6 +39,7 @@ from reliable_mq.retention.windows import (
 )
 from reliable_mq.runtime.stopped import StopSignal
 from reliable_mq.settings import Settings
+from reliable_mq.telemetry import application_events
 from reliable_mq.topic import Topic, name_of
 
 log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class Upkeep:
     def run(self, stopped: StopSignal) -> None:
         """Run schedulers and retention until `stopped`, the first scheduler in this thread."""
         if doubt := lease_doubt(self._settings.resend_lease_seconds, self._send_seconds):
-            log.warning("%s", doubt)
+            application_events.RESEND_LEASE_DOUBTFUL.log(log, problem=doubt)
         ended = threading.Event()
         threads = [
             threading.Thread(

@@ -15,6 +15,7 @@ from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.errors import StoreCorrupt
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
 
@@ -34,11 +35,7 @@ def load_tables(disk: Disk, loaders: Mapping[str, Load]) -> None:
 def warn_of_missing(disk: Disk, path: str) -> None:
     """Warn if a file that every broker writes is missing beside a log: it was lost."""
     if disk.names(LOG_FOLDER) and disk.size_of(path) < 0 and disk.size_of(f"{path}.bak") < 0:
-        log.warning(
-            "%s is missing beside a log: topics, and all else that config/ had (settings of "
-            "groups, offsets of groups), start empty; restore the folder from a copy",
-            path,
-        )
+        broker_events.CONFIG_MISSING.log(log, path=path)
 
 
 def _load(disk: Disk, path: str, load: Load) -> None:
@@ -56,9 +53,9 @@ def _load(disk: Disk, path: str, load: Load) -> None:
     else:
         if not _load_copy(disk, copy, load):
             if fault == "empty":
-                log.warning("%s is empty and has no readable copy: the table starts empty", path)
+                broker_events.CONFIG_EMPTY.log(log, path=path)
             return
-    log.warning("%s is %s; its earlier content was loaded from %s", path, fault, copy)
+    broker_events.CONFIG_RESTORED.log(log, path=path, fault=fault, copy=copy)
 
 
 def _load_copy(disk: Disk, copy: str, load: Load) -> bool:

@@ -40,6 +40,7 @@ from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command
 from reliable_mq.wire.record import pack_host
@@ -155,7 +156,7 @@ class BrokerCore:
         except OSError as error:
             if not is_out_of_room(error):
                 raise
-            log.warning("no room to write %s; the next start computes its content again", path)
+            broker_events.CONFIG_NOT_WRITTEN.log(log, path=path)
 
     def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
         """Handle one command; its actions leave with the next turn."""
@@ -185,8 +186,10 @@ class BrokerCore:
             self.state.calls.answer(connection.id, command)
         except InvariantBroken:
             raise
-        except Exception:
-            log.exception("cannot use the answer of client %s", connection.address)
+        except Exception:  # noqa: BLE001 - it is logged
+            broker_events.CLIENT_ANSWER_UNUSABLE.log(
+                log, traceback_of=True, client=connection.address
+            )
 
     def disconnected(self, connection_id: int) -> None:
         """Remove a closed connection."""
@@ -372,7 +375,7 @@ class BrokerCore:
         except StoreError as error:
             if not is_out_of_room(error):
                 raise
-            log.warning("no room for the log's next file; the broker will retry: %s", error)
+            broker_events.LOG_FILE_MISSING_ROOM.log(log, error=error)
             state.pressure.note_no_file(now_ms)
 
     @property
@@ -392,7 +395,7 @@ class BrokerCore:
         except (OSError, StoreError) as error:
             state.is_index_stuck = True
             if not was_stuck:
-                log.warning("cannot write the index, indexing pauses: %s", error)
+                broker_events.INDEX_STUCK.log(log, error=error)
         is_behind = not (state.store.is_indexed or state.is_index_stuck)
         if state.waiting_queries and not is_behind:
             for request in state.waiting_queries:

@@ -14,6 +14,7 @@ from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.java_int import I32, I64
 
@@ -81,7 +82,7 @@ class GroupTable:
         if group is None and may_create and self._may_be_created(name):
             group = GroupConfig(group_name=name)
             if not self.has_room(group):
-                log.warning("group %s is not created: the table of groups is full", name)
+                broker_events.GROUP_NOT_CREATED.log(log, group=name)
                 return None
             self.set_group(group, now_ms)
         return group

@@ -21,6 +21,7 @@ from reliable_mq.broker_core.store.retention import (
     survey,
 )
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.watched_time import ClockReading
 
 log = limited_log(__name__)
@@ -52,7 +53,7 @@ class Housekeeping:
         state, retention = self._state, self._state.retention
         was_full, now_ms = retention.is_full, round(reading.wall * 1000)
         if text := retention.check_clocks(reading):
-            log.warning("files of the log: %s", text)
+            broker_events.LOG_CLOCK_JUMPED.log(log, problem=text)
         if retention.is_worth_noting:
             state.files.change(PATH, retention.dump)
         count = retention.files_to_remove(found, now_ms)
@@ -60,7 +61,7 @@ class Housekeeping:
         state.pressure.note_disk(found.used, is_full=retention.is_full, free_size=free_size)
         if retention.is_full != was_full:
             text = "sends are refused until there is room" if not was_full else "sends resume"
-            log.warning("the disk is %.0f %% full, %s", found.used * 100, text)
+            broker_events.DISK_FILLING.log(log, percent=found.used * 100, problem=text)
         if count:
             self._expire(count, found.used)
         if state.wants_unused_dropped:
@@ -102,16 +103,15 @@ class Housekeeping:
         files = size // store.log.segment_size
         young = files - retention.old_count
         if young > 0:
-            log.warning(
-                "the disk is %.0f %% full: %d log files are removed (%d bytes), %d of them before "
-                "their fileReservedTime of %d h; consumers that have not read them lose messages",
-                used * 100,
-                files,
-                size,
-                young,
-                retention.rules.reserved_ms // hours_ms(1),
+            broker_events.LOG_FILES_FORCED.log(
+                log,
+                percent=used * 100,
+                files=files,
+                bytes=size,
+                young=young,
+                hours=retention.rules.reserved_ms // hours_ms(1),
             )
-        log.info("the log now begins at %d", store.log.start)
+        broker_events.LOG_BEGIN_MOVED.log(log, log_offset=store.log.start)
 
     def run_some(self) -> None:
         """Trim a few queues to the start of the log."""

@@ -11,6 +11,7 @@ from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.decodable import decodable
 from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.peer_texts import read_json_as
@@ -91,7 +92,7 @@ def take_order_topics(state: BrokerState, body: bytes, now_ms: int) -> None:
     try:
         table = read_json_as(body, _NamedTopics).table if body else {}
     except (ValueError, msgspec.MsgspecError) as error:
-        log.warning("cannot read the ordered topics in the reply of a name server: %s", error)
+        broker_events.ORDERED_TOPICS_UNREADABLE.log(log, error=error)
         return
     for topic in map(state.topics.get, table):
         if topic is not None and not topic.order:

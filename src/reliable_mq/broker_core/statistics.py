@@ -140,7 +140,8 @@ class Statistics:
         self._day: date | None = None
         self._missed = 0
         self.totals = Totals()
-        self.put_size = 0
+        self.put_size = 0  # bytes
+        self.got_size = 0  # bytes
         self.wait_ms_max = 0
         # Messages put and got, without system topics, at the last midnight and at the one before
         self.this_morning = (0, 0)
@@ -234,6 +235,7 @@ class Statistics:
                 self._count_pulls(topic, group, queue_id, counts, now_ms)
             found = sum(times for _key, (_count, _size, times) in some)
             given = sum(count for _key, (count, _size, _times) in some)
+            self.got_size += sum(size for _key, (_count, size, _times) in some)
             self._add_to_totals(Totals(found=found, given=given))
             if len(some) == _QUEUES_AT_ONCE:
                 yield

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from reliable_mq.cli.saying import log_plainly
+from reliable_mq.cli import log_options, metrics
 from reliable_mq.cli.serving import beat_until, stop_signals
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import port_of
@@ -68,6 +68,10 @@ def command(
             show_default=False,
         ),
     ] = None,
+    metrics_port: metrics.Port = 0,
+    metrics_host: metrics.Host = metrics.HERE,
+    log_format: log_options.Format = None,
+    log_level: log_options.Level = None,
 ) -> None:
     """Run the bundled broker, with a name server in the same process unless one is named.
 
@@ -75,9 +79,10 @@ def command(
     SIGTERM stops it cleanly. Properties have Apache RocketMQ's names. Two defaults differ:
     flushDiskType is SYNC_FLUSH, cleanFileForciblyEnable is false. Options override properties.
     """
-    log_plainly()
+    log_options.write_log(log_format, log_level)
     properties = _properties(config, settings or [])
-    uvloop.run(_serve(_options(properties, store, host, port, namesrv_port, namesrv)))
+    options = _options(properties, store, host, port, namesrv_port, namesrv)
+    uvloop.run(_serve(options, (metrics_host, metrics_port)))
 
 
 def _options(
@@ -136,11 +141,12 @@ def _properties(config: Path | None, settings: list[str]) -> dict[str, str]:
     return properties
 
 
-async def _serve(options: BrokerOptions) -> None:
+async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> None:
     with stop_signals() as stop:
         server = BrokerServer(options)
         keep_collections_short()
         await server.start()
+        metrics.serve_figures(*metrics_at, server.measure)
         where = f"broker={server.address} namesrv={server.name_server_address}"
         print(f"ready {where} store={options.store}", flush=True)
         await beat_until(stop)

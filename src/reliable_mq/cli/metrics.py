@@ -1,16 +1,20 @@
-"""`--metrics-port` of `run` and `resend`: serves metrics to Prometheus.
+"""`--metrics-port` of `run`, `resend`, `broker` and `namesrv`: serves metrics to Prometheus.
 
 A library that every command imports must not listen: the second command would find the port in use.
-So only commands that run for long serve metrics.
+So only commands that run for long serve metrics. There is no variable for the port: two commands
+with one environment would take the same port.
 """
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from reliable_mq.errors import AddressRefused
 from reliable_mq.extras import extra_of
 from reliable_mq.limits import PORT_MAX
+from reliable_mq.runtime.loop_figures import LoopFigures
+from reliable_mq.telemetry.families import SampleCollector
 
 Port = Annotated[
     int,
@@ -18,29 +22,66 @@ Port = Annotated[
         "--metrics-port",
         min=0,
         max=PORT_MAX,
-        help="Serve the metrics of prometheus_client's registry at this port; 0: do not serve.",
+        help="Serve metrics to Prometheus at this port; 0: do not serve.",
     ),
 ]
 Host = Annotated[
-    str, typer.Option("--metrics-host", help="The address at which metrics are served.")
+    str,
+    typer.Option(
+        "--metrics-host",
+        envvar="RELIABLE_MQ_METRICS_HOST",
+        help="The address at which metrics are served.",
+    ),
 ]
 HERE = "127.0.0.1"
 
 
-def serve_metrics(host: str, port: int) -> None:
-    """Serve the metrics of this process, in another thread; port 0: do nothing.
+def process_registry() -> Any:
+    """Return the registry of this process, which an application may use, too.
+
+    Raises:
+        ExtraMissing: prometheus_client is not installed.
+    """
+    with extra_of("prometheus_client"):
+        from prometheus_client import REGISTRY  # noqa: PLC0415 - an extra
+    return REGISTRY
+
+
+def serve_metrics(host: str, port: int, registry: Any = None) -> None:
+    """Serve metrics, in another thread; port 0: do nothing.
+
+    Args:
+        host: the address to listen on.
+        port: the port.
+        registry: the metrics; None: those of `process_registry`.
 
     Raises:
         AddressRefused: the system does not let us listen there.
-        ConfigurationError: prometheus_client is not installed.
+        ExtraMissing: prometheus_client is not installed.
     """
     if not port:
         return
     with extra_of("prometheus_client"):
         from prometheus_client import start_http_server  # noqa: PLC0415 - an extra
     try:
-        start_http_server(port, addr=host)
+        start_http_server(port, addr=host, registry=registry or process_registry())
     except OSError as error:
         raise AddressRefused(
             f"--metrics-port {port}: cannot listen at {host}:{port}: {error.strerror or error}"
         ) from error
+
+
+def serve_figures(host: str, port: int, measure: Callable[[], list[LoopFigures]]) -> None:
+    """Serve the figures of a broker or name server; see `serve_metrics`.
+
+    Args:
+        host: the address to listen on.
+        port: the port; 0: do nothing.
+        measure: begins to note figures on the running loop; called only with a port.
+    """
+    if not port:
+        return
+    registry = process_registry()
+    for each in measure():
+        registry.register(SampleCollector(each.samples, each.source))
+    serve_metrics(host, port, registry)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from reliable_mq.cli.saying import log_plainly
+from reliable_mq.cli import log_options, metrics
 from reliable_mq.cli.serving import beat_until, stop_signals
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.name_server import NameServer
@@ -20,19 +20,26 @@ def command(
         Path | None,
         typer.Option(help="File that stores settings of tools and brokers (kvConfig.json)."),
     ] = None,
+    metrics_port: metrics.Port = 0,
+    metrics_host: metrics.Host = metrics.HERE,
+    log_format: log_options.Format = None,
+    log_level: log_options.Level = None,
 ) -> None:
     """Run a name server: brokers register there, and clients ask it for routes.
 
     When it is ready, it prints one line: "ready namesrv=HOST:PORT". SIGTERM stops it.
     """
-    log_plainly()
-    uvloop.run(_serve(host, port, kv_config))
+    log_options.write_log(log_format, log_level)
+    uvloop.run(_serve(host, port, kv_config, (metrics_host, metrics_port)))
 
 
-async def _serve(host: str, port: int, settings_file: Path | None) -> None:
+async def _serve(
+    host: str, port: int, settings_file: Path | None, metrics_at: tuple[str, int]
+) -> None:
     with stop_signals() as stop:
         server = NameServer(settings_file)
         await server.start(host, port)
+        metrics.serve_figures(*metrics_at, server.measure)
         print(f"ready namesrv={address_of(host, server.port)}", flush=True)
         await beat_until(stop)
         await server.close()

@@ -7,8 +7,8 @@ import typer
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.thread_signals import stop_on_signal
 from reliable_mq.cli import database_options as options
-from reliable_mq.cli import metrics
-from reliable_mq.cli.saying import log_plainly, say, say_json
+from reliable_mq.cli import log_options, metrics
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import UsageError
@@ -27,6 +27,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
+    log_format: log_options.Format = None,
+    log_level: log_options.Level = None,
 ) -> None:
     """Send unconfirmed stubs again; escalate those sent too often."""
     db = options.database_of(application, db, "MODULE:OBJECT")
@@ -37,8 +39,10 @@ def command(
     else:
         mq = ReliableMQ("resend", broker=broker, database=db, table_prefix=prefix)
         mq.found_by = options.found_by("", db)
-    log_plainly()
-    metrics.serve_metrics(metrics_host, metrics_port)
+    log_options.write_log(log_format or mq.settings.log_format, log_level or mq.settings.log_level)
+    if metrics_port:
+        mq.register_metrics()
+        metrics.serve_metrics(metrics_host, metrics_port)
     heart = Heartbeat()
     try:
         if once:

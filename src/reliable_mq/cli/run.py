@@ -1,21 +1,23 @@
 """`reliable-mq run`: runs the consumers of an application, in one process or several."""
 
 import logging
+import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
 
 from reliable_mq.app.thread_signals import WorkerDied, stop_on_signal
-from reliable_mq.cli import metrics
+from reliable_mq.cli import log_options, metrics
 from reliable_mq.cli.database_options import loaded
-from reliable_mq.cli.saying import log_plainly
-from reliable_mq.limits import PORT_MAX
+from reliable_mq.extras import extra_of
 from reliable_mq.settings import EMBEDDED
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -40,34 +42,44 @@ def command(
     processes: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
+    is_measured: Annotated[bool, typer.Option("--measured", hidden=True)] = False,
+    log_format: log_options.Format = None,
+    log_level: log_options.Level = None,
 ) -> None:
     """Run the consumers of an application until SIGTERM or SIGINT.
 
-    With several processes, the first one serves its metrics at the port, the second at the next.
+    With several processes, one port serves the sums of their metrics.
     """
     mq = loaded(application)
-    log_plainly()
+    log_options.write_log(log_format or mq.settings.log_format, log_level or mq.settings.log_level)
     if processes == 1:
-        metrics.serve_metrics(metrics_host, metrics_port)
+        if is_measured:
+            mq.meter().measure_for_parent()
+        elif metrics_port:
+            mq.register_metrics()
+            metrics.serve_metrics(metrics_host, metrics_port)
         mq.run()
         return
-    if metrics_port and metrics_port + processes - 1 > PORT_MAX:
-        raise typer.BadParameter(
-            f"--metrics-port {metrics_port}: {processes} processes need as many ports, and the "
-            f"last port is {PORT_MAX}"
-        )
     if mq.settings.broker.startswith(EMBEDDED):
         raise typer.BadParameter(
             "several processes cannot embed one broker: run reliable-mq broker"
         )
     words = [sys.executable, "-m", "reliable_mq.cli.main", "run", application]
-    served = ["--metrics-host", metrics_host, "--metrics-port"]
-    _supervise(
-        [
-            [*words, *([*served, str(metrics_port + place)] if metrics_port else ())]
-            for place in range(processes)
-        ]
-    )
+    words += ["--log-format", log_format] if log_format else []
+    words += ["--log-level", log_level] if log_level else []
+    if not metrics_port:
+        _supervise([words] * processes, os.environ)
+        return
+    with extra_of("prometheus_client"):
+        from reliable_mq.cli.worker_metrics import WorkerMetrics  # noqa: PLC0415 - an extra
+    measured = WorkerMetrics()
+    try:
+        mq.meter(measured.registry).register_databases()
+        metrics.serve_metrics(metrics_host, metrics_port, measured.registry)
+        words = [*words, "--measured", "--metrics-port", "0"]
+        _supervise([words] * processes, measured.environment, measured.worker_ended)
+    finally:
+        measured.close()
 
 
 class _Worker:
@@ -77,8 +89,12 @@ class _Worker:
     while it is failing.
     """
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(
+        self, words: list[str], environment: Mapping[str, str], on_end: Callable[[int], None]
+    ) -> None:
         self._words = words
+        self._environment = environment
+        self._on_end = on_end
         self._short_lives = 0
         self._has_ended = False
         self.start()
@@ -88,7 +104,7 @@ class _Worker:
         return self._short_lives >= SHORT_LIVES_MAX
 
     def start(self) -> None:
-        self.child = subprocess.Popen(self._words)
+        self.child = subprocess.Popen(self._words, env=self._environment)
         self._born = time.monotonic()
         self._has_ended = False
 
@@ -97,6 +113,7 @@ class _Worker:
         code, lived = self.child.poll(), time.monotonic() - self._born
         if code is not None and not self._has_ended:
             self._has_ended = True
+            self._on_end(self.child.pid)
             self._count(code, lived)
         elif code is None and lived >= SHORT_LIFE_SECONDS:
             self._short_lives = 0
@@ -106,29 +123,37 @@ class _Worker:
             self.start()
 
     def _count(self, code: int, lived: float) -> None:
-        log.warning("worker %d ended with code %d", self.child.pid, code)
+        application_events.WORKER_ENDED.log(log, pid=self.child.pid, code=code)
         # A death by a signal is not a failure of the application.
         is_short = code > 0 and lived < SHORT_LIFE_SECONDS
         self._short_lives = self._short_lives + 1 if is_short else 0
         if self._short_lives == SHORT_LIVES_MAX:
-            log.error(
-                "this worker failed %d times in a row within %g s of its start; it will be started "
-                "again every %g s: %s",
-                SHORT_LIVES_MAX,
-                SHORT_LIFE_SECONDS,
-                FAILING_RESTART_SECONDS,
-                shlex.join(self._words),
+            application_events.WORKER_FAILING.log(
+                log,
+                times=SHORT_LIVES_MAX,
+                seconds=SHORT_LIFE_SECONDS,
+                again_seconds=FAILING_RESTART_SECONDS,
+                command=shlex.join(self._words),
             )
 
 
-def _supervise(commands: list[list[str]]) -> None:
+def _supervise(
+    commands: list[list[str]],
+    environment: Mapping[str, str],
+    on_end: Callable[[int], None] = lambda _number: None,
+) -> None:
     """Keep worker processes running; forward a request to stop.
+
+    Args:
+        commands: the command lines of the workers.
+        environment: the environment of the workers.
+        on_end: called with the number of each process that has ended.
 
     Raises:
         WorkerDied: every worker fails repeatedly at its start.
     """
     with stop_on_signal() as stopped:
-        workers = [_Worker(words) for words in commands]
+        workers = [_Worker(words, environment, on_end) for words in commands]
         is_well = True
         while is_well and not stopped.wait(POLL_SECONDS):
             for each in workers:

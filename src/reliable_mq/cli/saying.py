@@ -1,8 +1,6 @@
 """How commands print: text from other programs reaches the terminal only as printable text."""
 
 import json
-import logging
-from typing import Any
 
 import typer
 
@@ -26,25 +24,3 @@ def say_json(value: object, *, indent: int | None = None) -> None:
     """
     text = json.dumps(value, default=str, indent=indent)
     typer.echo(text.replace("\x7f", "\\u007f"))
-
-
-class PlainFormatter(logging.Formatter):
-    """Formats log records for a terminal: one line for each, then its traceback."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Return the line of a record."""
-        return printable(super().formatMessage(record))
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """Return the lines of a traceback."""
-        return printable_lines(super().formatException(ei))
-
-
-def log_plainly() -> None:
-    """Write the log to standard error, from INFO on.
-
-    Does nothing if the application has already configured its log.
-    """
-    handler = logging.StreamHandler()
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])

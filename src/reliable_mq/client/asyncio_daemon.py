@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from reliable_mq.errors import ReliableMQError
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.outages import level_of
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +31,9 @@ async def attempt(work: Callable[[], Awaitable[object]], what: str) -> bool:
     try:
         await work()
     except ReliableMQError as error:
-        log.warning("%s failed: %s", what, error)
-    except Exception:
-        log.exception("%s failed", what)
+        client_events.BACKGROUND_WORK_FAILED.log(log, level=level_of(error), work=what, error=error)
+    except Exception:  # noqa: BLE001 - it is logged
+        client_events.BACKGROUND_WORK_BROKEN.log(log, traceback_of=True, work=what)
     else:
         return True
     return False

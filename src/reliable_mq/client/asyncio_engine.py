@@ -49,6 +49,8 @@ from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.lease_clock import lease_clock
 from reliable_mq.runtime.link import Link, OnRequest
 from reliable_mq.runtime.links import Links
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.outages import level_of
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 
@@ -301,7 +303,9 @@ class AsyncEngine:
             try:
                 await self.run(self._routes.look_up(topic))
             except ReliableMQError as error:
-                log.info("the route of topic %s was not refreshed: %s", topic, error)
+                client_events.ROUTE_NOT_REFRESHED.log(
+                    log, level=level_of(error), topic=topic, error=error
+                )
 
     def _answer_request(self, address: str, command: Command) -> Command | None:
         """Handle a peer's request."""
@@ -309,10 +313,12 @@ class AsyncEngine:
         if serve is not None:
             try:
                 return serve(address, command)
-            except Exception:  # a bad request must not end the connection, which others share
-                log.exception("%s sent a request %d that cannot be handled", address, command.code)
+            except Exception:  # noqa: BLE001 - a bad request must not end the connection, which others share
+                client_events.REQUEST_UNUSABLE.log(
+                    log, traceback_of=True, peer=address, code=command.code
+                )
                 return reply(command, ResponseCode.SYSTEM_ERROR, "the request cannot be handled")
-        log.debug("%s sent request %d, which this client does not support", address, command.code)
+        client_events.REQUEST_UNSUPPORTED.log(log, peer=address, code=command.code)
         remark = f" request type {command.code} not supported"
         return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 

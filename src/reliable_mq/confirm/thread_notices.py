@@ -231,3 +231,5 @@ class NoticeThread:
         if counts.failed:
             line = f"{counts.failed} notice(s) could not be sent, they will be sent again"
             self._faults.log_line("unsent", f"{line}: {self._notices.last_error}")
+        elif counts.sent and self._faults.is_failing:
+            self._faults.note_success()

@@ -48,6 +48,7 @@ from reliable_mq.idempotency.sql_key_log import KeyEntry
 from reliable_mq.message import CONFIRM_TO, CONTENT_TYPE, RESENT, ReceivedMessage
 from reliable_mq.outbox.schema import PayloadInvalid, SchemaTooNew
 from reliable_mq.outcomes import CONSUMED, Outcome, Reject, Retry, retry_of_ours
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -307,6 +308,7 @@ class MessageProcessing:
             offset=message.queue_offset,
             token=f"{self._name}-{next(self._numbers)}",
             confirm_to="" if told_to.startswith(telling.here) else telling.address(message),
+            key=" ".join(message.keys),
         )
 
     async def _claim(self, entries: Sequence[LogEntry]) -> list[Claim]:
@@ -459,8 +461,10 @@ class MessageProcessing:
             await asyncio.sleep(pause)
             try:
                 await self._renew(asyncio.get_running_loop().time() - pause / 2)
-            except Exception:
-                log.exception("group %s: leases were not renewed", self._consumer.group)
+            except Exception:  # noqa: BLE001 - it is logged
+                application_events.LEASES_NOT_RENEWED.log(
+                    log, traceback_of=True, group=self._consumer.group
+                )
             with suppress(Exception):  # the database's users report that it is away
                 await asyncio.to_thread(self._attempts.database.clock.measured_now)
 

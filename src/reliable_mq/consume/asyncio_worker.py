@@ -17,6 +17,7 @@ from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.lease_store import LeaseStore
+from reliable_mq.idempotency.redis_leases import RedisLeases
 from reliable_mq.runtime.daemon_threads import DaemonThreads
 from reliable_mq.settings import Settings
 
@@ -88,6 +89,18 @@ class Worker:
             self._running.append(
                 await self._client.consume(consumer.subscription(), deliveries.handle)
             )
+
+    def handler_calls(self) -> list[tuple[str, int, int]]:
+        """Return (group, running calls, most calls) of each consumer. Safe in any thread."""
+        return [
+            (each.group, len(running.pool.calls), each.concurrency)
+            for each, running in zip(self._consumers, tuple(self._running), strict=False)
+        ]
+
+    @property
+    def is_breaker_open(self) -> bool:
+        """Whether Redis counts as unreachable now."""
+        return isinstance(self._leases, RedisLeases) and not self._leases.is_reachable
 
     async def abandon(self) -> None:
         """Stop what would keep the process alive, without informing anybody; for tests."""

@@ -6,6 +6,7 @@ Receives an attempt and its error; returns an outcome. Does not know the databas
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,8 @@ from reliable_mq.database.sql_handler_session import TransactionEnded
 from reliable_mq.errors import UsageError, error_text
 from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.outcomes import CONSUMED, RAISED, Outcome, Reject, Retry, fault_of, retry_of_ours
+from reliable_mq.telemetry import application_events
+from reliable_mq.telemetry.message_facts import key_of
 
 log = logging.getLogger(__name__)
 
@@ -131,17 +134,19 @@ class RetryDecider:
         if counts and number >= self._consumer.max_attempts:
             reason = f"attempt {number} of {self._consumer.max_attempts} failed: {why}"
             return DeliveryOutcome(Reject(reason), "fail")
-        details = (self._consumer.group, number, message_id, wait, why)
+        details: dict[str, Any] = {
+            "group": self._consumer.group,
+            "attempt": number,
+            "message_id": message_id,
+            "key": key_of(attempt.message),
+            "seconds": wait,
+            "reason": why,
+        }
         if isinstance(error, Retry):
-            log.info(
-                "group %s: attempt %d at message %s is rolled back, again in %g s: %s", *details
-            )
+            application_events.ATTEMPT_ROLLED_BACK.log(log, **details)
         else:
-            log.warning(
-                "group %s: attempt %d at message %s failed, again in %g s: %s",
-                *details,
-                exc_info=None if isinstance(error, UsageError) else error,
-            )
+            shown = None if isinstance(error, UsageError) else error
+            application_events.ATTEMPT_FAILED.log(log, traceback_of=shown, **details)
         return DeliveryOutcome(retry_of_ours(wait, counts=counts), "fail" if counts else "back")
 
     def _busy_wait(self, message_id: str) -> float | None:

@@ -8,6 +8,8 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.settings import Settings
 from reliable_mq.signature import Signer, signer_of
+from reliable_mq.telemetry import application_events
+from reliable_mq.telemetry.message_facts import facts_of
 
 log = limited_log(__name__)
 
@@ -26,9 +28,8 @@ class SignatureCheck:
         fault = self._signer.fault_of(message)
         if not fault:
             return ""
-        log.error(
-            "group %s: message %s of topic %s is refused: %s",
-            *(self._group, message.message_id, message.topic, fault),
+        application_events.SIGNATURE_REFUSED.log(
+            log, group=self._group, **facts_of(message), reason=fault
         )
         return f"refused: {fault}"
 

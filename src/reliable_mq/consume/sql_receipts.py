@@ -17,6 +17,8 @@ from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import KeyEntry, SqlKeyLog
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.telemetry import application_events
+from reliable_mq.telemetry.message_facts import NO_KEY
 
 log = logging.getLogger(__name__)
 
@@ -52,20 +54,26 @@ def numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
 
 def log_suppressed(entry: LogEntry) -> None:
     """Log that a delivery was suppressed: its message already had its effect."""
-    log.info("group %s: suppressed duplicate of message %s", entry.group, entry.message_id)
+    application_events.DUPLICATE_SUPPRESSED.log(log, **_facts(entry))
 
 
 def log_postponed(entry: LogEntry) -> None:
     """Log that a delivery waits, because another delivery of the message is being handled."""
-    log.info("group %s: postponed delivery of message %s", entry.group, entry.message_id)
+    application_events.DELIVERY_POSTPONED.log(log, **_facts(entry))
 
 
 def log_duplicate(entry: LogEntry, message_id: str) -> None:
     """Log that a message had no effect, because another one with its business key had it."""
-    log.info(
-        "group %s: message %s is a duplicate of message %s by its business key",
-        *(entry.group, entry.message_id, message_id),
-    )
+    application_events.DUPLICATE_KEY.log(log, **_facts(entry), first_message_id=message_id)
+
+
+def _facts(entry: LogEntry) -> dict[str, Any]:
+    return {
+        "group": entry.group,
+        "message_id": entry.message_id,
+        "key": entry.key or NO_KEY,
+        "topic": entry.topic,
+    }
 
 
 def consumed_ids(engine: Engine, log: SqlConsumeLog, entries: Sequence[LogEntry]) -> set[str]:

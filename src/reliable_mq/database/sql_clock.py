@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, text
 
 from reliable_mq.database.sql_types import dialect_family
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
+from reliable_mq.telemetry import application_events
 from reliable_mq.watched_time import ClockReading, WatchedTime, first_look
 
 log = logging.getLogger(__name__)
@@ -140,10 +141,8 @@ class DatabaseClock:
         ahead, error = measured
         is_within = abs(ahead) <= max(TOLERATED_SECONDS, error)
         if not is_within and abs(ahead - self._ahead) > TOLERATED_SECONDS:
-            log.warning(
-                "the clock of this machine is %.1f s %s the database's: leases and due times use "
-                "the database's clock; set the clock of this machine",
-                *(abs(ahead), "behind" if ahead > 0 else "ahead of"),
+            application_events.CLOCK_DIFFERS.log(
+                log, seconds=abs(ahead), direction="behind" if ahead > 0 else "ahead of"
             )
         self._ahead = 0.0 if is_within else ahead
         self._found, self._measured_at = ahead, at

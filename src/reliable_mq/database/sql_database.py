@@ -20,6 +20,7 @@ from reliable_mq.database.sql_clock import DatabaseClock
 from reliable_mq.database.sql_confirmation_table import confirmation_table
 from reliable_mq.database.sql_consume_log_table import consume_log_table
 from reliable_mq.database.sql_day_partitions import DayPartitions
+from reliable_mq.database.sql_faults import DatabaseWatch
 from reliable_mq.database.sql_handler_session import HandlerSession, hold_transactions_of
 from reliable_mq.database.sql_identity import SqlIdentity, identity_table
 from reliable_mq.database.sql_key_tables import business_key_table, idempotent_call_table
@@ -51,6 +52,7 @@ from reliable_mq.database.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.extras import extra_of
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +119,7 @@ class Database:
         finding_table(self.metadata, prefix)
         self.processes = process_table(self.metadata, prefix)
         self.handling_times = HandlingTimes()
+        self._watch = DatabaseWatch(str(self.url))
         self.engine = self._make_engine()
         #: returns a new session
         self.session: Callable[[], Session] = partial(Session, self.engine)
@@ -171,6 +174,7 @@ class Database:
             # Many rows in one INSERT. psycopg's executemany sends them one by one in a pipeline.
             engine.dialect.use_insertmanyvalues_wo_returning = True
         hold_transactions_of(engine)
+        self._watch.watch(engine)
 
     def note_processes(self, application: str, owner: Callable[[], str]) -> None:
         """Let this process report once a minute that it is alive; see `sql_processes`."""
@@ -236,7 +240,7 @@ class Database:
             revision = check_revision(connection, self.prefix)
             there = set(inspect(connection).get_table_names())
         if revision is not None and revision > REVISION:
-            log.info("the tables are of a newer release (revision %s), which only adds", revision)
+            application_events.TABLES_NEWER.log(log, revision=revision)
         for name in sorted(self.metadata.tables):
             if name not in there:
                 raise ConfigurationError(missing_table_text(name))

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from reliable_mq.database.days import Day, day_in, wanted_days
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class DayPartitions:
                 connection.execute(text(statement))
         except (IntegrityError, OperationalError, ProgrammingError) as error:
             # Locked, just made by another process, or overlapping with rows in the default one.
-            log.info("retention: no partition %s yet: %s", name, error.orig)
+            application_events.PARTITION_MISSING.log(log, partition=name, error=error.orig)
             return False
         return True
 

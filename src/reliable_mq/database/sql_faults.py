@@ -15,12 +15,11 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from reliable_mq.database.sql_types import is_missing_table, mysql_code, mysql_code_of, sqlstate_of
-from reliable_mq.errors import RemoteError, Unavailable, error_text
+from reliable_mq.errors import ConnectionLost, RemoteError, Unavailable, error_text
+from reliable_mq.telemetry import application_events
+from reliable_mq.telemetry.outages import FaultRate, Outages
 
-TOLD_SECONDS = 10.0
-"""A fault that every message meets is logged once in this time, in seconds."""
-BROKER_TOLD_SECONDS = 60.0
-"""Several parts of a process log that the broker is away, each once in this time, in seconds."""
+log = logging.getLogger(__name__)
 
 # SQLSTATE: serialization failure, deadlock, lock not available (a lock time-out, NOWAIT).
 _BUSY_STATES = frozenset({"40001", "40P01", "55P03"})
@@ -130,12 +129,10 @@ def known_fault(error: BaseException) -> str | None:
 
 
 class FaultLog:
-    """Logs the faults of a repeated operation. Known faults get one line, and not every time.
+    """Logs the faults of a repeated operation, each kind at once and then once in a minute.
 
-    Known faults are those of the database, and of the broker, which may be away for long.
-
-    Invariant: each kind of fault is logged at most once in `TOLD_SECONDS`; faults of the broker
-    once in `BROKER_TOLD_SECONDS`.
+    A broker or a database that cannot be reached is told by its connections, once for the process.
+    Then a line of level DEBUG says what waits for it.
 
     Args:
         log: the logger.
@@ -145,21 +142,79 @@ class FaultLog:
     def __init__(self, log: logging.Logger, what: str) -> None:
         self._log = log
         self._what = what
-        self._told: dict[str, float] = {}
+        self._rate = FaultRate()
+        self._told: set[str] = set()
 
     def log_fault(self, error: BaseException) -> None:
         """Log a fault: a line for a known one, and the traceback for any other."""
         line = known_fault(error)
-        if isinstance(error, Unavailable | RemoteError):
-            self.log_line(type(error).__name__, error_text(error), BROKER_TOLD_SECONDS)
-        elif line is None:
-            self._log.error("%s: %s", self._what, fault_line(error), exc_info=error)
-        else:
+        if isinstance(error, ConnectionLost) or (is_database_down(error) and is_told(error)):
+            text = line or error_text(error)
+            application_events.OPERATION_WAITS.log(self._log, what=self._what, error=text)
+        elif isinstance(error, Unavailable | RemoteError):
+            self.log_line(type(error).__name__, error_text(error))
+        elif line is not None:
             self.log_line(line.partition(":")[0], line)
+        elif self._rate.count_fault(type(error), time.monotonic()) is not None:
+            application_events.OPERATION_FAILED.log(
+                self._log, traceback_of=error, what=self._what, error=fault_line(error)
+            )
 
-    def log_line(self, kind: str, line: str, seconds: float = TOLD_SECONDS) -> None:
-        """Log a line, unless a line of this kind was logged less than `seconds` ago."""
-        now = time.monotonic()
-        if now >= self._told.get(kind, now):
-            self._told[kind] = now + seconds
-            self._log.warning("%s: %s", self._what, line)
+    def log_line(self, kind: str, line: str) -> None:
+        """Log a line, unless a line of this kind was logged in the last minute."""
+        if self._rate.count_fault(kind, time.monotonic()) is not None:
+            self._told.add(kind)
+            application_events.OPERATION_FAILING.log(self._log, what=self._what, error=line)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether a line of `log_line` has no `note_success` yet."""
+        return bool(self._told)
+
+    def note_success(self) -> None:
+        """Log that the operation works again, if a line said that it does not."""
+        if self._told:
+            application_events.OPERATION_WORKS.log(self._log, what=self._what)
+            for kind in self._told:
+                self._rate.forget(kind)
+            self._told.clear()
+
+
+class DatabaseWatch:
+    """Logs when a database cannot be reached, and when it is back: once for all its users.
+
+    Invariant: each engine of the database reports to the same watch.
+
+    Args:
+        name: the database's URL, without its password.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._outages = Outages()
+
+    def watch(self, engine: Engine) -> None:
+        """Report the errors and the new connections of an engine."""
+        event.listen(engine, "handle_error", self._failed)
+        event.listen(engine, "connect", self._connected)
+
+    def _failed(self, context: ExceptionContext) -> None:
+        error = context.sqlalchemy_exception
+        if error is None or not is_database_down(error):
+            return
+        if self._outages.lose(self._name, time.monotonic()):
+            application_events.DATABASE_LOST.log(
+                log, database=self._name, error=fault_line(context.original_exception)
+            )
+
+    def _connected(self, _connection: object, _record: object) -> None:
+        if self._name not in self._outages:
+            return
+        seconds = self._outages.find(self._name, time.monotonic())
+        if seconds is not None:
+            application_events.DATABASE_BACK.log(log, database=self._name, seconds=seconds)
+
+
+def is_told(error: BaseException) -> bool:
+    """Whether a `DatabaseWatch` has told about this error; not that no connection is free."""
+    return not isinstance(error, NoConnectionFree)

@@ -30,6 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.database.sql_types import LongText, UtcDateTime, utc_datetime
 from reliable_mq.database.thread_handling_times import HandlingTimes
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class SqlProcesses:
             with self._engine.begin() as connection:
                 self._write(connection, changing, now)
         except SQLAlchemyError as error:
-            log.debug("the process did not note that it is alive: %s", error)
+            application_events.PROCESS_NOT_NOTED.log(log, error=error)
 
     def _write(self, connection: Connection, changing: dict[str, Any], now: float) -> None:
         me = self._owner()

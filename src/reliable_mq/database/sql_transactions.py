@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
 from reliable_mq.database.sql_types import ANY_TEXT, READS_ONLY, any_text
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -207,9 +208,4 @@ def _on_session_rollback(session: Session) -> None:
 
 def _log_forgotten(lost: int, kind: str) -> None:
     if sys.exc_info()[0] is None:  # a propagating exception explains the rollback
-        log.error(
-            "%d message(s) were written into a transaction that was closed without commit and are "
-            "lost with it; the %s was in a transaction before mq.transaction(%s) joined it, so its "
-            "owner must call commit()",
-            *(lost, kind, kind),
-        )
+        application_events.MESSAGES_FORGOTTEN.log(log, messages=lost, kind=kind)

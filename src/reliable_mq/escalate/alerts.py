@@ -22,6 +22,8 @@ from reliable_mq.escalate.escalation import (
     NotifierState,
     check_notifier,
 )
+from reliable_mq.telemetry import application_events
+from reliable_mq.telemetry.message_facts import NO_KEY
 
 log = logging.getLogger(__name__)
 
@@ -70,28 +72,39 @@ class LogNotifier:
     def tell(self, digest: Digest) -> None:
         """Write one line for each escalation that the digest lists, and one for all others."""
         for each in digest.items:
-            group = f", group {each.consumer_group}" if each.consumer_group else ""
+            group = each.consumer_group or NO_KEY
             if each.kind == EscalationKind.BACKLOG:
                 look = self._typed("stub list --status unconfirmed --topic", each.topic)
-                said = "%s: topic %s%s: %s; see `%s`"
-                log.error(said, each.kind, each.topic, group, each.reason, look)
+                application_events.ESCALATION_BACKLOG.log(
+                    log,
+                    kind=each.kind,
+                    topic=each.topic,
+                    group=group,
+                    reason=each.reason,
+                    command=look,
+                )
                 continue
             if each.kind == EscalationKind.RECONCILIATION:
-                log.error("%s: run %s: %s", each.kind, each.message_id, each.reason)
+                application_events.ESCALATION_RECONCILIATION.log(
+                    log, kind=each.kind, run_id=each.message_id, reason=each.reason
+                )
                 continue
-            log.error(
-                "%s: message %s of topic %s (key %r)%s: %s; see `%s`, then `%s`",
-                *(each.kind, each.message_id, each.topic, each.message_key, group),
-                *(
-                    each.reason,
-                    self._typed("stub show", each.message_id),
-                    self._retry_command(each),
-                ),
+            application_events.ESCALATION.log(
+                log,
+                kind=each.kind,
+                message_id=each.message_id,
+                topic=each.topic,
+                key=each.message_key or NO_KEY,
+                group=group,
+                reason=each.reason,
+                command=self._typed("stub show", each.message_id),
+                remedy=self._retry_command(each),
             )
         if not digest.total:
-            log.error("%s", digest.headline)
+            application_events.ESCALATION_TEST.log(log, headline=digest.headline)
         elif digest.total > len(digest.items):
-            log.error("%s; see `%s`", digest.headline, self._typed("stub list --escalated"))
+            command = self._typed("stub list --escalated")
+            application_events.ESCALATIONS_MORE.log(log, headline=digest.headline, command=command)
 
     def _retry_command(self, each: Escalation) -> str:
         """Return the command that sends the message again; a dead letter goes to its group only."""
@@ -271,9 +284,13 @@ class Alerts:
         except _WHAT_NOTIFIERS_RAISE as error:
             why = error_text(error)
             wait = self._book.record_failure(notifier.name, self._owner, why, now)
-            log.warning(
-                "notifier %s: digest %s (%s) was not sent, next try in %g s: %s",
-                *(notifier.name, digest.digest_id, digest.headline, wait, why),
+            application_events.DIGEST_NOT_SENT.log(
+                log,
+                notifier=notifier.name,
+                digest_id=digest.digest_id,
+                headline=digest.headline,
+                seconds=wait,
+                error=why,
             )
             return False
         self._book.record_sent(notifier.name, digest, self._owner, now, notifier.cooldown)

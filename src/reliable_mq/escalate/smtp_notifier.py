@@ -30,6 +30,7 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.escalate.escalation import Digest, Escalation, EscalationCount, EscalationKind
 from reliable_mq.escalate.mail_addresses import addresses_of
 from reliable_mq.host_and_port import HostAndPort, place_of_authority
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +134,9 @@ class SmtpNotifier:
             server.close()
         for address, (code, text) in refused.items():
             said = text.decode("utf-8", "replace")
-            log.error("notifier %s: %s was refused: %d %s", self.name, address, code, said)
+            application_events.MAIL_REFUSED.log(
+                log, notifier=self.name, address=address, code=code, answer=said
+            )
 
     def _connected(self) -> smtplib.SMTP:
         if self._scheme == "smtps":

@@ -18,6 +18,7 @@ from reliable_mq.idempotency.held_keys import holding
 from reliable_mq.idempotency.keyed_function import KeyedFunction, RequestedCall
 from reliable_mq.idempotency.sql_calls import CallDecision, CallFound, KeyedCall
 from reliable_mq.idempotency.thread_calls import CallBook
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,4 @@ def _stored_or_fault(
 
 def _log_overtaken(call: KeyedCall) -> None:
     """Log that a call lost its claim while it ran: another one may have had the same effect."""
-    log.warning(
-        "%s: the call with key %r lost its claim, so it may have run twice", call.scope, call.shown
-    )
+    application_events.CALL_CLAIM_LOST.log(log, scope=call.scope, key=call.shown)

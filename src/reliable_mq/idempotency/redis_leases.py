@@ -22,6 +22,7 @@ from reliable_mq.idempotency.claim import UNREACHABLE, Claim, LeaseAnswer
 from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.idempotency.redis_servers import FAULTS, ScriptCall, script_of, servers_of
 from reliable_mq.settings import Settings
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,11 @@ class RedisLeases:
         self._claiming = script_of(here.joinpath("claim.lua").read_text())
         self._settling = script_of(here.joinpath("settle.lua").read_text())
         self._are_loaded = False
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the circuit is closed. Safe in any thread."""
+        return self._breaker.state is Circuit.CLOSED
 
     async def claim(self, claims: Sequence[tuple[str, str]], lease: float) -> list[Claim]:
         """Claim each (key, token); return Redis's answers in order. Never raises errors of Redis.
@@ -163,13 +169,13 @@ class RedisLeases:
                 answers = await self._call(asked, ended)
         except FAULTS as error:
             self._breaker.record_failure(asyncio.get_running_loop().time())
-            log.warning("Redis does not answer, the database decides alone: %s", error)
+            application_events.REDIS_LOST.log(log, error=error)
             return [UNREACHABLE] * sum(len(each.claims) for each in asked)
         except BaseException:
             self._breaker.record_failure(asyncio.get_running_loop().time())
             raise
         if self._breaker.state is not Circuit.CLOSED:
-            log.info("Redis answers again")
+            application_events.REDIS_BACK.log(log)
         self._breaker.succeeded()
         return [claim_of(answer) for answer in answers]
 

@@ -36,7 +36,8 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One delivery, for the consume log. `token` names its owner; `attempt`: from 1.
 
     `confirm_to`: the topic where the stub's database, if it is another one, reads notices.
-    `in_doubt`: as Redis knows, an earlier attempt began and its end is unknown.
+    `in_doubt`: as Redis knows, an earlier attempt began and its end is unknown. `key`: the business
+    keys, for the log.
     """
 
     group: str
@@ -49,6 +50,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     confirm_to: str = ""
     in_doubt: bool = False
+    key: str = ""
 
 
 class LogLookup(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from reliable_mq.name_server.registration import RegisteredVersion, decode_in_st
 from reliable_mq.name_server.routes import QueueData, RouteTable
 from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
 from reliable_mq.name_server.steps import Steps, finish
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -124,8 +125,8 @@ class NameServerCore:
             return answer if isinstance(answer, Command) else (yield from answer)
         except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
             return reply(command, ResponseCode.SYSTEM_ERROR, fault_of(error))
-        except Exception as bug:
-            log.exception("request %d failed", command.code)
+        except Exception as bug:  # noqa: BLE001 - it is logged
+            broker_events.NAME_SERVER_REQUEST_FAILED.log(log, traceback_of=True, code=command.code)
             return reply(command, ResponseCode.SYSTEM_ERROR, fault_of(bug))
 
     def _register_broker(self, connection: int, command: Command, now_ms: int) -> Steps[Command]:

@@ -338,6 +338,16 @@ class RouteTable:
             if queue_data.broker_name in self._names:
                 self._put_queues(topic, queue_data)
 
+    @property
+    def broker_count(self) -> int:
+        """The number of registered brokers."""
+        return len(self._live)
+
+    @property
+    def topic_count(self) -> int:
+        """The number of registered topics; one at several brokers counts for each."""
+        return self._count
+
     def topics(self) -> list[str]:
         """Return all topics, sorted."""
         return _sorted_topics(self._topics.values())

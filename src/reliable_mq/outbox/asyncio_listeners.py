@@ -20,6 +20,7 @@ from reliable_mq.limits import TOPIC_LENGTH_MAX
 from reliable_mq.message import CheckBack, Decision, Half, Message, ReceivedMessage
 from reliable_mq.names import check_name
 from reliable_mq.outbox.thread_link import ProcessLink
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -138,13 +139,15 @@ class Listeners:
         try:
             await self._link.client.transactions.end(half, decision)
         except ReliableMQError as error:
-            log.info("half %s is left to a check-back: %s", half.message_id, error)
+            application_events.HALF_LEFT.log(
+                log, message_id=half.message_id, topic=half.queue.topic, error=error
+            )
 
     async def _answer(self, asked: CheckBack) -> Decision:
         topic = asked.message.topic
         listener = self._listeners.get(topic)
         if listener is None:
-            log.warning("no listener for half messages of topic %s in this process", topic)
+            application_events.LISTENER_MISSING.log(log, topic=topic)
             return Decision.UNKNOWN
         decision = await _called(listener.check, asked.message)
         self._check(topic, decision)

@@ -15,6 +15,7 @@ from reliable_mq.outbox.half import ANSWERS, HalfView, StubLookup, finding_of
 from reliable_mq.outbox.half_sender import CommitMany
 from reliable_mq.outbox.relay import NextTime, SendOutcome
 from reliable_mq.outbox.stub import Position
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +80,13 @@ class CheckBacks:
             line = known_fault(error)
             if line is None:
                 raise
-            log.info("half %s: the broker must ask again: %s", half.message_id, line)
+            application_events.CHECK_BACK_POSTPONED.log(
+                log, message_id=half.message_id, topic=half.queue.topic, error=line
+            )
             return Decision.UNKNOWN
-        log.info("half %s of %s: %s", half.message_id, half.queue.topic, finding.value)
+        application_events.CHECK_BACK_ANSWERED.log(
+            log, message_id=half.message_id, topic=half.queue.topic, answer=finding.value
+        )
         if finding is StubLookup.UNSENT:
             self._commit(half, count)
             return None

@@ -17,6 +17,7 @@ from reliable_mq.errors import InvariantBroken, UsageError
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
 from reliable_mq.message import Message, SendResult
 from reliable_mq.refusals import is_too_far, is_without_timers
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ def by_level(message: Message, error: object) -> Message | None:
 
 @lru_cache(maxsize=256)  # each broker once
 def _warn_once(error: str) -> None:
-    log.warning("delays are rounded up to delay levels: %s", error)
+    application_events.DELAYS_ROUNDED.log(log, error=error)
 
 
 def send_timed(

@@ -247,7 +247,7 @@ class Relay:
         self._lanes: dict[tuple[str, str], deque[_Held]] = {}
         self._lease_due = math.inf
         #: Why stubs of the last run were not sent: the first error.
-        self.last_error = ""
+        self.last_failed: SendOutcome | None = None
 
     def accept(self, stubs: Iterable[Stub], written: float) -> None:
         """Add stubs that were written under this relay's lease at `written` (seconds)."""
@@ -283,8 +283,8 @@ class Relay:
         outcomes = {each.message_id: each for each in self._send(batch, now)}
         for name, stubs in offered.items():
             dropped += self._move(name, stubs, sendable.keys(), outcomes)
-        errors = [each.error for each in outcomes.values() if each.error is not None]
-        self.last_error, failed = (errors[0] if errors else ""), len(errors)
+        errors = [each for each in outcomes.values() if each.error is not None]
+        self.last_failed, failed = (errors[0] if errors else None), len(errors)
         if errors or self._failing:
             self._look_at_topics(batch, outcomes)
         return RelayCounts(len(outcomes) - failed, failed, dropped, self.waiting)

@@ -26,6 +26,7 @@ from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.runtime.daemon_threads import DaemonThreads
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,9 @@ class Halves:
             try:
                 await self._link.client.transactions.post(half, Decision.ROLLBACK)
             except ReliableMQError as error:
-                log.info("half %s is left to a check-back: %s", half.message_id, error)
+                application_events.HALF_LEFT.log(
+                    log, message_id=half.message_id, topic=half.queue.topic, error=error
+                )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._link.loop_thread.run(work)

@@ -78,6 +78,8 @@ class CommitListener:
         quoted = self._engine.dialect.identifier_preparer.quote(self._channel)
         connection.execute(f"LISTEN {quoted}")
         self.is_listening = True
+        if self._faults.is_failing:
+            self._faults.note_success()
         try:
             self._callback()
             while not self._stopped.is_set():

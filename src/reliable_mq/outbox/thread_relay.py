@@ -139,9 +139,15 @@ class RelayThread:
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
         self._gather = 0.0
+        self._waiting = 0
         self._blocked = IdleBackoff(*BLOCKED_SECONDS)
         self._idle = IdleBackoff(*UNOWNED_SECONDS)
         self._faults = FaultLog(log, "relay")
+
+    @property
+    def waiting(self) -> int:
+        """How many stubs wait after the last run, and how many handovers since. Any thread."""
+        return self._waiting + self._inbox.qsize()
 
     def start(self) -> None:
         """Start the thread."""
@@ -198,10 +204,12 @@ class RelayThread:
         except Exception as error:  # noqa: BLE001 - the fault log reports it
             self._faults.log_fault(error)
             return FAULT_SECONDS
-        self._gather = gather_seconds(counts.sent)
-        if counts.failed:
+        self._gather, self._waiting = gather_seconds(counts.sent), counts.waiting
+        if counts.failed and (failed := self._relay.last_failed) is not None:
             said = f"{counts.failed} stub(s) could not be sent, the scheduler resends them"
-            self._faults.log_line("unsent", f"{said}: {self._relay.last_error}")
+            self._faults.log_line("unsent", f"{said}: message {failed.message_id}: {failed.error}")
+        elif counts.sent and self._faults.is_failing:
+            self._faults.note_success()
         if counts.sent or counts.failed or counts.dropped:
             self._blocked.reset()
             return 0.0 if counts.waiting or claimed else self._idle_pause()

@@ -73,6 +73,10 @@ class SharedRelays:
         atexit.register(thread.close)
         return thread, listener
 
+    def waiting(self) -> dict[str, int]:
+        """Return how many stubs wait in the relay of each database."""
+        return {name: relay.waiting for name, (relay, _) in list(self._running.items())}
+
     def wake(self, name: str) -> None:
         """Wake a database's relay, if it runs in this process; never waits."""
         running = self._running.get(name)

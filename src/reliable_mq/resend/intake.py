@@ -30,6 +30,7 @@ from reliable_mq.resend.topic_gate import (
     gate_of,
     verdict_of,
 )
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -190,8 +191,9 @@ class Intake:
                 topic, verdict.failures, now, verdict.error
             )
             if row.is_closed and not known.is_closed:
-                said = "topic %s is closed, only probes are sent: %d sends failed, none arrived: %s"
-                log.warning(said, topic, row.failures, verdict.error)
+                application_events.TOPIC_CLOSED.log(
+                    log, topic=topic, failures=row.failures, error=verdict.error
+                )
             free = known.is_closed
             return [
                 each
@@ -201,7 +203,7 @@ class Intake:
             ]
         if verdict.arrived and known.failures:
             if known.is_closed:
-                log.warning("topic %s: sends arrive again", topic)
+                application_events.TOPIC_OPEN.log(log, topic=topic)
             self._topics.sent(topic, now)
             del self._rows[topic]
         elif known.is_closed and not verdict.arrived:

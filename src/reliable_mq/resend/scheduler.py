@@ -21,6 +21,8 @@ from reliable_mq.outbox.stub import DueState, GroupView, Stub, due_state, over_s
 from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import ClaimedStubs, DueKind
 from reliable_mq.resend.intake import Intake
+from reliable_mq.telemetry import application_events
+from reliable_mq.telemetry.outages import level_of
 
 log = logging.getLogger(__name__)
 
@@ -272,8 +274,8 @@ class Scheduler:
         except NoRoute:
             return {}  # no broker has the topic, so no broker has the message
         except Exception as error:  # noqa: BLE001 - unknown progress decides nothing
-            log.warning(
-                "the progress of group %s in topic %s cannot be read: %s", group, topic, error
+            application_events.PROGRESS_UNREADABLE.log(
+                log, level=level_of(error), group=group, topic=topic, error=error
             )
             return None
 

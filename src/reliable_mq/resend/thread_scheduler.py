@@ -2,11 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import msgspec
 
 from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
 from reliable_mq.runtime.stopped import StopSignal
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ def run_forever(
             faults.log_fault(error)
             stopped.wait(interval)
             continue
+        if faults.is_failing:
+            faults.note_success()
         sums.add(counts, time.monotonic())
         ahead = None if scheduler.next_time is None else scheduler.next_time - clock()
         stopped.wait(pause_after(counts, time.monotonic() - began, interval, ahead))
@@ -61,14 +66,19 @@ class SumLog:
     def add(self, counts: ResendCounts, now: float) -> None:
         """Add the counts of a run that ended at `now`, in seconds of a clock that never jumps."""
         if counts.claimed:
-            self._log.debug("resend: %s", counts)
+            application_events.RESEND_TURN.log(
+                self._log, counts=_counted(msgspec.structs.asdict(counts))
+            )
         for name in _TOLD:
             self._sums[name] += getattr(counts, name)
         if any(self._sums.values()) and (self._due is None or now >= self._due):
-            parts = (f"{number} {name}" for name, number in self._sums.items() if number)
-            self._log.info("resend: %s", ", ".join(parts))
+            application_events.RESEND_DONE.log(self._log, counts=_counted(self._sums))
             self._sums = dict.fromkeys(_TOLD, 0)
             self._due = now + SUM_SECONDS
+
+
+def _counted(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in numbers.items() if number)
 
 
 def pause_after(

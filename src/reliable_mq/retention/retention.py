@@ -18,6 +18,7 @@ import msgspec
 from reliable_mq.database.days import DAY_SECONDS, DAYS_SPARED
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.settings import RetentionWaits
+from reliable_mq.telemetry import application_events
 from reliable_mq.watched_time import (
     ClockReading,
     WatchedTime,
@@ -222,7 +223,7 @@ class Retention:
             return None
         names = {"clock": "the database's clock", "things": "rows"}
         if jump := jump_text(known, earlier, self._stub_retention, **names):
-            log.warning("retention: %s", jump)
+            application_events.RETENTION_CLOCK_JUMPED.log(log, problem=jump)
         return known
 
     def _gate(self) -> float:

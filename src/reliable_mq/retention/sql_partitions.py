@@ -18,6 +18,7 @@ from reliable_mq.database.sql_stub_table import arrived_rows, is_settled
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.retention.retention import RemovedRows
 from reliable_mq.retention.sql_retention import Ledger, SqlRetention
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,9 @@ class SqlPartitions:
                     if self._drop(connection, table, day, before):
                         dropped += 1
             except OperationalError as error:
-                log.info("retention: %s stays for now: %s", day.table(table.name), error.orig)
+                application_events.PARTITION_STAYS.log(
+                    log, partition=day.table(table.name), error=error.orig
+                )
         return RemovedRows(dropped, False)
 
     def _has_rows_to_keep(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.retention.retention import Retention, RetentionCounts
 from reliable_mq.runtime.stopped import StopSignal
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +35,12 @@ def run_forever(
             faults.log_fault(error)
             stopped.wait(IDLE_SECONDS)
             continue
+        if faults.is_failing:
+            faults.note_success()
         removed += Counter(counts.rows)
         if removed.total() and (not counts.is_full or time.monotonic() > logged_at + TOLD_SECONDS):
             rows = ", ".join(f"{number} {what}" for what, number in removed.items() if number)
-            log.info("retention: removed %s", rows)
+            application_events.RETENTION_REMOVED.log(log, rows=rows)
             removed, logged_at = Counter(), time.monotonic()
         stopped.wait(pause_after(counts, time.monotonic() - began))
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
 
@@ -22,7 +23,7 @@ OnBroken = Callable[[Exception], NoReturn]
 
 def die(cause: Exception) -> NoReturn:
     """Log the cause and end the process with code 1."""
-    log.critical("the broker cannot continue and stops: %s", cause, exc_info=cause)
+    broker_events.BROKER_BROKEN.log(log, traceback_of=cause, error=cause)
     logging.shutdown()
     os._exit(1)
 

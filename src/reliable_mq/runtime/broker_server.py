@@ -1,9 +1,8 @@
 """The bundled broker: sockets, a disk and the clock around the broker core.
 
 One event loop handles commands and writes the log. It also syncs the log while the disk is fast.
-One thread does slow work (see `log_writer`).
 All commands of a loop turn become one batch, and one write to each connection. With one or two
-active clients, the commands of one read already become a batch.
+active clients, the commands of one read already become a batch. `log_writer` does slow work.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import PeerConnection, Turn
-from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room, lack_of
+from reliable_mq.broker_core.store.disk import is_out_of_room, lack_of, sync_files
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
@@ -28,9 +27,11 @@ from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
+from reliable_mq.telemetry import broker_events
 from reliable_mq.watched_time import ClockReading
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of
@@ -50,8 +51,7 @@ class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
     """Options of a broker.
 
     Without `name_servers` ("host:port;host:port"), the broker runs a name server of its own on
-    `name_server_port`. With port 0, the system chooses a port. `properties` are Apache RocketMQ's
-    broker properties, see `broker_config`.
+    `name_server_port`. With port 0, the system chooses a port. `properties`: see `broker_config`.
     """
 
     store: Path
@@ -144,7 +144,7 @@ class BrokerServer:
         }
         self._config, warnings = broker_config(properties)
         for warning in warnings:
-            log.warning("%s", warning)
+            broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
         disk = self._disk = FileDisk(options.store)
         self._core = BrokerCore(
             self._config, disk, process_id=os.getpid(), processors=os.cpu_count() or 1
@@ -181,6 +181,11 @@ class BrokerServer:
                 self._checkpoint_timers_forever(),
             )
         ]
+
+    def measure(self) -> list[LoopFigures]:
+        """Note figures for metrics from now on, on the running loop; return them."""
+        own = [measure_broker(self._core.state, self._listener.connections)]
+        return own + (self._name_server.measure() if self._name_server else [])
 
     async def _abandon(self) -> None:
         """Release what a failed start has opened."""
@@ -337,7 +342,7 @@ class BrokerServer:
         await self._write_queues()
         for _ in range(upkeep.unsynced // _QUEUES_AT_ONCE):
             files = upkeep.take_unsynced(_QUEUES_AT_ONCE)
-            await self._log_writer.run(partial(_sync, files))
+            await self._log_writer.run(partial(sync_files, files))
         await self._write_queues()  # other queues have grown during the syncs
 
     async def _write_queues(self) -> None:
@@ -392,9 +397,4 @@ class BrokerServer:
         except (OSError, StoreError) as error:
             if not is_out_of_room(error):
                 raise
-            log.warning("no room to save everything, the next start recovers: %s", error)
-
-
-def _sync(files: Iterable[DiskFile]) -> None:
-    for file in files:
-        file.sync()
+            broker_events.BROKER_NOT_SAVED.log(log, error=error)

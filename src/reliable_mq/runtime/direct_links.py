@@ -12,6 +12,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.link import Link
+from reliable_mq.telemetry import client_events
 
 log = limited_log(__name__)
 
@@ -93,7 +94,7 @@ class DirectLinks:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, TimeoutError) as error:
             connection.close()
-            log.debug("no second connection to %s: %s", address, error)
+            client_events.SECOND_CONNECTION_FAILED.log(log, peer=address, error=error)
             return
         except BaseException:  # the loop's link is lost meanwhile
             connection.close()

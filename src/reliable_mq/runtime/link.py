@@ -21,6 +21,7 @@ from reliable_mq.errors import (
 )
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.busy_wait import BusyWait
+from reliable_mq.telemetry import client_events
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import REPLY_FLAG, Command, decode_reply, encode_command
 from reliable_mq.wire.frame import FrameReader
@@ -323,7 +324,7 @@ class Link(asyncio.Protocol):
             else:
                 self._asked(command)
         if fault is not None:
-            log.warning("%s sent an invalid command, the connection is closed: %s", self, fault)
+            client_events.COMMAND_INVALID.log(log, peer=self, error=fault)
             self._lose(f"{self.address} sent an invalid command")
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -9,12 +9,17 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from reliable_mq.errors import ConnectionLost, Unavailable
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.busy_wait import BusyWait, poll_seconds
 from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.direct_links import DirectLinks
 from reliable_mq.runtime.host_names import addresses_of
 from reliable_mq.runtime.link import Link, OnRequest, Sign
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.command import Command
+
+log = limited_log(__name__)
 
 Greet = Callable[[str, Link], Awaitable[None]]
 """Introduces this client on a new link, before any other request uses it."""
@@ -36,6 +41,7 @@ class Links:
         tls_hostname: the name in the peers' certificates; "" for the host of each address.
         busy_wait_seconds: how long a single caller that asks repeatedly polls for a reply before
             it sleeps; 0: not at all.
+        tells_outages: whether to log when an address cannot be reached, and when it can again.
     """
 
     BACKOFF_SECONDS = 0.05
@@ -54,6 +60,7 @@ class Links:
         tls: ssl.SSLContext | None = None,
         tls_hostname: str = "",
         busy_wait_seconds: float = 0.0,
+        tells_outages: bool = True,
     ) -> None:
         self._sign = sign
         self._tls = tls
@@ -66,6 +73,8 @@ class Links:
         self._opening: dict[str, asyncio.Task[Link]] = {}
         self._failures: dict[str, tuple[int, float, str]] = {}
         self._closed = False
+        self._tells_outages = tells_outages
+        self._outages = Outages()
         self._busy_wait_seconds = poll_seconds(busy_wait_seconds)
         self._direct = DirectLinks(connect_timeout, self._busy_wait_seconds)
 
@@ -192,6 +201,10 @@ class Links:
             raise self._failed(address, "it closed the connection at once")
         self._failures.pop(address, None)
         self.by_address[address] = link
+        if address in self._outages:
+            seconds = self._outages.find(address, asyncio.get_running_loop().time())
+            if seconds is not None:
+                client_events.PEER_BACK.log(log, peer=address, seconds=seconds)
         return link
 
     async def _connect(self, address: str) -> Link:
@@ -232,6 +245,8 @@ class Links:
         pause *= random.uniform(0.5, 1.0)  # noqa: S311 - it hides nothing
         text = f"{address} cannot be reached: {why}"
         now = asyncio.get_running_loop().time()
+        if self._tells_outages and self._outages.lose(address, now):
+            client_events.PEER_LOST.log(log, peer=address, error=why)
         forgotten = now - self.FAILURES_KEPT_SECONDS
         self._failures = {at: each for at, each in self._failures.items() if each[1] > forgotten}
         self._failures[address] = (count, now + pause, text)

@@ -11,7 +11,6 @@ answers.
 import asyncio
 import ipaddress
 import itertools
-import logging
 import resource
 import time
 from collections import OrderedDict, deque
@@ -25,6 +24,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.held_bytes import HeldBytes, UnreadAnswers
 from reliable_mq.runtime.host_names import bound_sockets
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.record import pack_host
@@ -131,7 +131,7 @@ class ServerConnection(asyncio.Protocol):
             return
         ip = _plain_ip(peer[0])
         if is_last(transport.get_extra_info("socket").fileno()):
-            log.warning("%s: refused, few descriptors are left; raise the limit of files", ip)
+            broker_events.CONNECTION_REFUSED.log(log, client=ip)
             self._transport.abort()
             return
         self._connection = PeerConnection(
@@ -296,7 +296,7 @@ class ServerConnection(asyncio.Protocol):
         if is_waiting or self._transport.is_closing():
             return
         if self._last_used < silent_since:
-            self._log_end("closed, it was silent too long", logging.INFO)
+            self._log_end()
             self._transport.abort()
         elif self._reader.kept_size and self._frame_began < silent_since:
             self.cut_off(f"closed, {self._reader.kept_size} bytes of a frame came, and no more")
@@ -310,11 +310,15 @@ class ServerConnection(asyncio.Protocol):
         self._is_told = True  # this side ends it, perhaps in the middle of a frame
         self._transport.close()
 
-    def _log_end(self, what: str, level: int = logging.WARNING) -> None:
-        """Log once why the connection ends."""
+    def _log_end(self, why: str = "") -> None:
+        """Log once why the connection ends; without a reason, it was silent too long."""
         if not self._is_told and self._connection is not None:
             self._is_told = True
-            log.log(level, "%s: %s", self._connection.address, what)
+            client = self._connection.address
+            if why:
+                broker_events.CONNECTION_CUT.log(log, client=client, reason=why)
+            else:
+                broker_events.CONNECTION_SILENT.log(log, client=client)
 
 
 class Listener:
@@ -459,8 +463,8 @@ class Listener:
             connection, _none = self._waiting.popitem(last=False)
             try:
                 connection.handle_waiting()
-            except Exception:
-                log.exception("requests of a connection cannot be handled")
+            except Exception:  # noqa: BLE001 - it is logged
+                broker_events.CONNECTION_BROKEN.log(log, traceback_of=True)
                 connection.cut_off("closed, its requests cannot be handled")
             if not self._large_left or time.monotonic() >= end:
                 break

@@ -27,6 +27,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die
 from reliable_mq.runtime.job_thread import JobThread
 from reliable_mq.runtime.syncs import Syncs
+from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
 
@@ -145,7 +146,7 @@ class LogWriter:
         had_room = not self._lacking
         if of not in self._lacking and error is not None:
             lack = lack_of(error)
-            log.critical("%s, sends are refused; %s: %s", lack.what, lack.advice, error)
+            broker_events.DISK_FULL.log(log, problem=lack.what, advice=lack.advice, error=error)
         self._lacking.add(of)
         if had_room:
             self._on_room(False)
@@ -154,7 +155,7 @@ class LogWriter:
         if of in self._lacking:
             self._lacking.discard(of)
             if not self._lacking:
-                log.warning("the disk has room again")
+                broker_events.DISK_HAS_ROOM.log(log)
                 self._on_room(True)
 
     def _written(self, batch: LogBatch) -> None:
@@ -179,11 +180,8 @@ class LogWriter:
                     raise
                 if path not in reported:
                     lack = lack_of(error)
-                    log.warning(
-                        "%s: no room for it, it is written later; %s: %s",
-                        path,
-                        lack.what,
-                        lack.advice,
+                    broker_events.CONFIG_DELAYED.log(
+                        log, path=path, problem=lack.what, advice=lack.advice
                     )
                 self._unsaved[path] = text
         if self._unsaved:

@@ -18,6 +18,7 @@ import uvloop
 from reliable_mq.errors import ForkedClient, UsageError, closed, closed_meanwhile
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
+from reliable_mq.telemetry import client_events
 
 T = TypeVar("T")
 
@@ -306,8 +307,8 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-        except BaseException:  # SystemExit or KeyboardInterrupt of a task or callback
-            log.critical("the event loop has ended: nothing is served any more", exc_info=True)
+        except BaseException:  # noqa: BLE001 - SystemExit or KeyboardInterrupt of a task or callback
+            client_events.LOOP_ENDED.log(log, traceback_of=True)
         with self._ending:
             self._closed = self._has_stopped = True
         try:
@@ -342,7 +343,4 @@ async def _end_tasks() -> None:
         if not task.cancelled():
             task.exception()  # marks the error as retrieved; the task's owner handles it
     if stubborn:
-        log.warning(
-            "%d tasks do not end after their cancellation; the loop ends without them",
-            len(stubborn),
-        )
+        client_events.TASKS_LEFT.log(log, tasks=len(stubborn))

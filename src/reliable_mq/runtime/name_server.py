@@ -7,7 +7,7 @@ turn of the loop. A thread writes the settings file, once for all changes since 
 import asyncio
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,9 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.name_server.registration_queue import RegistrationQueue
 from reliable_mq.runtime.listener import Listener, now_ms
+from reliable_mq.runtime.loop_figures import LoopFigures
+from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -69,6 +72,16 @@ class NameServer:
         self._core.listen_port = self.port
         await self._listener.serve()
         self._expire()
+
+    def measure(self) -> list[LoopFigures]:
+        """Note figures for metrics from now on, on the running loop; return them."""
+        return [LoopFigures(self._samples, "name server")]
+
+    def _samples(self) -> Iterator[Sample]:
+        routes, prefix = self._core.routes, "reliable_mq_name_server_"
+        yield Sample(f"{prefix}brokers", routes.broker_count)
+        yield Sample(f"{prefix}topics", routes.topic_count)
+        yield Sample(f"{prefix}connections", len(self._listener.connections))
 
     def _expire(self) -> None:
         self._expiry = asyncio.get_running_loop().call_later(_EXPIRY_SECONDS, self._expire)
@@ -153,10 +166,10 @@ class NameServer:
         try:
             await asyncio.to_thread(self._write, self._core.settings.dump())
         except OSError as error:
-            log.warning("the settings cannot be saved: %s", error)
+            broker_events.SETTINGS_NOT_SAVED.log(log, error=error)
             return f"the settings cannot be saved: {error.strerror}"
-        except Exception as error:  # the waiting commands are answered after any failure
-            log.exception("the settings cannot be saved")
+        except Exception as error:  # noqa: BLE001 - the waiting commands are answered after any failure
+            broker_events.SETTINGS_SAVING_BROKEN.log(log, traceback_of=True)
             return f"the settings cannot be saved: {error}"
         return ""
 

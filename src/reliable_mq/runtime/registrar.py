@@ -22,6 +22,8 @@ from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.link import Link
 from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.listener import now_ms
+from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
 
@@ -62,11 +64,13 @@ class Registrar:
         self._waiting: Replies = []
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._outages = Outages()  # name servers at which it cannot register
         self._links = Links(
             connect_timeout=_TIMEOUT,
             on_request=lambda _address, _command: None,
             greet=_send_nothing,
             on_lost=self._informed.discard,
+            tells_outages=False,
         )
 
     def register_changes(self, replies: Replies) -> None:
@@ -135,12 +139,15 @@ class Registrar:
         try:
             answer = await self._links.call(address, command, _TIMEOUT)
         except (Unavailable, FrameError) as error:
-            log.warning("cannot register at %s: %s", address, error)
+            if self._outages.lose(address, now_ms() / 1000):
+                broker_events.REGISTRATION_FAILED.log(log, name_server=address, error=error)
             self._informed.discard(address)
             return False
         if answer.code != ResponseCode.SUCCESS:
-            log.warning("%s refuses a registration: %s", address, answer.remark)
+            broker_events.REGISTRATION_REFUSED.log(log, name_server=address, remark=answer.remark)
             return False
+        if self._outages.find(address, now_ms() / 1000) is not None:
+            broker_events.REGISTRATION_BACK.log(log, name_server=address)
         take_order_topics(self._state, answer.body, now_ms())
         return True
 
@@ -159,7 +166,7 @@ class Registrar:
             try:
                 await self._links.call(address, unregistration(self._state), _FAREWELL_TIMEOUT)
             except Unavailable as error:
-                log.info("cannot unregister at %s: %s", address, error)
+                broker_events.UNREGISTRATION_FAILED.log(log, name_server=address, error=error)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -29,6 +29,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die
 from reliable_mq.runtime.descriptors import Descriptor
 from reliable_mq.runtime.disk_file import descriptor_of
+from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
 
@@ -241,7 +242,7 @@ class KernelSyncs:
         try:
             self._kernel.start([descriptor.number], ended)
         except OSError as error:
-            log.debug("the kernel does not sync, a thread does: %s", error)
+            broker_events.KERNEL_SYNC_REFUSED.log(log, error=error)
             return False
         return True
 
@@ -255,5 +256,5 @@ def kernel_syncs(on_broken: OnBroken) -> KernelSyncs | None:
     try:
         return KernelSyncs(KernelSync(asyncio.get_running_loop()), descriptor_of, on_broken)
     except OSError as error:
-        log.info("a thread syncs the log: %s", error)
+        broker_events.LOG_SYNCED_BY_THREAD.log(log, error=error)
         return None

@@ -7,6 +7,7 @@ of its request, so a long name from a peer must not cost more than an error answ
 from reliable_mq.errors import FrameError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.plain_text import cut
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 
@@ -27,6 +28,6 @@ def encode_answer(answer: Command) -> bytes:
     try:
         return encode_command(answer)
     except FrameError as error:
-        log.warning("cannot encode an answer, send SYSTEM_ERROR instead: %s", error)
+        broker_events.ANSWER_NOT_ENCODED.log(log, error=error)
         reason = f"the answer to this request cannot be sent: {error}"
         return encode_command(reply(answer, ResponseCode.SYSTEM_ERROR, reason))

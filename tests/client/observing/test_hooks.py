@@ -21,11 +21,11 @@ from reliable_mq.client.observing.middleware import (
     Sending,
     Skip,
 )
-from reliable_mq.client.observing.rate_limited_log import SAID_AGAIN_SECONDS, RateLimitedLog
 from reliable_mq.client.observing.send_results import of_batch, of_many, of_one
 from reliable_mq.errors import ConfigurationError, RequestTimeout, UsageError
 from reliable_mq.message import Message, ReceivedMessage, SendResult
 from reliable_mq.outcomes import CONSUMED, Outcome, Retry
+from reliable_mq.telemetry.outages import SAID_AGAIN_SECONDS, FaultRate
 
 MESSAGE = Message(topic="orders", body=b"{}")
 
@@ -176,7 +176,7 @@ def test_a_hook_that_fails_with_every_message_is_told_of_once_in_a_while(
         send(hooked, Sent())
     assert len(caplog.records) == 2  # one for each hook
 
-    seldom = RateLimitedLog()
+    seldom = FaultRate()
     times = [seldom.count_fault("fault", at) for at in (0.0, 1.0, 2.0, SAID_AGAIN_SECONDS)]
     assert times == [0, None, None, 2]
 

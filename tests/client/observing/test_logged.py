@@ -63,15 +63,19 @@ def test_each_message_that_is_sent_has_a_line_and_what_failed_is_a_warning(
         "topic": "orders",
         "message_id": "A" * 32,
         "tag": "paid",
+        "key": "o1",
         "keys": ["o1"],
         "ordering_key": "c1",
         "outcome": "SEND_OK",
         "broker": QUEUE.broker_name,
         "queue_id": 2,
         "queue_offset": 7,
+        "result": "sent",
+        "detail": "",
     }
     assert [r.levelname for r in caplog.records] == ["INFO", "WARNING", "INFO"]
-    assert two.message == f"not sent: {'A' * 32} to topic orders: RequestTimeout('no answer')"
+    why = "RequestTimeout: no answer"
+    assert two.message == f"not sent: message {'A' * 32} (key o1) to topic orders: {why}"
     assert fields(three)["outcome"] == "unanswered"
     assert "secret" not in json.dumps([fields(r) for r in caplog.records]) + caplog.text
 
@@ -92,7 +96,7 @@ def test_each_message_that_is_handled_has_a_line_with_its_outcome(
     assert fields(caplog.records[0])["attempt"] == 1
     assert (
         caplog.records[1].message
-        == f"later: {'A' * 32} of topic orders by group payments: no money"
+        == f"later: message {'A' * 32} (key -) of topic orders by group payments: no money"
     )
 
 

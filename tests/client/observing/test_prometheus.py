@@ -91,5 +91,5 @@ def test_one_registry_takes_the_metrics_once() -> None:
     registry = CollectorRegistry()
     PrometheusMiddleware(registry)
 
-    with pytest.raises(ValueError, match="reliable_mq_sent_messages"):
+    with pytest.raises(ValueError, match="messaging_client_sent_messages"):
         PrometheusMiddleware(registry)

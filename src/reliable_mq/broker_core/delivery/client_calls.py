@@ -11,6 +11,7 @@ import msgspec
 
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command, encode_command
 
 log = limited_log(__name__)
@@ -100,5 +101,5 @@ def _give_up(call: _Call) -> None:
         call.answered(None)
     except InvariantBroken:
         raise
-    except Exception:
-        log.exception("the callback for a client call without an answer failed")
+    except Exception:  # noqa: BLE001 - it is logged
+        broker_events.CLIENT_CALLBACK_FAILED.log(log, traceback_of=True)

@@ -15,6 +15,8 @@ from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.errors import MessageRefused
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.message_facts import facts_in
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.headers import CheckTransactionHeader
@@ -87,13 +89,13 @@ def _check_safely(state: BrokerState, offset: int, half: Record, now_ms: int) ->
     try:
         return _check(state, offset, half, now_ms)
     except MessageRefused as error:
-        log.warning(
-            "the half message at log offset %d is given up: %s", half.commit_log_offset, error
+        broker_events.HALF_GIVEN_UP.log(
+            log, **facts_in(half.property_map()), log_offset=half.commit_log_offset, error=error
         )
     try:
         _give_up(state, offset, half, now_ms)
     except MessageRefused as error:
-        log.warning("the half message cannot be stored for inspection, either: %s", error)
+        broker_events.HALF_NOT_KEPT.log(log, **facts_in(half.property_map()), error=error)
         state.halves.drop(offset)
         state.count_half(half.property_map(), -1, now_ms)
     return True
@@ -126,8 +128,8 @@ def _check(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
     try:
         _ask(state, half, properties, place)
     except (MessageRefused, ValueError) as error:  # its copy is pending anyway
-        log.warning(
-            "cannot check the half message at log offset %d: %s", place.commit_log_offset, error
+        broker_events.HALF_NOT_CHECKED.log(
+            log, **facts_in(properties), log_offset=place.commit_log_offset, error=error
         )
     return True
 

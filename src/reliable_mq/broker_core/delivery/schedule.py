@@ -21,6 +21,8 @@ from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken, MessageRefused
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.message_facts import facts_in
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.properties import REAL_QUEUE_ID, REAL_TOPIC
 from reliable_mq.wire.record import Record
@@ -138,10 +140,11 @@ class DelaySchedule:
         try:
             return store.append(_due_message(record), now_ms)
         except MessageRefused as error:
-            log.warning(
-                "the delayed message at offset %d of the log is never delivered: %s",
-                record.commit_log_offset,
-                error,
+            broker_events.DELAYED_MESSAGE_DROPPED.log(
+                log,
+                **facts_in(record.property_map()),
+                log_offset=record.commit_log_offset,
+                error=error,
             )
             return None
 

@@ -33,7 +33,10 @@ from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.errors import InvariantBroken, MessageRefused, StoreError
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.message_facts import facts_in
 from reliable_mq.wire.java_hash import java_string_hash
+from reliable_mq.wire.properties import decode_properties
 
 log = limited_log(__name__)
 
@@ -123,7 +126,7 @@ class Timers:
         except (OSError, StoreError) as error:
             if not is_out_of_room(error):
                 raise
-            log.warning("no room for the timer log; the broker will retry: %s", error)
+            broker_events.TIMER_LOG_NO_ROOM.log(log, error=error)
             return 0
         self._load(now_ms)
         count = self._deliver(now_ms)
@@ -149,8 +152,8 @@ class Timers:
             if record is None:
                 pass  # damaged, and already logged
             elif timed is None:
-                log.warning(
-                    "message %d of %s is not a timed message", files.queue_offset, TIMER_TOPIC
+                broker_events.TIMED_MESSAGE_UNREADABLE.log(
+                    log, queue_offset=files.queue_offset, topic=TIMER_TOPIC
                 )
             elif not self._put(timed, now_ms):
                 has_room = False  # until some messages are delivered
@@ -227,7 +230,7 @@ class Timers:
         if entry is None:
             if self._files.is_expired(position):
                 return
-            log.error("timer log: no entry at %d; earlier entries of its slot are lost", position)
+            broker_events.TIMER_ENTRY_MISSING.log(log, position=position)
             return
         if not entry.due_ms or entry.magic & DELETE:
             timed = self._read(entry)
@@ -247,7 +250,7 @@ class Timers:
         record = read_unit(self._store.log, QueueUnit(entry.commit_log_offset, entry.size, 0))
         timed = read_timed(record, self._precision_ms)
         if timed is None:
-            log.warning("no timed message at log offset %d", entry.commit_log_offset)
+            broker_events.TIMED_MESSAGE_MISSING.log(log, log_offset=entry.commit_log_offset)
         return timed
 
     def _deliver(self, now_ms: int) -> int:
@@ -297,7 +300,12 @@ class Timers:
                 self._store.append(message, now_ms)
             except MessageRefused as error:
                 where = entry.commit_log_offset
-                log.warning("the timed message at offset %d is never delivered: %s", where, error)
+                broker_events.TIMED_MESSAGE_DROPPED.log(
+                    log,
+                    **facts_in(decode_properties(message.properties)),
+                    log_offset=where,
+                    error=error,
+                )
         self.counts.add(timed.topic, 1 if is_deletion else -1, now_ms)
         return entry.size
 

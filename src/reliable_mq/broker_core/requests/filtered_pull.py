@@ -13,6 +13,7 @@ from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, RecordError
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record import (
     RECORD_HEAD_SIZE_MAX,
     body_end_in,
@@ -149,8 +150,8 @@ def judge_new(state: BrokerState, pull: WaitingPull) -> PullDecision:
         found = scan(store, queue, wanted, begin, scan_max=_WAKE_SCAN_MAX, count_max=1, size_max=0)
     except InvariantBroken:
         raise
-    except Exception:
-        log.exception("the filter of %s cannot judge the new messages", pull.address)
+    except Exception:  # noqa: BLE001 - it is logged
+        broker_events.FILTER_FAILED.log(log, traceback_of=True, client=pull.address)
         return _FREE  # the pull will meet the same error, and report it to the client
     pull.judged = found.next_offset
     cost = scan_cost(wanted, found.next_offset - begin)

@@ -35,6 +35,7 @@ from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import InvariantBroken, MessageRefused, ProtocolError, StoreError
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import fault_of
@@ -192,5 +193,7 @@ def answer_to_failed(state: BrokerState, request: Request, error: Exception) -> 
 
 
 def _failed(command: Command, request: Request, error: Exception) -> Command:
-    log.error("request %d of %s failed", command.code, request.connection.address, exc_info=error)
+    broker_events.REQUEST_FAILED.log(
+        log, traceback_of=error, code=command.code, client=request.connection.address
+    )
     return reply(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

@@ -30,6 +30,7 @@ from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import FILTER_LENGTH_MAX, TAGS_MAX
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import ONE_WAY_FLAG, Command, encode_command, reply
@@ -102,8 +103,8 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
             cost += scan_cost(pull.wanted, looked_at)
     except InvariantBroken:
         raise
-    except Exception as error:
-        log.exception("the waiting pull of %s failed", pull.address)
+    except Exception as error:  # noqa: BLE001 - it is logged
+        broker_events.WAITING_PULL_FAILED.log(log, traceback_of=True, client=pull.address)
         text = f"{type(error).__name__}: {error}"
         frame = encode_answer(reply(pull.command, ResponseCode.SYSTEM_ERROR, text))
     state.answers.ready.append((pull.connection, frame))
@@ -432,7 +433,7 @@ def _note_progress(
     if state.offsets.may_commit(group, topic, (queue_id,)):
         state.offsets.commit(group, topic, queue_id, header.commit_offset)
     else:
-        log.warning("no room for the offset of group %s in topic %s: commit dropped", group, topic)
+        broker_events.OFFSET_DROPPED.log(log, group=group, topic=topic)
 
 
 def _waiting(

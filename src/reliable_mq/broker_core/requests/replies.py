@@ -16,6 +16,8 @@ from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import MessageRefused, StoreError
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.message_facts import facts_in
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply, request
@@ -151,7 +153,9 @@ def _keep(state: BrokerState, message: StoredMessage, now_ms: int) -> AppendResu
     try:
         return state.append(message, now_ms)
     except MessageRefused as error:
-        log.warning("a reply in %s is not stored: %s", message.topic, error)
+        broker_events.REPLY_NOT_STORED.log(
+            log, **facts_in(decode_properties(message.properties)), topic=message.topic, error=error
+        )
     except StoreError as error:
         if not is_out_of_room(error):
             raise

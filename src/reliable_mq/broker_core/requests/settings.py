@@ -13,6 +13,7 @@ from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.java_properties import format_properties
@@ -54,7 +55,7 @@ def update_broker_config(state: BrokerState, request: Request) -> Command:
     except ConfigurationError as error:
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error)) from error
     for warning in warnings:
-        log.warning("%s", warning)
+        broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
     if config != state.config:
         _apply(state, config, request.now_ms)
     return reply(request.command)

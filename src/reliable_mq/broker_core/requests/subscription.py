@@ -11,6 +11,7 @@ from reliable_mq.broker_core.requests.refusal import RequestRefused, refuse_abov
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.limits import FILTER_LENGTH_MAX, TAGS_MAX
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import ResponseCode
 
 log = limited_log(__name__)
@@ -45,7 +46,7 @@ def check_filter(state: BrokerState, subscription: SubscriptionData) -> None:
     try:
         compiled(subscription.sub_string, subscription.expression_type)
     except FilterRefused as refused:
-        log.warning("cannot parse the filter %.200s: %s", subscription.sub_string, refused)
+        broker_events.FILTER_UNREADABLE.log(log, filter=subscription.sub_string, error=refused)
         raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(refused)) from refused
 
 

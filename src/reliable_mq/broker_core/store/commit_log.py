@@ -22,6 +22,7 @@ from typing import NamedTuple
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX, KnownDamage
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
 from reliable_mq.errors import InvariantBroken, StoreCorrupt
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record import BLANK_SIZE, encode_blank
 
 log = logging.getLogger(__name__)
@@ -289,16 +290,15 @@ class CommitLog:
         if stretch is None:
             return
         first, _segment = self.segment_at(begin)
-        log.warning(
-            "%s: no valid record at %d (log offset %d), %d bytes are damaged: readers skip them "
-            "and get the records after them; restore the file from a copy",
-            segment_path(first),
-            begin - first,
-            begin,
-            stretch.end - begin,
+        broker_events.LOG_DAMAGED.log(
+            log,
+            path=segment_path(first),
+            file_offset=begin - first,
+            log_offset=begin,
+            bytes=stretch.end - begin,
         )
         if len(self.damage.stretches) == STRETCHES_MAX:
-            log.error("%d damaged places were logged; further ones are not", STRETCHES_MAX)
+            broker_events.LOG_DAMAGE_UNLISTED.log(log, places=STRETCHES_MAX)
 
     def cut(self, end: int) -> None:
         """Let the log end at `end`, durably: remove later segments, zero the rest of the last one.

@@ -24,6 +24,7 @@ from reliable_mq.broker_core.store.progress import StoreProgress, TopicFolder
 from reliable_mq.decodable import decodable
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.java_int import I64_MAX
 
 log = limited_log(__name__)
@@ -104,11 +105,7 @@ class Deletions:
         for topic, queues in self._topics.items():
             for queue_id, each in queues.items():
                 if each.log_end == I64_MAX:
-                    log.warning(
-                        "another broker deleted queue %d of topic %s: its messages are not shown",
-                        queue_id,
-                        topic,
-                    )
+                    broker_events.QUEUE_DELETED_ELSEWHERE.log(log, queue_id=queue_id, topic=topic)
                 if each.log_end > log_end:
                     queues[queue_id] = Deletion(log_end, each.begin)
                     self._is_news = True

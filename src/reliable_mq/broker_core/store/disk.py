@@ -5,7 +5,7 @@ unsynced data. Paths are relative to the store's root, with forward slashes.
 """
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from reliable_mq.errors import StoreError
@@ -194,6 +194,12 @@ _LACKS = {
     ),
     errno.EDQUOT: DiskShortage("the quota of the disk is used up", "make room"),
 }
+
+
+def sync_files(files: Iterable[DiskFile]) -> None:
+    """Sync each of the files."""
+    for file in files:
+        file.sync()
 
 
 def lack_of(error: BaseException) -> DiskShortage:

@@ -18,6 +18,7 @@ from reliable_mq.broker_core.store.index_entries import IndexColumns, IndexEntri
 from reliable_mq.broker_core.store.index_file import IndexFile, file_size
 from reliable_mq.broker_core.store.log_walk import next_record
 from reliable_mq.errors import StoreError
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.java_hash import index_hash
 from reliable_mq.wire.record import blank_size_at
 from reliable_mq.wire.record_scan import claimed_size_at
@@ -77,7 +78,7 @@ class MessageIndex:
         for name in self._disk.names(FOLDER):
             path = f"{FOLDER}/{name}"
             if not name.isdecimal() or self._disk.size_of(path) != size:
-                log.warning("%s: not an index file of the configured size; it is ignored", path)
+                broker_events.INDEX_FILE_IGNORED.log(log, path=path)
                 continue
             file = None if is_full else self._opened(path, size)
             if file is None:  # without this file, later files would hide its missing records
@@ -104,7 +105,7 @@ class MessageIndex:
             opened.close()
             if not is_out_of_room(error):
                 raise
-            log.warning("%s: no room for the file; the index is rebuilt when there is room", path)
+            broker_events.INDEX_NO_ROOM.log(log, path=path)
             return None
 
     def _end_of_record(self, offset: int) -> int:

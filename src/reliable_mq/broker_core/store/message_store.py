@@ -35,6 +35,7 @@ from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record import Record, decode_record
 
 log = logging.getLogger(__name__)
@@ -300,7 +301,7 @@ class MessageStore:
         self.upkeep.flush()
         is_written = not self.upkeep.unwritten
         if not is_written:  # a note would claim units that are not in the files
-            log.warning("no room for the units of all queues; the last checkpoint stays valid")
+            broker_events.QUEUES_NO_ROOM.log(log)
         unsynced = self.upkeep.take_unsynced(len(self.queues))
         progress = self._progress() if is_written else self._last_note_with_start()
         before = self._noted
@@ -323,7 +324,7 @@ class MessageStore:
             except (OSError, StoreError) as error:
                 if not is_out_of_room(error):
                     raise
-                log.warning("no room for a checkpoint; the last one stays valid: %s", error)
+                broker_events.CHECKPOINT_NO_ROOM.log(log, error=error)
 
         return work
 

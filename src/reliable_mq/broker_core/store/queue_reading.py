@@ -15,6 +15,7 @@ from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX
 from reliable_mq.broker_core.store.log_walk import FoundRecord, LogWalk, next_record
 from reliable_mq.broker_core.store.unit_reading import sound_record
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record import Record, decode_record
 from reliable_mq.wire.record_scan import are_valid, head_at, is_record_size
 
@@ -66,12 +67,8 @@ class StoredQueueReader:
         if is_likely:
             sound_record(self._log, unit.commit_log_offset, unit.size)  # logs the damage
         else:
-            log.warning(
-                "%s: the unit of message %d is damaged, and the log has no such message near those "
-                "of its neighbours: readers skip it; to repair it, stop the broker, remove the "
-                "queue's folder and start the broker: it builds the queue again from the log",
-                queue.path_of(number),
-                number,
+            broker_events.QUEUE_UNIT_DAMAGED.log(
+                log, path=queue.path_of(number), queue_offset=number
             )
         return None
 
@@ -131,12 +128,8 @@ class StoredQueueReader:
 
     @staticmethod
     def _replace_damaged_unit(queue: ConsumeQueue, number: int, unit: QueueUnit) -> None:
-        log.warning(
-            "%s: the unit of message %d was damaged, it is built again from the log, which has the "
-            "message at log offset %d",
-            queue.path_of(number),
-            number,
-            unit.commit_log_offset,
+        broker_events.QUEUE_UNIT_REBUILT.log(
+            log, path=queue.path_of(number), queue_offset=number, log_offset=unit.commit_log_offset
         )
         queue.replace_unit(number, unit)
 

@@ -48,6 +48,7 @@ from reliable_mq.broker_core.store.new_units import NewUnits
 from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
 from reliable_mq.broker_core.store.progress import QueueExtent, StoreProgress
 from reliable_mq.errors import StoreCorrupt
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record_scan import RecordHead, head_at
 
 say = logging.getLogger(__name__)
@@ -79,18 +80,9 @@ class RecoveryPlan(msgspec.Struct, kw_only=True):
         for stretch in self.damage:
             log.log_damage(*stretch)
         if self.torn:
-            say.warning(
-                "the log ends at %d, where a record is torn: later records were not known to be "
-                "on the medium when the machine stopped, and are removed",
-                self.log_end,
-            )
+            broker_events.LOG_END_TORN.log(say, log_offset=self.log_end)
         if self.lost_from >= 0:
-            say.warning(
-                "the log ends at %d but was known up to %d: acknowledged messages are missing; "
-                "reconciliation names them",
-                self.log_end,
-                self.lost_from,
-            )
+            broker_events.LOG_END_LOST.log(say, log_offset=self.log_end, lost_offset=self.lost_from)
 
     def carry_out(self, log: CommitLog, queues: Mapping[QueueKey, ConsumeQueue]) -> None:
         """Change the files. `queues` must have every queue of the plan.

@@ -26,6 +26,7 @@ from reliable_mq.broker_core.store.timer_checkpoint import (
 from reliable_mq.broker_core.store.timer_log import TimerEntry, TimerLog
 from reliable_mq.broker_core.store.timer_wheel import EMPTY, SLOTS, Slot, TimerWheel
 from reliable_mq.errors import StoreError
+from reliable_mq.telemetry import broker_events
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class TimerStore:
         Past deliveries are found in the log, so lost files cost time, but no message.
         """
         for name in self._disk.names(timer_log.FOLDER):
-            log.warning("timer files are missing; the rest is rebuilt from the log")
+            broker_events.TIMER_FILES_MISSING.log(log)
             self._disk.remove(f"{timer_log.FOLDER}/{name}")
         self._disk.remove(timer_wheel.PATH)
         queue = store.queue(TIMER_TOPIC, 0)
@@ -270,7 +271,7 @@ class TimerStore:
             except (OSError, StoreError) as error:
                 if not is_out_of_room(error):
                     raise
-                log.warning("no room for a timer checkpoint; the last one stays valid: %s", error)
+                broker_events.TIMER_CHECKPOINT_NO_ROOM.log(log, error=error)
             for file in (*read, *unsynced):  # timed messages are read once; free the memory
                 file.release()
 

@@ -10,6 +10,7 @@ from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import QueueUnit
 from reliable_mq.broker_core.store.log_walk import damage_end, record_at
 from reliable_mq.limits import FRAME_SIZE_MAX
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record import RECORD_SIZE_MIN, Record, decode_record
 from reliable_mq.wire.record_scan import are_valid
 
@@ -30,12 +31,7 @@ def sound_record(commit_log: CommitLog, offset: int, size: int) -> bytes | None:
             return data
     if offset >= commit_log.written:
         if commit_log.damage.note_damage(offset, offset + max(size, 1)):
-            log.warning(
-                "a consume queue names log offset %d, but the log ends at %d: the unit is damaged "
-                "and skipped; remove the queue's files, the next start builds them again",
-                offset,
-                commit_log.end,
-            )
+            broker_events.QUEUE_UNIT_BEYOND_LOG.log(log, log_offset=offset, log_end=commit_log.end)
     else:
         _name(commit_log, offset)
     return None

@@ -19,6 +19,8 @@ from reliable_mq.client.flow import Call, Flow, call_all
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ProtocolError, ReliableMQError, UsageError
 from reliable_mq.runtime.link import Link, OnRequest
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.outages import level_of
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -155,7 +157,9 @@ class AsyncMembership:
         answers = await self._engine.run(call_all(calls))
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, ReliableMQError):
-                log.info("a heartbeat did not reach %s: %s", call.address, answer)
+                client_events.HEARTBEAT_MISSED.log(
+                    log, level=level_of(answer), peer=call.address, error=answer
+                )
                 self._engine.drop(call.address)
             else:
                 self._note(call.address, answer)
@@ -228,14 +232,16 @@ class AsyncMembership:
             self._refusing.discard(address)
         elif address not in self._refusing:  # once only: it will refuse all heartbeats
             self._refusing.add(address)
-            log.warning("%s refused a heartbeat: %d %s", address, answer.code, answer.remark)
+            client_events.HEARTBEAT_REFUSED.log(
+                log, peer=address, code=answer.code, remark=answer.remark
+            )
 
     async def _look_for_masters(self) -> None:
         """Find all brokers: one that sends check-backs may be in none of the known routes."""
         try:
             self._all_masters = set(await self._engine.run(masters(self._engine.name_servers)))
         except ReliableMQError as error:
-            log.info("the name servers did not return the list of brokers: %s", error)
+            client_events.BROKER_LIST_MISSING.log(log, level=level_of(error), error=error)
 
     def _broker_addresses(self) -> set[str]:
         brokers = self._engine.routes.brokers()
@@ -257,7 +263,7 @@ class AsyncMembership:
             if member is not None:
                 member.reset_offsets(read_reset(command.body))
         except ProtocolError as error:
-            log.warning("%s: %s", address, error)
+            client_events.RESET_UNREADABLE.log(log, peer=address, error=error)
         return reply(command)
 
     def _status_asked(self, address: str, command: Command) -> Command:  # noqa: ARG002

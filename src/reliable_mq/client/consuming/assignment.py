@@ -12,7 +12,14 @@ from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.offsets import commit_at_last, first_offset, offset_at_slave
 from reliable_mq.client.consuming.queue_locks import LockGrant, lock_queues, unlock
 from reliable_mq.client.flow import Flow, call, now, succeeded
-from reliable_mq.errors import ConfigurationError, NoRoute, ProtocolError, RemoteError, Unavailable
+from reliable_mq.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    NoRoute,
+    ProtocolError,
+    RemoteError,
+    Unavailable,
+)
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
@@ -52,6 +59,9 @@ def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
         except NoRoute:  # a topic without messages does not exist yet: this is no fault
             settled = False
             missing.add(topic)
+            continue
+        except ConnectionLost:  # the connection tells it
+            settled = False
             continue
         except (Unavailable, RemoteError, ProtocolError, ConfigurationError) as error:
             settled = False

@@ -23,6 +23,8 @@ from reliable_mq.errors import RecordError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outcomes import Outcome
 from reliable_mq.runtime.link import OnRequest
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.message_facts import facts_of
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.record import decode_record
@@ -113,13 +115,22 @@ class ConsumerAnswers:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the reply has the error
             outcome = error
         seconds = time.monotonic() - begun
-        log.info(
-            "group %s: message %s was handled because %s asked for it: %r",
-            *(consumer.group_name, message.message_id, address, outcome),
+        client_events.HANDLED_ON_REQUEST.log(
+            log,
+            group=consumer.group_name,
+            **facts_of(message),
+            peer=address,
+            outcome=_said(outcome),
         )
         ordered = consumer.group.subscription.ordered
         body = directly_consumed(outcome, seconds, ordered=ordered)
         self._engine.answer(address, reply(command, body=body))
+
+
+def _said(outcome: Outcome | BaseException) -> str:
+    name = type(outcome).__name__
+    is_told = isinstance(outcome, BaseException) and str(outcome)
+    return f"{name}: {outcome}" if is_told else name
 
 
 def _message_in(command: Command) -> ReceivedMessage:

@@ -37,6 +37,8 @@ from reliable_mq.outcomes import (
     raised_outcomes,
     retry_of_ours,
 )
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.message_facts import facts_of, facts_of_many
 
 log = logging.getLogger(__name__)
 
@@ -306,10 +308,13 @@ class AsyncHandlerPool:
             is_new, call.is_overdue = not call.is_overdue, True
             waiting = "" if call.is_bypassed else self._bypass(worker, call, is_new=is_new)
             if is_new or waiting or self._group.subscription.ordered:
-                log.warning(
-                    "group %s: a handler call takes longer than %g s, it began %.0f s ago: %s%s",
-                    *(self._group.name, self._limit, now - call.begun, call.ids),
-                    waiting,
+                client_events.HANDLER_OVERDUE.log(
+                    log,
+                    group=self._group.name,
+                    limit_seconds=self._limit,
+                    seconds=now - call.begun,
+                    **facts_of_many(call.messages),
+                    consequence=waiting,
                 )
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
@@ -339,11 +344,12 @@ class AsyncHandlerPool:
         timeout = self._group.settings.close_timeout_seconds
         _, late = await asyncio.wait(running, timeout=timeout)
         if late := late - self._apart:
-            log.warning(
-                "group %s: %d handler calls did not end within %g s; their messages are delivered"
-                " again%s",
-                *(self._group.name, len(late), timeout),
-                "" if self._threads is None else ", though their threads cannot be stopped",
+            client_events.HANDLERS_CUT_OFF.log(
+                log,
+                group=self._group.name,
+                calls=len(late),
+                seconds=timeout,
+                rest="" if self._threads is None else ", though their threads cannot be stopped",
             )
 
     async def close(self) -> None:
@@ -356,10 +362,8 @@ class AsyncHandlerPool:
             patience = min(CANCELLED_SECONDS, self._group.settings.close_timeout_seconds)
             _, stubborn = await asyncio.wait(tasks, timeout=patience)
             if stubborn:
-                log.warning(
-                    "group %s: %d handler calls ignored their cancellation and still run; their"
-                    " outcomes do not count",
-                    *(self._group.name, len(stubborn)),
+                client_events.HANDLERS_IGNORE_CANCEL.log(
+                    log, group=self._group.name, calls=len(stubborn)
                 )
         if self._threads is not None:
             self._threads.close()
@@ -404,7 +408,7 @@ class AsyncHandlerPool:
             self._take_back(call)
         self.handled.set()
         if not worker.cancelled() and (bug := worker.exception()) is not None:
-            log.error("group %s: a delivery failed with a bug", self._group.name, exc_info=bug)
+            client_events.DELIVERY_BROKEN.log(log, traceback_of=bug, group=self._group.name)
         self.pump(running)
 
     def _take_back(self, call: HandlerCall) -> None:
@@ -427,10 +431,12 @@ class AsyncHandlerPool:
         seconds = now - call.begun
         self.choice.note_call(seconds, len(messages))
         if call.released_count:
-            log.warning(
-                "group %s: a handler call ended after %.0f s; %d of its messages had been handed"
-                " out again, and its outcomes do not count for these",
-                *(self._group.name, seconds, call.released_count),
+            client_events.HANDLER_ENDED_LATE.log(
+                log,
+                group=self._group.name,
+                seconds=seconds,
+                **facts_of_many(messages),
+                released=call.released_count,
             )
         rest: list[tuple[ReceivedMessage, Outcome]] = []
         for message, outcome in zip(messages, outcomes, strict=True):
@@ -463,13 +469,21 @@ class AsyncHandlerPool:
             reason = "the handler was cancelled from within"
             if call.is_overdue:
                 reason = f"the handler took longer than {self._limit:g} s"
-            log.warning("group %s: %s", self._group.name, reason)
-        except (Exception, SystemExit) as error:  # `sys.exit` in a handler must not end the loop
+            client_events.HANDLER_CANCELLED.log(
+                log, group=self._group.name, **facts_of_many(call.messages), reason=reason
+            )
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - `sys.exit` in a handler must not end the loop
             said = raised_outcomes(error, len(call.messages))
             if said is not None:
                 return said
             reason = f"{type(error).__name__}: {error}"
-            log.exception("group %s: the handler failed", self._group.name)
+            client_events.HANDLER_FAILED.log(
+                log,
+                traceback_of=True,
+                group=self._group.name,
+                **facts_of_many(call.messages),
+                error=reason,
+            )
         finally:
             while worker.cancelling() and not self._closed:
                 worker.uncancel()  # the call was cancelled, not the worker task
@@ -480,8 +494,10 @@ class AsyncHandlerPool:
     ) -> None:
         try:
             await self._client.run(settle(self._group, assigned, message, outcome))
-        except Exception:  # a bug must not leave the message running for ever
-            log.exception("group %s: %s was not settled", self._group.name, message.message_id)
+        except Exception:  # noqa: BLE001 - a bug must not leave the message running for ever
+            client_events.MESSAGE_NOT_SETTLED.log(
+                log, traceback_of=True, group=self._group.name, **facts_of(message)
+            )
             if assigned.is_running(message.queue_offset):
                 pause = self._group.settings.settle_retry_seconds
                 until = asyncio.get_running_loop().time() + pause
@@ -502,7 +518,7 @@ class AsyncHandlerPool:
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         if self._bypassed >= 2 * self._concurrency:
-            log.error("group %s: all its handlers hang, no call can start", self._group.name)
+            client_events.HANDLERS_ALL_HANG.log(log, group=self._group.name)
         self.pump()
         kept = len(call.messages) - len(handed_on)
         return f"; {len(handed_on)} are delivered again" + (

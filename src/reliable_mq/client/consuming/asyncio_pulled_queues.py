@@ -20,6 +20,7 @@ from reliable_mq.client.consuming.queue_offsets import commit_offsets
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.errors import NoRoute, UsageError, closed
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.telemetry import client_events
 
 log = logging.getLogger(__name__)
 
@@ -229,17 +230,13 @@ class PulledQueues(GroupMember):
             _, late = await asyncio.wait({call}, timeout=timeout)
         if late:
             call.cancel()
-            log.warning(
-                "group %s: the application's callback for queues takes longer than %g s; the"
-                " consumer continues without it",
-                *(self.group.name, timeout),
-            )
+            client_events.QUEUE_CALLBACK_SLOW.log(log, group=self.group.name, seconds=timeout)
 
     async def _call(self, callback: Callback, queues: list[MessageQueue]) -> None:
         try:
             await callback(queues)
-        except (Exception, SystemExit):  # an error of the application must not end the loop
-            log.exception("group %s: the application's callback for queues failed", self.group.name)
+        except (Exception, SystemExit):  # noqa: BLE001 - an error of the application must not end the loop
+            client_events.QUEUE_CALLBACK_FAILED.log(log, traceback_of=True, group=self.group.name)
 
     # The member of a group ------------------------------------------------------------------
 

@@ -22,6 +22,9 @@ from reliable_mq.client.consuming.subscription_version import raise_version
 from reliable_mq.client.flow import Flow
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import MessageQueue
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.message_facts import queue_facts
+from reliable_mq.telemetry.outages import level_of
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +196,13 @@ class QueueFetcher:
             try:
                 await self._client.run(self.group.routes.of(topic))
             except ReliableMQError as error:
-                log.info("group %s: topic %s does not exist yet: %s", self.group.name, topic, error)
+                client_events.TOPIC_NOT_THERE.log(
+                    log,
+                    level=level_of(error),
+                    group=self.group.name,
+                    topic=topic,
+                    error=error,
+                )
         if await self._client.run(raise_version(self.group)):
             await self._client.send_full_heartbeats()
         else:
@@ -243,7 +252,7 @@ class QueueFetcher:
 
     def _puller_ended(self, puller: asyncio.Task[None]) -> None:
         if not puller.cancelled() and (bug := puller.exception()) is not None:
-            log.error("group %s: reading a queue failed with a bug", self.group.name, exc_info=bug)
+            client_events.QUEUE_READING_BROKEN.log(log, traceback_of=bug, group=self.group.name)
 
     def _stop_pulling(self, queue: MessageQueue) -> None:
         puller = self._pullers.pop(queue, None)
@@ -325,11 +334,15 @@ class QueueFetcher:
             except TimeoutError:
                 deadline += timeout
                 goes_on = self.group.subscription.ordered
-                log.warning(
-                    "group %s: %s moves to another member, but %d of its messages are still being"
-                    " handled after %g s: %s",
-                    *(self.group.name, assigned.queue, assigned.running, timeout),
-                    "it waits for them" if goes_on else "they are delivered there again",
+                client_events.QUEUE_MOVES_LATE.log(
+                    log,
+                    group=self.group.name,
+                    **queue_facts(assigned.queue),
+                    messages=assigned.running,
+                    seconds=timeout,
+                    consequence="it waits for them"
+                    if goes_on
+                    else "they are delivered there again",
                 )
                 if not goes_on:
                     break

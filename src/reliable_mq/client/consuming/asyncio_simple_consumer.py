@@ -24,6 +24,8 @@ from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.errors import LeaseLost, UsageError, closed, closed_meanwhile
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import Outcome, Reject, retry_of_ours
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.message_facts import facts_of
 
 log = logging.getLogger(__name__)
 
@@ -297,8 +299,10 @@ class AsyncSimpleConsumer(GroupMember):
         assigned, message = lease.assigned, lease.message
         try:
             await self._client.run(settle(self.group, assigned, message, outcome))
-        except Exception:  # a bug must not leave the message running for ever
-            log.exception("group %s: %s was not settled", self.group.name, message.message_id)
+        except Exception:  # noqa: BLE001 - a bug must not leave the message running for ever
+            client_events.RECEIVED_NOT_SETTLED.log(
+                log, traceback_of=True, group=self.group.name, **facts_of(message)
+            )
             if assigned.is_running(message.queue_offset):
                 until = asyncio.get_running_loop().time() + self.group.settings.settle_retry_seconds
                 assigned.postpone(message.queue_offset, until, counts=False)

@@ -3,6 +3,8 @@
 import logging
 import math
 
+from reliable_mq.telemetry import client_events
+
 log = logging.getLogger(__name__)
 
 MISSING_SECONDS = 30.0
@@ -25,10 +27,10 @@ class Obstacles:
     def log_repeated(self, obstacles: frozenset[str]) -> None:
         """Log obstacles that were found twice in a row: most of them disappear by themselves."""
         for obstacle in sorted((obstacles & self._last) - self._told):
-            log.warning("group %s: %s", self._group, obstacle)
+            client_events.CONSUMER_OBSTACLE.log(log, group=self._group, problem=obstacle)
             self._told.add(obstacle)
         if not obstacles and self._told:
-            log.info("group %s reads all its topics again", self._group)
+            client_events.CONSUMER_UNOBSTRUCTED.log(log, group=self._group)
             self._told.clear()
         self._last = obstacles
 
@@ -37,8 +39,7 @@ class Obstacles:
         self._missing = {topic: self._missing.get(topic, now) for topic in topics}
         for topic, since in self._missing.items():
             if since + MISSING_SECONDS <= now:
-                log.warning(
-                    "group %s: no name server knows topic %s after %g s; is its name right?",
-                    *(self._group, topic, MISSING_SECONDS),
+                client_events.TOPIC_UNKNOWN.log(
+                    log, group=self._group, topic=topic, seconds=MISSING_SECONDS
                 )
                 self._missing[topic] = math.inf  # it is logged

@@ -13,6 +13,7 @@ from reliable_mq.client.consuming.offset_tables import OffsetCommit
 from reliable_mq.client.flow import Flow, call, now, reply_of, succeeded, work
 from reliable_mq.errors import NoRoute, ProtocolError, ReliableMQError, StoreError
 from reliable_mq.message import MessageQueue
+from reliable_mq.telemetry import client_events
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
@@ -151,7 +152,7 @@ def commit_at_last(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flo
     try:
         yield from commit_locally(group.local_offsets, queues)
     except StoreError as error:
-        log.error("group %s: offsets were not kept: %s", group.name, error)  # noqa: TRY400
+        client_events.OFFSETS_NOT_KEPT.log(log, group=group.name, error=error)
 
 
 def commit_locally(local: LocalOffsets, queues: Iterable[AssignedQueue]) -> Flow[int]:

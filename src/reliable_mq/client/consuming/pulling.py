@@ -21,6 +21,8 @@ from reliable_mq.client.flow import NOW, Call, Flow, Instant
 from reliable_mq.errors import ProtocolError, RemoteError, Unavailable
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.message_facts import queue_facts
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import LANGUAGE, VERSION, Command
 from reliable_mq.wire.headers import PullResultHeader
@@ -55,12 +57,16 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
         reply: Command = yield Call(address, command, group.settings.pull_timeout_seconds)
         pause = yield from _accept(group, assigned, reply, broker, address, instant.seconds)
     except Unavailable as error:
-        log.debug("a pull of %s failed: %s", queue, error)
+        client_events.PULL_UNANSWERED.log(log, group=group.name, **queue_facts(queue), error=error)
         assigned.read_from = MASTER_ID  # the suggested slave may be gone for good
         group.routes.mark_stale(queue.topic)
     except (RemoteError, ProtocolError) as error:
-        level = logging.DEBUG if assigned.failures % _FAILURES_TOLD else logging.WARNING
-        log.log(level, "group %s: a pull of %s failed: %s", group.name, queue, error)
+        event = (
+            client_events.PULL_UNANSWERED
+            if assigned.failures % _FAILURES_TOLD
+            else client_events.PULL_FAILED
+        )
+        event.log(log, group=group.name, **queue_facts(queue), error=error)
         if isinstance(error, RemoteError) and error.code in _NOT_HEARD:
             group.is_unheard = True
     else:
@@ -158,10 +164,12 @@ def _move(
             return 0.0
         if offset < assigned.next_offset:
             return group.settings.pull_retry_seconds_max
-    log.warning(
-        "group %s: %s continues at %d, set by its broker, not at %d: the group was reset, or"
-        " the offset does not exist",
-        *(group.name, assigned.queue, offset, assigned.next_offset),
+    client_events.OFFSET_CHANGED.log(
+        log,
+        group=group.name,
+        **queue_facts(assigned.queue),
+        offset=offset,
+        expected=assigned.next_offset,
     )
     if reply.remark == _DELETED:
         assigned.skip_to(offset)

@@ -16,6 +16,9 @@ from reliable_mq.errors import ReliableMQError, RemoteError, Unavailable
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
 from reliable_mq.message import Message, ReceivedMessage
 from reliable_mq.outcomes import Consumed, Outcome, Reject, Retry, retry_of_ours
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.message_facts import facts_of
+from reliable_mq.telemetry.outages import level_of
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
 from reliable_mq.wire.headers import SendBackHeader
@@ -128,10 +131,12 @@ def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> 
     """
     said = _plain(reason)  # one line in the log, whatever the reason contains
     dropped = group.subscription.broadcasting
-    log.warning(
-        "group %s: message %s of topic %s is %s: %s",
-        *(group.name, message.message_id, message.topic),
-        *("dropped" if dropped else "a dead letter", said),
+    client_events.DEAD_LETTER.log(
+        log,
+        group=group.name,
+        **facts_of(message),
+        end="dropped" if dropped else "a dead letter",
+        reason=said,
     )
     if dropped:
         return
@@ -140,7 +145,9 @@ def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> 
         try:
             yield from group.producer.send(refused, timeout=SEND_BACK_TIMEOUT)
         except ReliableMQError as error:
-            log.warning("group %s: a dead letter was not stored: %s", group.name, error)
+            client_events.DEAD_LETTER_NOT_STORED.log(
+                log, level=level_of(error), group=group.name, **facts_of(message), error=error
+            )
         else:
             return
         if (yield from _ask_to_take_back(group, message, TO_DEAD_LETTERS)):
@@ -170,7 +177,9 @@ def _send_back(group: ConsumerGroup, message: ReceivedMessage, level: int) -> Fl
             max_reconsume_times=group.subscription.max_attempts,
         )
     except ReliableMQError as error:
-        log.warning("group %s: a message was not sent back: %s", group.name, error)
+        client_events.SEND_BACK_FAILED.log(
+            log, level=level_of(error), group=group.name, **facts_of(message), error=error
+        )
         return False
     return True
 
@@ -190,10 +199,8 @@ def _ask_to_take_back(group: ConsumerGroup, message: ReceivedMessage, level: int
     try:
         succeeded((yield from call(address, command, SEND_BACK_TIMEOUT)))
     except (Unavailable, RemoteError) as error:
-        log.warning(
-            "group %s: the broker did not accept messages that were sent back: %s",
-            group.name,
-            error,
+        client_events.SEND_BACK_REFUSED.log(
+            log, level=level_of(error), group=group.name, **facts_of(message), error=error
         )
         return False
     return True

@@ -29,12 +29,14 @@ from reliable_mq.client.observing.middleware import (
     Skip,
     check_middleware,
 )
-from reliable_mq.client.observing.rate_limited_log import RateLimitedLog
 from reliable_mq.client.sending.outgoing import fault_of, named
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import Decision, Half, Message, ReceivedMessage
 from reliable_mq.message_checks import size_of
 from reliable_mq.outcomes import Outcome, checked_outcomes, outcomes_of, raised_outcomes
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.message_facts import facts_of
+from reliable_mq.telemetry.outages import FaultRate
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class Hooks:
         #: the same for ended half messages, and for consumed messages
         self.ends = bool(self._after_end)
         self.consumes = bool(self._before_consume or self._after_consume)
-        self._faults = RateLimitedLog()
+        self._faults = FaultRate()
 
     def _overridden(self, name: str) -> _Called:
         """Return the hooks with this name that a middleware overrides."""
@@ -169,7 +171,7 @@ class Hooks:
         """Return the messages as hooks have changed them, or the original of each illegal one."""
         if not isinstance(changed, list) or len(changed) != len(sent):
             if self._faults.count_fault("number", time.monotonic()) is not None:
-                log.error("a middleware removed or added messages: the original messages are sent")
+                client_events.MIDDLEWARE_COUNT_CHANGED.log(log)
             return sent
         return [
             after if after is before or self._is_legal(before, after) else before
@@ -187,10 +189,7 @@ class Hooks:
             return True
         is_its_own = fault_of(before, size_max) is None  # otherwise the sender gets the error
         if is_its_own and self._faults.count_fault("changed", time.monotonic()) is not None:
-            log.error(
-                "a middleware made a message of topic %s invalid; the original is sent: %s",
-                *(before.topic, fault),
-            )
+            client_events.MIDDLEWARE_MESSAGE_INVALID.log(log, **facts_of(before), fault=fault)
         return False
 
     def ended(self, half: Half, decision: Decision, error: BaseException | None = None) -> None:
@@ -384,8 +383,10 @@ class Hooks:
         kind = type(each).__name__
         times = self._faults.count_fault((id(each), name), time.monotonic())
         if times is not None:
-            more = f" (and {times} times more since the last such line)" if times else ""
-            log.error("%s of %s failed%s", name, kind, more, exc_info=error)
+            again = f" (and {times} times more since the last such line)" if times else ""
+            client_events.MIDDLEWARE_FAILED.log(
+                log, traceback_of=error, hook=name, middleware=kind, again=again
+            )
 
 
 def _named(message: Message, now_ms: int) -> Message:

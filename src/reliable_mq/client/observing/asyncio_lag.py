@@ -11,7 +11,8 @@ from collections.abc import Callable
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.observing.middleware import ObservedClient
-from reliable_mq.client.observing.rate_limited_log import RateLimitedLog
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.outages import FaultRate
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class LagWatch:
         self._seconds = seconds
         self._names = Namespace(client.settings.namespace)
         self._known: set[tuple[str, str]] = set()
-        self._seldom = RateLimitedLog()
+        self._seldom = FaultRate()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -73,7 +74,7 @@ class LagWatch:
     def _report(self, group: str, topic: str, count: int) -> None:
         try:
             self._note(group, topic, count)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is logged
             often = self._seldom.count_fault(type(error), asyncio.get_running_loop().time())
             if often is not None:
-                log.exception("the lag of group %s in topic %s was not noted", group, topic)
+                client_events.LAG_NOT_NOTED.log(log, traceback_of=True, group=group, topic=topic)

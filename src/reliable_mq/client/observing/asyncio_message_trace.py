@@ -36,10 +36,11 @@ from reliable_mq.client.observing.middleware import (
     Recall,
     Sending,
 )
-from reliable_mq.client.observing.rate_limited_log import RateLimitedLog
 from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.errors import ConfigurationError, RemoteError
 from reliable_mq.message import new_message_id
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.outages import FaultRate
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ class _TraceWriter:
         self._enough = asyncio.Event()
         self._is_called = False
         self._is_closing = False
-        self._faults = RateLimitedLog()
+        self._faults = FaultRate()
         self._task = asyncio.create_task(self._run())
         #: number of records for which there was no room, or that no broker accepted
         self.dropped = 0
@@ -221,4 +222,4 @@ class _TraceWriter:
                 raise
             if self._faults.count_fault("send", time.monotonic()) is not None:
                 lost = self._trace.dropped
-                log.warning("message traces were not sent, %d are lost so far: %s", lost, error)
+                client_events.TRACE_LOST.log(log, lost=lost, error=error)

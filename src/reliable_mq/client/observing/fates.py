@@ -14,6 +14,8 @@ OutcomeWord = Literal["consumed", "later", "postponed", "dead", "failed", "recei
 other exception, `received` that the messages went to a caller. Dashboards know these words."""
 WELL: frozenset[OutcomeWord] = frozenset({"consumed", "postponed", "received"})
 """Outcomes that need no attention."""
+FAILED: frozenset[OutcomeWord] = frozenset({"later", "dead", "failed"})
+"""Outcomes that OpenTelemetry's conventions call errors."""
 
 
 def outcome_words(delivery: Delivery) -> Iterator[tuple[ReceivedMessage, OutcomeWord, str]]:

@@ -1,6 +1,7 @@
 """Logs one line per message, with its facts as fields (`extra`) for structured logs."""
 
 import logging
+from typing import Any
 
 from reliable_mq.client.observing.fates import WELL, outcome_words
 from reliable_mq.client.observing.middleware import (
@@ -10,7 +11,10 @@ from reliable_mq.client.observing.middleware import (
     Sending,
     SendOutcome,
 )
+from reliable_mq.errors import error_text
 from reliable_mq.message import Message, ReceivedMessage, SendResult
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.message_facts import facts_of
 
 
 class LoggingMiddleware(Middleware):
@@ -39,16 +43,19 @@ class LoggingMiddleware(Middleware):
             level = logging.WARNING if failed else self._level
             if not self._logger.isEnabledFor(level):
                 continue
-            fields = {
-                "event": "sent",
+            fields: dict[str, Any] = {
                 "producer_group": sending.group,
                 "seconds": sending.seconds,
                 **_of_message(message),
                 **_of_result(result),
             }
-            text = "not sent: %s to topic %s: %s" if failed else "sent: %s to topic %s%s"
-            more = repr(result) if failed else ""
-            self._logger.log(level, text, message.message_id, message.topic, more, extra=fields)
+            client_events.SENT.log(
+                self._logger,
+                level=level,
+                result="not sent" if failed else "sent",
+                detail=f": {fields['error']}" if failed else "",
+                **fields,
+            )
 
     def after_consume(self, delivery: Delivery) -> None:
         """Log each message, with the handler's outcome."""
@@ -57,7 +64,6 @@ class LoggingMiddleware(Middleware):
             if not self._logger.isEnabledFor(level):
                 continue
             fields = {
-                "event": "received" if delivery.verb == "receive" else "consumed",
                 "consumer_group": delivery.group,
                 "seconds": delivery.seconds,
                 "outcome": word,
@@ -68,38 +74,26 @@ class LoggingMiddleware(Middleware):
                 **_of_message(message),
                 **({"error": why} if why else {}),
             }
-            self._logger.log(
-                level,
-                "%s: %s of topic %s by group %s%s",
-                *(word, message.message_id, message.topic, delivery.group),
-                f": {why}" if why else "",
-                extra=fields,
-            )
+            event = client_events.RECEIVED if delivery.verb == "receive" else client_events.CONSUMED
+            event.log(self._logger, level=level, detail=f": {why}" if why else "", **fields)
 
     def after_end(self, ending: Ending) -> None:
         """Log the end of a half message."""
         level = self._level if ending.error is None else logging.WARNING
         half = ending.half
-        fields = {
-            "event": "half_ended",
+        fields: dict[str, Any] = {
             "producer_group": half.group,
             "topic": half.queue.topic,
             "message_id": half.message_id,
             "outcome": ending.decision.value,
-            **({} if ending.error is None else {"error": repr(ending.error)}),
+            **({} if ending.error is None else {"error": error_text(ending.error)}),
         }
-        text = "%s of half message %s of topic %s%s"
-        more = "" if ending.error is None else f" failed: {ending.error!r}"
-        self._logger.log(
-            level,
-            text,
-            *(ending.decision.value, half.message_id, half.queue.topic, more),
-            extra=fields,
-        )
+        detail = "" if ending.error is None else f" failed: {error_text(ending.error)}"
+        client_events.HALF_ENDED.log(self._logger, level=level, detail=detail, **fields)
 
 
-def _of_message(message: Message | ReceivedMessage) -> dict[str, object]:
-    fields: dict[str, object] = {"topic": message.topic, "message_id": message.message_id}
+def _of_message(message: Message | ReceivedMessage) -> dict[str, Any]:
+    fields: dict[str, Any] = facts_of(message)
     if message.tag:
         fields["tag"] = message.tag
     if message.keys:
@@ -109,7 +103,7 @@ def _of_message(message: Message | ReceivedMessage) -> dict[str, object]:
     return fields
 
 
-def _of_result(result: SendOutcome) -> dict[str, object]:
+def _of_result(result: SendOutcome) -> dict[str, Any]:
     if isinstance(result, SendResult):
         return {
             "outcome": result.status.name,
@@ -119,4 +113,4 @@ def _of_result(result: SendOutcome) -> dict[str, object]:
         }
     if result is None:
         return {"outcome": "unanswered"}
-    return {"outcome": "failed", "error": repr(result)}
+    return {"outcome": "failed", "error": error_text(result)}

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from reliable_mq import trace_context
-from reliable_mq.client.observing.fates import error_name, outcome_words
+from reliable_mq.client.observing.fates import FAILED, error_name, outcome_words
 from reliable_mq.client.observing.middleware import ClientIdentity, Delivery, Middleware, Sending
 from reliable_mq.errors import RemoteError
 from reliable_mq.extras import extra_missing
@@ -26,7 +26,6 @@ from reliable_mq.trace_context import (
 from reliable_mq.wire.properties import TRANSACTION_PREPARED
 
 _SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
-_FAILED = frozenset({"later", "dead", "failed"})
 _DESCRIPTION_LENGTH_MAX = 500
 
 
@@ -214,7 +213,7 @@ class OpenTelemetryMiddleware(Middleware):
             span.record_exception(delivery.error)
             self._fail(span, _error_type(delivery.error), str(delivery.error))
             return
-        for word in sorted(words.keys() & _FAILED):
+        for word in sorted(words.keys() & FAILED):
             self._fail(span, word, words[word])
             return
 

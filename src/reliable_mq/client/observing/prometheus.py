@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from reliable_mq.client.observing.asyncio_lag import LOOK_SECONDS, LagWatch
-from reliable_mq.client.observing.fates import outcome_words, sent_as
+from reliable_mq.client.observing.fates import FAILED, error_name, outcome_words, sent_as
 from reliable_mq.client.observing.middleware import (
     Delivery,
     Middleware,
@@ -14,6 +14,8 @@ from reliable_mq.client.observing.middleware import (
 )
 from reliable_mq.extras import extra_missing
 from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.telemetry.families import made
+from reliable_mq.telemetry.metrics import ROCKETMQ, metrics_of
 
 _prometheus: Any = None
 with suppress(ImportError):  # raised later, by the class that needs it
@@ -41,17 +43,9 @@ AGE_SECONDS = (
 class PrometheusMiddleware(Middleware):
     """Counts and times messages by topic and consumer group.
 
-    | metric | labels | |
-    |---|---|---|
-    | `reliable_mq_sent_messages_total` | topic, result | `stored`, `unanswered`, or an error |
-    | `reliable_mq_sent_bytes_total` | topic | bodies that are stored, or sent without an answer |
-    | `reliable_mq_send_seconds` | topic | histogram of calls that send, all attempts together |
-    | `reliable_mq_sending_messages` | topic | messages in flight |
-    | `reliable_mq_handled_messages_total` | group, topic, outcome | consumed, later, failed, … |
-    | `reliable_mq_handling_seconds` | group, topic | histogram of the calls of handlers |
-    | `reliable_mq_handling_messages` | group, topic | messages in handlers now |
-    | `reliable_mq_age_seconds` | group, topic | histogram: from storing until handling |
-    | `reliable_mq_lag_messages` | group, topic | unfinished messages of the queues read here |
+    The metrics are those of the source "client" in `reliable_mq.telemetry.metrics`. Four have the
+    names of OpenTelemetry's conventions. Three of these have an earlier name, too, until you leave
+    it out.
 
     Handlers are timed at their end. So a hung call is visible only in
     `reliable_mq_handling_messages`. In prometheus_client's multiprocess mode, gauges are the sum
@@ -59,9 +53,10 @@ class PrometheusMiddleware(Middleware):
 
     Args:
         registry: where the metrics are registered; None: prometheus_client's own.
-        send_buckets: upper bounds of `reliable_mq_send_seconds`.
-        handling_buckets: upper bounds of `reliable_mq_handling_seconds`.
+        send_buckets: upper bounds of `messaging_client_operation_duration_seconds`.
+        handling_buckets: upper bounds of `messaging_process_duration_seconds`.
         lag_seconds: interval of updates of `reliable_mq_lag_messages`; no broker is asked.
+        earlier_names: whether metrics have their earlier names, too. Default True.
 
     Raises:
         ExtraMissing: when prometheus_client is not installed.
@@ -75,39 +70,36 @@ class PrometheusMiddleware(Middleware):
         send_buckets: Sequence[float] = SEND_SECONDS,
         handling_buckets: Sequence[float] = HANDLING_SECONDS,
         lag_seconds: float = LOOK_SECONDS,
+        earlier_names: bool = True,
     ) -> None:
         if _prometheus is None:
             raise extra_missing("prometheus_client")
         registry = _prometheus.REGISTRY if registry is None else registry
-
-        def made(kind: Any, name: str, text: str, labels: Sequence[str], **more: Any) -> _Children:
-            metric = kind(f"reliable_mq_{name}", text, labels, registry=registry, **more)
-            return _Children(metric)
-
-        counter, gauge = _prometheus.Counter, _prometheus.Gauge
-        histogram = _prometheus.Histogram
-        ours, theirs = ("topic",), ("group", "topic")
-        self._sent = made(counter, "sent_messages", "Messages sent", (*ours, "result"))
-        self._bytes = made(counter, "sent_bytes", "Bytes of bodies sent", ours)
-        self._send_seconds = made(
-            histogram, "send_seconds", "Calls that send", ours, buckets=send_buckets
-        )
-        live = {"multiprocess_mode": "livesum"}
-        self._sending = made(gauge, "sending_messages", "Messages in flight", ours, **live)
-        self._handled = made(
-            counter, "handled_messages", "Messages that handlers had", (*theirs, "outcome")
-        )
-        self._handling_seconds = made(
-            histogram, "handling_seconds", "Calls of handlers", theirs, buckets=handling_buckets
-        )
-        self._handling = made(
-            gauge, "handling_messages", "Messages that handlers have", theirs, **live
-        )
-        self._age = made(
-            histogram, "age_seconds", "From stored until handled", theirs, buckets=AGE_SECONDS
-        )
-
-        self._lag = made(gauge, "lag_messages", "Messages not finished", theirs, **live)
+        buckets = {
+            "messaging_client_operation_duration_seconds": send_buckets,
+            "messaging_process_duration_seconds": handling_buckets,
+            "reliable_mq_age_seconds": AGE_SECONDS,
+        }
+        metrics = {
+            metric.name: _Children(
+                made(registry, metric.name, buckets.get(metric.alias_of or metric.name, ()))
+            )
+            for metric in metrics_of("client")
+            if earlier_names or not metric.alias_of
+        }
+        self._sent = metrics["messaging_client_sent_messages_total"]
+        self._send_seconds = metrics["messaging_client_operation_duration_seconds"]
+        self._consumed = metrics["messaging_client_consumed_messages_total"]
+        self._process_seconds = metrics["messaging_process_duration_seconds"]
+        self._bytes = metrics["reliable_mq_sent_bytes_total"]
+        self._sending = metrics["reliable_mq_sending_messages"]
+        self._handled = metrics["reliable_mq_handled_messages_total"]
+        self._handling = metrics["reliable_mq_handling_messages"]
+        self._age = metrics["reliable_mq_age_seconds"]
+        self._lag = metrics["reliable_mq_lag_messages"]
+        self._earlier_sent = metrics.get("reliable_mq_sent_messages_total")
+        self._earlier_send_seconds = metrics.get("reliable_mq_send_seconds")
+        self._earlier_handling_seconds = metrics.get("reliable_mq_handling_seconds")
         self._lag_seconds = lag_seconds
         self._watches: dict[str, LagWatch] = {}  # by client
 
@@ -133,13 +125,22 @@ class PrometheusMiddleware(Middleware):
 
     def after_send(self, sending: Sending) -> None:
         """Count and time sent messages."""
+        errors: dict[str, str] = {}  # by topic, that of its last failed message
+        for message, result in zip(sending.messages, sending.results, strict=True):
+            error = ""
+            if isinstance(result, BaseException):
+                error = errors[message.topic] = error_name(result)
+            else:
+                self._bytes.of(message.topic).inc(len(message.body))
+            self._sent.of("send", ROCKETMQ, message.topic, error).inc()
+            if self._earlier_sent is not None:
+                self._earlier_sent.of(message.topic, sent_as(result)).inc()
         for topic, count in sending.notes.pop(self).items():
             self._sending.of(topic).dec(count)
-            self._send_seconds.of(topic).observe(sending.seconds)
-        for message, result in zip(sending.messages, sending.results, strict=True):
-            self._sent.of(message.topic, sent_as(result)).inc()
-            if not isinstance(result, BaseException):
-                self._bytes.of(message.topic).inc(len(message.body))
+            error = errors.get(topic, "")
+            self._send_seconds.of("send", ROCKETMQ, topic, error).observe(sending.seconds)
+            if self._earlier_send_seconds is not None:
+                self._earlier_send_seconds.of(topic).observe(sending.seconds)
 
     def before_consume(self, delivery: Delivery) -> None:
         """Count messages in a handler, and record their age."""
@@ -153,11 +154,20 @@ class PrometheusMiddleware(Middleware):
     def after_consume(self, delivery: Delivery) -> None:
         """Count and time a handler call."""
         labels = delivery.notes.pop(self)
+        group, topic = labels
         self._handling.of(*labels).dec(len(delivery.messages))
-        if delivery.verb == "process":
-            self._handling_seconds.of(*labels).observe(delivery.seconds)
+        raised = "" if delivery.error is None else error_name(delivery.error)
+        error = raised
         for _, word, _ in outcome_words(delivery):
             self._handled.of(*labels, word).inc()
+            failed = raised or (word if word in FAILED else "")
+            error = error or failed
+            self._consumed.of(delivery.verb, ROCKETMQ, topic, group, failed).inc()
+        if delivery.verb == "process":
+            spent = self._process_seconds.of("process", ROCKETMQ, topic, group, error)
+            spent.observe(delivery.seconds)
+            if self._earlier_handling_seconds is not None:
+                self._earlier_handling_seconds.of(*labels).observe(delivery.seconds)
 
 
 class _Children:

@@ -24,6 +24,8 @@ from reliable_mq.client.sending.thread_in_flight import InFlight, Place
 from reliable_mq.errors import NotSent, ReliableMQError, closed, closed_meanwhile
 from reliable_mq.message import Message, SendResult
 from reliable_mq.message_checks import size_of
+from reliable_mq.telemetry import client_events
+from reliable_mq.telemetry.message_facts import facts_of
 
 log = logging.getLogger(__name__)
 
@@ -256,9 +258,9 @@ class AsyncBatcher:
         """Put a message into its row; return whether a batch may be sent now."""
         try:
             return self._sorted_in(waiting, route)
-        except Exception as error:  # a bug; otherwise the sender would wait for ever
-            log.exception(
-                "a message for topic %s cannot be put into a batch", waiting.prepared.message.topic
+        except Exception as error:  # noqa: BLE001 - a bug; otherwise the sender would wait for ever
+            client_events.BATCH_REFUSED_MESSAGE.log(
+                log, traceback_of=True, **facts_of(waiting.prepared.message)
             )
             self._end(waiting, error)
             return False
@@ -267,9 +269,9 @@ class AsyncBatcher:
         """Put the first messages of a topic into rows, as soon as its queues are known."""
         try:
             route = await self._run(self._routes.to_send(topic))
-        except Exception as error:  # includes bugs; otherwise senders would wait for ever
+        except Exception as error:  # noqa: BLE001 - includes bugs; otherwise senders would wait for ever
             if not isinstance(error, ReliableMQError):
-                log.exception("cannot find the route of topic %s", topic)
+                client_events.BATCH_WITHOUT_ROUTE.log(log, traceback_of=True, topic=topic)
             for waiting in self._unsorted.pop(topic):
                 self._end(waiting, error)
             return
@@ -306,8 +308,8 @@ class AsyncBatcher:
     async def _results(self, batch: SendBatch) -> list[SendResult | Exception]:
         try:
             return await self._run(self._producer.send_together(batch.prepared, batch.row.queue))
-        except Exception as error:  # a bug; otherwise senders would wait for ever
-            log.exception("a batch for topic %s failed", batch.row.topic)
+        except Exception as error:  # noqa: BLE001 - a bug; otherwise senders would wait for ever
+            client_events.BATCH_FAILED.log(log, traceback_of=True, topic=batch.row.topic)
             return [error] * len(batch.waiting)
 
     def _start(

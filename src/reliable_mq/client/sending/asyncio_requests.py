@@ -13,6 +13,7 @@ from reliable_mq.client.sending.asyncio_transactions import FlowDriver
 from reliable_mq.client.sending.request_reply import correlation_of, read_reply, request_of
 from reliable_mq.errors import ProtocolError, ReplyTimeout, RequestTimeout
 from reliable_mq.message import Message, ReceivedMessage, SendResult
+from reliable_mq.telemetry import client_events
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 
@@ -80,10 +81,10 @@ class AsyncRequests:
         try:
             waiting = self._waiting.get(correlation_of(command))
         except ProtocolError as error:
-            log.warning("%s pushed a reply that cannot be decoded: %s", address, error)
+            client_events.REPLY_UNREADABLE.log(log, peer=address, error=error)
             return reply(command, ResponseCode.SYSTEM_ERROR, "process reply message fail")
         if waiting is None:
-            log.info("%s pushed a reply to a request that has timed out", address)
+            client_events.REPLY_TOO_LATE.log(log, peer=address)
         elif not waiting.done():
             waiting.set_result(command)
         return reply(command)

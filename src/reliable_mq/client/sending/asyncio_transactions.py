@@ -23,6 +23,7 @@ from reliable_mq.errors import ProtocolError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.message import CheckBack, Decision, Half, Message, SendResult
 from reliable_mq.names import check_name
+from reliable_mq.telemetry import client_events
 from reliable_mq.wire.command import Command
 
 log = logging.getLogger(__name__)
@@ -150,14 +151,14 @@ class AsyncTransactions:
         try:
             check = read_check_back(command, address)
         except ProtocolError as error:
-            log.warning("%s sent a check-back that cannot be decoded: %s", address, error)
+            client_events.CHECK_BACK_UNREADABLE.log(log, peer=address, error=error)
             return
         half = check.half
         check = CheckBack(half, self._namespace.own_message(check.message))
         answerer = self._answerers.get(half.group)
         if answerer is None:
-            log.warning(
-                "%s sent a check-back for group %s, which is not joined here", address, half.group
+            client_events.CHECK_BACK_NOT_JOINED.log(
+                log, peer=address, message_id=half.message_id, group=half.group
             )
             return
         key = (half.group, half.message_id)

@@ -1,0 +1,124 @@
+"""`--log-format` and `--log-level` of the commands that run for long.
+
+An application that has configured logging keeps its handlers, formats and levels. Then we only set
+the level of our own loggers, and only if a person asks for one.
+"""
+
+import json
+import logging
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from reliable_mq.plain_text import printable, printable_lines
+from reliable_mq.telemetry.log_event import TAKEN
+
+OURS = "reliable_mq"
+
+
+class LogFormat(StrEnum):
+    """How a log line looks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """The least level that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+Format = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log-format",
+        envvar="RELIABLE_MQ_LOG_FORMAT",
+        case_sensitive=False,
+        show_default=LogFormat.TEXT,
+        help="Write log lines as text, or as one JSON object each.",
+    ),
+]
+Level = Annotated[
+    LogLevel | None,
+    typer.Option(
+        "--log-level",
+        envvar="RELIABLE_MQ_LOG_LEVEL",
+        case_sensitive=False,
+        show_default=LogLevel.INFO,
+        help="Write log lines of this level and above.",
+    ),
+]
+
+
+def event_of(record: logging.LogRecord) -> str:
+    """Return the name of a record's event; "": it is not one of ours."""
+    return str(getattr(record, "event", ""))
+
+
+class PlainFormatter(logging.Formatter):
+    """Formats log records for a terminal: one line for each, then its traceback.
+
+    A line of ours ends with the name of its event, which the reference explains.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the line of a record."""
+        event = event_of(record)
+        return printable(super().formatMessage(record) + (f" [{event}]" if event else ""))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """Return the lines of a traceback."""
+        return printable_lines(super().formatException(ei))
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats log records as JSON objects, one in a line.
+
+    Always there: `time` (UTC, ISO 8601), `level`, `logger`, `message`. A line of ours has `event`
+    and the event's fields; another one has the fields of its `extra`. A traceback is `exception`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "time": at,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if event := event_of(record):
+            line["event"] = event
+        for name, value in vars(record).items():
+            if name not in TAKEN and not name.startswith("_"):
+                line.setdefault(name, value)
+        if record.exc_info and record.exc_info[0]:
+            line["exception"] = record.exc_text or self.formatException(record.exc_info)
+        return json.dumps(line, default=str).replace("\x7f", "\\u007f")
+
+
+def write_log(shape: str | None = None, level: str | None = None) -> None:
+    """Write the log to standard error, unless the application has configured its own.
+
+    Args:
+        shape: "text" or "json"; None: text.
+        level: the least level; None: info, or what the application has set.
+    """
+    ours = logging.getLogger(OURS)
+    if logging.getLogger().handlers or ours.handlers:
+        if level is not None:
+            ours.setLevel(level.upper())
+        return
+    handler = logging.StreamHandler()
+    if shape == LogFormat.JSON:
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=(level or LogLevel.INFO).upper(), handlers=[handler])

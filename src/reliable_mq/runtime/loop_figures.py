@@ -1,0 +1,53 @@
+"""Figures that an event loop notes every second, for scrapes in other threads.
+
+A scrape must not wait for the loop, and must not read what the loop changes. So the loop notes its
+figures, and a scrape returns the last ones.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+
+from reliable_mq.broker_core.figures import broker_samples
+from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.telemetry.families import Sample
+from reliable_mq.telemetry.metrics import Source
+
+NOTED_SECONDS = 1.0
+
+
+class LoopFigures:
+    """The last figures of a loop, on which it is made.
+
+    Invariant: only the loop calls `take`; other threads only read the last figures.
+
+    Args:
+        take: returns the figures; called on the loop.
+        source: whose metrics they are.
+    """
+
+    def __init__(self, take: Callable[[], Iterable[Sample]], source: Source) -> None:
+        self._take = take
+        self.source = source
+        self._age_name = f"reliable_mq_{source.replace(' ', '_')}_reading_age_seconds"
+        self._noted: tuple[tuple[Sample, ...], float]
+        self._note()
+
+    def _note(self) -> None:
+        asyncio.get_running_loop().call_later(NOTED_SECONDS, self._note)
+        self._noted = (tuple(self._take()), time.monotonic())
+
+    def samples(self) -> list[Sample]:
+        """Return the last figures and their age. Any thread may call this; it never waits."""
+        noted, at = self._noted
+        return [*noted, Sample(self._age_name, time.monotonic() - at)]
+
+
+def measure_broker(state: BrokerState, connections: Sized) -> LoopFigures:
+    """Note the figures of a broker from now on, on the running loop; return them."""
+
+    def take() -> Iterator[Sample]:
+        yield from broker_samples(state, time.time_ns() // 1_000_000)
+        yield Sample("reliable_mq_broker_connections", len(connections))
+
+    return LoopFigures(take, "broker")

@@ -1,0 +1,195 @@
+"""The log events of the broker and the name server."""
+
+from reliable_mq.telemetry.log_event import critical, debug, error, info, warning
+
+CONFIG_RESTORED = warning(
+    "config_restored", "%(path)s is %(fault)s; its earlier content was loaded from %(copy)s"
+)
+CONFIG_MISSING = warning(
+    "config_missing",
+    "%(path)s is missing beside a log: topics, and all else that config/ had (settings "
+    "of groups, offsets of groups), start empty; restore the folder from a copy",
+)
+CONFIG_EMPTY = warning(
+    "config_empty", "%(path)s is empty and has no readable copy: the table starts empty"
+)
+CONFIG_NOT_WRITTEN = warning(
+    "config_not_written",
+    "no room to write %(path)s; the next start computes its content again",
+)
+CLIENT_ANSWER_UNUSABLE = error(
+    "client_answer_unusable", "cannot use the answer of client %(client)s"
+)
+LOG_FILE_MISSING_ROOM = warning(
+    "log_file_missing_room",
+    "no room for the log's next file; the broker will retry: %(error)s",
+)
+INDEX_STUCK = warning("index_stuck", "cannot write the index, indexing pauses: %(error)s")
+CLIENT_CALLBACK_FAILED = error(
+    "client_callback_failed", "the callback for a client call without an answer failed"
+)
+HALF_GIVEN_UP = warning(
+    "half_given_up",
+    "half message %(message_id)s (key %(key)s) at log offset %(log_offset)d is given up: %(error)s",
+)
+HALF_NOT_KEPT = warning(
+    "half_not_kept",
+    "half message %(message_id)s (key %(key)s) cannot be stored for inspection, either: %(error)s",
+)
+HALF_NOT_CHECKED = warning(
+    "half_not_checked",
+    "cannot check the half message at log offset %(log_offset)d: %(error)s",
+)
+DELAYED_MESSAGE_DROPPED = warning(
+    "delayed_message_dropped",
+    "delayed message %(message_id)s (key %(key)s) at log offset %(log_offset)d is never "
+    "delivered: %(error)s",
+)
+TIMER_ENTRY_MISSING = error(
+    "timer_entry_missing",
+    "timer log: no entry at %(position)d; earlier entries of its slot are lost",
+)
+TIMED_MESSAGE_MISSING = warning(
+    "timed_message_missing", "no timed message at log offset %(log_offset)d"
+)
+TIMER_LOG_NO_ROOM = warning(
+    "timer_log_no_room", "no room for the timer log; the broker will retry: %(error)s"
+)
+TIMED_MESSAGE_UNREADABLE = warning(
+    "timed_message_unreadable",
+    "message %(queue_offset)d of %(topic)s is not a timed message",
+)
+TIMED_MESSAGE_DROPPED = warning(
+    "timed_message_dropped",
+    "timed message %(message_id)s (key %(key)s) at log offset %(log_offset)d is never "
+    "delivered: %(error)s",
+)
+GROUP_NOT_CREATED = warning(
+    "group_not_created", "group %(group)s is not created: the table of groups is full"
+)
+LOG_BEGIN_MOVED = info("log_begin_moved", "the log now begins at %(log_offset)d")
+LOG_CLOCK_JUMPED = warning("log_clock_jumped", "files of the log: %(problem)s")
+DISK_FILLING = warning("disk_filling", "the disk is %(percent).0f %% full, %(problem)s")
+LOG_FILES_FORCED = warning(
+    "log_files_forced",
+    "the disk is %(percent).0f %% full: %(files)d log files are removed (%(bytes)d "
+    "bytes), %(young)d of them before their fileReservedTime of %(hours)d h; consumers "
+    "that have not read them lose messages",
+)
+ORDERED_TOPICS_UNREADABLE = warning(
+    "ordered_topics_unreadable",
+    "cannot read the ordered topics in the reply of a name server: %(error)s",
+)
+FILTER_FAILED = error("filter_failed", "the filter of %(client)s cannot judge the new messages")
+REQUEST_FAILED = error("request_failed", "request %(code)d of %(client)s failed")
+OFFSET_DROPPED = warning(
+    "offset_dropped",
+    "no room for the offset of group %(group)s in topic %(topic)s: commit dropped",
+)
+WAITING_PULL_FAILED = error("waiting_pull_failed", "the waiting pull of %(client)s failed")
+REPLY_NOT_STORED = warning(
+    "reply_not_stored",
+    "a reply, message %(message_id)s (key %(key)s) of topic %(topic)s, is not stored: %(error)s",
+)
+BROKER_SETTING_DOUBTFUL = warning("broker_setting_doubtful", "%(problem)s")
+FILTER_UNREADABLE = warning(
+    "filter_unreadable", "cannot parse the filter %(filter).200s: %(error)s"
+)
+LOG_DAMAGED = warning(
+    "log_damaged",
+    "%(path)s: no valid record at %(file_offset)d (log offset %(log_offset)d), %(bytes)d "
+    "bytes are damaged: readers skip them and get the records after them; restore the "
+    "file from a copy",
+)
+LOG_DAMAGE_UNLISTED = error(
+    "log_damage_unlisted", "%(places)d damaged places were logged; further ones are not"
+)
+QUEUE_DELETED_ELSEWHERE = warning(
+    "queue_deleted_elsewhere",
+    "another broker deleted queue %(queue_id)d of topic %(topic)s: its messages are not shown",
+)
+INDEX_FILE_IGNORED = warning(
+    "index_file_ignored", "%(path)s: not an index file of the configured size; it is ignored"
+)
+INDEX_NO_ROOM = warning(
+    "index_no_room",
+    "%(path)s: no room for the file; the index is rebuilt when there is room",
+)
+QUEUES_NO_ROOM = warning(
+    "queues_no_room", "no room for the units of all queues; the last checkpoint stays valid"
+)
+CHECKPOINT_NO_ROOM = warning(
+    "checkpoint_no_room", "no room for a checkpoint; the last one stays valid: %(error)s"
+)
+QUEUE_UNIT_REBUILT = warning(
+    "queue_unit_rebuilt",
+    "%(path)s: the unit of message %(queue_offset)d was damaged, it is built again from "
+    "the log, which has the message at log offset %(log_offset)d",
+)
+QUEUE_UNIT_DAMAGED = warning(
+    "queue_unit_damaged",
+    "%(path)s: the unit of message %(queue_offset)d is damaged, and the log has no such "
+    "message near those of its neighbours: readers skip it; to repair it, stop the "
+    "broker, remove the queue's folder and start the broker: it builds the queue again "
+    "from the log",
+)
+LOG_END_TORN = warning(
+    "log_end_torn",
+    "the log ends at %(log_offset)d, where a record is torn: later records were not "
+    "known to be on the medium when the machine stopped, and are removed",
+)
+LOG_END_LOST = warning(
+    "log_end_lost",
+    "the log ends at %(log_offset)d but was known up to %(lost_offset)d: acknowledged "
+    "messages are missing; reconciliation names them",
+)
+TIMER_FILES_MISSING = warning(
+    "timer_files_missing", "timer files are missing; the rest is rebuilt from the log"
+)
+TIMER_CHECKPOINT_NO_ROOM = warning(
+    "timer_checkpoint_no_room",
+    "no room for a timer checkpoint; the last one stays valid: %(error)s",
+)
+QUEUE_UNIT_BEYOND_LOG = warning(
+    "queue_unit_beyond_log",
+    "a consume queue names log offset %(log_offset)d, but the log ends at %(log_end)d: "
+    "the unit is damaged and skipped; remove the queue's files, the next start builds "
+    "them again",
+)
+NAME_SERVER_REQUEST_FAILED = error("name_server_request_failed", "request %(code)d failed")
+BROKER_BROKEN = critical("broker_broken", "the broker cannot continue and stops: %(error)s")
+BROKER_NOT_SAVED = warning(
+    "broker_not_saved", "no room to save everything, the next start recovers: %(error)s"
+)
+CONNECTION_REFUSED = warning(
+    "connection_refused",
+    "%(client)s: refused, few descriptors are left; raise the limit of files",
+)
+CONNECTION_BROKEN = error("connection_broken", "requests of a connection cannot be handled")
+DISK_FULL = critical("disk_full", "%(problem)s, sends are refused; %(advice)s: %(error)s")
+DISK_HAS_ROOM = warning("disk_has_room", "the disk has room again")
+CONFIG_DELAYED = warning(
+    "config_delayed",
+    "%(path)s: no room for it, it is written later; %(problem)s: %(advice)s",
+)
+SETTINGS_NOT_SAVED = warning("settings_not_saved", "the settings cannot be saved: %(error)s")
+SETTINGS_SAVING_BROKEN = error("settings_saving_broken", "the settings cannot be saved")
+REGISTRATION_REFUSED = warning(
+    "registration_refused", "%(name_server)s refuses a registration: %(remark)s"
+)
+REGISTRATION_FAILED = warning(
+    "registration_failed", "cannot register at %(name_server)s: %(error)s"
+)
+UNREGISTRATION_FAILED = info(
+    "unregistration_failed", "cannot unregister at %(name_server)s: %(error)s"
+)
+LOG_SYNCED_BY_THREAD = info("log_synced_by_thread", "a thread syncs the log: %(error)s")
+KERNEL_SYNC_REFUSED = debug(
+    "kernel_sync_refused", "the kernel does not sync, a thread does: %(error)s"
+)
+ANSWER_NOT_ENCODED = warning(
+    "answer_not_encoded", "cannot encode an answer, send SYSTEM_ERROR instead: %(error)s"
+)
+CONNECTION_CUT = warning("connection_cut", "%(client)s: %(reason)s")
+CONNECTION_SILENT = info("connection_silent", "%(client)s: closed, it was silent too long")
+REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")

@@ -1,0 +1,153 @@
+"""`--log-format`, `--log-level`: what a line looks like, and whose configuration counts."""
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reliable_mq import ReliableMQ
+from reliable_mq.cli.log_options import JsonFormatter, PlainFormatter, write_log
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.telemetry import application_events, client_events
+
+COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
+LOG = logging.getLogger("reliable_mq.test.formats")
+
+
+def written(formatter: logging.Formatter) -> list[str]:
+    """Return the lines of one event, of one with a traceback, and of another program."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    other = logging.getLogger("others")
+    for log in (LOG, other):
+        log.addHandler(handler)
+        log.propagate = False
+    try:
+        client_events.PEER_LOST.log(LOG, peer="a:1\x1b[2J", error=OSError("gone\nforged line"))
+        error = ZeroDivisionError("by zero")
+        application_events.OPERATION_FAILED.log(LOG, traceback_of=error, what="relay", error=error)
+        other.warning("of %s", "theirs", extra={"tenant": 7})
+    finally:
+        for log in (LOG, other):
+            log.removeHandler(handler)
+            log.propagate = True
+    return stream.getvalue().splitlines()
+
+
+def test_a_json_line_is_one_object_with_the_fields_of_its_event() -> None:
+    first, second, third = map(json.loads, written(JsonFormatter()))
+    assert first["event"] == "peer_lost"
+    assert (first["peer"], first["error"]) == ("a:1\x1b[2J", "gone\nforged line")
+    assert first["message"].startswith("a:1\x1b[2J is lost")
+    assert (first["level"], first["logger"]) == ("WARNING", LOG.name)
+    assert first["time"].endswith("+00:00")
+    assert second["exception"].splitlines()[-1] == "ZeroDivisionError: by zero"
+    assert (third["message"], third["tenant"]) == ("of theirs", 7)
+    assert "event" not in third
+
+
+def test_no_line_of_text_or_json_can_be_forged() -> None:
+    for formatter in (JsonFormatter(), PlainFormatter("%(levelname)s %(message)s")):
+        first = written(formatter)[0]
+        assert "\x1b" not in first
+        assert "forged line" in first
+
+
+def test_a_line_of_text_ends_with_the_name_of_its_event() -> None:
+    lines = written(PlainFormatter("%(levelname)s %(message)s"))
+    assert lines[0].endswith("[peer_lost]")
+    assert lines[-1] == "WARNING of theirs"
+
+
+def run_resend(folder: Path, *words: str, application: str, **variables: str) -> str:
+    """Run `resend --once` of an application; return its standard error."""
+    (folder / "log_shop.py").write_text(application)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "reliable_mq.cli.main"),
+            "resend",
+            "log_shop:mq",
+            "--once",
+            *words,
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    mq = ReliableMQ("shop", database=url)
+    mq.create_tables()
+    mq.close()
+    return f"""
+import logging
+from reliable_mq import ReliableMQ
+from reliable_mq.telemetry import client_events
+class Loud(ReliableMQ):
+    def resend_once(self):
+        for event in (client_events.PEER_LOST, client_events.PULL_UNANSWERED):
+            words = dict.fromkeys(event.fields, 1)
+            event.log(logging.getLogger("reliable_mq.x"), **words)
+        return {{"main": {{}}}}
+mq = Loud("shop", database={url!r})
+"""
+
+
+def test_options_win_over_variables_and_variables_over_the_application(
+    tmp_path: Path, shop: str
+) -> None:
+    quiet = shop.replace('mq = Loud("shop"', 'mq = Loud("shop", log_level="ERROR"')
+    assert run_resend(tmp_path, application=quiet) == ""
+    loud = run_resend(tmp_path, application=quiet, RELIABLE_MQ_LOG_LEVEL="warning")
+    assert "[peer_lost]" in loud
+    json_line = run_resend(
+        *(tmp_path, "--log-format", "JSON", "--log-level", "DEBUG"),
+        application=quiet,
+        RELIABLE_MQ_LOG_FORMAT="text",
+    )
+    events = [json.loads(line).get("event") for line in json_line.splitlines()]
+    assert events[-2:] == ["peer_lost", "pull_unanswered"]
+
+
+def test_an_application_that_has_configured_logging_gets_no_handler_of_ours(
+    tmp_path: Path, shop: str
+) -> None:
+    own = shop.replace(
+        "import logging\n",
+        "import logging\nlogging.basicConfig(level=20, format='MINE %(message)s')\n",
+    )
+    said = run_resend(tmp_path, "--log-format", "json", application=own)
+    assert [line.split()[0] for line in said.splitlines()] == ["MINE"]
+    said = run_resend(tmp_path, "--log-level", "debug", application=own)
+    assert len(said.splitlines()) == 2
+    assert "[" not in said
+
+
+def test_a_handler_on_our_logger_counts_as_a_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = logging.getLogger("reliable_mq")
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(ours, "handlers", [logging.NullHandler()])
+    write_log("json", None)
+    assert root.handlers == []
+
+
+@pytest.mark.parametrize("setting", [{"log_level": "loud"}, {"log_format": "xml"}])
+def test_a_wrong_setting_is_told(setting: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(setting))):
+        ReliableMQ("shop", **setting)

@@ -1,0 +1,124 @@
+"""The dashboard and the alert rules name only metrics and labels that are declared."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reliable_mq.telemetry.log_events import EVENTS
+from reliable_mq.telemetry.metrics import METRICS
+
+yaml = pytest.importorskip("yaml")
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+RULES = DEPLOY / "prometheus" / "reliable_mq.rules.yml"
+DASHBOARD = DEPLOY / "grafana" / "reliable_mq.json"
+TARGET_LABELS = {"instance", "job", "le"}
+_STRING = re.compile(r'"[^"]*"')
+_SUFFIX = re.compile(r"_(bucket|sum|count)$")
+_SELECTOR = re.compile(r"\b((?:reliable_mq|messaging)_\w+)\s*(?:\{([^}]*)\})?")
+_BY = re.compile(r"\b(?:by|without)\s*\(([^)]*)\)")
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    return [each for each in json.loads(DASHBOARD.read_text())["panels"] if each["type"] != "row"]
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    for rule in rules():
+        yield rule["alert"], rule["expr"]
+    for panel in panels():
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+    for variable in json.loads(DASHBOARD.read_text())["templating"]["list"][1:]:
+        yield variable["name"], variable["definition"]
+
+
+def named(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """Yield each metric of an expression with the labels that select its series."""
+    for name, selector in _SELECTOR.findall(_STRING.sub('""', expression)):
+        if name.startswith("messaging_") and name not in METRICS and not _base(name):
+            continue  # a label of OpenTelemetry's, checked as one
+        yield name, set(re.findall(r"(\w+)\s*[=!]", selector))
+
+
+def _base(name: str) -> str:
+    """Return the histogram of a series; "": it is none."""
+    base = _SUFFIX.sub("", name)
+    return base if base != name and METRICS[base].kind == "histogram" else ""
+
+
+@pytest.mark.parametrize(("title", "expression"), expressions())
+def test_each_metric_and_label_of_an_expression_is_declared(title: str, expression: str) -> None:
+    found = list(named(expression))
+    assert found, title
+    known: set[str] = set(TARGET_LABELS)
+    for name, selected in found:
+        metric = METRICS[_base(name) or name]
+        assert not metric.alias_of, f"{title}: {name} is an earlier name"
+        assert selected <= set(metric.labels), title
+        known |= set(metric.labels)
+    for labels in _BY.findall(expression):
+        assert {label.strip() for label in labels.split(",")} <= known, title
+
+
+def test_a_counter_is_never_shown_without_a_rate() -> None:
+    for title, expression in expressions():
+        for name, _ in named(expression):
+            if METRICS.get(name) is not None and METRICS[name].kind == "counter":
+                assert re.search(rf"(rate|increase)\({name}", expression), title
+
+
+def test_each_metric_that_is_no_earlier_name_is_shown_or_alerted_on() -> None:
+    used = {_base(name) or name for _, each in expressions() for name, _ in named(each)}
+    detail = {name for name in METRICS if name.startswith("reliable_mq_reconcile_")}
+    detail.add("reliable_mq_name_server_reading_age_seconds")
+    wanted = {name for name, metric in METRICS.items() if not metric.alias_of}
+    assert wanted - used - detail == set()
+
+
+def test_each_rule_says_what_is_wrong_and_what_to_do() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(names) == len(set(names))
+    for rule in rules():
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"]
+
+
+def test_each_log_event_that_a_rule_names_is_in_the_catalogue() -> None:
+    for rule in rules():
+        text = rule["annotations"]["description"]
+        if "log" in text:
+            words = re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", text)
+            assert set(words) <= EVENTS.keys(), rule["alert"]
+
+
+def test_legends_name_only_labels_of_their_series() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            metrics = [METRICS[_base(name) or name] for name, _ in named(target["expr"])]
+            known = TARGET_LABELS.union(*(metric.labels for metric in metrics))
+            assert labels <= known, panel["title"]
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels():
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells

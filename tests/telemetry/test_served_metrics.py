@@ -1,0 +1,174 @@
+"""Every declared metric is served by a real process, and no other one; several processes add up."""
+
+import os
+import signal
+import sqlite3
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from bench.child_process import LoggedProcess
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from tests.reconcile.test_report import summary
+from tests.waiting import until
+
+from reliable_mq import ReliableMQ
+from reliable_mq.reconcile.report.prometheus_text import prometheus_text
+from reliable_mq.telemetry.metrics import METRICS
+from reliable_mq.testing.local_servers import free_port
+
+COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
+OURS = ("reliable_mq_", "messaging_")
+SHOP = """
+import os
+from sqlalchemy.orm import Session
+from reliable_mq import Reject, ReliableMQ
+mq = ReliableMQ("shop", broker=os.environ["SHOP_BROKER"], database=os.environ["SHOP_DATABASE"])
+
+@mq.consumer("orders", group="payments", concurrency=3)
+def take_payment(order: dict, session: Session) -> None:
+    if order["n"] == 0:
+        raise Reject("no money")
+    with mq.transaction(session) as tx:
+        tx.send("bills", order, required_groups=["nobody"])
+"""
+
+pytestmark = pytest.mark.processes
+
+Start = Callable[..., LoggedProcess]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Give a function that starts `reliable-mq` with some words; what it starts is killed."""
+    children: list[LoggedProcess] = []
+
+    def started(*words: str) -> LoggedProcess:
+        child = LoggedProcess([*COMMAND, *words], tmp_path / f"log-{len(children)}")
+        children.append(child)
+        return child
+
+    yield started
+    for child in children:
+        child.kill()
+
+
+def scraped(port: int) -> dict[str, Metric]:
+    """Return the metrics of ours at a port, by the name that is declared; none before it serves."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = answer.read().decode()
+    except urllib.error.URLError:
+        return {}
+    found = {}
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        if name.startswith(OURS) and not name.endswith("_created"):
+            found[name] = family
+    return found
+
+
+def value(port: int, name: str, **labels: str) -> float:
+    family = scraped(port).get(name)
+    samples = [] if family is None else family.samples
+    return sum(
+        each.value
+        for each in samples
+        if labels.items() <= each.labels.items() and not each.name.endswith("_created")
+    )
+
+
+class Shop:
+    """A broker, and an application in processes of its own."""
+
+    def __init__(self, folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broker_port = free_port()
+        broker = start(
+            *("broker", "--store", str(folder / "store"), "--port", "0", "--namesrv-port", "0"),
+            *("--set", "osPageCacheBusyTimeOutMills=3600000"),
+            *("--metrics-port", str(self.broker_port)),
+        )
+        at = broker.wait_for(r"^ready broker=(\S+) namesrv=(\S+) ", 60.0)[2]
+        self.file = folder / "shop.db"
+        url = f"sqlite:///{self.file}"
+        (folder / "metered_shop.py").write_text(SHOP)
+        monkeypatch.setenv("SHOP_BROKER", at)
+        monkeypatch.setenv("SHOP_DATABASE", url)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *sys.path]))
+        self.mq = ReliableMQ("shop", broker=at, database=url)
+        self.mq.topic("orders", groups=["payments"])
+        self.mq.create_tables()
+
+    def order(self, number: int) -> None:
+        with self.mq.transaction() as tx:
+            tx.send("orders", {"n": number})
+
+
+@pytest.fixture
+def shop(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    made = Shop(tmp_path, start, monkeypatch)
+    yield made
+    made.mq.close()
+
+
+def test_every_declared_metric_has_a_sample_in_some_process_and_no_other_is_served(
+    shop: Shop, start: Start
+) -> None:
+    run_port, resend_port, name_server_port = free_port(), free_port(), free_port()
+    start("namesrv", "--port", "0", "--metrics-port", str(name_server_port)).wait_for(
+        r"^ready ", 60.0
+    )
+    start("run", "metered_shop:mq", "--metrics-port", str(run_port)).wait_for(r"is ready", 60.0)
+    with sqlite3.connect(shop.file) as rows:
+        rows.execute(
+            "INSERT INTO rmq_escalation (kind, message_id, topic, reason, create_date)"
+            " VALUES ('stuck', 'A', 'orders', 'why', '2026-11-28 00:00:00')"
+        )
+    shop.order(0)
+    shop.order(1)
+    until(lambda: value(run_port, "reliable_mq_handled_messages_total") >= 2)
+    start("resend", "metered_shop:mq", "--metrics-port", str(resend_port))
+    until(lambda: value(resend_port, "reliable_mq_outbox_unconfirmed_stubs", topic="bills") == 1)
+    until(lambda: value(run_port, "reliable_mq_dead_letters_open", group="payments") == 1)
+    until(lambda: value(shop.broker_port, "reliable_mq_broker_messages_out_total") >= 2)
+
+    ports = (shop.broker_port, name_server_port, run_port)
+    seen: dict[str, int] = {}
+    for port in ports:
+        for name, family in scraped(port).items():
+            seen[name] = seen.get(name, 0) + len(family.samples)
+    for family in text_string_to_metric_families(prometheus_text(summary(), 1.0)):
+        seen[family.name] = len(family.samples)
+    assert seen.keys() == METRICS.keys()
+    rare = {"reliable_mq_outbox_unsent_stubs"}  # only while the broker is away
+    assert {name for name, samples in seen.items() if not samples} <= rare
+    assert value(run_port, "reliable_mq_handler_calls_max", group="payments") == 3
+    assert value(run_port, "reliable_mq_database_up", database="main") == 1
+    assert value(run_port, "reliable_mq_escalations_open", kind="stuck") == 1
+
+
+def test_several_processes_add_up_at_one_port_and_counters_outlive_a_worker(
+    shop: Shop, start: Start
+) -> None:
+    port = free_port()
+    workers = start("run", "metered_shop:mq", "--processes", "2", "--metrics-port", str(port))
+    until(lambda: value(port, "reliable_mq_handler_calls_max", group="payments") == 6)
+    for number in range(1, 21):
+        shop.order(number)
+    handled = "reliable_mq_handled_messages_total"
+    until(lambda: value(port, handled, outcome="consumed") == 20)
+
+    (first, *_) = children_of(workers.child.pid)
+    os.kill(first, signal.SIGKILL)
+    workers.wait_for(r"worker \d+ ended", 60.0)
+    assert value(port, handled, outcome="consumed") == 20
+    until(lambda: value(port, "reliable_mq_handler_calls_max", group="payments") == 6)
+
+
+def children_of(parent: int) -> list[int]:
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(number) for number in text.split()]
