@@ -45,6 +45,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "escalate": VALUES | {"extras", "wire", "database", "client", "outbox", "confirm"},
     "consume": VALUES
     | {"database", "client", "outbox", "idempotency", "confirm", "escalate", "outcomes"},
+    "periodic": VALUES | {"extras", "database", "outbox"},
     "resend": VALUES | {"database", "client", "outbox", "confirm", "escalate"},
     "retention": VALUES | {"database", "idempotency", "escalate"},
     "reconcile": VALUES | {"wire", "database"},
@@ -52,6 +53,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "doctor": VALUES
     | {"client", "database", "outbox"}
     | {"idempotency.redis_servers"}
+    | {"periodic.declaration"}
     | {"resend.topic_gate", "resend.sql_topics", "retention.windows"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }
@@ -60,7 +62,7 @@ SHELL_ARROWS: dict[str, frozenset[str]] = {
     "client": frozenset({"runtime"}),
     "database": frozenset({"runtime"}),
     **dict.fromkeys(
-        ("idempotency", "consume", "escalate", "resend", "retention"),
+        ("idempotency", "consume", "escalate", "periodic", "resend", "retention"),
         frozenset({"runtime"}),
     ),
     # The client behind the link: half messages and the direct producer call its verbs.

