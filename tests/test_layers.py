@@ -47,6 +47,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "escalate": VALUES | {"extras", "wire", "database", "client", "outbox", "confirm"},
     "consume": VALUES
     | {"database", "client", "outbox", "idempotency", "confirm", "escalate", "outcomes"},
+    "periodic": VALUES | {"extras", "database", "outbox"},
     "resend": VALUES | {"database", "client", "outbox", "confirm", "escalate"},
     "retention": VALUES | {"database", "idempotency", "escalate"},
     "reconcile": VALUES | {"extras", "wire", "database"},
@@ -54,6 +55,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "doctor": VALUES
     | {"client", "database", "outbox"}
     | {"idempotency.redis_servers"}
+    | {"periodic.declaration"}
     | {"resend.topic_gate", "resend.sql_topics", "retention.windows"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }
@@ -62,7 +64,7 @@ SHELL_ARROWS: dict[str, frozenset[str]] = {
     "client": frozenset({"runtime"}),
     "database": frozenset({"runtime"}),
     **dict.fromkeys(
-        ("idempotency", "consume", "escalate", "resend", "retention"),
+        ("idempotency", "consume", "escalate", "periodic", "resend", "retention"),
         frozenset({"runtime"}),
     ),
     # The client behind the link: half messages and the direct producer call its verbs.

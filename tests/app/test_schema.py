@@ -97,7 +97,8 @@ def test_tables_of_the_first_release_are_brought_to_this_one(database: Database)
     database.create_tables()
     wanted = shape(database)
     with database.engine.begin() as connection:
-        connection.execute(text("DROP TABLE rmq_watched_time"))
+        for name in ("watched_time", "periodic", "periodic_tick"):
+            connection.execute(text(f"DROP TABLE rmq_{name}"))
         connection.execute(version_table("rmq_").update().values(version_num="0001"))
     with pytest.raises(ConfigurationError, match="run reliable-mq migrate"):
         database.check_tables()

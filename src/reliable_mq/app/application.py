@@ -7,6 +7,7 @@ application's `Declarations` check them.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -34,10 +35,14 @@ from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX
 from reliable_mq.names import check_name
 from reliable_mq.outbox.asyncio_producer import Producer
+from reliable_mq.outbox.composing import ManyOptions
 from reliable_mq.outbox.resend_policy import ResendPolicy, Wait, ladder
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
 from reliable_mq.outbox.thread_half_messages import HalfMessages
 from reliable_mq.outbox.thread_outboxes import Outboxes
+from reliable_mq.periodic.declaration import PeriodicState, periodic_message
+from reliable_mq.periodic.sql_ticks import SqlTicks
+from reliable_mq.periodic.thread_periodic import PeriodicSender
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.retention.retention import Retention
 from reliable_mq.runtime.stopped import StopSignal
@@ -168,6 +173,7 @@ class ReliableMQ:
             self._policy,
             self._notifiers,
             lambda: self.found_by,
+            self._periodic_senders,
         )
 
     @property
@@ -317,6 +323,99 @@ class ReliableMQ:
             return function
 
         return register
+
+    def periodic(
+        self,
+        *schedule: str,
+        topic: str | Topic[Any],
+        name: str | None = None,
+        time_zone: str = "UTC",
+        catch_up: timedelta | None = None,
+        database: str = MAIN_DATABASE,
+        **options: Unpack[ManyOptions],
+    ) -> Callable[[F], F]:
+        """Send a message at each tick of a schedule; the decorated function makes its payload.
+
+        Each tick is fired exactly once, however many resend schedulers run: its messages are
+        committed together with the row of the tick. `reliable-mq resend` fires ticks, and so does
+        an application with an embedded broker.
+
+        The function is a `def`. It returns the payload, or None for no message at this tick; a
+        generator yields several payloads. Parameters are filled by annotation: a `Tick` says which
+        tick it is, a `Session` is committed with the messages. It should be quick: it runs inside
+        that transaction. If it raises, the tick is tried again after 1, 5, 15 and then every 60
+        seconds, or until a newer one is due.
+
+        A tick is missed if no scheduler runs at its time. Without `catch_up`, the newest missed
+        tick is made up, and the ones before it are skipped.
+
+        Args:
+            *schedule: cron expressions: minute, hour, day of the month, month, day of the week;
+                with six fields, the first one has seconds. Or "@hourly", "@daily", "@weekly",
+                "@monthly", "@yearly". With several, each time that one of them names is a tick.
+            topic: the topic of the messages.
+            name: its name in this application. Default: that of the function. With another name it
+                is another periodic message.
+            time_zone: the time zone of the schedule. Default "UTC".
+            catch_up: make up every missed tick that is at most this late, the oldest first: one
+                minute to 31 days. Default None: the newest one only, however late.
+            database: the name of the database of its stubs and its session. Default "main".
+            **options: options of the messages, as for `Transaction.send_many`; each is a value, or
+                a function of the payload.
+
+        Raises:
+            UsageError: an expression cannot be read or never comes, there is no such time zone,
+                the function cannot be called, or the name is taken.
+            ConfigurationError: a name is not legal, or there is no such database. The extra
+                `periodic` is not installed.
+        """
+        self.databases.check_name(database)
+
+        def register(function: F) -> F:
+            self._declared.add_periodic(
+                periodic_message(
+                    function,
+                    schedule,
+                    topic=name_of(topic),
+                    name=name,
+                    time_zone=time_zone,
+                    catch_up=catch_up,
+                    database=database,
+                    options=options,
+                )
+            )
+            return function
+
+        return register
+
+    def periodic_messages(self) -> list[PeriodicState]:
+        """Return the periodic messages of this application, with their next and last ticks.
+
+        Raises:
+            ConfigurationError: a table is missing.
+        """
+        self.databases.check_tables()
+        return self._periodic_states()
+
+    def _periodic_states(self) -> list[PeriodicState]:
+        return [
+            state
+            for name, sender in self._periodic_senders().items()
+            for state in sender.states(self.databases[name].clock.measured_now())
+        ]
+
+    def _periodic_senders(self) -> dict[str, PeriodicSender]:
+        """Return what fires the ticks, by the names of databases that have periodic messages."""
+        return {
+            name: PeriodicSender(
+                messages,
+                SqlTicks(each.engine, each.periodic, each.periodic_ticks, self.name),
+                each.handler_session,
+                partial(self._outboxes.of, name, False),
+            )
+            for name, each in self.databases.items()
+            if (messages := [p for p in self._declared.periodic if p.database == name])
+        }
 
     def transaction_listener(self, topic: str | Topic[Any]) -> Callable[[L], L]:
         """Register the decorated class, or an object, as the listener for halves of a topic.
@@ -518,12 +617,14 @@ class ReliableMQ:
         Only reads. A broker that is embedded in another process is not examined.
         """
         # Imported late: only this needs the synchronous Redis client.
+        from reliable_mq.doctor.periodic_checks import periodic_findings  # noqa: PLC0415
         from reliable_mq.doctor.redis_examination import examine_all  # noqa: PLC0415
 
         cluster = None if self._connections.is_embedded else self._connections
         leases = self._declared.leases(self.databases)
         unread = self._declared.unread_topics()
-        return examine_all(self.databases, self.settings, leases, cluster, unread)
+        found = examine_all(self.databases, self.settings, leases, cluster, unread)
+        return found + periodic_findings(self._periodic_states)
 
     def register_metrics(self, registry: Any = None) -> None:
         """Register the metrics of this application; serve them as you like.

@@ -9,6 +9,7 @@ from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeySource, key_reader_of
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.names import check_name, tags_of
+from reliable_mq.periodic.declaration import PeriodicMessage
 from reliable_mq.settings import Settings
 from reliable_mq.telemetry import application_events
 
@@ -23,7 +24,7 @@ _KNOWN_MAX = 1000
 class Declarations:
     """Topics, the groups that their messages must reach, and the handlers of this application.
 
-    Invariant: a consumer group has one handler.
+    Invariant: a consumer group has one handler; a periodic message has a name of its own.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -32,6 +33,7 @@ class Declarations:
         self._with_named_groups: set[str] = set()
         self._warned_of: set[tuple[str, str]] = set()
         self._consumers: dict[str, Consumer] = {}
+        self._periodic: dict[str, PeriodicMessage] = {}
         #: topic and tag -> the result of `required_groups`, until the next declaration
         self.known_groups: dict[tuple[str, str], tuple[str, ...]] = {}
         self._round = 0  # of declarations: an answer of an earlier round is not kept
@@ -40,6 +42,24 @@ class Declarations:
     def consumers(self) -> tuple[Consumer, ...]:
         """The consumers, in the order of their declaration."""
         return tuple(self._consumers.values())
+
+    @property
+    def periodic(self) -> tuple[PeriodicMessage, ...]:
+        """The periodic messages, in the order of their declaration."""
+        return tuple(self._periodic.values())
+
+    def add_periodic(self, message: PeriodicMessage) -> None:
+        """Register a periodic message; see `ReliableMQ.periodic`.
+
+        Raises:
+            UsageError: there is one of that name.
+        """
+        if message.name in self._periodic:
+            raise UsageError(
+                f"there is a periodic message {message.name} already: give name=, a name of its own"
+            )
+        self._periodic[message.name] = message
+        self._topics.setdefault(message.topic, ())
 
     def leases(self, databases: Iterable[str]) -> dict[str, dict[str, float]]:
         """Return the lease of each consumer group, seconds, by the name of its database."""

@@ -1,4 +1,4 @@
-"""Makes and runs the upkeep of stubs and logs: resend schedulers, alerts and retention."""
+"""Makes and runs the upkeep of an application: resending, alerts, retention, periodic messages."""
 
 import getpass
 import logging
@@ -24,6 +24,7 @@ from reliable_mq.escalate.sql_stuck import stuck_of
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.names import check_name
 from reliable_mq.outbox.resend_policy import ResendPolicy
+from reliable_mq.periodic.thread_periodic import PeriodicSender, fire_forever
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_resending import book_of, topics_of
 from reliable_mq.resend.topic_gate import TopicRow, probe_lease
@@ -62,6 +63,7 @@ class Upkeep:
         policy: when the next send is due.
         notifiers: the notifiers beside the log and those of the settings.
         where: the options with which commands find the application, see `LogNotifier`.
+        periodic: returns what fires periodic messages, by the names of databases that have some.
 
     Raises:
         ConfigurationError: a setting of a notifier is wrong, an object is not a notifier, or two
@@ -77,8 +79,10 @@ class Upkeep:
         policy: ResendPolicy,
         notifiers: Sequence[Notifier],
         where: Callable[[], str],
+        periodic: Callable[[], Mapping[str, PeriodicSender]] = dict,
     ) -> None:
         self._name = name
+        self._periodic = periodic
         built_in = notifiers_of(settings, where)
         self._notifiers = check_notifiers((*built_in, *check_notifiers(notifiers)))
         self._connections = connections
@@ -144,6 +148,19 @@ class Upkeep:
             for name, each in self._databases.items()
             if self._settings.retention != "off"
         ]
+        threads += [
+            threading.Thread(
+                target=fire_forever,
+                args=(sender, ended),
+                kwargs={
+                    "interval": self._settings.resend_interval_seconds,
+                    "clock": self._databases[name].clock.measured_now,
+                },
+                name=f"reliable-mq-periodic-{name}",
+                daemon=True,
+            )
+            for name, sender in self._periodic().items()
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -167,11 +184,16 @@ class Upkeep:
         """Read all waiting notices, run each database's upkeep once; return counts."""
         self._reading().catch_up(self._settings.shutdown_timeout_seconds)
         counts: dict[str, dict[str, int]] = {}
+        periodic = self._periodic()
         for name, each in self._databases.items():
+            ticks = {}
+            if name in periodic:
+                fired = periodic[name].run_once(each.clock.measured_now())
+                ticks = {"ticks": fired.ticks, "ticks_failed": fired.failed}
             done = self.scheduler(name).run_once(each.clock.now())
             alerts = self.alerts(name).run_once(each.clock.now())
             digests = {"digests": alerts.sent, "digests_failed": alerts.failed}
-            counts[name] = asdict(done) | {"stuck": alerts.stuck} | digests
+            counts[name] = asdict(done) | {"stuck": alerts.stuck} | digests | ticks
             counts[name] |= self._remove_once(name, each.clock.now)
         return counts
 

@@ -32,6 +32,7 @@ from reliable_mq.database.sql_people_tables import (
     escalation_table,
     notifier_table,
 )
+from reliable_mq.database.sql_periodic_tables import periodic_table, periodic_tick_table
 from reliable_mq.database.sql_processes import SqlProcesses, process_table
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_scheduling_tables import resend_topic_table, retention_table
@@ -115,6 +116,8 @@ class Database:
         self.notifiers = notifier_table(self.metadata, prefix)
         self.duties = duty_table(self.metadata, prefix)
         self.audit = audit_table(self.metadata, prefix)
+        self.periodic = periodic_table(self.metadata, prefix)
+        self.periodic_ticks = periodic_tick_table(self.metadata, prefix)
         run_table(self.metadata, prefix)
         finding_table(self.metadata, prefix)
         self.processes = process_table(self.metadata, prefix)
