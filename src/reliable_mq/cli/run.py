@@ -14,6 +14,7 @@ from reliable_mq.app.thread_signals import WorkerDied, stop_on_signal
 from reliable_mq.cli import metrics
 from reliable_mq.cli.database_options import loaded
 from reliable_mq.cli.saying import log_plainly
+from reliable_mq.cli.shared_options import Application, Named, needed_application
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.settings import EMBEDDED
 
@@ -31,12 +32,8 @@ FAILING_RESTART_SECONDS = 60.0
 
 
 def command(
-    application: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:OBJECT", help="The application: a ReliableMQ object, such as shop:mq."
-        ),
-    ],
+    argument: Named = "",
+    app: Application = "",
     processes: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
@@ -45,6 +42,7 @@ def command(
 
     With several processes, the first one serves its metrics at the port, the second at the next.
     """
+    application = needed_application(argument, app)
     mq = loaded(application)
     log_plainly()
     if processes == 1:
