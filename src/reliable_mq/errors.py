@@ -52,11 +52,13 @@ def error_text(error: BaseException) -> str:
 class ReliableMQError(Exception):
     """Something in reliable_mq went wrong.
 
-    `tries`: how many requests were made for a message that could not be sent. Default 0.
+    `tries`: how many requests were made for a message that could not be sent. Default 0. `place`:
+    the line of the application's module that raised it while it was imported; "": it is unknown.
     """
 
     retryable = False
     tries: int = 0
+    place: str = ""
 
 
 class UsageError(ReliableMQError):

@@ -272,7 +272,11 @@ def test_all_that_wait_for_a_person_are_retried_at_once_after_a_look(
         (("run", "nowhere:mq"), "there is no module 'nowhere'", 2),
         (("run", "shop_app"), "not MODULE:OBJECT", 2),
         (("run", "shop_app:mq"), "is missing: call mq.create_tables()", 2),
-        (("resend", "shop_app:mq", "--db", "sqlite:///x.db"), "give either MODULE:OBJECT", 2),
+        (
+            ("resend", "shop_app:mq", "--db", "sqlite:///x.db"),
+            "give either --app MODULE:OBJECT or --db",
+            2,
+        ),
         (("resend", "--db", "sqlite:///x.db", "--broker", "nonsense", "--once"), "host:port", 2),
         (("create-tables", "--db", "oracle://x"), "not supported", 2),
         (("create-tables", "--db", "sqlite:///x.db", "--prefix", "Bad-;"), "prefix", 2),

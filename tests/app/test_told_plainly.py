@@ -11,7 +11,7 @@ import pytest
 from tests.app.lives import A
 
 from reliable_mq import Message, Reject, ReliableMQ, Retry, trace_context
-from reliable_mq.app.loading import load_application
+from reliable_mq.app.loading import load_application, own_traceback
 from reliable_mq.client.observing import prometheus
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
 from reliable_mq.database.sql_faults import BROKER_TOLD_SECONDS, FaultLog
@@ -173,11 +173,24 @@ def test_a_module_that_cannot_be_imported_shows_its_own_frames_only(
     with pytest.raises(ApplicationBroken, match="'broken_shop' cannot be imported: KeyError") as e:
         load_application("broken_shop:mq")
 
-    frames, at = [], e.value.own.__traceback__
-    while at is not None:
-        frames.append(Path(at.tb_frame.f_code.co_filename).name)
-        at = at.tb_next
-    assert frames == ["broken_shop.py", "broken_shop.py"]
+    shown = own_traceback(e.value.own)
+    assert re.findall(r'File "(.*)"', shown) == [str(tmp_path / "broken_shop.py")] * 2
+    assert shown.endswith("KeyError: 'no'\n")
+
+
+def test_frames_between_and_behind_those_of_an_application_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a module that imports a broken one, and an error that a library raises."""
+    (tmp_path / "outer_shop.py").write_text("import inner_shop\n")
+    (tmp_path / "inner_shop.py").write_text("import json\njson.loads('{')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ApplicationBroken) as e:
+        load_application("outer_shop:mq")
+
+    files = re.findall(r'File "(.*)"', own_traceback(e.value.own))
+    assert files == [str(tmp_path / "outer_shop.py"), str(tmp_path / "inner_shop.py")]
 
 
 def test_a_setting_that_is_wrong_in_a_module_needs_no_frames(

@@ -63,7 +63,9 @@ def topic() -> str:
     return f"orders-{next(_numbers)}"
 
 
-def test_a_topic_lives_from_create_to_delete(at: Callable[..., str], topic: str) -> None:
+def test_a_topic_lives_from_create_to_delete(
+    at: Callable[..., str], broker: str, call: Call, topic: str
+) -> None:
     create = ("topic", "create", topic, "--queues", "2")
     assert at(*create, "--dry-run") == f"topic {topic} would be made at one\n"
     assert at(*create) == f"topic {topic} made at one\n"
@@ -77,10 +79,12 @@ def test_a_topic_lives_from_create_to_delete(at: Callable[..., str], topic: str)
     (place,) = json.loads(at("topic", "route", topic, "--json"))
     assert (place["broker"], place["permission"]) == ("one", "r")
     assert "one" in at("topic", "status", topic)
-    assert at("topic", "consumers", topic) == ""
+    none = f"no consumer group reads topic {topic}\n"
+    assert call("topic", "consumers", topic, "--broker", broker) == (DONE, "", none)
+    assert json.loads(at("topic", "consumers", topic, "--json")) == []
     assert at("topic", "delete", topic, "--dry-run") == f"topic {topic} would be deleted at one\n"
     assert at("topic", "delete", topic, "--yes") == f"topic {topic} deleted at one\n"
-    assert topic not in at("topic", "list").splitlines()
+    assert topic not in json.loads(at("topic", "list", "--json"))
 
 
 def test_a_change_that_is_refused_everywhere_is_told_as_that_alone(
@@ -118,7 +122,14 @@ def test_a_group_lives_from_create_to_delete(
     assert sum(row["after"] for row in dry) == 6
     assert json.loads(at("group", "progress", group, "--json"))["queues"] == []
     assert "2 queue(s) set" in at("group", "reset", group, topic, "--to-start", "--yes")
-    at("group", "reset", group, topic, *("--to-offset", "2", "--at", "one", "--queue", "1"), "-y")
+    at(
+        "group",
+        "reset",
+        group,
+        topic,
+        *("--to-offset", "2", "--broker-name", "one", "--queue", "1"),
+        "-y",
+    )
     progress = json.loads(at("group", "progress", group, "--json"))
     assert (progress["lag"], [row["committed"] for row in progress["queues"]]) == (4, [0, 2])
     assert "lag 4, in flight 0" in at("group", "progress", group)
@@ -127,7 +138,7 @@ def test_a_group_lives_from_create_to_delete(
     at("group", "clone", group, "heirs", "--topic", topic, "--yes")
     assert json.loads(at("group", "progress", "heirs", "--json"))["lag"] == 4
     assert at("group", "delete", group, "--offsets", "--yes") == f"group {group} deleted at one\n"
-    assert group not in at("group", "list")
+    assert group not in at("group", "list", "--json")
 
 
 def test_messages_are_shown_by_id_key_place_and_time(
@@ -214,14 +225,20 @@ def test_a_group_without_dead_letters_has_an_empty_list_of_them(at: Callable[...
         (("topic", "create", "a b", "--broker", "NS"), "'a b' is not a legal name"),
         (("topic", "create", "t", "--permission", "x!", "--broker", "NS"), "is not a permission"),
         (("topic", "create", "t", "--attribute", "x", "--broker", "NS"), "NAME=VALUE, not 'x'"),
-        (("topic", "create", "t", "--at", "two", "--broker", "NS"), "no broker two; there are one"),
+        (
+            ("topic", "create", "t", "--broker-name", "two", "--broker", "NS"),
+            "no broker two; there are one",
+        ),
         (("topic", "update", "t", "--broker", "NS"), "nothing to change:"),
         (("group", "update", "g", "--broker", "NS"), "nothing to change:"),
         (("group", "create", "a b", "--broker", "NS"), "'a b' is not a legal name"),
         (("group", "reset", "g", "t", "--broker", "NS"), "give one of --to-time"),
         (("group", "reset", "g", "t", "--to-start", "--to-end", "--broker", "NS"), "give one of"),
-        (("group", "reset", "g", "t", "--to-offset", "1", "--broker", "NS"), "needs --at"),
-        (("group", "reset", "g", "t", "--to-end", "--queue", "1", "--broker", "NS"), "needs --at"),
+        (("group", "reset", "g", "t", "--to-offset", "1", "--broker", "NS"), "needs --broker-name"),
+        (
+            ("group", "reset", "g", "t", "--to-end", "--queue", "1", "--broker", "NS"),
+            "needs --broker-name",
+        ),
         (("group", "reset", "g", "t", "--to-time", "soon", "--broker", "NS"), "not 'soon'"),
         (("group", "progress", "--topic", "t", "--broker", "NS"), "need a group"),
         (("message", "show", "xyz", "--broker", "NS"), "is looked up with --topic"),

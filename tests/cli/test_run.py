@@ -100,7 +100,7 @@ def test_a_command_without_options_takes_the_database_of_the_environment(
     monkeypatch.delenv("RELIABLE_MQ_DATABASE", raising=False)
     with pytest.raises(SystemExit):
         run(["stub", "show", ID])
-    assert "or set RELIABLE_MQ_DATABASE" in capsys.readouterr().err
+    assert "or set RELIABLE_MQ_APP or RELIABLE_MQ_DATABASE" in capsys.readouterr().err
 
     monkeypatch.setenv("RELIABLE_MQ_DATABASE", database)
     with pytest.raises(SystemExit):
@@ -111,7 +111,10 @@ def test_a_command_without_options_takes_the_database_of_the_environment(
 def test_the_doctors_remedies_can_be_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Given a database without tables, then the remedy names it as the person did."""
+    """Given a database without tables, then the remedy names it as the person did.
+
+    A password is not repeated: then the person must write the URL again.
+    """
     url = f"sqlite:///{tmp_path / 'empty.db'}"
     (tmp_path / "empty.db").touch()
     with socket.socket() as taken:
@@ -121,5 +124,5 @@ def test_the_doctors_remedies_can_be_pasted(
         with pytest.raises(SystemExit):
             run(["doctor", "--db", url, "--broker", broker])
     said = capsys.readouterr().out
-    assert "run reliable-mq migrate --db URL (without Alembic" in said
+    assert f"run reliable-mq migrate --db {url} (without Alembic" in said
     assert "MODULE:OBJECT" not in said

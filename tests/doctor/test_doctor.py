@@ -379,7 +379,7 @@ def test_warnings_fail_only_when_asked_to(
 @pytest.mark.parametrize(
     ("words", "says", "code"),
     [
-        ((), "give either MODULE:OBJECT or --db URL", 2),
+        ((), "give either --app MODULE:OBJECT or --db URL; or set RELIABLE_MQ_APP", 2),
         (("nowhere:mq", "--db", "sqlite:///x.db"), "give either", 2),
         (("--db", "sqlite:///typo.db"), "there is no file typo.db", 1),
         (("--db", "postgresql+psycopg://u@127.0.0.1:9/x"), "the database cannot be used", 1),

@@ -91,7 +91,7 @@ def test_a_command_names_what_the_run_does_not_know_as_the_pages_do() -> None:
     assert several["command"] == (
         "reliable-mq dlq retry 0190 --group payments --app MODULE:OBJECT --broker HOST:PORT"
     )
-    assert options_of(other["command"])["prefix"] == "mq_"
+    assert options_of(other["command"])["table_prefix"] == "mq_"
     assert export["findings"] == [letter]
     assert export["dead_letters"] == []
 

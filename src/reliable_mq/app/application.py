@@ -239,6 +239,16 @@ class ReliableMQ:
         decoder_of(payload, f"topic {name}")
         return Topic(name, payload)
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that this application declares, sends to in transactions, or consumes."""
+        return self._declared.topics
+
+    @property
+    def consumer_groups(self) -> tuple[str, ...]:
+        """The consumer groups whose handlers this application has."""
+        return tuple(each.group for each in self._declared.consumers)
+
     def groups_of(self, topic: str | Topic[Any], tag: str = "") -> tuple[str, ...]:
         """Return the consumer groups that a message of `topic` must reach to be confirmed.
 

@@ -61,6 +61,12 @@ class Declarations:
         self._periodic[message.name] = message
         self._topics.setdefault(message.topic, ())
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are declared, sent to by a transaction, or read by a consumer; sorted."""
+        read = {each.topic for each in self._consumers.values()}
+        return tuple(sorted(read.union(self._topics)))
+
     def leases(self, databases: Iterable[str]) -> dict[str, dict[str, float]]:
         """Return the lease of each consumer group, seconds, by the name of its database."""
         return {

@@ -1,19 +1,16 @@
 """Loads the application that MODULE:OBJECT names on the command line."""
 
 import importlib
+from collections.abc import Iterable
+from pathlib import Path
+from traceback import FrameSummary, StackSummary, TracebackException, extract_tb
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError, error_text
 from reliable_mq.extras import how_to_install
 
-_IMPORTERS = frozenset(
-    {
-        __file__,
-        importlib.__file__,
-        "<frozen importlib._bootstrap>",
-        "<frozen importlib._bootstrap_external>",
-    }
-)
+_PACKAGE = f"{Path(__file__).parents[1]}/"
+_STANDARD = f"{Path(importlib.__file__).parents[1]}/"
 
 
 def load_application(path: str) -> ReliableMQ:
@@ -35,7 +32,9 @@ def load_application(path: str) -> ReliableMQ:
         raise UsageError(
             f"there is no module {module_name!r}; run from the directory that contains it"
         ) from error
-    except ReliableMQError:  # its text says what is wrong
+    except ReliableMQError as error:  # its text says what is wrong
+        if place := own_place(error):
+            error.place = place
         raise
     except Exception as error:
         raise _broken(module_name, error) from error
@@ -51,15 +50,44 @@ def load_application(path: str) -> ReliableMQ:
 
 
 def _broken(module_name: str, error: Exception) -> ApplicationBroken:
-    """Return the error of a module that cannot be imported, without frames of the importer.
-
-    Its traceback begins in the first file of the application. Without such a file (a syntax error)
-    it has no frames, and the error itself names the file.
-    """
-    at = error.__traceback__
-    while at is not None and at.tb_frame.f_code.co_filename in _IMPORTERS:
-        at = at.tb_next
+    """Return the error of a module that cannot be imported; `own_traceback` shows its frames."""
     text = f"the module {module_name!r} cannot be imported: {error_text(error)}"
     if isinstance(error, ModuleNotFoundError) and (line := how_to_install(error.name or "")):
         text = line
-    return ApplicationBroken(text, error.with_traceback(at))
+    return ApplicationBroken(text, error)
+
+
+def own_traceback(error: BaseException) -> str:
+    """Return the traceback of an error with the frames of the application only.
+
+    Frames of this package, of the importer and of installed packages are left out. Without a frame
+    (a syntax error), the error itself names the file.
+    """
+    shown = TracebackException.from_exception(error)
+    pending: list[TracebackException | None] = [shown]
+    while pending:
+        each = pending.pop()
+        if each is not None:
+            each.stack = StackSummary.from_list(_own(each.stack))
+            pending += [each.__cause__, each.__context__]
+    return "".join(shown.format())
+
+
+def own_place(error: BaseException) -> str:
+    """Return the line of the application that raised an error, "shop.py:12"; "": unknown."""
+    frames = _own(extract_tb(error.__traceback__))
+    if not frames:
+        return ""
+    path, here = Path(frames[-1].filename), Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{frames[-1].lineno}"
+
+
+def _own(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
+    """Return the frames of the application, which may be an installed package itself."""
+    foreign = [each for each in frames if not each.filename.startswith(("<frozen ", _PACKAGE))]
+    own = [
+        each
+        for each in foreign
+        if "site-packages" not in each.filename and not each.filename.startswith(_STANDARD)
+    ]
+    return own or foreign

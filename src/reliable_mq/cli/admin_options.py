@@ -1,22 +1,29 @@
 """Shared by `topic`, `group` and `message`: the cluster, and the report of failed brokers.
 
-The account and the certificates of a secured cluster come from the environment: a list of processes
-does not show them. Names of topics and groups are whole names, whatever the namespace setting says.
+The account and the certificates of a secured cluster come from the application or the environment:
+a list of processes does not show them. Names of topics and groups are whole names, whatever the
+namespace setting says.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import typer
 
 from reliable_mq.cli import printing
-from reliable_mq.cli.saying import say, say_json
-from reliable_mq.cli.shared_options import BROKER_VARIABLE
+from reliable_mq.cli.saying import say, say_json, say_trouble
+from reliable_mq.cli.shared_options import (
+    APPLICATION_VARIABLE,
+    BROKER_VARIABLE,
+    Application,
+    takes_options_of,
+)
 from reliable_mq.client.administering.cluster_reply import ClusterReply
 from reliable_mq.client.administering.thread_admin import Admin
-from reliable_mq.client.configured import of_environment
+from reliable_mq.client.configured import configured, of_environment
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ReliableMQError, UsageError
@@ -28,35 +35,81 @@ C = TypeVar("C", bound=Collection[str])
 FAILED = 1
 
 Broker = Annotated[
-    str, typer.Option("--broker", envvar=BROKER_VARIABLE, help="Name servers, HOST:PORT;HOST:PORT.")
+    str,
+    typer.Option(
+        "--broker",
+        metavar="HOST:PORT;…",
+        help=f"Name servers; default: those of --app, or {BROKER_VARIABLE}.",
+        show_default=False,
+    ),
 ]
-At = Annotated[
+BrokerNames = Annotated[
     list[str] | None,
-    typer.Option("--at", metavar="BROKER_NAME", help="Only at this broker; repeatable."),
+    typer.Option("--broker-name", metavar="NAME", help="Only at this broker; repeatable."),
 ]
 Everything = Annotated[
     bool, typer.Option("--all", help="Include the names that brokers use themselves.")
 ]
 
 
-@contextmanager
-def administered(broker: str) -> Iterator[Admin]:
-    """Open the administration of the cluster that `--broker` names, for the block.
+class Cluster(NamedTuple):
+    """The cluster that the options name: its name servers, and the settings to reach them."""
+
+    name_servers: str
+    client: ClientSettings
+
+
+def cluster_of(*, broker: Broker = "", application: Application = "") -> Cluster:
+    """Return the cluster that the options or the environment name. What is typed wins.
 
     Raises:
-        UsageError: it names no cluster, or the embedded broker of an application.
-        ConfigurationError: it cannot be read, or the environment's account or certificates.
+        UsageError: it is not named, it is the embedded broker of an application, or the application
+            cannot be found.
+        ConfigurationError: the account or the certificates cannot work.
     """
+    if not application and not broker:
+        application = os.environ.get(APPLICATION_VARIABLE, "")
+        broker = "" if application else os.environ.get(BROKER_VARIABLE, "")
+    if application:
+        from reliable_mq.cli.database_options import loaded  # noqa: PLC0415 - with SQLAlchemy
+
+        settings = loaded(application).settings
+        client = msgspec.structs.replace(configured(settings), namespace="")
+        return Cluster(reachable(broker or settings.broker), client)
     if not broker:
         raise UsageError(
-            f"no cluster is named: give --broker HOST:PORT of a name server, or {BROKER_VARIABLE}"
+            "no cluster is named: give --broker HOST:PORT of a name server, or --app MODULE:OBJECT,"
+            f" or set {BROKER_VARIABLE}"
         )
-    if broker.startswith(EMBEDDED):
+    return Cluster(reachable(broker), of_all_tenants())
+
+
+at_cluster = takes_options_of(cluster_of, "cluster")
+"""Adds the options of a cluster to a command; its parameter is `cluster`."""
+
+
+def reachable(name_servers: str) -> str:
+    """Return name servers that a command can reach.
+
+    Raises:
+        UsageError: they are a broker inside of an application's process.
+    """
+    if name_servers.startswith(EMBEDDED):
         raise UsageError(
-            f"{broker}: this broker runs inside the application's process, so no command can reach "
-            "it; start reliable-mq broker and give --broker HOST:PORT"
+            f"{name_servers}: this broker runs inside the application's process, so no command can "
+            "reach it; start reliable-mq broker and give --broker HOST:PORT"
         )
-    with Client(broker, settings=of_all_tenants()) as client:
+    return name_servers
+
+
+@contextmanager
+def administered(cluster: Cluster) -> Iterator[Admin]:
+    """Open the administration of a cluster for the block.
+
+    Raises:
+        ConfigurationError: the name servers cannot be read.
+    """
+    with Client(cluster.name_servers, settings=cluster.client) as client:
         yield client.admin
 
 
@@ -72,7 +125,7 @@ def of_all_tenants() -> ClientSettings:
 def end_with(failures: Mapping[str, ReliableMQError]) -> None:
     """Name the brokers that failed on stderr and exit with 1; do nothing if all answered."""
     for name, error in failures.items():
-        say(f"error: {name}: {' '.join(str(error).split())}", err=True)
+        say_trouble("error", f"{name}: {' '.join(str(error).split())}")
     if failures:
         raise typer.Exit(FAILED)
 

@@ -1,75 +1,158 @@
-"""Shared by the verbs that read databases: which database, and who asks."""
+"""Shared by the verbs that read databases: which application or database, and who asks."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, NamedTuple
 
 import typer
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.loading import load_application
-from reliable_mq.cli.shared_options import BROKER_VARIABLE, DATABASE_VARIABLE
+from reliable_mq.cli.shared_options import (
+    APPLICATION_VARIABLE,
+    BROKER_VARIABLE,
+    DATABASE_VARIABLE,
+    Application,
+    Named,
+    note_place,
+    one_application,
+)
 from reliable_mq.client.configured import configured, of_environment
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.settings import MAIN_DATABASE
 
-Application = Annotated[
+Db = Annotated[
     str,
     typer.Option(
-        "--app", metavar="MODULE:OBJECT", help="The application, such as shop:mq; or give --db."
+        "--db",
+        metavar="URL",
+        help=f"SQLAlchemy URL of the database, without an application; default:"
+        f" {DATABASE_VARIABLE}.",
+        show_default=False,
     ),
 ]
-Named = Annotated[
-    str,
-    typer.Argument(
-        metavar="[MODULE:OBJECT]", help="The application, such as shop:mq; or give --db."
-    ),
-]
-Db = Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")]
 Prefix = Annotated[
     str,
-    typer.Option(envvar="RELIABLE_MQ_TABLE_PREFIX", help="Prefix of the tables, with --db."),
+    typer.Option(
+        "--table-prefix",
+        envvar="RELIABLE_MQ_TABLE_PREFIX",
+        help="Prefix of the tables, with --db.",
+    ),
 ]
 Name = Annotated[
-    str, typer.Option("--database", help="With --app: which of its databases; default: the first.")
+    str,
+    typer.Option(
+        "--database-name",
+        help="With --app: which of its databases; default: the first.",
+        show_default=False,
+    ),
 ]
-Broker = Annotated[str, typer.Option(help="Name servers HOST:PORT;…; default: the application's.")]
+Broker = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT;…",
+        help="Name servers; default: the application's, or RELIABLE_MQ_BROKER.",
+        show_default=False,
+    ),
+]
+BrokerOfDb = Annotated[
+    str,
+    typer.Option(
+        "--broker",
+        metavar="HOST:PORT;…",
+        help="Name servers, with --db; default: RELIABLE_MQ_BROKER, or 127.0.0.1:9876.",
+        show_default=False,
+    ),
+]
 By = Annotated[str, typer.Option("--by", help="Your name for the audit; default: your login.")]
 Note = Annotated[str, typer.Option(help="The reason; kept in the stub and in the audit.")]
 
 
-def database_of(application: str, db: str, named_by: str = "--app MODULE:OBJECT") -> str:
-    """Return the URL of a command's database; "": the command uses an application.
+class Place(NamedTuple):
+    """Where a command looks: an application, or a database without one; or neither is known.
 
-    If neither is given, the URL comes from the variable `RELIABLE_MQ_DATABASE`.
+    `found_by`: the options with which another command finds the same place, for hints.
+    """
+
+    application: str
+    db: str
+    table_prefix: str
+    found_by: str
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an application or a database."""
+        return bool(self.application or self.db)
+
+    def needed(self) -> "Place":
+        """Return the place.
+
+        Raises:
+            UsageError: there is neither an application nor a database.
+        """
+        if not self.is_known:
+            raise UsageError(
+                f"give either --app MODULE:OBJECT or --db URL; or set {APPLICATION_VARIABLE} or"
+                f" {DATABASE_VARIABLE}"
+            )
+        return self
+
+
+def place_of(
+    *, application: Application = "", db: Db = "", table_prefix: Prefix = DEFAULT_PREFIX
+) -> Place:
+    """Return the place that the options or the environment name. What is typed wins.
+
+    Of two variables, the application wins: it reads the other one itself.
 
     Raises:
-        UsageError: both are given, or neither and there is no variable.
+        UsageError: both options are given.
     """
     if application and db:
-        raise UsageError(f"give either {named_by} or --db URL")
-    found = db or ("" if application else os.environ.get(DATABASE_VARIABLE, ""))
-    if not (application or found):
-        raise UsageError(f"give either {named_by} or --db URL; or set {DATABASE_VARIABLE}")
-    return found
+        raise UsageError("give either --app MODULE:OBJECT or --db URL")
+    found_by = f"--app {shlex.quote(application)}" if application else _shown(db)
+    if not application and not db:
+        application = os.environ.get(APPLICATION_VARIABLE, "")
+        db = "" if application else os.environ.get(DATABASE_VARIABLE, "")
+    if application or db:
+        note_place(found_by)
+    return Place(application, db, table_prefix, found_by)
 
 
-def found_by(application: str, db: str) -> str:
-    """Return the options with which another command finds the same database, for hints.
+def named_place_of(
+    *,
+    argument: Named = "",
+    application: Application = "",
+    db: Db = "",
+    table_prefix: Prefix = DEFAULT_PREFIX,
+) -> Place:
+    """Return the place of a command that has the application as its argument, too.
 
-    Args:
-        application: "MODULE:OBJECT", or "".
-        db: the URL, or "". It may contain a password, so the hint only says URL.
+    Raises:
+        UsageError: two are named, or none.
     """
-    if application:
-        return f"--app {application}"
-    return "" if db == os.environ.get(DATABASE_VARIABLE) else "--db URL"
+    application = one_application(argument, application)
+    return place_of(application=application, db=db, table_prefix=table_prefix).needed()
+
+
+def _shown(db: str) -> str:
+    """Return the option for a URL. A password is not repeated: then the hint only says URL."""
+    if not db:
+        return ""
+    try:
+        has_password = make_url(db).password is not None
+    except (ArgumentError, ValueError):
+        has_password = True
+    return "--db URL" if has_password else f"--db {shlex.quote(db)}"
 
 
 def loaded(application: str) -> ReliableMQ:
@@ -89,43 +172,44 @@ class OpenedDatabase(NamedTuple):
 
     `database`: the chosen one. `databases`: all of the application, by name. `broker`: its name
     servers; "": unknown. `client`: settings to connect to them, from the application or, without
-    one, from the environment.
+    one, from the environment. `topics`: those that the application declares or consumes.
     """
 
     database: Database
     databases: Mapping[str, Database]
     broker: str
     client: ClientSettings
+    topics: tuple[str, ...] = ()
 
 
 @contextmanager
-def opened(
-    application: str, db: str, prefix: str, *, name: str = "", broker: str = ""
-) -> Iterator[OpenedDatabase]:
+def opened(place: Place, *, name: str = "", broker: str = "") -> Iterator[OpenedDatabase]:
     """Open the databases that the options name; they are closed at the end of the block.
 
     Raises:
-        UsageError: the options name none or two, or the application cannot be found.
+        UsageError: the options name none, or the application cannot be found.
         ConfigurationError: there is no such database, its SQLite file is missing, or it lacks our
             tables.
     """
-    db = database_of(application, db)
-    if name and db:
-        raise UsageError("--database needs --app: it names a database of the application")
-    if db:
+    place.needed()
+    if name and place.db:
+        raise UsageError("--database-name needs --app: it names a database of the application")
+    if place.db:
         databases: Mapping[str, Database] = {
-            MAIN_DATABASE: Database(db, prefix=prefix, connections=1)
+            MAIN_DATABASE: Database(place.db, prefix=place.table_prefix, connections=1)
         }
         client, broker = of_environment(), broker or os.environ.get(BROKER_VARIABLE, "")
+        topics: tuple[str, ...] = ()
     else:
-        mq = loaded(application)
+        mq = loaded(place.application)
         client = configured(mq.settings)
         databases, broker = mq.databases, broker or mq.settings.broker
+        topics = mq.topics
     database = databases[name or next(iter(databases))]
     try:
         for each in databases.values():
             each.check_file()
-        yield OpenedDatabase(database, databases, broker, client)
+        yield OpenedDatabase(database, databases, broker, client, topics)
     except DBAPIError as error:
         if is_missing_table(error):
             raise ConfigurationError(missing_table_text(database.stubs.name)) from error
@@ -133,3 +217,25 @@ def opened(
     finally:
         for each in databases.values():
             each.close()
+
+
+def application_of(place: Place, name: str, *, broker: str = "", redis: str = "") -> ReliableMQ:
+    """Return the application of a place; for a database without one, one that has only that.
+
+    Args:
+        place: the place.
+        name: the name of an application that only has a database, such as "resend".
+        broker: its name servers; "": the setting.
+        redis: its Redis URL; "": the setting.
+    """
+    if place.application:
+        return loaded(place.application)
+    mq = ReliableMQ(
+        name,
+        broker=broker or None,
+        database=place.db,
+        redis=redis or None,
+        table_prefix=place.table_prefix,
+    )
+    mq.found_by = place.found_by
+    return mq

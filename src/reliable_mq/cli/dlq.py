@@ -5,6 +5,7 @@ name servers alone, it knows only the dead letters.
 """
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -14,23 +15,26 @@ import typer
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
-from reliable_mq.cli.admin_options import of_all_tenants
+from reliable_mq.cli.admin_options import of_all_tenants, reachable
+from reliable_mq.cli.commands import VerbCommands
 from reliable_mq.cli.database_options import opened
-from reliable_mq.cli.printing import moment_of, print_rows, text_of
+from reliable_mq.cli.found_messages import utc_now
+from reliable_mq.cli.printing import age_of, moment_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
-from reliable_mq.cli.shared_options import BROKER_VARIABLE, DATABASE_VARIABLE, takes_options_of
-from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
+from reliable_mq.cli.shared_options import BROKER_VARIABLE, takes_options_of
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.dead_letter import CONSUMED_SINCE, DeadLetter, DeadLetterFilter
 from reliable_mq.escalate.thread_dead_letters import DeadLetterActions, Outcome
-from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.message_id import ledger_id
 
 NO_DEAD_LETTER = "there is no such dead letter"
 CONSUMED = "its group has consumed it since"
-COLUMNS = ("message_id", "consumer_group", "topic", "key", "time", "state", "reason")
+COLUMNS = (
+    *("message_id", "consumer_group", "topic", "tag", "key", "time", "age"),
+    *("state", "reason"),
+)
 
-app = typer.Typer(no_args_is_help=True, help="List, show or retry dead letters.")
+app = VerbCommands("List, show or retry dead letters.")
 
 Group = Annotated[str, typer.Option(help="Only of this consumer group.")]
 Everything = Annotated[
@@ -73,37 +77,39 @@ def dead_letter_filter(
 
 
 @app.command("list")
+@takes_options_of(options.place_of, "place")
 @takes_options_of(dead_letter_filter)
 def list_(
     *,
     wanted: DeadLetterFilter,
-    application: options.Application = "",
-    db: options.Db = "",
-    prefix: options.Prefix = DEFAULT_PREFIX,
+    place: options.Place,
     broker: options.Broker = "",
     everything: Everything = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 50,
     as_json: printing.AsJson = False,
 ) -> None:
     """List the dead letters that wait for a person, the newest first."""
-    with _known(application, db, prefix, broker) as known:
+    with _known(place, broker) as known:
         found = known.matching(wanted, everything=everything)
     dead_letters = sorted(found, key=lambda each: each.time, reverse=True)[:limit]
-    print_rows([_row(each) for each in dead_letters], COLUMNS, as_json=as_json)
+    _print_rows([_row(each) for each in dead_letters], as_json=as_json)
+    if dead_letters and not as_json:
+        some = "MESSAGE_ID --group GROUP" if len(dead_letters) > 1 else _named(dead_letters[0])
+        say(f"to deliver one again: reliable-mq dlq retry {some} {place.found_by}".rstrip())
 
 
 @app.command()
+@takes_options_of(options.place_of, "place")
 def show(
+    *,
     message_id: Annotated[str, typer.Argument(help="The message id.")],
-    application: options.Application = "",
-    db: options.Db = "",
-    prefix: options.Prefix = DEFAULT_PREFIX,
+    place: options.Place,
     broker: options.Broker = "",
     group: Group = "",
     as_json: printing.AsJson = False,
 ) -> None:
     """Show the dead letters of one message, with content and properties."""
-    with _known(application, db, prefix, broker) as known:
+    with _known(place, broker) as known:
         dead_letters = known.of_ids([message_id], group)
     if not dead_letters:
         raise UsageError(f"no consumer group has a dead letter {message_id}; see stub show")
@@ -124,14 +130,13 @@ def show(
 
 
 @app.command()
+@takes_options_of(options.place_of, "place")
 @takes_options_of(dead_letter_filter)
 def retry(
     *,
     message_ids: Ids = None,
     wanted: DeadLetterFilter,
-    application: options.Application = "",
-    db: options.Db = "",
-    prefix: options.Prefix = DEFAULT_PREFIX,
+    place: options.Place,
     broker: options.Broker = "",
     everything: Everything = False,
     dry_run: printing.DryRun = False,
@@ -148,9 +153,9 @@ def retry(
     is_filtered = everything or wanted != DeadLetterFilter(group=wanted.group)
     if (message_ids and is_filtered) or not (message_ids or is_filtered or wanted.group):
         raise UsageError("give either MESSAGE_IDs or a filter such as --group or --topic")
-    if (note or by) and not (application or _database(application, db, broker)):
+    if (note or by) and not place.is_known:
         raise UsageError("--note and --by are stored in an audit: give --app or --db, too")
-    with _known(application, db, prefix, broker) as known:
+    with _known(place, broker) as known:
         refused: Outcome = {}
         if message_ids:
             dead_letters = known.of_ids(message_ids, wanted.group)
@@ -187,34 +192,19 @@ def _print_refused(refused: Outcome) -> None:
         raise typer.Exit(1)
 
 
-def _database(application: str, db: str, broker: str) -> str:
-    """Return the URL of the database; without any option, the environment names it."""
-    return db if application or db or broker else os.environ.get(DATABASE_VARIABLE, "")
-
-
 @contextmanager
-def _known(application: str, db: str, prefix: str, broker: str) -> Iterator[DeadLetterActions]:
+def _known(place: options.Place, broker: str) -> Iterator[DeadLetterActions]:
     """Open the dead letters, with what the databases of the options know about them."""
-    db = _database(application, db, broker)
-    if not application and not db:
+    if not place.is_known:
         broker = broker or os.environ.get(BROKER_VARIABLE, "")
         if not broker:
             raise UsageError("give --app MODULE:OBJECT, --db URL, or --broker HOST:PORT alone")
-        yield DeadLetterActions({}, _checked(broker), of_all_tenants())
+        yield DeadLetterActions({}, reachable(broker), of_all_tenants())
         return
-    with opened(application, db, prefix, broker=broker) as found:
-        yield DeadLetterActions(found.databases, _checked(found.broker), found.client)
-
-
-def _checked(name_servers: str) -> str:
-    if not name_servers:
-        raise UsageError("dead letters are at the broker: give --app, or --broker HOST:PORT")
-    if name_servers.startswith(EMBEDDED):
-        raise UsageError(
-            f"{name_servers}: this broker runs inside the application's process, so no command can "
-            "reach it; start reliable-mq broker and give --broker HOST:PORT"
-        )
-    return name_servers
+    with opened(place, broker=broker) as found:
+        if not found.broker:
+            raise UsageError("dead letters are at the broker: give --app, or --broker HOST:PORT")
+        yield DeadLetterActions(found.databases, reachable(found.broker), found.client)
 
 
 def _preview(dead_letters: Sequence[DeadLetter], *, as_json: bool) -> None:
@@ -222,8 +212,20 @@ def _preview(dead_letters: Sequence[DeadLetter], *, as_json: bool) -> None:
     if as_json:
         say_json({"total": len(rows), "first": rows[:50]})
         return
-    print_rows(rows[:50], COLUMNS)
+    _print_rows(rows[:50])
     say(f"{len(rows)} dead letter(s) would be retried")
+
+
+def _named(dead_letter: DeadLetter) -> str:
+    return shlex.join((dead_letter.message.message_id, "--group", dead_letter.group))
+
+
+def _print_rows(rows: list[dict[str, Any]], *, as_json: bool = False) -> None:
+    now = utc_now()
+    if not as_json:
+        for row in rows:
+            row["age"] = age_of(row["time"], now)
+    print_rows(rows, COLUMNS, as_json=as_json, none="no dead letter waits for a person")
 
 
 def _row(dead_letter: DeadLetter) -> dict[str, Any]:
@@ -231,7 +233,9 @@ def _row(dead_letter: DeadLetter) -> dict[str, Any]:
         "message_id": dead_letter.message.message_id,
         "consumer_group": dead_letter.group,
         "topic": dead_letter.topic,
+        "tag": dead_letter.message.tag,
         "key": " ".join(dead_letter.message.keys),
+        "keys": list(dead_letter.message.keys),
         "time": dead_letter.time,
         "state": dead_letter.status,
         "reason": dead_letter.reason,

@@ -35,9 +35,11 @@ GROUPS = ("group", "members", "version", "kind", "model", "per_second", "lag")
 RESETS = ("topic", "broker", "queue", "before", "after")
 
 
+@options.at_cluster
 def progress(
+    *,
+    cluster: options.Cluster,
     group: OptionalGroup = "",
-    broker: options.Broker = "",
     topic: Annotated[str, typer.Option(help="Only in this topic.")] = "",
     members: Annotated[
         bool, typer.Option("--members", help="Ask each member which queues it has.")
@@ -47,7 +49,7 @@ def progress(
     """Show a group's progress in each queue; without a group, the progress of all groups."""
     if not group and (topic or members):
         raise UsageError("--topic and --members need a group: give its name")
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         if not group:
             _print_all(admin, as_json=as_json)
             return
@@ -63,7 +65,8 @@ def progress(
         sums = {name: getattr(answers.value, name) for name in ("lag", "in_flight", "per_second")}
         say_json({"queues": rows, **sums})
     else:
-        print_rows(rows, QUEUES if members else QUEUES[:-1])
+        none = f"group {group} has no offsets" + (f" in topic {topic}" if topic else "")
+        print_rows(rows, QUEUES if members else QUEUES[:-1], none=none)
         say(
             f"lag {answers.value.lag}, in flight {answers.value.in_flight},"
             f" {answers.value.per_second:.2f} message(s) a second in the last minute"
@@ -104,21 +107,23 @@ def _print_all(admin: Admin, *, as_json: bool) -> None:
             {
                 "group": group,
                 "members": len(online.value.members),
-                "version": ", ".join(versions),
+                "version": versions if as_json else ", ".join(versions),
                 "kind": online.value.kind,
                 "model": online.value.model,
                 "per_second": come.value.per_second,
                 "lag": come.value.lag,
             }
         )
-    print_rows(rows, GROUPS, as_json=as_json)
+    print_rows(rows, GROUPS, as_json=as_json, none="there are no consumer groups")
     end_with(failures)
 
 
+@options.at_cluster
 def reset(
+    *,
+    cluster: options.Cluster,
     group: Group,
     topic: Topic,
-    broker: options.Broker = "",
     to_time: Annotated[
         str, typer.Option(help="Read messages stored since: ISO time (UTC), or -1h.")
     ] = "",
@@ -128,10 +133,12 @@ def reset(
     to_end: Annotated[bool, typer.Option("--to-end", help="Skip all stored messages.")] = False,
     to_offset: Annotated[
         int | None,
-        typer.Option(min=0, help="Read one queue from this offset; needs --at and --queue."),
+        typer.Option(
+            min=0, help="Read one queue from this offset; needs --broker-name and --queue."
+        ),
     ] = None,
-    at: Annotated[
-        str, typer.Option(metavar="BROKER_NAME", help="The broker, with --to-offset.")
+    broker_name: Annotated[
+        str, typer.Option(metavar="NAME", help="The broker, with --to-offset.")
     ] = "",
     queue: Annotated[int | None, typer.Option(min=0, help="The queue, with --to-offset.")] = None,
     dry_run: printing.DryRun = False,
@@ -141,14 +148,14 @@ def reset(
     """Let a group consume a topic from a time, an offset, its start or its end."""
     if bool(to_time) + to_start + to_end + (to_offset is not None) != 1:
         raise UsageError("give one of --to-time, --to-start, --to-end and --to-offset")
-    if (to_offset is not None) != bool(at) or bool(at) != (queue is not None):
-        raise UsageError("--to-offset needs --at BROKER_NAME and --queue: give all three or none")
+    if (to_offset is not None) != bool(broker_name) or bool(broker_name) != (queue is not None):
+        raise UsageError("--to-offset needs --broker-name and --queue: give all three or none")
     moment = parse_moment(to_time, "--to-time", datetime.now(UTC)) if to_time else None
 
     def set_offsets(admin: Admin, *, dry_run: bool) -> ClusterReply[list[QueueReset]]:
         offsets = admin.offsets
         if to_offset is not None and queue is not None:
-            place = MessageQueue(topic, at, queue)
+            place = MessageQueue(topic, broker_name, queue)
             return ClusterReply([offsets.reset_to_offset(group, place, to_offset, dry_run=dry_run)])
         if moment is not None:
             return offsets.reset_to_time(group, topic, moment, dry_run=dry_run)
@@ -156,7 +163,7 @@ def reset(
             return offsets.reset_to_start(group, topic, dry_run=dry_run)
         return offsets.reset_to_end(group, topic, dry_run=dry_run)
 
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         answers = done_if_agreed(
             partial(set_offsets, admin),
             lambda resets: f"reset group {group} in {len(resets)} queue(s) of {topic}?",
@@ -166,10 +173,12 @@ def reset(
     _print_resets(answers, dry_run=dry_run, as_json=as_json)
 
 
+@options.at_cluster
 def clone(
+    *,
+    cluster: options.Cluster,
     source: Annotated[str, typer.Argument(help="The consumer group to copy from.")],
     target: Annotated[str, typer.Argument(help="The group that gets these offsets.")],
-    broker: options.Broker = "",
     topic: Annotated[
         str, typer.Option(help="Only in this topic; default: in all topics that SOURCE reads.")
     ] = "",
@@ -178,7 +187,7 @@ def clone(
     as_json: printing.AsJson = False,
 ) -> None:
     """Copy the offsets of a group to another group."""
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         answers = done_if_agreed(
             partial(admin.offsets.clone, source, target, topic),
             lambda resets: f"set group {target} in {len(resets)} queue(s) as {source}?",
@@ -199,7 +208,7 @@ def _print_resets(answers: ClusterReply[list[QueueReset]], *, dry_run: bool, as_
         }
         for row in answers.value
     ]
-    print_rows(rows, RESETS, as_json=as_json)
+    print_rows(rows, RESETS, as_json=as_json, none="no queue has another offset")
     if not as_json:
         say(f"{len(rows)} queue(s) {'would be ' if dry_run else ''}set")
     end_with(answers.failures)

@@ -11,8 +11,8 @@ Exit codes: 0 done, 1 failed, 2 bad usage. An error that is not a bug is one lin
 """
 
 import importlib
+import os
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,11 +21,18 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from reliable_mq.cli.commands import SETTINGS, VerbCommand
+from reliable_mq.cli.saying import say_trouble
+from reliable_mq.cli.shared_options import note_place, pasteable
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError
 from reliable_mq.extras import how_to_install
-from reliable_mq.plain_text import printable, printable_lines
+from reliable_mq.plain_text import printable_lines
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
+
+_COMPLETION = "_RELIABLE_MQ_COMPLETE"
+_COMPLETED_WORDS = "_TYPER_COMPLETE_ARGS"
+"""Variables by which typer's completion asks: a mode, and the command line so far."""
 
 
 class Verb(NamedTuple):
@@ -84,7 +91,7 @@ def _attach(root: typer.Typer, name: str, module: ModuleType) -> None:
             return
         command = app.registered_commands[0].callback
         assert command is not None
-    root.command(name, cls=getattr(module, "command_class", None))(command)
+    root.command(name, cls=getattr(module, "command_class", VerbCommand))(command)
 
 
 def _not_loaded() -> None:
@@ -92,13 +99,15 @@ def _not_loaded() -> None:
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """Return the application; only the verb named by `arguments` has been imported."""
+    """Return the application; only the verb named by `arguments` has been imported.
+
+    With `--install-completion`, it installs the completion of the words for the user's shell.
+    """
     root = typer.Typer(
-        add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # an error is a line, not a box
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=SETTINGS,
     )
     root.callback()(_root)
     wanted = next((word for word in arguments if not word.startswith("-")), None)
@@ -117,7 +126,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
         return _unusable(error), getattr(error, "exit_code", BAD_USAGE)
     match error:
         case UsageError():
-            return text, BAD_USAGE
+            return f"{error.place}: {text}" if error.place else text, BAD_USAGE
         case ReliableMQError() | OSError():
             return text or type(error).__name__, FAILED
         case ModuleNotFoundError() if error.name and (line := how_to_install(error.name)):
@@ -148,7 +157,7 @@ def _show_warning(
 ) -> None:
     """Print a warning for operators as one line, without a place in the source."""
     if category is FutureWarning:
-        print(f"warning: {printable(str(message))}", file=sys.stderr)
+        say_trouble("warning", str(message))
     else:
         usual(message, category, *place, **more)
 
@@ -156,11 +165,22 @@ def _show_warning(
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit with its code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    to_complete = os.environ.get(_COMPLETED_WORDS) or os.environ.get("COMP_WORDS", "")
+    if _COMPLETION in os.environ:  # the shell asks for words: those so far name the verb
+        words = to_complete.split()[1:]
     if arguments is None:
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
+    note_place()
+    # `standalone_mode` would write the usage, a hint and an error, on four lines.
+    call = partial(build_app(words), args=words, prog_name="reliable-mq", standalone_mode=False)
+    code = run_plainly(call)
+    sys.exit(code if isinstance(code, int) else DONE)  # an int: that of `typer.Exit`
+
+
+def run_plainly(call: Callable[[], object]) -> object:
+    """Return the result of a call; after an error that is not a bug, print a line, and exit."""
     try:
-        # `standalone_mode` would write the usage, a hint and an error, on four lines.
-        code = build_app(words)(args=words, prog_name="reliable-mq", standalone_mode=False)
+        return call()
     except typer.Abort:
         print("Aborted!", file=sys.stderr)
         sys.exit(FAILED)
@@ -169,14 +189,15 @@ def run(arguments: Sequence[str] | None = None) -> None:
             print(printable_lines(str(error)), file=sys.stderr)
             sys.exit(BAD_USAGE)
         if isinstance(error, ApplicationBroken):
-            print(printable_lines("".join(traceback.format_exception(error.own))), file=sys.stderr)
+            from reliable_mq.app.loading import own_traceback  # noqa: PLC0415 - loaded already
+
+            print(printable_lines(own_traceback(error.own)), file=sys.stderr, end="")
         explained = explain(error)
         if explained is None:
             raise
         line, code = explained
-        print(f"error: {printable(line)}", file=sys.stderr)
+        say_trouble("error", pasteable(line))
         sys.exit(code)
-    sys.exit(code if isinstance(code, int) else DONE)  # an int: that of `typer.Exit`
 
 
 if __name__ == "__main__":

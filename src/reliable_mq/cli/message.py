@@ -1,6 +1,7 @@
 """`reliable-mq message`: find messages by id, key, position or time; consumes nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
 
@@ -9,29 +10,32 @@ import typer
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import administered, end_with
-from reliable_mq.cli.printing import moment_of, print_rows, text_of, time_of
+from reliable_mq.cli.commands import VerbCommands
+from reliable_mq.cli.printing import age_of, moment_of, print_rows, text_of, time_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.errors import NotFound, ReliableMQError, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.plain_text import printable
 
-app = typer.Typer(no_args_is_help=True, help="Find and show stored messages.")
+app = VerbCommands("Find and show stored messages.")
 
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 Since = Annotated[str, typer.Option(help="Only stored since: ISO time (UTC), or -1h.")]
 Until = Annotated[str, typer.Option(help="Only stored before: ISO time (UTC), or -1h.")]
 
-COLUMNS = ("message_id", "broker", "queue", "offset", "time", "tag", "keys", "content")
+COLUMNS = ("message_id", "broker", "queue", "offset", "time", "age", "tag", "keys", "content")
 _PREVIEW = 40
 
 
 @app.command()
+@options.at_cluster
 def show(
+    *,
+    cluster: options.Cluster,
     message_id: Annotated[
         str, typer.Argument(help="An offset message id; with --topic, a message id.")
     ],
-    broker: options.Broker = "",
     topic: Annotated[str, typer.Option(help="Look the message id up in this topic.")] = "",
     as_json: printing.AsJson = False,
 ) -> None:
@@ -39,7 +43,7 @@ def show(
 
     If it was sent more than once, every copy is shown.
     """
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         if topic:
             copies = admin.messages.by_message_id(topic, message_id)
             found, failures = copies.value, copies.failures
@@ -64,26 +68,31 @@ def _by_offset_id(admin: Admin, message_id: str, missing: str) -> list[ReceivedM
 
 
 @app.command()
+@options.at_cluster
 def find(
+    *,
+    cluster: options.Cluster,
     topic: Topic,
     key: Annotated[str, typer.Option(help="A message key that the sender set.")],
-    broker: options.Broker = "",
     since: Since = "",
     until: Until = "",
     as_json: printing.AsJson = False,
 ) -> None:
     """Find the messages of a topic with a key, the oldest first."""
     begin, end = moment_of(since, "--since"), moment_of(until, "--until")
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         all_answers = admin.messages.by_key(topic, key, since=begin, until=end)
-    _print(all_answers.value, as_json=as_json)
+    none = f"topic {topic} has no message with key {key}"
+    _print(all_answers.value, as_json=as_json, none=none)
     end_with(all_answers.failures)
 
 
 @app.command("list")
+@options.at_cluster
 def list_(
+    *,
+    cluster: options.Cluster,
     topic: Topic,
-    broker: options.Broker = "",
     since: Since = "",
     until: Until = "",
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 50,
@@ -92,10 +101,10 @@ def list_(
     """List the messages of a topic, queue by queue, each in its order."""
     begin, end = moment_of(since, "--since"), moment_of(until, "--until")
     failures: dict[str, ReliableMQError] = {}
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         messages = _until_failure(admin.messages.between(topic, begin, end), failures)
         found = list(islice(messages, limit))
-    _print(found, as_json=as_json)
+    _print(found, as_json=as_json, none=f"topic {topic} has no such message")
     end_with(failures)
 
 
@@ -115,19 +124,21 @@ def _until_failure(
 
 
 @app.command()
+@options.at_cluster
 def at(
+    *,
+    cluster: options.Cluster,
     topic: Topic,
     broker_name: Annotated[str, typer.Argument(help="The broker's name.")],
     queue: Annotated[int, typer.Argument(min=0, help="The queue's number.")],
     offset: Annotated[int, typer.Argument(min=0, help="The queue offset of the first message.")],
-    broker: options.Broker = "",
-    count: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 1,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 1,
     as_json: printing.AsJson = False,
 ) -> None:
     """Show the messages of a queue from an offset on, with content and properties."""
     place = MessageQueue(topic, broker_name, queue)
-    with administered(broker) as admin:
-        found = admin.messages.at(place, offset, count)
+    with administered(cluster) as admin:
+        found = admin.messages.at(place, offset, limit)
     if not found:
         raise UsageError(
             f"queue {queue} of {topic} at {broker_name} has no message at offset {offset};"
@@ -136,14 +147,18 @@ def at(
     _print_whole(found, as_json=as_json)
 
 
-def _print(messages: Iterable[ReceivedMessage], *, as_json: bool) -> None:
+def _print(
+    messages: Iterable[ReceivedMessage], *, as_json: bool, none: str = "nothing was found"
+) -> None:
     rows = [row_of(message) for message in messages]
     if not as_json:
+        now = datetime.now(UTC)
         for row in rows:
+            row["age"] = age_of(row["time"], now)
             row["keys"] = " ".join(row["keys"])
             for name in ("content", "keys", "tag", "ordering_key"):
                 row[name] = printable(row[name] or "", _PREVIEW)
-    print_rows(rows, COLUMNS, as_json=as_json)
+    print_rows(rows, COLUMNS, as_json=as_json, none=none)
 
 
 def _print_whole(

@@ -7,17 +7,17 @@ import typer
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json, say_lines
+from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_schema import REVISION
-from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.errors import UsageError
 from reliable_mq.migrations.sql_upgrade import migrate, pending, script_text
 
 
+@takes_options_of(options.named_place_of, "place")
 def command(
-    application: options.Named = "",
-    db: options.Db = "",
-    prefix: options.Prefix = DEFAULT_PREFIX,
+    *,
+    place: options.Place,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 if a migration is needed.")
     ] = False,
@@ -25,20 +25,25 @@ def command(
         bool, typer.Option("--sql", help="Only print the SQL; do not connect to the database.")
     ] = False,
     since: Annotated[
-        str, typer.Option(help="With --sql: the revision of the tables; default: no tables yet.")
+        str,
+        typer.Option(
+            "--from-revision",
+            metavar="REVISION",
+            help="With --sql: the revision of the tables; default: no tables yet.",
+            show_default=False,
+        ),
     ] = "",
     as_json: printing.AsJson = False,
 ) -> None:
     """Migrate the tables to this release; create them if there are none."""
-    db = options.database_of(application, db, "MODULE:OBJECT")
     if since and not sql:
-        raise UsageError("--since needs --sql")
+        raise UsageError("--from-revision needs --sql")
     if sql and (check or as_json):
         raise UsageError("--sql cannot be used with --check or --json")
-    if db:
-        databases = {"": Database(db, prefix=prefix, connections=1)}
+    if place.db:
+        databases = {"": Database(place.db, prefix=place.table_prefix, connections=1)}
     else:
-        databases = dict(options.loaded(application).databases)
+        databases = dict(options.loaded(place.application).databases)
     try:
         if sql:
             _print_sql(databases, since or None)

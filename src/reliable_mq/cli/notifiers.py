@@ -10,26 +10,23 @@ from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.printing import print_rows
 from reliable_mq.cli.saying import say, say_json
-from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
+from reliable_mq.cli.shared_options import takes_options_of
 
 COLUMNS = ("database", "name", "waiting", "told_date", "failures", "next_time", "note")
 
 
+@takes_options_of(options.named_place_of, "place")
 def command(
-    application: options.Application = "",
-    db: options.Db = "",
-    prefix: options.Prefix = DEFAULT_PREFIX,
+    *,
+    place: options.Place,
     test: Annotated[
         bool, typer.Option("--test", help="Send a test report with each notifier now.")
     ] = False,
     as_json: printing.AsJson = False,
 ) -> None:
     """List the notifiers and what waits for them; or test whether they can notify people."""
-    db = options.database_of(application, db)
-    if application:
-        mq = options.loaded(application)
-    else:  # the notifiers are those of RELIABLE_MQ_ESCALATION_…, as for `reliable-mq resend --db`
-        mq = ReliableMQ("resend", database=db, table_prefix=prefix)
+    # With --db, the notifiers are those of RELIABLE_MQ_ESCALATION_…, as for `resend --db`.
+    mq = options.application_of(place, "resend")
     try:
         mq.databases.check_tables()
         (_test if test else _list)(mq, as_json=as_json)
@@ -43,7 +40,7 @@ def _list(mq: ReliableMQ, *, as_json: bool) -> None:
         for name in mq.databases
         for state in mq.alerts(database=name).notifier_states().values()
     ]
-    print_rows(rows, COLUMNS, as_json=as_json)
+    print_rows(rows, COLUMNS, as_json=as_json, none="there are no notifiers")
 
 
 def _test(mq: ReliableMQ, *, as_json: bool) -> None:

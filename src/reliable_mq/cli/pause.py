@@ -7,26 +7,25 @@ import msgspec
 import typer
 from rich.table import Table as RichTable
 
-from reliable_mq.app.application import ReliableMQ
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json
-from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
+from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.errors import UsageError
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
 from reliable_mq.resend.topic_gate import TopicRow, gate_of
 
 
+@takes_options_of(options.place_of, "place")
 def command(
+    *,
+    place: options.Place,
     topic: Annotated[
         str,
         typer.Argument(
             metavar="[TOPIC]", help="The topic; without it, list paused and closed topics."
         ),
     ] = "",
-    application: options.Application = "",
-    db: options.Db = "",
-    prefix: options.Prefix = DEFAULT_PREFIX,
     until: Annotated[
         str, typer.Option(help="End the pause at this time, such as 2026-11-20T08:00 (UTC).")
     ] = "",
@@ -43,12 +42,12 @@ def command(
 
     A topic closes automatically when sends to it fail. It opens automatically, or by --end.
     """
-    db = options.database_of(application, db)
+    place.needed()
     if not topic and (until or lasting or end or note):
         raise UsageError("no topic is named: give its name")
     if bool(until) + bool(lasting) + end > 1:
         raise UsageError("give one of --until, --for and --end")
-    mq = _application(application, db, prefix)
+    mq = options.application_of(place, "pause")
     try:
         mq.databases.check_tables()
         if not topic:
@@ -64,12 +63,6 @@ def command(
             _print_change(topic, "paused", True, as_json=as_json)
     finally:
         mq.close()
-
-
-def _application(application: str, db: str, prefix: str) -> ReliableMQ:
-    if db:
-        return ReliableMQ("pause", database=db, table_prefix=prefix)
-    return options.loaded(application)
 
 
 def _moment(until: str, lasting: str) -> datetime | None:
@@ -93,19 +86,28 @@ def _show(databases: dict[str, dict[str, TopicRow]], now: float, *, as_json: boo
     known = [(name, row) for name, rows in databases.items() for row in rows.values()]
     if as_json:
         shown: list[dict[str, Any]] = [
-            {"database": name, "gate": gate_of(row, now).value, **msgspec.to_builtins(row)}
+            {
+                "database": name,
+                "gate": gate_of(row, now).value,
+                **msgspec.to_builtins(row),
+                "paused_until": _time(row.paused_until),
+                "probe_time": _time(row.probe_time),
+            }
             for name, row in known
         ]
         say_json(shown)
         return
     if not known:
-        say("no topic is paused or closed")
+        say("no topic is paused or closed", err=True)
         return
     table = RichTable("database", "topic", "gate", "until", "failures", "by", "note")
     for name, row in known:
         time = row.paused_until if row.is_paused else row.probe_time
-        text = "" if time is None else datetime.fromtimestamp(time, UTC).isoformat(" ", "seconds")
         gate = gate_of(row, now).value
-        cells = (name, row.topic, gate, text, row.failures, row.actor, row.note)
+        cells = (name, row.topic, gate, _time(time), row.failures, row.actor, row.note)
         table.add_row(*map(printing.text_of, cells))
     printing.plain_console().print(table)
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -17,6 +17,7 @@ from reliable_mq.plain_text import printable
 from reliable_mq.reconcile.moments import parse_moment
 
 _CELL_LENGTH_MAX = 1_000  # characters of a value in a table
+_LINE_LENGTH_MAX = 20_000
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -30,18 +31,36 @@ def moment_of(text: str, option: str) -> datetime | None:
 
 
 def print_rows(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool = False
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    as_json: bool = False,
+    none: str = "nothing was found",
 ) -> None:
-    """Print these columns of rows as a table, or whole rows as JSON."""
+    """Print these columns of rows as a table, or whole rows as JSON.
+
+    Args:
+        rows: the rows.
+        columns: the columns of the table.
+        as_json: print JSON.
+        none: what standard error says instead of a table without rows.
+    """
     if as_json:
         say_json(rows)
+        return
+    if not rows:
+        say(none, err=True)
         return
     table = RichTable(box=None)
     for name in columns:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(text_of(row[name], _CELL_LENGTH_MAX) for name in columns))
-    plain_console(width=None if sys.stdout.isatty() else 200).print(table)
+    # Without a terminal, a row is a line, whatever its length: other programs read it.
+    console = plain_console(width=None if sys.stdout.isatty() else _LINE_LENGTH_MAX)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
 
 
 def plain_console(width: int | None = None) -> Console:
@@ -49,13 +68,29 @@ def plain_console(width: int | None = None) -> Console:
     return Console(width=width, markup=False, emoji=False)
 
 
-def print_names(names: Sequence[str], *, as_json: bool) -> None:
-    """Print names, one a line, or as a JSON list."""
+def print_names(names: Sequence[str], *, as_json: bool, none: str = "nothing was found") -> None:
+    """Print names, one a line, or as a JSON list; standard error says that there are none."""
     if as_json:
         say_json(names)
+    elif not names:
+        say(none, err=True)
     else:
         for name in names:
             say(name)
+
+
+def age_of(time: datetime | None, now: datetime) -> str:
+    """Return how long ago a time was, such as "5 m" or "3 d"; "" for no time.
+
+    Both times have a zone. A time that is not past is "0 s" ago.
+    """
+    if time is None:
+        return ""
+    seconds = max(0, int((now - time).total_seconds()))
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
 
 
 def time_of(milliseconds: int | None) -> datetime | None:

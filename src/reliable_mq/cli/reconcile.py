@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperCommand
 
 from reliable_mq.cli import reconcile_options as options
+from reliable_mq.cli.commands import VerbCommand
 from reliable_mq.cli.printing import plain_console
 from reliable_mq.cli.reconcile_after import (
     check_notifiers,
@@ -22,8 +22,11 @@ from reliable_mq.cli.reconcile_after import (
     send_what_is_due,
 )
 from reliable_mq.cli.reconcile_follow import follow_until_stopped
+from reliable_mq.cli.reconcile_key import check_out, print_verdicts, verdicts_of_key
+from reliable_mq.cli.reconcile_sources import SourceOptions, Sources, source_options
 from reliable_mq.cli.reconcile_stop import stoppable
-from reliable_mq.cli.saying import say, say_json
+from reliable_mq.cli.saying import say, say_json, say_trouble
+from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
 from reliable_mq.reconcile.repairs.repair import UNBOUNDED, FindingChoice, parse_rate, parse_verdict
@@ -41,9 +44,12 @@ CLEAN, FAILED, FINDINGS = 0, 1, 2
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
 BAD_USAGE = 1
+_NO_DATABASE = (
+    "--db is missing, or --app MODULE:OBJECT; or set RELIABLE_MQ_APP or RELIABLE_MQ_DATABASE"
+)
 
 
-class GroupedCommand(TyperCommand):
+class GroupedCommand(VerbCommand):
     """Shows options in groups, by `rich_help_panel`, in the order of their first option.
 
     A usage error is one line. Its exit code is `BAD_USAGE`, as 2 says that there are findings.
@@ -67,21 +73,19 @@ class GroupedCommand(TyperCommand):
             return super().parse_args(ctx, args)
         except _UsageError as error:
             text = error.format_message()  # type: ignore[attr-defined]
-            say(f"error: {' '.join(text.split())}", err=True)
+            say_trouble("error", " ".join(text.split()))
             raise typer.Exit(BAD_USAGE) from None
 
 
+@takes_options_of(source_options, "given", first=True)
 def command(
-    db: options.Databases = None,
-    store: options.Stores = None,
-    cluster: options.Cluster = "",
+    *,
+    given: SourceOptions,
     partial: options.Partial = False,
     broker_name: options.BrokerName = "",
-    table_prefix: options.TablePrefix = "rmq_",
     db_share: options.DbShare = 1.0,
     managed: options.Managed = None,
     unmanaged: options.Unmanaged = None,
-    ledgers: options.Ledgers = "",
     export: options.Export = "",
     since: options.Since = "",
     until: options.Until = "",
@@ -93,6 +97,7 @@ def command(
     forget: options.Forget = False,
     out: options.Out = "reconcile-output",
     as_json: options.AsJson = False,
+    key: options.Key = "",
     findings_max: options.FindingsMax = 100_000,
     keep_runs: options.KeepRuns = 7,
     memory: options.Memory = "",
@@ -101,32 +106,33 @@ def command(
     repair_only: options.RepairOnly = None,
     void: options.Void = None,
     repair_rate: options.RepairRate = "",
-    broker: options.Broker = "",
     tell: options.Tell = False,
 ) -> None:
     """Give every message and consumer group one verdict from stubs, broker log, consume logs.
 
     Exit code 0: clean, 2: findings, 1: failed.
     """
-    asked = _ledgers(store, cluster) | {"partial": partial, "out": out, "prefix": table_prefix}
+    asked: dict[str, Any] = {"partial": partial, "out": out, "db_share": db_share}
     asked |= {"managed": tuple(managed or ()), "unmanaged": tuple(unmanaged or ())}
-    asked["db_share"] = db_share
     asked |= {"broker_name": broker_name or None, "findings_max": findings_max, "tells": tell}
     asked |= {"increment": increment or follow, "anew": full, "runs_kept": keep_runs}
-    asked |= {"export": export or None, "ledgers": ledgers or None}
-    # The variable names the application's database; an export may come from another application.
-    urls = [] if ledgers else [url for url in db or [] if url]
+    asked |= {"export": export or None, "ledgers": given.ledgers or None}
     metrics = Path(prometheus) if prometheus else None
     try:
+        read = given.read()
+        urls, asked["prefix"] = list(read.urls), read.table_prefix
+        asked |= _ledgers(read)
         asked["memory_bytes"] = parse_memory(memory, "--memory") if memory else None
         if forget:
-            _forget(urls, table_prefix)
+            _forget(urls, read.table_prefix, as_json=as_json)
             return
         asked |= _times(since, until, grace) | _repairs(repair, repair_only, void, repair_rate)
         interval = _interval(every, follow)
-        _check_broker(broker, repair)
+        _check_broker(given.broker, repair, is_read=given.broker == read.cluster)
+        if key:
+            check_out(out)
         run = _checked(urls, metrics, asked)
-        after = functools.partial(_after, run=run, broker=broker, metrics=metrics)
+        after = functools.partial(_after, run=run, broker=given.broker, metrics=metrics)
         if follow:
             follow_until_stopped(run, interval, as_json=as_json, after=after)
             return
@@ -135,26 +141,29 @@ def command(
         with stoppable():
             summary = reconcile(run)
     except UsageError as error:
-        # Exit code 2, which usually means bad usage, means findings here.
-        say(f"error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(FAILED) from None
+        say_trouble("error", " ".join(str(error).split()))
+        raise typer.Exit(FAILED) from None  # 2, the code of bad usage, means findings here
     after(summary)
-    _print(summary, as_json)
+    if key:
+        summary["key"] = verdicts_of_key(key, urls, read.table_prefix, summary["parquet"])
+    _print(summary, key, as_json=as_json)
     raise typer.Exit(summary["exit_code"])
 
 
-def _ledgers(store: list[str] | None, cluster: str) -> dict[str, Any]:
-    first, *more = [each for each in store or [] if each] or [""]
-    return {"store": first, "stores": tuple(more), "cluster": cluster or None}
+def _ledgers(read: Sources) -> dict[str, Any]:
+    first, *more = read.stores or [""]
+    return {"store": first, "stores": tuple(more), "cluster": read.cluster or None}
 
 
-def _print(summary: dict[str, Any], as_json: bool) -> None:
+def _print(summary: dict[str, Any], key: str, *, as_json: bool) -> None:
     if as_json:
         say_json(summary, indent=2)
         return
     from reliable_mq.reconcile.report.report_text import print_report  # noqa: PLC0415 - after Spark
 
     print_report(summary, plain_console())
+    if key:
+        print_verdicts(key, summary["key"], plain_console())
 
 
 def _after(summary: dict[str, Any], run: "RunOptions", broker: str, metrics: Path | None) -> None:
@@ -168,12 +177,15 @@ def _after(summary: dict[str, Any], run: "RunOptions", broker: str, metrics: Pat
         send_due_digests(run.database, run.prefix)
 
 
-def _forget(urls: list[str], prefix: str) -> None:
+def _forget(urls: list[str], prefix: str, *, as_json: bool) -> None:
     from reliable_mq.reconcile.runs.sql_outcome import forget  # noqa: PLC0415 - only when asked for
 
     if not urls:
-        raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
+        raise ConfigurationError(_NO_DATABASE)
     freed = forget(urls, prefix, datetime.now(UTC))
+    if as_json:
+        say_json({"freed_databases": freed})
+        return
     say(f"retention waited for increments in {freed} database(s), and does not wait any more")
 
 
@@ -196,12 +208,13 @@ def _interval(every: str, follow: bool) -> timedelta:
     return parse_duration(every, "--every")
 
 
-def _check_broker(broker: str, repair: str) -> None:
+def _check_broker(broker: str, repair: str, *, is_read: bool) -> None:
     if not broker:
         return
-    if repair != "apply":
+    if repair != "apply" and not is_read:
         raise ConfigurationError(
-            "--broker needs --repair apply: it sends the stubs that the repair made due"
+            "--broker needs --repair apply if there is a --store: it sends the stubs that the"
+            " repair made due"
         )
     split_addresses(broker)
 
@@ -235,10 +248,10 @@ def _repairs(
 def _checked(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> "RunOptions":
     is_export = asked["ledgers"] is not None
     if not urls and not is_export:
-        raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
+        raise ConfigurationError(_NO_DATABASE)
     if not asked["store"] and not asked["cluster"] and not is_export:
         raise ConfigurationError(
-            "--store is missing: the broker's store directory; or --cluster: the name servers"
+            "--store is missing: the broker's store directory; or --broker: the name servers"
         )
     if asked["anew"] and not asked["increment"]:
         raise ConfigurationError("--full needs --increment; without it every run is full")

@@ -16,11 +16,39 @@ Databases = Annotated[
     list[str] | None,
     typer.Option(
         "--db",
-        envvar="RELIABLE_MQ_DATABASE",
         metavar="URL",
         help="SQLAlchemy URL of a database; repeat it for all that have stubs or consume logs."
-        " The first one stores the record of the run.",
+        " The first one stores the record of the run. Default: those of --app, or"
+        " RELIABLE_MQ_DATABASE.",
         rich_help_panel=LEDGERS,
+    ),
+]
+Application = Annotated[
+    str,
+    typer.Option(
+        "--app",
+        metavar="MODULE:OBJECT",
+        help="The application: its databases and its broker; default: RELIABLE_MQ_APP.",
+        show_default=False,
+        rich_help_panel=LEDGERS,
+    ),
+]
+Named = Annotated[
+    str,
+    typer.Argument(
+        metavar="[MODULE:OBJECT]",
+        help="The application, the same as --app.",
+        show_default=False,
+        rich_help_panel=LEDGERS,
+    ),
+]
+Key = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY",
+        help="Also print the verdicts on the messages with this business key, or message id.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
     ),
 ]
 Stores = Annotated[
@@ -37,7 +65,8 @@ Cluster = Annotated[
     str,
     typer.Option(
         metavar="HOST:PORT;…",
-        help="Name servers of a running cluster; its brokers are read by pulling.",
+        help="Name servers of a running cluster, beside a --store of other brokers. Its brokers are"
+        " read by pulling, as those of --broker without a --store.",
         rich_help_panel=LEDGERS,
     ),
 ]
@@ -58,7 +87,9 @@ BrokerName = Annotated[
 TablePrefix = Annotated[
     str,
     typer.Option(
-        envvar="RELIABLE_MQ_TABLE_PREFIX", help="Prefix of the tables.", rich_help_panel=LEDGERS
+        help="Prefix of the tables; default: that of --app, RELIABLE_MQ_TABLE_PREFIX, or rmq_.",
+        show_default=False,
+        rich_help_panel=LEDGERS,
     ),
 ]
 DbShare = Annotated[
@@ -223,8 +254,12 @@ RepairRate = Annotated[
 Broker = Annotated[
     str,
     typer.Option(
-        help="Name servers HOST:PORT;…: with --repair apply, send due stubs at once.",
-        rich_help_panel=REPAIR,
+        metavar="HOST:PORT;…",
+        help="Name servers; without a --store, their brokers are read by pulling. With --repair"
+        " apply, due stubs are sent at once. Default, to read: that of --app, or"
+        " RELIABLE_MQ_BROKER.",
+        show_default=False,
+        rich_help_panel=LEDGERS,
     ),
 ]
 Tell = Annotated[

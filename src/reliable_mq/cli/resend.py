@@ -4,25 +4,20 @@ from typing import Annotated, Any
 
 import typer
 
-from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.thread_signals import stop_on_signal
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import log_options, metrics
 from reliable_mq.cli.saying import say, say_json
-from reliable_mq.cli.shared_options import BROKER_VARIABLE
-from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
+from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.errors import UsageError
 from reliable_mq.runtime.heartbeat import BeatingSignal, Heartbeat
 
 
+@takes_options_of(options.named_place_of, "place")
 def command(
-    application: options.Named = "",
-    db: options.Db = "",
-    broker: Annotated[
-        str,
-        typer.Option(envvar=BROKER_VARIABLE, help="Name servers HOST:PORT;…, with --db."),
-    ] = "127.0.0.1:9876",
-    prefix: options.Prefix = DEFAULT_PREFIX,
+    *,
+    place: options.Place,
+    broker: options.BrokerOfDb = "",
     once: Annotated[bool, typer.Option("--once", help="Do what is due once, then end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
     metrics_port: metrics.Port = 0,
@@ -31,14 +26,9 @@ def command(
     log_level: log_options.Level = None,
 ) -> None:
     """Send unconfirmed stubs again; escalate those sent too often."""
-    db = options.database_of(application, db, "MODULE:OBJECT")
     if as_json and not once:
         raise UsageError("--json needs --once")
-    if application:
-        mq = options.loaded(application)
-    else:
-        mq = ReliableMQ("resend", broker=broker, database=db, table_prefix=prefix)
-        mq.found_by = options.found_by("", db)
+    mq = options.application_of(place, "resend", broker=broker)
     log_options.write_log(log_format or mq.settings.log_format, log_level or mq.settings.log_level)
     if metrics_port:
         mq.register_metrics()

@@ -15,6 +15,7 @@ import typer
 from reliable_mq.app.thread_signals import WorkerDied, stop_on_signal
 from reliable_mq.cli import log_options, metrics
 from reliable_mq.cli.database_options import loaded
+from reliable_mq.cli.shared_options import Application, Named, needed_application
 from reliable_mq.extras import extra_of
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.telemetry import application_events
@@ -33,12 +34,8 @@ FAILING_RESTART_SECONDS = 60.0
 
 
 def command(
-    application: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:OBJECT", help="The application: a ReliableMQ object, such as shop:mq."
-        ),
-    ],
+    argument: Named = "",
+    app: Application = "",
     processes: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
@@ -50,6 +47,7 @@ def command(
 
     With several processes, one port serves the sums of their metrics.
     """
+    application = needed_application(argument, app)
     mq = loaded(application)
     log_options.write_log(log_format or mq.settings.log_format, log_level or mq.settings.log_level)
     if processes == 1:

@@ -1,21 +1,96 @@
-"""Options that several commands share, and that become one value."""
+"""Options that several commands share, and that become one value.
+
+Every command that needs an application has `--app MODULE:OBJECT`. A command without another
+argument takes it as its argument, too. The variable `RELIABLE_MQ_APP` names it for all commands.
+"""
 
 import inspect
+import os
+import shlex
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from reliable_mq.errors import UsageError
+
+APPLICATION_VARIABLE = "RELIABLE_MQ_APP"
 BROKER_VARIABLE = "RELIABLE_MQ_BROKER"
 DATABASE_VARIABLE = "RELIABLE_MQ_DATABASE"
 
+Application = Annotated[
+    str,
+    typer.Option(
+        "--app",
+        metavar="MODULE:OBJECT",
+        help=f"The application, such as shop:mq; default: {APPLICATION_VARIABLE}.",
+        show_default=False,
+    ),
+]
+Named = Annotated[
+    str,
+    typer.Argument(
+        metavar="[MODULE:OBJECT]", help="The application, the same as --app.", show_default=False
+    ),
+]
+
+
+_place: list[str] = []
+"""The options with which other commands find the place of this one: of the last command."""
+
+
+def note_place(found_by: str | None = None) -> None:
+    """Remember the options of this command's application or database, for `pasteable`.
+
+    None: no place is known.
+    """
+    _place[:] = [] if found_by is None else [found_by]
+
+
+def pasteable(text: str) -> str:
+    """Return a text whose commands find the application or the database of this command."""
+    if not _place or "reliable-mq " not in text:  # it has no command
+        return text
+    return text.replace(" --app MODULE:OBJECT", f" {_place[0]}" if _place[0] else "")
+
+
+def one_application(argument: str, option: str) -> str:
+    """Return the application that a command line names, as an argument or by `--app`; "": none.
+
+    Raises:
+        UsageError: it names two.
+    """
+    if argument and option and argument != option:
+        raise UsageError(f"two applications are named: {argument} and --app {option}; give one")
+    return argument or option
+
+
+def needed_application(argument: str, option: str) -> str:
+    """Return the application of a command that cannot do without one.
+
+    Raises:
+        UsageError: neither the command line nor the environment names one, or it names two.
+    """
+    found = one_application(argument, option) or os.environ.get(APPLICATION_VARIABLE, "")
+    if not found:
+        raise UsageError(
+            f"no application is named: give MODULE:OBJECT, such as shop:mq, or set"
+            f" {APPLICATION_VARIABLE}"
+        )
+    note_place(f"--app {shlex.quote(found)}")
+    return found
+
 
 def takes_options_of(
-    read: Callable[..., object],
+    read: Callable[..., object], into: str = "wanted", *, first: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options of `read` to a command; the result of `read` is its parameter `wanted`.
+    """Add the options of `read` to a command; the result of `read` is its parameter `into`.
 
     Args:
         read: a function of options by name, such as `filter_options.stub_filter`.
+        into: the name of the command's parameter.
+        first: its options come before the command's own ones in the help; default: after them.
     """
     of_read = inspect.signature(read).parameters
 
@@ -24,13 +99,15 @@ def takes_options_of(
 
         @wraps(command)
         def called(**given: Any) -> None:
-            wanted = read(**{name: given.pop(name) for name in of_read})
-            command(wanted=wanted, **given)
+            result = read(**{name: given.pop(name) for name in of_read})
+            command(**{into: result}, **given)
 
+        both = (of_read, own) if first else (own, of_read)
         named = [
             each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in (*own.values(), *of_read.values())
-            if each.name != "wanted"
+            for some in both
+            for each in some.values()
+            if each.name != into
         ]
         # typer reads both attributes.
         called.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]

@@ -9,12 +9,13 @@ import typer
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, print_where
+from reliable_mq.cli.commands import VerbCommands
 from reliable_mq.cli.printing import print_names, print_rows, time_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.client.administering.topic_settings import PERMISSIONS, QUEUES, TopicChange
 from reliable_mq.errors import UsageError
 
-app = typer.Typer(no_args_is_help=True, help="List, show, create, change or delete topics.")
+app = VerbCommands("List, show, create, change or delete topics.")
 
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 Permission = Annotated[str, typer.Option(help=f"One of {', '.join(PERMISSIONS)}.")]
@@ -32,22 +33,30 @@ QUEUE_COLUMNS = ("broker", "queue", "first", "end", "last_stored")
 
 
 @app.command("list")
+@options.at_cluster
 def list_(
-    broker: options.Broker = "",
+    *,
+    cluster: options.Cluster,
     everything: options.Everything = False,
     as_json: printing.AsJson = False,
 ) -> None:
     """List the topics of applications; with --all also those of brokers and consumer groups."""
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         answers = admin.topics.names(everything=everything)
-    print_names(answers.value, as_json=as_json)
+    print_names(answers.value, as_json=as_json, none="there are no topics of applications")
     end_with(answers.failures)
 
 
 @app.command()
-def show(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
+@options.at_cluster
+def show(
+    *,
+    cluster: options.Cluster,
+    topic: Topic,
+    as_json: printing.AsJson = False,
+) -> None:
     """Show a topic's settings at each broker."""
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         answers = admin.topics.settings(topic)
     rows = [
         {"broker": name, **msgspec.structs.asdict(each)} for name, each in answers.value.items()
@@ -56,26 +65,38 @@ def show(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = F
         for row in rows:
             pairs = row["attributes"].items()
             row["attributes"] = ", ".join(f"{name}={value}" for name, value in pairs)
-    print_rows(rows, SETTINGS, as_json=as_json)
+    print_rows(rows, SETTINGS, as_json=as_json, none=f"no broker has topic {topic}")
     end_with(answers.failures)
 
 
 @app.command()
-def route(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
+@options.at_cluster
+def route(
+    *,
+    cluster: options.Cluster,
+    topic: Topic,
+    as_json: printing.AsJson = False,
+) -> None:
     """Show which brokers have a topic, as name servers answer clients."""
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         places = admin.topics.route(topic)
     rows = [msgspec.structs.asdict(place) for place in places]
     if not as_json:
         for row in rows:
             row["addresses"] = ", ".join(f"{at}={row['addresses'][at]}" for at in row["addresses"])
-    print_rows(rows, PLACES, as_json=as_json)
+    print_rows(rows, PLACES, as_json=as_json, none=f"no broker has topic {topic}")
 
 
 @app.command()
-def status(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
+@options.at_cluster
+def status(
+    *,
+    cluster: options.Cluster,
+    topic: Topic,
+    as_json: printing.AsJson = False,
+) -> None:
     """Show the offsets of a topic's queues, and when each last got a message."""
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         answers = admin.topics.status(topic)
     rows: list[dict[str, Any]] = [
         {
@@ -90,43 +111,51 @@ def status(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson =
     if as_json:
         say_json({"queues": rows, "per_second": answers.value.per_second})
     else:
-        print_rows(rows, QUEUE_COLUMNS)
+        print_rows(rows, QUEUE_COLUMNS, none=f"topic {topic} has no queues")
         say(f"{answers.value.per_second:.2f} message(s) a second were stored in the last minute")
     end_with(answers.failures)
 
 
 @app.command()
-def consumers(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
+@options.at_cluster
+def consumers(
+    *,
+    cluster: options.Cluster,
+    topic: Topic,
+    as_json: printing.AsJson = False,
+) -> None:
     """List the consumer groups that subscribe to a topic, or have offsets in it."""
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         answers = admin.topics.consumers(topic)
-    print_names(answers.value, as_json=as_json)
+    print_names(answers.value, as_json=as_json, none=f"no consumer group reads topic {topic}")
     end_with(answers.failures)
 
 
 @app.command()
+@options.at_cluster
 def create(
+    *,
+    cluster: options.Cluster,
     topic: Topic,
-    broker: options.Broker = "",
     queues: Annotated[int, typer.Option(min=1, help="Queues at each broker.")] = QUEUES,
     permission: Permission = "rw",
     ordered: Annotated[
         bool, typer.Option("--ordered", help="Mark it as ordered, for Apache's tools only.")
     ] = False,
     attributes: Attributes = None,
-    at: options.At = None,
+    broker_names: options.BrokerNames = None,
     dry_run: printing.DryRun = False,
     as_json: printing.AsJson = False,
 ) -> None:
     """Create a topic at the masters of all brokers; a broker that has it like this is skipped."""
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         answers = admin.topics.create(
             topic,
             queues,
             permission=permission,
             is_ordered=ordered,
             attributes=_pairs(attributes),
-            brokers=at or (),
+            brokers=broker_names or (),
             dry_run=dry_run,
         )
     print_where(f"topic {topic}", "made", answers, dry_run=dry_run, as_json=as_json)
@@ -134,9 +163,11 @@ def create(
 
 
 @app.command()
+@options.at_cluster
 def update(
+    *,
+    cluster: options.Cluster,
     topic: Topic,
-    broker: options.Broker = "",
     queues: Annotated[
         int | None, typer.Option(min=1, help="Queues at each broker, to read and to write.")
     ] = None,
@@ -160,7 +191,7 @@ def update(
             "--without-attribute", metavar="NAME", help="Remove this attribute; repeatable."
         ),
     ] = None,
-    at: options.At = None,
+    broker_names: options.BrokerNames = None,
     dry_run: printing.DryRun = False,
     yes: printing.Yes = False,
     as_json: printing.AsJson = False,
@@ -175,9 +206,9 @@ def update(
     )
     if change == TopicChange():
         raise UsageError("nothing to change: give --queues, --permission or another setting")
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         answers = done_if_agreed(
-            partial(admin.topics.update, topic, change, brokers=at or ()),
+            partial(admin.topics.update, topic, change, brokers=broker_names or ()),
             lambda names: f"change topic {topic} at {', '.join(names)}?" if names else "",
             dry_run=dry_run,
             yes=yes,
@@ -187,15 +218,17 @@ def update(
 
 
 @app.command()
+@options.at_cluster
 def delete(
+    *,
+    cluster: options.Cluster,
     topic: Topic,
-    broker: options.Broker = "",
     dry_run: printing.DryRun = False,
     yes: printing.Yes = False,
     as_json: printing.AsJson = False,
 ) -> None:
     """Delete a topic at all brokers and name servers: its messages cannot be read any more."""
-    with administered(broker) as admin:
+    with administered(cluster) as admin:
         answers = done_if_agreed(
             partial(admin.topics.delete, topic),
             lambda names: f"delete topic {topic} with its messages at {', '.join(names)}?",

@@ -123,7 +123,7 @@ def known_fault(error: BaseException) -> str | None:
     if is_missing_table(error):
         return (
             f"a table is missing: {fault_line(error)}; for one of ours call mq.create_tables() "
-            "or run reliable-mq create-tables MODULE:OBJECT"
+            "or run reliable-mq create-tables --app MODULE:OBJECT"
         )
     return None
 

@@ -76,7 +76,7 @@ def check_revision(connection: Connection, prefix: str) -> str | None:
     if there is not None and there < REVISION:
         raise ConfigurationError(
             f"the tables {prefix}… are of revision {there}, this release needs {REVISION}: "
-            "run reliable-mq migrate MODULE:OBJECT"
+            "run reliable-mq migrate --app MODULE:OBJECT"
         )
     return there
 
@@ -94,7 +94,7 @@ def create_missing(connection: Connection, metadata: MetaData) -> None:
         if each.kind == "column":
             raise ConfigurationError(
                 f"{each}: the table is of another release, or not ours. If it is of another "
-                "release of ours, run reliable-mq migrate MODULE:OBJECT"
+                "release of ours, run reliable-mq migrate --app MODULE:OBJECT"
             )
     options = table_options(connection.dialect)
     for table in metadata.sorted_tables:

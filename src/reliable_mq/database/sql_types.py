@@ -332,7 +332,7 @@ def missing_table_text(name: str) -> str:
     """Return the error text for a missing table."""
     return (
         f"table {name} is missing: call mq.create_tables() "
-        "or run reliable-mq create-tables MODULE:OBJECT (with Alembic: reliable-mq migrate)"
+        "or run reliable-mq create-tables --app MODULE:OBJECT (with Alembic: reliable-mq migrate)"
     )
 
 

@@ -56,7 +56,7 @@ def _overdue(context: CheckContext, report: CheckFindings) -> None:
         minutes = (context.now - oldest.timestamp()) / 60
         report.error(
             f"{number} stub(s) are due and nobody sends them, the oldest for {minutes:.0f} min",
-            "run reliable-mq resend MODULE:OBJECT; if one runs, look at its log",
+            "run reliable-mq resend --app MODULE:OBJECT; if one runs, look at its log",
         )
 
 
@@ -100,8 +100,8 @@ def _of_no_status(context: CheckContext, report: CheckFindings) -> None:
         report.error(
             f"{number} stub(s) have the status {value}, which this package never writes: they "
             "are neither sent nor removed",
-            "reliable-mq reconcile --db URL says what happened to each; UPDATE their status: 0 "
-            "sends them, 2 gives them up",
+            "reliable-mq reconcile --app MODULE:OBJECT says what happened to each; UPDATE their "
+            "status: 0 sends them, 2 gives them up",
         )
 
 
@@ -120,7 +120,7 @@ def _in_doubt(context: CheckContext, report: CheckFindings) -> None:
             f"{number} attempt(s) of group {group} have a lease that expired an hour ago or "
             "more, and no consumer has tried again",
             f"check whether a consumer of {group} runs; then "
-            "reliable-mq reconcile --db URL --repair plan",
+            "reliable-mq reconcile --app MODULE:OBJECT --repair plan",
         )
 
 
@@ -152,7 +152,7 @@ def _not_reconciled(context: CheckContext, report: CheckFindings) -> None:
         days = (context.now - seen.timestamp()) / 86_400
         report.warn(
             f"nothing was reconciled for {days:.0f} days, and retention waits for it",
-            "run reliable-mq reconcile --db URL --increment, or with --forget, so that "
+            "run reliable-mq reconcile --app MODULE:OBJECT --increment, or with --forget, so that "
             "retention continues without it",
         )
 

@@ -9,7 +9,9 @@ from reliable_mq.doctor.check_context import CheckContext
 from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.errors import ConfigurationError
 
-_MIGRATE = "run reliable-mq migrate MODULE:OBJECT (without Alembic: reliable-mq create-tables)"
+_MIGRATE = (
+    "run reliable-mq migrate --app MODULE:OBJECT (without Alembic: reliable-mq create-tables)"
+)
 _EXACT = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
 
 
@@ -41,7 +43,7 @@ def indexes(context: CheckContext, report: CheckFindings) -> None:
         elif each.kind == "index":
             report.error(
                 f"{each}: queries read the whole table",
-                "run reliable-mq create-tables MODULE:OBJECT",
+                "run reliable-mq create-tables --app MODULE:OBJECT",
             )
     if database.dialect == "postgresql":
         for name in connection.scalars(_INVALID, {"names": sorted(database.metadata.tables)}):

@@ -31,7 +31,9 @@ def topics(context: CheckContext, report: CheckFindings) -> None:
 
 def _remedy(row: TopicRow, now: float) -> str:
     if row.probe_time is not None and row.probe_time < now - _PROBE_MISSED_SECONDS:
-        return "nobody probes it: run reliable-mq resend MODULE:OBJECT; if one runs, see its log"
+        return (
+            "nobody probes it: run reliable-mq resend --app MODULE:OBJECT; if one runs, see its log"
+        )
     return (
         "repair its broker: the first message that arrives opens the topic, and all waiting stubs "
         f"are then due; reliable-mq pause {row.topic} --end --app MODULE:OBJECT opens it now"

@@ -11,7 +11,7 @@ from reliable_mq.escalate.stub_filter import StubFilter, status_text
 
 SUMMARY = (
     *("message_id", "topic", "tag", "message_key", "ordering_key", "status", "count"),
-    *("resend_time", "required_groups", "create_date", "note"),
+    *("resend_time", "given_up", "required_groups", "create_date", "note"),
 )
 PAGE_ROWS = 500
 

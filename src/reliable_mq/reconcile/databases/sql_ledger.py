@@ -110,7 +110,7 @@ def check_ledgers(url: str, prefix: str, wanted: Mapping[str, Sequence[str]]) ->
             if lacking:
                 raise ConfigurationError(
                     f"the table {table} in {place} has no column {' and no column '.join(lacking)}:"
-                    " another release has made it; run reliable-mq migrate MODULE:OBJECT"
+                    " another release has made it; run reliable-mq migrate --app MODULE:OBJECT"
                 )
 
 

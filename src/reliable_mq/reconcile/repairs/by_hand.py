@@ -30,7 +30,7 @@ class LedgerLocations:
         words = ["--app", "MODULE:OBJECT"]  # the application has all its databases
         if len(self.urls) == 1:
             words = ["--db", make_url(self.urls[0]).render_as_string()]
-            words += ["--prefix", self.prefix] if self.prefix != DEFAULT_PREFIX else []
+            words += ["--table-prefix", self.prefix] if self.prefix != DEFAULT_PREFIX else []
         return [*words, "--broker", self.name_servers or "HOST:PORT"] if at_broker else words
 
 

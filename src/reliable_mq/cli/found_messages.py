@@ -1,0 +1,164 @@
+"""Finds the messages that a person means: by message id, or by business key.
+
+Receives one text. Asks the databases first, and the brokers for what no database knows.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, MetaData, select
+
+from reliable_mq.cli.database_options import OpenedDatabase
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_run_tables import finding_table
+from reliable_mq.errors import FoundNowhere, NoRoute, ReliableMQError
+from reliable_mq.escalate.sql_history import SqlHistory
+from reliable_mq.escalate.sql_stub_list import SqlStubList
+from reliable_mq.escalate.stub_filter import StubFilter
+from reliable_mq.escalate.timeline import MessageHistory, merged
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.outbox.stub import groups_of
+from reliable_mq.settings import EMBEDDED
+
+MATCHES_MAX = 50
+
+
+def history_of(databases: Iterable[Database], message_id: str) -> MessageHistory:
+    """Return all that the databases know about a message; it is empty if they know nothing."""
+    return merged([_history(each, message_id) for each in databases])
+
+
+def _history(database: Database, message_id: str) -> MessageHistory:
+    ledgers = SqlHistory(
+        stubs=database.stubs,
+        logs=database.logs,
+        confirmations=database.confirmations,
+        escalations=database.escalations,
+        alerts=database.alerts,
+        notifiers=database.notifiers,
+        audit=database.audit,
+        findings=finding_table(MetaData(), database.prefix),
+    )
+    with database.forgiving_engine.begin() as connection:
+        return ledgers.read(connection, message_id)
+
+
+def ids_by_key(databases: Iterable[Database], key: str) -> list[str]:
+    """Return the ids of the messages with a business key, as the databases know them.
+
+    A message key is looked up first, in stubs and escalations. If there is none, an ordering key.
+    """
+    found: dict[str, None] = {}
+    for database in databases:
+        with database.forgiving_engine.begin() as connection:
+            for wanted in (StubFilter(key=key), StubFilter(ordering_key=key)):
+                stubs = SqlStubList(database.stubs, database.logs, wanted)
+                rows = stubs.newest(connection, MATCHES_MAX)
+                found |= dict.fromkeys(row["message_id"] for row in rows)
+                if rows:
+                    break
+            found |= dict.fromkeys(_escalated(connection, database, key))
+    return list(found)[:MATCHES_MAX]
+
+
+def _escalated(connection: Connection, database: Database, key: str) -> list[str]:
+    column = database.escalations.c
+    wanted = select(column.message_id).where(column.message_key == key).limit(MATCHES_MAX)
+    return list(connection.execute(wanted).scalars())
+
+
+def ids_at_brokers(found: OpenedDatabase, key: str) -> list[str]:
+    """Return the ids of the messages with a key in the topics of an application, at its brokers.
+
+    The application may only consume: then other databases have the stubs. "": no broker is known,
+    or none answers.
+    """
+    if not found.topics or why_not_asked(found.broker):
+        return []
+    # Imported late: most commands on stubs need no client.
+    from reliable_mq.client.thread_client import Client  # noqa: PLC0415
+
+    ids: dict[str, None] = {}
+    try:
+        with Client(found.broker, settings=found.client) as client:
+            for topic in found.topics:
+                try:
+                    answers = client.admin.messages.by_key(topic, key)
+                except (NoRoute, FoundNowhere):
+                    continue
+                ids |= dict.fromkeys(each.message_id for each in answers.value)
+    except ReliableMQError:  # `records_of` says why
+        return []
+    return list(ids)[:MATCHES_MAX]
+
+
+def why_not_asked(name_servers: str) -> str:
+    """Return why the broker cannot be asked; "": it can be."""
+    if not name_servers:
+        return "not asked: give --app or --broker"
+    if name_servers.startswith(EMBEDDED):
+        return "not asked: it runs inside the application's process"
+    return ""
+
+
+def records_of(
+    message_id: str,
+    history: MessageHistory,
+    name_servers: str,
+    client: ClientSettings,
+    more_topics: Sequence[str] = (),
+) -> tuple[list[ReceivedMessage], str]:
+    """Return the broker's records of a message, or why it was not asked.
+
+    Args:
+        message_id: the message.
+        history: what the databases know; it names topics and consumer groups.
+        name_servers: "host:port;host:port"; "": unknown.
+        client: the settings to connect to them.
+        more_topics: topics to look into, if the databases know none.
+    """
+    if why := why_not_asked(name_servers):
+        return [], why
+    # Imported late: most commands on stubs need no client.
+    from reliable_mq.client.administering.thread_browser import Browser  # noqa: PLC0415
+
+    topics = {row["topic"] for row in (*history.logs, *history.escalations)}
+    groups = {row["consumer_group"] for row in history.logs}
+    if history.stub is not None:
+        topics.add(history.stub["topic"])
+        groups.update(groups_of(history.stub["required_groups"]))
+    for group in groups:
+        topics |= {f"{RETRY_PREFIX}{group}", f"{DEAD_LETTER_PREFIX}{group}"}
+    try:
+        with Browser(name_servers, client) as browser:
+            found = [
+                browser.find(topic, message_id) for topic in sorted(topics or set(more_topics))
+            ]
+    except ReliableMQError as error:
+        return [], f"cannot be asked: {error}"
+    return [record for records in found for record in records], ""
+
+
+def overview(history: MessageHistory, message_id: str) -> dict[str, Any]:
+    """Return a message as a row of a list of matches."""
+    stub: Any = history.stub or {}
+    first: Any = next(iter((*history.logs, *history.escalations)), {})
+    return {
+        "message_id": message_id,
+        "topic": stub.get("topic") or first.get("topic", ""),
+        "tag": stub.get("tag", ""),
+        "key": stub.get("message_key") or first.get("message_key", ""),
+        "groups": sorted(
+            {*groups_of(stub.get("required_groups", ""))}
+            | {row["consumer_group"] for row in history.logs}
+        ),
+        "time": stub.get("create_date") or first.get("create_date"),
+    }
+
+
+def utc_now() -> datetime:
+    """Return the present time of this machine."""
+    return datetime.now(UTC)

@@ -1,0 +1,142 @@
+"""`reliable-mq stub show`: where is this message? Its stub, its state, and all that happened."""
+
+from typing import Annotated, Any
+
+import typer
+
+from reliable_mq.cli import database_options as options
+from reliable_mq.cli import printing
+from reliable_mq.cli.database_options import OpenedDatabase, opened
+from reliable_mq.cli.found_messages import (
+    history_of,
+    ids_at_brokers,
+    ids_by_key,
+    overview,
+    records_of,
+    utc_now,
+)
+from reliable_mq.cli.message_standing import Standing, standing
+from reliable_mq.cli.printing import age_of, print_rows, text_of
+from reliable_mq.cli.saying import say, say_json
+from reliable_mq.cli.shared_options import takes_options_of
+from reliable_mq.database.sql_database import Database
+from reliable_mq.errors import UsageError
+from reliable_mq.escalate.sql_history import readable
+from reliable_mq.escalate.timeline import MessageHistory, TimelineEntry, timeline
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.outbox.stub import groups_of
+
+MATCHES = ("message_id", "time", "age", "topic", "tag", "key", "groups", "state")
+
+
+@takes_options_of(options.place_of, "place")
+def show(
+    *,
+    message_id: Annotated[
+        str, typer.Argument(metavar="MESSAGE", help="The message id, or the business key.")
+    ],
+    place: options.Place,
+    database_name: options.Name = "",
+    broker: options.Broker = "",
+    as_json: printing.AsJson = False,
+) -> None:
+    """Show all known facts about one message: its stub, and its timeline from all ledgers.
+
+    It asks all databases of an application, unless one is named, and the brokers. If several
+    messages have the key, it lists them.
+    """
+    with opened(place, name=database_name, broker=broker) as found:
+        asked = [found.database] if database_name else list(found.databases.values())
+        history = history_of(asked, message_id)
+        ids = [message_id]
+        if history.is_empty:
+            ids = ids_by_key(asked, message_id) or ids_at_brokers(found, message_id) or ids
+        histories = {each: history_of(asked, each) for each in ids}
+        topics, place_of_hints = found.topics, place.found_by
+    if len(ids) > 1:
+        _print_matches(message_id, histories, place_of_hints, as_json=as_json)
+        return
+    ((only, history),) = histories.items()
+    records, unasked = records_of(only, history, found.broker, found.client, topics)
+    if history.is_empty and not records:
+        raise UsageError(
+            f"no ledger knows a message with the id or key {message_id}"
+            f"{unasked and f' (the broker was {unasked})'}"
+        )
+    state = standing(only, history, records, place_of_hints)
+    _print(only, history, records, unasked, state, as_json=as_json)
+
+
+def states_of(
+    found: OpenedDatabase, text: str, found_by: str
+) -> list[tuple[str, MessageHistory, Standing]]:
+    """Return the messages with an id or a business key, and where each of them stands.
+
+    Raises:
+        UsageError: no ledger knows one.
+    """
+    asked: list[Database] = list(found.databases.values())
+    ids = [text]
+    if history_of(asked, text).is_empty:
+        ids = ids_by_key(asked, text) or ids_at_brokers(found, text)
+    states = []
+    for each in ids:
+        history = history_of(asked, each)
+        records, _ = records_of(each, history, found.broker, found.client, found.topics)
+        states.append((each, history, standing(each, history, records, found_by)))
+    if not states:
+        raise UsageError(f"no ledger knows a message with the id or key {text}")
+    return states
+
+
+def _print_matches(
+    key: str, histories: dict[str, MessageHistory], found_by: str, *, as_json: bool
+) -> None:
+    now = utc_now()
+    rows = [
+        overview(history, each) | {"state": standing(each, history).text}
+        for each, history in histories.items()
+    ]
+    if not as_json:
+        for row in rows:
+            row["groups"] = ", ".join(row["groups"])
+            row["age"] = age_of(row["time"], now)
+        say(f"{len(rows)} messages have the key {key}")
+    print_rows(rows, MATCHES, as_json=as_json)
+    if not as_json:
+        say(f"to see one of them: reliable-mq stub show MESSAGE_ID {found_by}".rstrip())
+
+
+def _print(
+    message_id: str,
+    history: MessageHistory,
+    records: list[ReceivedMessage],
+    unasked: str,
+    state: Standing,
+    *,
+    as_json: bool,
+) -> None:
+    moments = timeline(history, records)
+    if unasked:
+        moments.append(TimelineEntry(None, "broker", unasked))
+    shown = readable(history)
+    if as_json:
+        if history.stub is not None:
+            shown["required_groups"] = list(groups_of(shown["required_groups"]))
+        shown["message_id"] = message_id
+        shown["state"] = state.text
+        shown["commands"] = list(state.commands)
+        shown["timeline"] = [
+            {"time": each.time, "ledger": each.ledger, "what": each.what} for each in moments
+        ]
+        say_json(shown)
+        return
+    facts: dict[str, Any] = {"message_id": message_id, "state": state.text, **shown}
+    for name, value in facts.items():
+        if not isinstance(value, list):
+            say(f"{name:16} {text_of(value)}")
+    say()
+    for each in moments:
+        say(f"{text_of(each.time) or 'now':25}  {each.ledger:18}  {each.what}")
+    for command in state.commands:
+        say(f"to send it again: {command}")
