@@ -8,7 +8,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Example|Examples):$", re.MULTILINE)
 _ENTRY = re.compile(r"^    (\*{0,2}\w+): ", re.MULTILINE)
@@ -71,6 +71,8 @@ def type_text(annotation: Any) -> str:
         return ""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return annotation.__name__
+    if get_origin(annotation) is Literal:
+        return " or ".join(f'"{each}"' for each in get_args(annotation))
     text = annotation if isinstance(annotation, str) else str(annotation)
     return re.sub(r"\b(?:\w+\.)+(?=\w)", "", text)
 

@@ -27,6 +27,44 @@ the codes.
 This page is made from `reliable_mq.errors`.
 """
 
+TO_DO = {
+    "ReliableMQError": "catch this to catch every error of the package",
+    "UsageError": "change the call as the text says",
+    "ConfigurationError": "change the setting that the text names",
+    "ForkedClient": "make a new client in the child process",
+    "ApplicationBroken": "mend your module; its own traceback is printed",
+    "MessageRefused": "change the message as the text says; the transaction can go on",
+    "NoTimers": "update the broker, or send without a time",
+    "CallRefused": "see the three below",
+    "KeyInvalid": "give a text or a whole number that is not empty",
+    "KeyReused": "take a new key for another request",
+    "CallRunning": "try again after `retry_after` seconds",
+    "Unavailable": "try again; if it stays, look whether the other side runs",
+    "ConnectionLost": "try again; the request may have taken effect",
+    "RequestTimeout": "try again; the request may have taken effect",
+    "ReplyTimeout": "look whether a consumer runs; the request is stored",
+    "TooManyInFlight": "send less at once, or raise `in_flight_count_max`",
+    "NotSent": "send it again after the message before it",
+    "HalfRolledBack": "run the whole transaction again",
+    "NoRoute": "look at the address and the topic; a broker may not be registered yet",
+    "RemoteError": "read `code` and `remark`",
+    "BrokerBusy": "try again in a moment, and look at the broker's disk",
+    "NotPermitted": "ask for the permission, or correct account and certificates",
+    "NotFound": "correct the name, or create it",
+    "FoundNowhere": "correct the name, or create it",
+    "Refused": "change the request as the text says",
+    "ProtocolError": "look who answers at this address",
+    "FrameError": "nothing: a new connection is made",
+    "RecordError": "look at the file that the text names",
+    "LeaseLost": "handle faster, or ask for a longer lease; the message comes again",
+    "AddressRefused": "choose another port or address",
+    "StoreError": "look at the folder that the text names",
+    "StoreInUse": "end the other process, or take another folder",
+    "StoreCorrupt": "restore the file, or begin with an empty folder: the stubs are sent again",
+    "InvariantBroken": "report it, please",
+}
+"""What a person does about each error."""
+
 _LINE = re.compile(r"^    [ │├└─]*(?P<name>[A-Z]\w+)(?: {2,}(?P<text>.+))?$", re.MULTILINE)
 
 
@@ -58,7 +96,7 @@ def page() -> str:
     rows = []
     for each in drawn():
         kind = found[each.name]
-        fault, _, action = each.text.partition("; ")
+        fault, _, _ = each.text.partition("; ")
         is_fault = fault in {"yours", "theirs", "ours", "yours or theirs"}
         rows.append(
             [
@@ -67,7 +105,7 @@ def page() -> str:
                 fault if is_fault else _fault_of(each, found),
                 "yes" if kind.retryable else "no",
                 as_sentence(summary(kind).split("\n\n")[0]),
-                as_sentence(action if is_fault else each.text),
+                as_sentence(TO_DO[each.name]),
             ]
         )
     columns = ("class", "is a", "fault", "try again", "raised when", "what to do")

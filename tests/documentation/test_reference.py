@@ -1,18 +1,18 @@
 """The pages that are made from the code leave nothing of it out."""
 
-import inspect
 import re
 
 import msgspec
 import pytest
 from tests.documentation import api_pages, errors_page, metrics_page, settings_page, tables_page
 from tests.documentation.commands_page import commands_of, verb_page
-from tests.documentation.declared import cell, field_comments, section
+from tests.documentation.declared import cell, field_comments, parameters, section
 from tests.documentation.extras_page import PURPOSES, extras, packages_of
+from tests.documentation.options_page import DECLARATIONS
 from tests.documentation.staging import DOCS, GENERATED
 
 import reliable_mq
-from reliable_mq import ClientSettings, ReliableMQ, Transaction
+from reliable_mq import ClientSettings, Transaction
 from reliable_mq.cli.main import VERBS
 from reliable_mq.outbox.composing import StubOptions
 from reliable_mq.settings import ClusterSettings, Settings
@@ -68,6 +68,7 @@ def test_each_error_is_in_the_tree_and_has_a_row() -> None:
     names = set(errors_page.classes())
 
     assert {each.name for each in errors_page.drawn()} == names
+    assert errors_page.TO_DO.keys() == names
     for name in names - {"ReliableMQError"}:
         _, parent, fault, again, when, _ = cells(errors_page.page(), name)
         assert parent, name
@@ -114,9 +115,10 @@ def test_each_option_of_a_message_and_of_a_consumer_is_explained() -> None:
     sent = section(Transaction.send, "Args")
 
     assert set(StubOptions.__annotations__) <= set(sent)
-    for name in set(inspect.signature(ReliableMQ.consumer).parameters) - {"self"}:
-        assert f"| `{name}` |" in text
-        assert section(ReliableMQ.consumer, "Args")[name]
+    for _, function in DECLARATIONS:
+        for name in parameters(function):
+            assert f"| `{name}` |" in text
+            assert section(function, "Args")[name]
 
 
 def test_each_extra_has_a_purpose_and_its_packages() -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from reliable_mq import ReliableMQ
@@ -33,7 +34,6 @@ class Payment(Table):
     order_id: Mapped[int]
 
 
-# --8<-- [start:place]
 def place_order(item: str) -> int:
     """Write an order and its message: both are committed, or neither."""
     with mq.transaction() as tx:
@@ -45,10 +45,6 @@ def place_order(item: str) -> int:
     return number
 
 
-# --8<-- [end:place]
-
-
-# --8<-- [start:consume]
 @mq.consumer("orders", group="payments")
 def take_payment(order: dict[str, Any], session: Session) -> None:
     """Take the payment of an order."""
@@ -58,10 +54,23 @@ def take_payment(order: dict[str, Any], session: Session) -> None:
     print("order", order["id"], "is paid", flush=True)
 
 
-# --8<-- [end:consume]
+def print_payments() -> None:
+    """Print how many payments each order has."""
+    paid = (
+        select(Order.id, func.count(Payment.id))
+        .outerjoin(Payment, Payment.order_id == Order.id)
+        .group_by(Order.id)
+    )
+    with mq.database.engine.connect() as connection:
+        for order, count in connection.execute(paid):
+            print("order", order, "payments", count)
+
 
 if __name__ == "__main__":
     mq.create_tables()
     Table.metadata.create_all(mq.database.engine)
-    print("placed order", place_order(sys.argv[1]), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)  # the worst end that a process can have
+    if sys.argv[1] == "payments":
+        print_payments()
+    else:
+        print("placed order", place_order(sys.argv[1]), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)  # the worst end that a process can have

@@ -178,6 +178,10 @@ class ReliableMQ:
         An empty list means that no group needs to read the topic: if there is none, a message is
         confirmed when the broker has stored it. Returns the name.
 
+        Args:
+            name: the topic.
+            groups: the consumer groups; None: only those that are known anyway.
+
         Raises:
             ConfigurationError: a name is not legal.
         """
