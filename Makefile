@@ -53,7 +53,7 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 .NOTPARALLEL:
 
 .DEFAULT_GOAL := help
-.PHONY: help interpreter ready demo test interop wheel deployment sizes check format bench sim fuzz crash chaos mutants walk figures clean
+.PHONY: help interpreter ready demo test interop wheel deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -87,10 +87,11 @@ interpreter:
 ready: $(READY)
 	@$(LIVES); $(SAME)
 
-check: ready ## formatting, lint and types
+check: ready ## formatting, lint, types and the sentences of the pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.documentation.prose
 
 format: ready ## let ruff format and mend what it can
 	$(BIN)/ruff format .
@@ -121,6 +122,9 @@ walk: ready ## print the path of one message through all stations; COUNT=1 count
 
 figures: ready ## count lines, files, circles of imports, names that stand twice, words a sentence
 	@$(BIN)/python -m tests.house.figures
+
+docs: ready ## build the documentation as a site: build/site/index.html
+	@$(BIN)/python -m tests.documentation.build
 
 clean: ## remove the environment and everything that was made
 	rm -rf $(VENV) .venv-rivals demo-output build dist spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutants

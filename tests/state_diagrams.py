@@ -1,4 +1,4 @@
-"""Write the state machines of the code as docs/state_machines.md.
+"""Write the state machines of the code as docs/reference/state_machines.md.
 
 Run `python -m tests.state_diagrams` after a table has changed; a test compares page and tables.
 """
@@ -13,7 +13,7 @@ from reliable_mq.escalate import escalation
 from reliable_mq.idempotency import breaker, claim
 from reliable_mq.outbox import half, stub
 
-PAGE = Path(__file__).parent.parent / "docs" / "state_machines.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "state_machines.md"
 
 HEAD = """# State machines
 

@@ -247,7 +247,7 @@ def test_the_prometheus_example_can_be_imported_by_any_number_of_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Given two commands that import it, then neither finds a port taken."""
-    page = (ROOT / "docs" / "observation.md").read_text()
+    page = (ROOT / "docs" / "reference" / "observation.md").read_text()
     block = page.split("```python\n", 1)[1].split("```", 1)[0]
     assert "start_http_server" not in block
     monkeypatch.setattr(prometheus_client, "REGISTRY", prometheus_client.CollectorRegistry())

@@ -22,7 +22,7 @@ TICK_SECONDS = 0.05
 OUTAGE_SECONDS = 20.0
 SUPPRESSED = "suppressed duplicate"
 PROBE_SECONDS_MAX = 15.0
-"""Within so long a probe opens a closed topic; see docs/resend.md."""
+"""Within so long a probe opens a closed topic; see docs/reference/resend.md."""
 GRACE_SECONDS = 60.0
 """Within so long after the last fault everything that is under way has come to an end."""
 
@@ -102,7 +102,7 @@ class Outcome(NamedTuple):
 
 
 def sent_within_seconds() -> float:
-    """Return how long after the last fault every stub is sent, by docs/resend.md.
+    """Return how long after the last fault every stub is sent, by docs/reference/resend.md.
 
     The bounds of all that may hold a stub up, one after another: its topic is closed, a process
     died with it, or with an earlier one of its key, in hand, a send of it failed.

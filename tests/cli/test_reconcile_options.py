@@ -153,7 +153,7 @@ def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]
 
 def test_every_option_is_explained_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = told(capsys, "--help")
-    explained = (ROOT / "docs" / "reconciliation.md").read_text()
+    explained = (ROOT / "docs" / "explanation" / "reconciliation.md").read_text()
 
     options = set(re.findall(r"^  (--[\w-]+)", out, re.MULTILINE))
     assert {option for option in options if f"`{option}" not in explained} == set()

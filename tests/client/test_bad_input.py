@@ -1,6 +1,6 @@
 """What a client does with name servers, brokers, clocks and secrets that are not as they should be.
 
-One test for each line of the table in docs/client.md; handlers have theirs in other modules.
+One test for each line of the table in docs/reference/client.md; handlers have theirs elsewhere.
 """
 
 import asyncio

@@ -52,12 +52,12 @@ ATTACKS: Mapping[str, Attack] = {
     "bodies": Attack(big_texts.long_bodies, _settings(memory_max=192 * MIB), 2),
     "filters": Attack(big_texts.filters, _filtering),
     "tags": Attack(big_texts.tags),
-    # One connection may fill 32 MiB: docs/broker.md, "Budgets". The rest is for what is under way.
+    # One connection may fill 32 MiB: docs/reference/broker.md, "Budgets". The rest is under way.
     "groups": Attack(big_texts.many_groups, _settings(memory_max=(3 * 32 + 64) * MIB)),
     "pulls": Attack(big_queues.large_pulls, _settings(properties=_PULLING)),
     "held": Attack(big_queues.held_pulls, _settings(properties=_PULLING)),
     "sends": Attack(big_queues.large_sends, _settings(properties=NEVER_BUSY)),
-    # 4 million offsets, and their text while it is written: docs/broker.md, "Budgets".
+    # 4 million offsets, and their text while it is written: docs/reference/broker.md, "Budgets".
     "multiplied": Attack(big_queues.multiplied_ids, _settings(memory_max=256 * MIB)),
     "invented": Attack(big_queues.invented_ids, _settings(memory_max=64 * MIB)),
     "registrations": Attack(big_tables.registrations, _settings(memory_max=384 * MIB)),
@@ -70,7 +70,7 @@ ATTACKS: Mapping[str, Attack] = {
         restarts=True,
     ),
     "numbers": Attack(big_tables.numbers, _settings(properties=big_tables.QUICK)),
-    # The totals are those of docs/broker.md, "Budgets", and 64 MiB for what is under way.
+    # The totals are those of docs/reference/broker.md, "Budgets", and 64 MiB for what is under way.
     "partial": Attack(big_numbers.partial_frames, _settings(memory_max=(256 + 64) * MIB)),
     "slow": Attack(big_numbers.slow_frames, _impatient),
     "silent": Attack(

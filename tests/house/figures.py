@@ -105,12 +105,17 @@ def public_names(face: type) -> list[str]:
     return sorted(shown)
 
 
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a page, without code and tables."""
+    text = re.sub(r"`[^`]*`", "code", _NO_PROSE.sub("", text))
+    paragraphs = re.split(r"\n\s*\n|\n\s*[-*] |\n\s*\d+\. ", text)
+    found = [each for part in paragraphs for each in _SENTENCE_END.split(part.lstrip("-* \n"))]
+    return [each for each in found if each.strip()]
+
+
 def sentence_lengths(page: Path) -> list[int]:
     """Return how many words each sentence of a page has, without code and tables."""
-    text = re.sub(r"`[^`]*`", "code", _NO_PROSE.sub("", page.read_text()))
-    paragraphs = re.split(r"\n\s*\n|\n\s*[-*] |\n\s*\d+\. ", text)
-    sentences = [each for part in paragraphs for each in _SENTENCE_END.split(part.lstrip("-* \n"))]
-    return [len(each.split()) for each in sentences if each.strip()]
+    return [len(each.split()) for each in sentences(page.read_text())]
 
 
 def seconds_to(*arguments: str) -> float:

@@ -18,7 +18,7 @@ from reliable_mq.broker_core.requests.handlers import HANDLERS
 
 SETTLE_SECONDS = 60.0
 SAME = {"brokerName": "same", "cleanFileForciblyEnable": "false"}
-"""Our default is not Apache's here, see docs/broker.md."""
+"""Our default is not Apache's here, see docs/reference/broker.md."""
 NUMBERED = list(enumerate(SCRIPT))
 
 pytestmark = INTEROP

@@ -1,8 +1,8 @@
 """A reconciliation in plain SQL by DuckDB, over exported ledgers: a second opinion on every row.
 
-Written from docs/reconciliation.md and the glossary, without a look at how the product finds its
-facts; it shares no expression with it, not even the decision table. Each view is a sentence of the
-documentation. It is in no hurry.
+Written from docs/explanation/reconciliation.md and the glossary, without a look at how the product
+finds its facts; it shares no expression with it, not even the decision table. Each view is a
+sentence of the documentation. It is in no hurry.
 """
 
 from datetime import datetime, timedelta

@@ -23,7 +23,7 @@ from reliable_mq.reconcile.databases.sql_connection import sync_url
 from reliable_mq.reconcile.moments import parse_moment
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "reconciliation_daily.md").read_text()
+PAGE = (DOCS / "how-to" / "reconciliation_daily.md").read_text()
 WORDS = ("reliable-mq", "reconcile")
 PATH_OF_CRON = "/usr/bin:/bin"
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -259,7 +259,9 @@ def test_airflows_url_of_the_database_is_one_that_the_command_takes(
     assert (url.password, url.host) == ("se cret", "db.shop.example")
 
 
-@pytest.mark.parametrize("page", ["reconciliation.md", "reconciliation_daily.md"])
+@pytest.mark.parametrize(
+    "page", ["explanation/reconciliation.md", "how-to/reconciliation_daily.md"]
+)
 def test_no_command_of_the_pages_ends_at_a_semicolon_between_addresses(page: str) -> None:
     """Given a command with two name servers, then a shell takes it for one command."""
     text = (DOCS / page).read_text()

@@ -15,7 +15,7 @@ from reliable_mq.reconcile.brokers.spark_topic_source import TopicSource
 from reliable_mq.reconcile.databases import spark_table_source
 from reliable_mq.reconcile.databases.spark_table_source import TableSource
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark_sources.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "spark_sources.md").read_text()
 SOURCES = {
     LogSource: ({"PATH": "store"}, spark_log_source.OPTIONS),
     TopicSource: ({"namesrv": "127.0.0.1:9876", "part": "offsets"}, spark_topic_source.OPTIONS),

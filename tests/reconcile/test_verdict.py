@@ -18,6 +18,8 @@ from reliable_mq.reconcile.judgement.verdict import (
 )
 from reliable_mq.reconcile.repairs.repair import ACTIONS
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reconciliation_verdicts.md"
+
 
 def combinations() -> Iterator[dict[str, str]]:
     for values in itertools.product(*FACTS.values()):
@@ -111,14 +113,14 @@ def test_every_verdict_says_what_it_means() -> None:
 
 
 def test_the_documentation_has_the_same_list_of_verdicts() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reconciliation_verdicts.md").read_text()
+    page = PAGE.read_text()
 
     for verdict, meaning in MEANINGS.items():
         kind = "yes" if verdict in FINDINGS else ""
         action = ACTIONS.get(verdict, "a person decides" if kind else "")
         row = f"| {verdict} | {kind} | {meaning} | {action} |"
         row = row.replace("|  |", "| |").replace("|  |", "| |")
-        assert row in page, f"write this row into docs/reconciliation_verdicts.md:\n{row}"
+        assert row in page, f"write this row into {PAGE}:\n{row}"
 
 
 def told_rules() -> str:
@@ -131,9 +133,9 @@ def told_rules() -> str:
 
 
 def test_the_documentation_prints_the_decision_table_and_the_facts() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reconciliation_verdicts.md").read_text()
+    page = PAGE.read_text()
 
     rules = told_rules()
-    assert rules in page, f"write this table into docs/reconciliation_verdicts.md:\n{rules}"
+    assert rules in page, f"write this table into {PAGE}:\n{rules}"
     for name, values in FACTS.items():
         assert f"| {name} | {', '.join(values)} | " in page

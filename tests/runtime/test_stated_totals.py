@@ -6,7 +6,7 @@ import pytest
 
 from reliable_mq.runtime import listener
 
-DOCS = Path(__file__).parents[2] / "docs" / "broker.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "broker.md"
 MIB = 1024 * 1024
 
 

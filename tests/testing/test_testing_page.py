@@ -9,7 +9,7 @@ import pytest
 
 from reliable_mq import testing
 
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "testing.md").read_text()
 EXAMPLE = re.compile(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", re.DOTALL)
 MODULES = sorted(path.stem for path in Path(testing.__path__[0]).glob("[!_]*.py"))
 

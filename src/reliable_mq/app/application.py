@@ -229,6 +229,10 @@ class ReliableMQ:
                 consume it with the type. Payloads are not compared at run time.
             groups: the names of consumer groups. Default None: those that are known anyway.
 
+        Args:
+            name: the topic.
+            groups: the consumer groups; None: only those that are known anyway.
+
         Raises:
             ConfigurationError: a name is not legal.
             UsageError: no payload can have this type.
@@ -243,11 +247,6 @@ class ReliableMQ:
     def topics(self) -> tuple[str, ...]:
         """The topics that this application declares, sends to in transactions, or consumes."""
         return self._declared.topics
-
-    @property
-    def consumer_groups(self) -> tuple[str, ...]:
-        """The consumer groups whose handlers this application has."""
-        return tuple(each.group for each in self._declared.consumers)
 
     def groups_of(self, topic: str | Topic[Any], tag: str = "") -> tuple[str, ...]:
         """Return the consumer groups that a message of `topic` must reach to be confirmed.

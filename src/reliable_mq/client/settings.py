@@ -94,7 +94,9 @@ class ClientSettings(
     #: encrypts all connections; None: plain connections
     tls: TLS | None = None
 
+    #: how long an answer of a name server or broker is awaited
     request_timeout_seconds: float = 3.0
+    #: how long a connection may take to open
     connect_timeout_seconds: float = 3.0
     #: how long a caller that sends one message after another polls for the answer before it sleeps;
     #: 0: not at all. Waking up takes long on an idle processor. Polling stops when other threads
@@ -109,6 +111,7 @@ class ClientSettings(
     #: the maximum. It has jitter: after "busy" anywhere between zero and the backoff, else up to
     #: half less
     backoff_seconds: float = 0.05
+    #: the longest backoff between two attempts of a send
     backoff_seconds_max: float = 2.0
     #: how an ordering key selects a queue: "crc32", or "java" if Java producers send the same keys
     #: to the topic (`SelectMessageQueueByHash`). Changing it moves the keys of a topic to other
@@ -122,48 +125,61 @@ class ClientSettings(
     compression: str = "none"
     #: smaller bodies are not compressed, and bodies in batches never
     compress_from_bytes: int = 4096
-    #: limits of messages in flight: their number, and the bytes of their bodies
+    #: the most messages in flight
     in_flight_count_max: int = 10_000
+    #: the most bytes of bodies in flight
     in_flight_bytes_max: int = 64 * 1024 * 1024
     #: how many batches `send_many` may have in flight
     batches_in_flight: int = 8
+    #: the most messages of one batch
     batch_count_max: int = 256
+    #: the most bytes of bodies of one batch
     batch_bytes_max: int = 1024 * 1024
     #: number of queues of a topic that a first send creates
     new_topic_queues: int = 4
 
+    #: interval at which routes of topics are asked for again
     route_refresh_seconds: float = 30.0
+    #: interval of heartbeats to brokers
     heartbeat_seconds: float = 30.0
     #: omit subscriptions from heartbeats to brokers that know them (Apache's client: False)
     heartbeat_v2: bool = True
+    #: interval at which the members of a group divide the queues anew
     rebalance_seconds: float = 20.0
     #: next rebalance after a queue could not be locked, or a topic does not exist yet
     rebalance_retry_seconds: float = 1.0
     #: interval of offset commits; after a kill, messages since the last commit are delivered again
     offset_commit_seconds: float = 1.0
 
+    #: interval at which locks of queues are renewed
     lock_renew_seconds: float = 20.0
     #: how long a lock of a queue counts as valid; a broker keeps it for 60 s
     lock_valid_seconds: float = 30.0
 
+    #: the most messages of one pull
     pull_count: int = PULL_COUNT_MAX
+    #: the most bytes of one pull
     pull_bytes: int = PULL_SIZE_MAX
     #: how long a broker may hold a pull that finds nothing (long polling)
     pull_suspend_seconds: float = 15.0
+    #: how long the answer to a pull is awaited; longer than `pull_suspend_seconds`
     pull_timeout_seconds: float = 30.0
     #: maximum backoff after failed pulls (Apache's client: always 3 s)
     pull_retry_seconds_max: float = 1.0
 
-    #: flow control of one queue: number, bytes and offset span of its unfinished messages
+    #: flow control of one queue: the most unfinished messages
     held_count_max: int = 1000
+    #: flow control of one queue: the most bytes of unfinished messages
     held_bytes_max: int = 100 * 1024 * 1024
+    #: flow control of one queue: the most offsets from its first unfinished message to its last
     held_offset_span_max: int = 2000
     #: flow control of all queues and consumers of a client together: unpacked bodies, properties,
     #: and 1 KiB per message
     held_total_bytes_max: int = 256 * 1024 * 1024
 
-    #: first delay of a failed message that stays in the client; it doubles up to the maximum
+    #: first delay of a failed message that stays in the client; it doubles each time
     hold_seconds: float = 1.0
+    #: the longest delay of a failed message that stays in the client
     hold_seconds_max: float = 30.0
     #: delay before another attempt when the broker accepted neither a retry nor a dead letter
     settle_retry_seconds: float = 5.0

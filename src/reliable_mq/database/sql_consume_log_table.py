@@ -29,6 +29,26 @@ from reliable_mq.database.sql_types import (
 __all__ = ["DEFAULT_PREFIX", "LogState", "consume_log_table", "consumed_rows", "free_keys"]
 
 DEFAULT_PREFIX = "rmq_"
+MEANINGS = {
+    "consumer_group": "the consumer group",
+    "message_id": "the message",
+    "topic": "its topic",
+    "broker_name": "the broker that delivered it",
+    "queue_id": "its queue there",
+    "offset": "its offset in the queue",
+    "state": "0 received, 1 consumed",
+    "attempt": "how many attempts began",
+    "owner": "the process that handles it now; null: none",
+    "lease_until": "when the owner's claim ends; without an owner: when the next attempt is due",
+    "create_date": "when the first attempt began",
+    "consume_date": "when the effect was committed",
+    "confirm_to": "the topic of the stub's database, if that is another one",
+    "confirm_time": "when the notice to that database is due; null: sent, or not needed",
+    "note": "why an attempt was the last one",
+    "in_doubt": "an attempt ended in an unknown way: its effect elsewhere may have happened",
+    "duplicate_of": "the message that had the effect of the same business key",
+}
+"""What each column of the consume log means, for people who read it in SQL."""
 
 
 def consume_log_table(
@@ -73,6 +93,8 @@ def consume_log_table(
         Column("duplicate_of", String(64)),
         postgresql_partition_by="RANGE (message_id)" if by_day else None,
     )
+    for each, meaning in MEANINGS.items():
+        table.c[each].doc = meaning
     untold = table.c.confirm_time.is_not(None)
     Index(f"{name}_untold", table.c.confirm_time, postgresql_where=untold, sqlite_where=untold)
     # Confirmation and the resend scheduler ask by message, over all groups.

@@ -38,6 +38,35 @@ from reliable_mq.database.sql_types import (
 
 DEFAULT_PREFIX = "rmq_"
 
+MEANINGS = {
+    "seq": "the order of rows, and so of an ordering key; drawn by the database",
+    "message_id": "32 characters of a-z A-Z 0-9 _ -; ours begin with their time",
+    "topic": "the topic",
+    "tag": "a word by which consumers filter",
+    "message_key": "the key by which people find the message",
+    "ordering_key": "messages with one key are handled in the order of `seq`; empty: no order",
+    "content": "the body, byte for byte as it is sent",
+    "content_type": "the media type of the body; empty: the handler's type decides",
+    "properties": "a JSON object of texts: the user properties",
+    "status": "0 unconfirmed, 1 confirmed, 2 voided",
+    "count": "how often it was sent",
+    "resend_time": "when it is due to be sent again; null: nothing happens by itself",
+    "given_up": "no group is waited for any more",
+    "given_up_by": "the groups that made it a dead letter, with commas between them",
+    "missed": "left to the resend scheduler: no relay sends it",
+    "broker_name": "the broker that stored it last; null: none has",
+    "queue_id": "its queue there",
+    "offset": "its offset in the queue",
+    "required_groups": "the groups that must consume it, sorted, with commas between them",
+    "deliver_time": "when it is to arrive; null: at once",
+    "create_date": "when the transaction wrote it",
+    "update_date": "when the row changed last",
+    "note": "the last error, or a person's reason",
+    "owner": "the process that sends it now; null: none",
+    "lease_until": "when the owner's claim ends",
+}
+"""What each column of the table of stubs means, for people who read or write it in SQL."""
+
 _SETTLED = (str(StubStatus.CONFIRMED.value), str(StubStatus.VOIDED.value))
 
 
@@ -90,6 +119,8 @@ def message_stub_table(
         # must be removed before they are a fifth of the table. (Partitions are small.)
         postgresql_with={} if by_day else {"autovacuum_vacuum_scale_factor": 0.02},
     )
+    for each, meaning in MEANINGS.items():
+        table.c[each].doc = meaning
     _make_indexes(table)
     return table
 

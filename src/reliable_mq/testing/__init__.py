@@ -7,5 +7,6 @@
 - `local_servers`, `local_valkey_groups`: PostgreSQL and Valkey as child processes.
 - `contracts`, `database_contract`: the suites that a store of a third party must pass.
 
-Stands outside the walk; nothing but `cli` imports it from here. `docs/testing.md` shows each part.
+Stands outside the walk; nothing but `cli` imports it from here. `docs/how-to/testing.md` shows each
+part.
 """

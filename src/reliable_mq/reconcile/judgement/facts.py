@@ -1,7 +1,7 @@
 """The facts of the decision table, for each message and consumer group. Pure.
 
 Receives traces, their rows and the world. Returns one code for each row and fact: the index of its
-value in `verdict.FACTS`. docs/reconciliation.md explains how each fact is found.
+value in `verdict.FACTS`. docs/explanation/reconciliation.md explains how each fact is found.
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ ACTIONS_SHOWN_MAX = 1_000
 
 
 def outcome_of(mode: str, results: Iterable[tuple[Repair, bool, str]]) -> dict[str, Any]:
-    """Return the field `repair` of the summary; docs/reconciliation.md explains its parts.
+    """Return the field `repair` of the summary, see docs/explanation/reconciliation.md.
 
     Args:
         mode: "plan" or "apply".

@@ -16,7 +16,7 @@ def prometheus_text(summary: Mapping[str, Any], finished: float) -> str:
     """Return the metrics of a run.
 
     Args:
-        summary: of the run; docs/reconciliation.md names its fields.
+        summary: of the run; docs/explanation/reconciliation.md names its fields.
         finished: seconds since the epoch.
     """
     lines = [line for metric in _metrics(summary, finished) for line in _lines(*metric)]

@@ -49,7 +49,7 @@ def summarize(
     whole: Mapping[str, str | None],
     read_topics: Collection[str] | None,
 ) -> dict[str, Any]:
-    """Return the summary; docs/reconciliation.md names its fields.
+    """Return the summary; docs/explanation/reconciliation.md names its fields.
 
     Args:
         run_id: of the run.

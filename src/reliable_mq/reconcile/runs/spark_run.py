@@ -92,7 +92,7 @@ __all__ = ["RunOptions", "SparkFailed", "reconcile"]
 
 
 def reconcile(options: RunOptions) -> dict[str, Any]:
-    """Do one run and return its summary; docs/reconciliation.md names the fields.
+    """Do one run and return its summary; docs/explanation/reconciliation.md names the fields.
 
     Raises:
         ConfigurationError, StoreError: the input cannot be used. Nothing was written.

@@ -1,0 +1,85 @@
+"""The order of the pages in the site. A test compares it with the pages that exist."""
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+from tests.documentation.api_pages import PAGES as API_PAGES
+
+from reliable_mq.cli.main import VERBS
+
+TUTORIAL: tuple[str, ...] = ("first_order", "web", "workers", "migrations", "tests")
+HOW_TO: tuple[str, ...] = (
+    *("fastapi", "flask", "celery_beside", "faststream_beside", "alembic", "plain_sql"),
+    *("several_databases", "apache_cluster", "ordering", "delays", "payload_changes", "testing"),
+    *("deployment", "sizing", "upgrades", "backups", "reconciliation_daily"),
+    *("from_celery", "from_procrastinate", "from_own_outbox"),
+)
+REFERENCE: tuple[str, ...] = (
+    *("options", "settings", "client_settings", "errors", "exit_codes", "metrics", "tables"),
+    *("extras", "outbox", "consuming", "resend", "escalation", "retention", "databases", "doctor"),
+    *("observation", "administration", "client", "client_sending", "client_consuming", "broker"),
+    *("reconciliation_verdicts", "reconciliation_results", "spark_sources"),
+    *("state_machines", "glossary"),
+)
+EXPLANATION: tuple[str, ...] = (
+    *("promises", "protocol", "crashes", "why_a_broker", "comparison"),
+    *("guarantees", "half_messages", "reconciliation"),
+)
+PROJECT = ("project/architecture.md", "project/changelog.md", "project/style.md")
+
+Entry: TypeAlias = "tuple[str, str | list[Entry]]"
+
+
+def navigation(pages: Mapping[str, str]) -> list[Entry]:
+    """Return titles and pages of the navigation; titles are the pages' own."""
+
+    def entry(place: str) -> Entry:
+        return title_of(pages[place]), place
+
+    def section(folder: str, names: tuple[str, ...]) -> list[Entry]:
+        return [entry(f"{folder}/{name}.md") for name in ("index", *names)]
+
+    decisions = sorted(each for each in pages if each.startswith("decisions/"))
+    examples = sorted(each for each in pages if each.startswith("examples/"))
+    evidence = sorted(each for each in pages if each.startswith("evidence/"))
+    api: Entry = ("API", section("reference/api", tuple(API_PAGES)))
+    commands: Entry = ("Commands", section("reference/commands", tuple(VERBS)))
+    reference = section("reference", REFERENCE)
+    return [
+        ("Start", "index.md"),
+        ("Tutorial", section("tutorial", TUTORIAL)),
+        ("How-to", section("how-to", HOW_TO)),
+        ("Reference", [reference[0], api, commands, *reference[1:]]),
+        ("Explanation", section("explanation", EXPLANATION)),
+        (
+            "Project",
+            [
+                *(entry(each) for each in PROJECT),
+                ("Examples", [entry(each) for each in examples]),
+                ("Evidence", [entry(each) for each in evidence]),
+                ("Decisions", [entry(each) for each in decisions]),
+            ],
+        ),
+    ]
+
+
+def title_of(text: str) -> str:
+    """Return the first heading of a page, without marks."""
+    found = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return re.sub(r"[`*]", "", found[1]) if found else ""
+
+
+def places(entries: list[Entry]) -> list[str]:
+    """Return the pages of a navigation, in order."""
+    found: list[str] = []
+    for _, target in entries:
+        found += [target] if isinstance(target, str) else places(target)
+    return found
+
+
+def folder_of(place: str) -> str:
+    """Return the first folder of a page; "": it lies at the top."""
+    parts = PurePosixPath(place).parts
+    return parts[0] if parts[1:] else ""

@@ -1,0 +1,136 @@
+"""The reference pages of settings, from the comments, types and bounds of their fields."""
+
+import os
+from typing import Any, get_type_hints
+from unittest.mock import patch
+
+import msgspec
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+from tests.documentation.declared import as_sentence, code, field_comments, table, type_text
+
+from reliable_mq import old_names
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.settings import ClusterSettings, Settings
+
+HEAD = """# Settings
+
+Give a setting in code, or as a variable of the environment. Code wins.
+
+```python
+from reliable_mq import ReliableMQ
+
+mq = ReliableMQ("shop", database="sqlite:///shop.db", relay_lease_seconds=10.0)
+```
+
+```sh
+export RELIABLE_MQ_DATABASE=sqlite:///shop.db
+export RELIABLE_MQ_RELAY_LEASE_SECONDS=10
+```
+
+- A name ends with its unit. A number without a unit counts things.
+- In a variable, a list is a JSON array (`[1, 5, 10]`), a dictionary is a JSON object.
+- A wrong value, or a name that does not exist, is one `ConfigurationError`. It names the setting.
+- A variable that sets nothing (a misspelt name) is logged with the name that was meant.
+- Earlier names still work, with a warning. They are at the end of this page.
+
+This page is made from `reliable_mq.settings`.
+"""
+
+CLIENT_HEAD = """# Settings of the client
+
+`ClientSettings` are the settings of a connection to brokers. `Client(address, settings)` takes
+them.
+An application gives them as `ReliableMQ("shop", client=ClientSettings(retries=3))`, or in the
+environment: `RELIABLE_MQ_CLIENT='{"retries": 3}'`.
+
+Most applications change none of them. A number must be positive, or `0` where the text says so.
+
+This page is made from `reliable_mq.client.settings`.
+"""
+
+_SIGNS = {Ge: "at least", Gt: "more than", Le: "at most", Lt: "less than"}
+
+
+def bounds(field: FieldInfo) -> str:
+    """Return the bounds of a setting in words; "": none."""
+    words = []
+    for each in field.metadata:
+        for kind, sign in _SIGNS.items():
+            if isinstance(each, kind):
+                limit = getattr(each, kind.__name__.lower())
+                words.append(f"{sign} {limit:g}")
+        pattern = getattr(each, "pattern", None)
+        if pattern:
+            words.append(f"`{pattern}`")
+    return ", ".join(words)
+
+
+def default_text(value: object) -> str:
+    """Return a default as it is written in code."""
+    if isinstance(value, SecretStr):
+        return '""'
+    if isinstance(value, tuple):
+        return ", ".join(f"{each:g}" for each in value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _rows(kind: type[ClusterSettings], only: set[str]) -> list[list[str]]:
+    comments = {**field_comments(ClusterSettings), **field_comments(kind)}
+    with patch.dict(os.environ, clear=True):
+        usual = kind()
+    hints = get_type_hints(kind)
+    rows = []
+    for name, field in kind.model_fields.items():
+        if name not in only:
+            continue
+        meaning = as_sentence(comments[name])
+        if limit := bounds(field):
+            meaning += f" Bounds: {limit}."
+        rows.append(
+            [
+                f"`{name}`<br>`RELIABLE_MQ_{name.upper()}`",
+                code(type_text(hints[name])),
+                code(default_text(getattr(usual, name))),
+                meaning,
+            ]
+        )
+    return rows
+
+
+_COLUMNS = ("setting and variable", "type", "default", "what it does")
+
+
+def page() -> str:
+    """Return the page of all settings of an application."""
+    cluster = set(ClusterSettings.model_fields)
+    own = set(Settings.model_fields) - cluster
+    old = [[code(old), code(new)] for old, new in old_names.SETTINGS.items()]
+    return (
+        f"{HEAD}\n## The application\n\n{table(_COLUMNS, _rows(Settings, own))}"
+        f"\n## The cluster\n\n{table(_COLUMNS, _rows(Settings, cluster))}"
+        f"\n## Earlier names\n\n{table(('earlier', 'now'), old)}"
+    )
+
+
+def client_page() -> str:
+    """Return the page of the settings of a client."""
+    comments = field_comments(ClientSettings)
+    hints: dict[str, Any] = get_type_hints(ClientSettings)
+    rows = [
+        [
+            code(each.name),
+            code(type_text(hints[each.name])),
+            code(default_text(each.default)),
+            as_sentence(comments[each.name]),
+        ]
+        for each in msgspec.structs.fields(ClientSettings)
+    ]
+    old = [[code(old), code(new)] for old, new in old_names.CLIENT_SETTINGS.items()]
+    return (
+        f"{CLIENT_HEAD}\n{table(('setting', 'type', 'default', 'what it does'), rows)}"
+        f"\n## Earlier names\n\n{table(('earlier', 'now'), old)}"
+    )

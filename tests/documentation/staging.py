@@ -1,0 +1,135 @@
+"""The pages of the site: those of docs/, of the root, of examples/, and those made from the code.
+
+Receives the checkout. Returns every page by its place in the site, with links that lead within the
+site. Writes nothing.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from tests.documentation import (
+    api_pages,
+    commands_page,
+    errors_page,
+    extras_page,
+    metrics_page,
+    options_page,
+    settings_page,
+    tables_page,
+)
+
+from reliable_mq.cli.main import VERBS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+OF_THE_ROOT = {
+    "ARCHITECTURE.md": "project/architecture.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "STYLE.md": "project/style.md",
+}
+_LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]*)(#[^)\s]*)?\)")
+_CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_DIAGRAM = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
+
+GENERATED: Mapping[str, Callable[[], str]] = {
+    "reference/settings.md": settings_page.page,
+    "reference/client_settings.md": settings_page.client_page,
+    "reference/options.md": options_page.page,
+    "reference/metrics.md": metrics_page.page,
+    "reference/errors.md": errors_page.page,
+    "reference/tables.md": tables_page.page,
+    "reference/exit_codes.md": commands_page.exit_codes_page,
+    "reference/extras.md": extras_page.page,
+    "reference/commands/index.md": commands_page.index_page,
+    **{f"reference/commands/{verb}.md": partial(commands_page.verb_page, verb) for verb in VERBS},
+    "reference/api/index.md": api_pages.index_page,
+    **{f"reference/api/{name}.md": partial(api_pages.page, name) for name in api_pages.PAGES},
+}
+"""A page that is made from the code -> what makes it. None of them lies in docs/."""
+
+
+def examples() -> list[Path]:
+    """Return the folders of examples that are one program each."""
+    return sorted(path.parent for path in (ROOT / "examples").glob("*/main.py"))
+
+
+def sources() -> dict[Path, str]:
+    """Return the place in the site of each page of the checkout."""
+    found = {path: path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))}
+    found |= {ROOT / name: place for name, place in OF_THE_ROOT.items()}
+    return found
+
+
+def _places() -> dict[Path, str]:
+    """Return the place of everything that a link may lead to."""
+    places = sources() | {ROOT / "README.md": "index.md", ROOT / "examples": "examples/index.md"}
+    places |= {DOCS / place: place for place in GENERATED}
+    for folder in examples():
+        places |= dict.fromkeys((folder, folder / "main.py"), f"examples/{folder.name}.md")
+    return places
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by its place in the site."""
+    places = _places()
+    found = {
+        place: _with_tables(_within_site(path.read_text(), path, place, places))
+        for path, place in sources().items()
+    }
+    found |= {place: make() for place, make in GENERATED.items()}
+    found |= {f"examples/{each.name}.md": _example(each) for each in examples()}
+    found["examples/index.md"] = "# Examples\n\nEach is run by the tests.\n\n" + "".join(
+        f"- [{_title(each.name)}]({each.name}.md)\n" for each in examples()
+    )
+    return found
+
+
+def _within_site(text: str, page: Path, place: str, places: Mapping[Path, str]) -> str:
+    """Let the links of a page lead to pages of the site; what is not in it becomes plain text."""
+
+    def mend(found: re.Match[str]) -> str:
+        target = (page.parent / found[2]).resolve()
+        if target not in places:
+            return found[1]
+        there = os.path.relpath(places[target], PurePosixPath(place).parent)
+        return f"[{found[1]}]({there}{found[3] or ''})"
+
+    return _outside_code(text, lambda prose: _LINK.sub(mend, prose))
+
+
+def _outside_code(text: str, change: Callable[[str], str]) -> str:
+    done, at = [], 0
+    for block in _CODE_BLOCK.finditer(text):
+        done += [change(text[at : block.start()]), block[0]]
+        at = block.end()
+    return "".join(done) + change(text[at:])
+
+
+def _with_tables(text: str) -> str:
+    """Show each state machine as a table: drawing one in a browser needs a library from outside."""
+
+    def rows(found: re.Match[str]) -> str:
+        lines = ["| state | event | next state |", "|---|---|---|"]
+        for each in found[1].splitlines():
+            before, _, rest = each.strip().partition(" --> ")
+            after, _, event = rest.partition(": ")
+            lines.append(f"| {before.replace('[*]', '(begin)')} | {event} | {after} |")
+        return "\n".join(lines) + "\n"
+
+    return _DIAGRAM.sub(rows, text)
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def _example(folder: Path) -> str:
+    shown = f"examples/{folder.name}"
+    return (
+        f"# {_title(folder.name)}\n\n`{shown}/main.py` is run by the tests.\n\n"
+        f'```python\n--8<-- "{shown}/main.py"\n```\n\n'
+        f'It prints:\n\n```text\n--8<-- "{shown}/expected.txt"\n```\n'
+    )

@@ -1,0 +1,81 @@
+"""Pages say what is true: their Python compiles and imports what exists, their commands parse."""
+
+from pathlib import Path
+
+import pytest
+from tests.documentation.examined import command_fault, command_lines, python_faults
+from tests.documentation.staging import GENERATED, ROOT
+
+HISTORY = {"CHANGELOG.md"}
+"""Says what was true of a release."""
+PAGES = [
+    *(path for path in ROOT.glob("*.md") if path.name not in HISTORY),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_python_of_a_page_compiles_and_uses_what_exists(page: Path) -> None:
+    assert python_faults(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_commands_of_a_page_are_accepted_by_their_parser(page: Path) -> None:
+    lines = command_lines(page.read_text())
+    faults = [command_fault(line, is_whole=is_whole) for line, is_whole in lines]
+
+    assert [each for each in faults if each] == []
+
+
+@pytest.mark.parametrize("place", GENERATED)
+def test_a_page_that_is_made_from_the_code_passes_the_same_examination(place: str) -> None:
+    text = GENERATED[place]()
+
+    assert python_faults(text) == []
+    lines = command_lines(text.replace("```text", "```usage"))
+    faults = [command_fault(line, is_whole=is_whole) for line, is_whole in lines]
+    assert [each for each in faults if each] == []
+
+
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        ("from reliable_mq import Nonsense", "there is no such name"),
+        ("import reliable_mq.nonsense", "No module named"),
+        ("mq.nonsense()", "ReliableMQ has no such name"),
+        ('tx.send("orders", {}, nonsense=1)', "there is no option nonsense"),
+        ('@mq.consumer("orders", group="a", nonsense=1)\ndef f(): ...', "no option nonsense"),
+        ('ReliableMQ("shop", nonsense=1)', "there is no option nonsense"),
+        ("def f(:", "invalid syntax"),
+    ],
+)
+def test_a_planted_fault_of_a_program_is_found(program: str, fault: str) -> None:
+    (found,) = python_faults(f"```python\n{program}\n```")
+
+    assert fault in found
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("reliable-mq nonsense", "there is no command nonsense"),
+        ("reliable-mq run shop:mq --nonsense", "No such option: --nonsense"),
+        ("reliable-mq stub nonsense", "No such command 'nonsense'"),
+        ("reliable-mq run", "Missing argument"),
+        ("A=1 reliable-mq broker --port x", "Invalid value for '--port'"),
+    ],
+)
+def test_a_planted_fault_of_a_command_is_found(line: str, fault: str) -> None:
+    ((found, is_whole),) = command_lines(f"```sh\n{line}\n```")
+
+    assert fault in (command_fault(found, is_whole=is_whole) or "")
+
+
+def test_a_command_within_a_sentence_may_leave_out_its_arguments() -> None:
+    ((line, is_whole),) = command_lines("Say `reliable-mq stub show` then.")
+
+    assert command_fault(line, is_whole=is_whole) is None

@@ -1,0 +1,91 @@
+"""The programs of the pages about frameworks run, in the shop of the tutorial."""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.waiting import run_process
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.processes
+
+_SET_UP = """
+from shop.messaging import mq
+from shop.models import Table
+mq.create_tables()
+Table.metadata.create_all(mq.database.engine)
+"""
+_LOOK = """
+from sqlalchemy import select
+with mq.database.engine.connect() as connection:
+    stub = mq.database.stubs.c
+    print(connection.execute(select(stub.topic, stub.message_key, stub.content)).all())
+"""
+_FASTAPI = """
+from fastapi.testclient import TestClient
+with TestClient(app) as client:
+    print(client.post("/orders", params={"item": "tea"}).json())
+"""
+_FLASK = """
+print(app.test_client().post("/orders", json={"item": "tea"}).json)
+"""
+_FASTSTREAM = """
+import redis
+from threading import Event
+seen = Event()
+with mq:
+    with mq.transaction() as tx:
+        tx.send("orders", {"id": 7})
+    from tests.waiting import until
+    server = redis.Redis.from_url(os.environ["STREAMS"])
+    until(lambda: server.xlen("orders"))
+    print(b'"id":7' in server.xrange("orders")[0][1][b"__data__"].replace(b" ", b""))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "examples" / "tutorial" / "web", tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def run(project: Path, page: str, *parts: str, **more: str) -> str:
+    """Run the first program of a page between other parts; return what it printed."""
+    text = (ROOT / "docs" / "how-to" / page).read_text()
+    shown = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert shown is not None
+    program = "\n".join((_SET_UP, shown[1], *parts))
+    environment = {**os.environ, "RELIABLE_MQ_DATABASE": "sqlite:///shop.db", **more}
+    environment["PYTHONPATH"] = str(ROOT)
+    done = run_process(
+        [sys.executable, "-c", program],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+@pytest.mark.parametrize(("page", "call"), [("fastapi.md", _FASTAPI), ("flask.md", _FLASK)])
+def test_an_order_of_the_page_is_committed_with_its_message(
+    page: str, call: str, project: Path
+) -> None:
+    answer, stubs = run(project, page, call, _LOOK, RELIABLE_MQ_BROKER="embedded:b").splitlines()
+
+    assert answer == "{'id': 1}"
+    assert stubs == "[('orders', '1', b'{\"id\":1}')]"
+
+
+def test_a_consumer_forwards_messages_to_faststream(project: Path, redis_url: str) -> None:
+    said = run(
+        *(project, "faststream_beside.md", _FASTSTREAM),
+        RELIABLE_MQ_BROKER="embedded:b",
+        STREAMS=redis_url,
+    )
+
+    assert said == "True\n"

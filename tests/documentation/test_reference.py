@@ -1,0 +1,131 @@
+"""The pages that are made from the code leave nothing of it out."""
+
+import re
+
+import msgspec
+import pytest
+from tests.documentation import api_pages, errors_page, metrics_page, settings_page, tables_page
+from tests.documentation.commands_page import commands_of, verb_page
+from tests.documentation.declared import cell, field_comments, parameters, section
+from tests.documentation.extras_page import PURPOSES, extras, packages_of
+from tests.documentation.options_page import DECLARATIONS
+from tests.documentation.staging import DOCS, GENERATED
+
+import reliable_mq
+from reliable_mq import ClientSettings, Transaction
+from reliable_mq.cli.main import VERBS
+from reliable_mq.outbox.composing import StubOptions
+from reliable_mq.settings import ClusterSettings, Settings
+
+
+def cells(text: str, row: str) -> list[str]:
+    """Return the cells of the row whose first cell has a name."""
+    (line,) = [each for each in text.splitlines() if each.startswith(f"| `{row}`")]
+    return [each.strip() for each in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_each_setting_has_its_variable_type_default_and_meaning(name: str) -> None:
+    first, kind, default, meaning = cells(settings_page.page(), name)
+
+    assert f"`RELIABLE_MQ_{name.upper()}`" in first
+    assert kind
+    assert default
+    assert meaning
+
+
+def test_the_bounds_of_a_setting_are_shown() -> None:
+    assert "at least 1, at most 1000" in cells(settings_page.page(), "resend_count_max")[3]
+
+
+@pytest.mark.parametrize("each", msgspec.structs.fields(ClientSettings), ids=lambda each: each.name)
+def test_each_setting_of_a_client_has_its_type_default_and_meaning(
+    each: msgspec.structs.FieldInfo,
+) -> None:
+    assert all(cells(settings_page.client_page(), each.name))
+
+
+def test_a_comment_belongs_to_the_next_field_only() -> None:
+    comments = field_comments(ClusterSettings)
+
+    assert comments["access_key"] == "the account, where a cluster has access control: its name"
+    assert comments["client"].startswith("other settings of the client: a `ClientSettings`, or")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_command_is_on_the_page_of_its_verb_with_all_options(verb: str) -> None:
+    text = verb_page(verb)
+
+    for name, command in commands_of(verb):
+        assert f"reliable-mq {name} " in text
+        assert command.help
+        for each in command.params:
+            assert cell(each.help)[1:30] in text, (name, each.name)
+            assert each.param_type_name == "argument" or each.opts[0] in text, (name, each.name)
+
+
+def test_each_error_is_in_the_tree_and_has_a_row() -> None:
+    names = set(errors_page.classes())
+
+    assert {each.name for each in errors_page.drawn()} == names
+    assert errors_page.TO_DO.keys() == names
+    for name in names - {"ReliableMQError"}:
+        _, parent, fault, again, when, _ = cells(errors_page.page(), name)
+        assert parent, name
+        assert fault, name
+        assert again in {"yes", "no"}
+        assert when, name
+
+
+def test_each_table_has_its_purpose_and_all_columns() -> None:
+    text = tables_page.page()
+
+    for name, each in tables_page.tables().items():
+        _, _, rest = text.partition(f"\n## {name}\n\n")
+        purpose, _, columns = rest.partition("\n\n| column")
+        assert purpose.strip(), name
+        shown = columns.partition("\n## ")[0]
+        assert [column.name for column in each.columns] == re.findall(
+            r"^\| `(\w+)`", shown, re.MULTILINE
+        )
+
+
+def test_each_column_that_plain_sql_may_write_is_explained() -> None:
+    stubs = tables_page.tables()["rmq_message_stub"]
+
+    assert [column.name for column in stubs.columns if not column.doc] == []
+
+
+def test_each_metric_has_a_kind_labels_and_a_meaning() -> None:
+    text = metrics_page.page()
+
+    for each in metrics_page.metrics():
+        assert all(cells(text, each.name))
+    assert "reliable_mq" in text
+
+
+def test_each_public_name_is_on_one_page() -> None:
+    shown = [name for _, names in api_pages.PAGES.values() for name in names]
+
+    assert sorted(shown) == sorted(reliable_mq.__all__)
+
+
+def test_each_option_of_a_message_and_of_a_consumer_is_explained() -> None:
+    text = GENERATED["reference/options.md"]()
+    sent = section(Transaction.send, "Args")
+
+    assert set(StubOptions.__annotations__) <= set(sent)
+    for _, function in DECLARATIONS:
+        for name in parameters(function):
+            assert f"| `{name}` |" in text
+            assert section(function, "Args")[name]
+
+
+def test_each_extra_has_a_purpose_and_its_packages() -> None:
+    assert PURPOSES.keys() == extras().keys()
+    assert "alembic" in packages_of(extras()["migrations"])
+    assert packages_of(["reliable-mq[observability]"]) >= {"prometheus-client", "opentelemetry-api"}
+
+
+def test_no_page_that_is_made_lies_in_the_checkout() -> None:
+    assert [place for place in GENERATED if (DOCS / place).exists()] == []

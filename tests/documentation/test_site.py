@@ -1,0 +1,97 @@
+"""The built site: no link is broken, no other host is asked, it fits a phone, search is there."""
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from tests.documentation.build import build
+from tests.documentation.html_page import HtmlPage
+from tests.documentation.navigation import navigation, places
+from tests.documentation.staging import pages
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def built(site: Path) -> dict[Path, HtmlPage]:
+    return {path: HtmlPage(path) for path in sorted(site.rglob("*.html"))}
+
+
+def test_each_page_is_built(site: Path) -> None:
+    wanted = {place.removesuffix(".md") + ".html" for place in pages()}
+
+    assert {place for place in wanted if not (site / place).is_file()} == set()
+
+
+def test_each_page_is_in_the_navigation_once() -> None:
+    staged = pages()
+    found = places(navigation(staged))
+
+    assert sorted(found) == sorted(staged)
+
+
+def fault(page: HtmlPage, link: str, built: dict[Path, HtmlPage], site: Path) -> str | None:
+    """Return why a link leads nowhere; None: it leads to a page and its anchor, or to a host."""
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return None
+    folder = site if page.path.name == "404.html" else page.path.parent
+    path = site / parts.path.lstrip("/") if parts.path.startswith("/") else folder / parts.path
+    target = path.resolve() if parts.path else page.path
+    target = target / "index.html" if target.is_dir() else target
+    if not target.exists():
+        return f"{page.path.relative_to(site)}: {link}: no such page"
+    anchor = unquote(parts.fragment)
+    if anchor and target in built and anchor not in built[target].anchors:
+        return f"{page.path.relative_to(site)}: {link}: no such anchor"
+    return None
+
+
+def test_no_link_is_broken(site: Path, built: dict[Path, HtmlPage]) -> None:
+    faults = [fault(page, link, built, site) for page in built.values() for link in page.links]
+
+    assert [each for each in faults if each] == []
+    assert len(faults) > len(built)
+
+
+def test_a_broken_link_is_found(site: Path, built: dict[Path, HtmlPage]) -> None:
+    page = built[site / "index.html"]
+
+    assert fault(page, "nowhere.html", built, site) == "index.html: nowhere.html: no such page"
+    assert fault(page, "#nowhere", built, site) == "index.html: #nowhere: no such anchor"
+
+
+def test_no_page_loads_anything_from_another_host(built: dict[Path, HtmlPage], site: Path) -> None:
+    loaded = {each for page in built.values() for each in page.resources}
+    styles = [path.read_text("utf-8") for path in site.rglob("*.css")]
+
+    assert [each for each in loaded if urlsplit(each).netloc] == []
+    assert [
+        each for text in styles for each in re.findall(r"url\(['\"]?(?:https?:)?//", text)
+    ] == []
+    assert loaded
+
+
+def test_each_resource_of_a_page_is_there(built: dict[Path, HtmlPage], site: Path) -> None:
+    faults = {fault(page, link, built, site) for page in built.values() for link in page.resources}
+
+    assert faults - {None} == set()
+
+
+def test_each_page_fits_a_phone(built: dict[Path, HtmlPage]) -> None:
+    assert {page.meta.get("viewport", "").split(",")[0] for page in built.values()} == {
+        "width=device-width"
+    }
+
+
+def test_search_knows_every_page_without_a_server(site: Path) -> None:
+    text = (site / "search.js").read_text("utf-8")  # a script: a page may load it from a file
+
+    known = {place.removesuffix(".md") + ".html" for place in pages()}
+    assert {place for place in known if place not in text} == set()

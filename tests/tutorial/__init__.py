@@ -1,0 +1,1 @@
+"""The tutorial does what its pages say."""

@@ -1,0 +1,66 @@
+"""The project of the tutorial: its own tests pass, its migrations do what the page says."""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.waiting import run_process
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    source = ROOT / "examples" / "tutorial" / "web"
+    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def run(project: Path, *words: str) -> str:
+    """Run a module of Python in the project; return what it printed."""
+    environment = {**os.environ, "RELIABLE_MQ_DATABASE": "sqlite:///shop.db"}
+    done = run_process(
+        [sys.executable, "-m", *words],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout + done.stderr)
+
+
+def test_the_tests_of_the_project_pass(project: Path) -> None:
+    assert re.search(r"\b4 passed", run(project, "pytest", "-q", "-p", "no:cacheprovider"))
+
+
+def test_one_command_migrates_both_and_autogenerate_finds_nothing_to_drop(project: Path) -> None:
+    run(project, "alembic", "upgrade", "head")
+
+    assert "No new upgrade operations detected" in run(project, "alembic", "check")
+    assert "nothing to do" in run(project, "reliable_mq.cli.main", "migrate", "shop.messaging:mq")
+
+
+def test_without_the_filter_autogenerate_would_drop_our_tables(project: Path) -> None:
+    run(project, "alembic", "upgrade", "head")
+    environment = project / "migrations" / "env.py"
+    environment.write_text(environment.read_text().replace("include_name=is_ours,", ""))
+
+    with pytest.raises(AssertionError, match="rmq_message_stub"):
+        run(project, "alembic", "check")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_includes_is_there(page: Path) -> None:
+    shown = re.findall(r"^--8<--\n(.+)\n--8<--$", page.read_text(), re.MULTILINE)
+
+    assert page.read_text().count("--8<--") == 2 * len(shown)
+    for each in shown:
+        path, _, part = each.partition(":")
+        text = (ROOT / path).read_text()
+        assert not part or f"# --8<-- [start:{part}]" in text
