@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from threading import Event
+from typing import Literal
 
 import psycopg
 import pytest
@@ -23,7 +24,7 @@ def statements() -> list[str]:
 
 @pytest.mark.parametrize("relay", ["own", "shared"])
 def test_a_row_that_sql_inserts_is_consumed_and_confirmed(
-    relay: str, postgres_url: str, tmp_path: Path
+    relay: Literal["own", "shared"], postgres_url: str, tmp_path: Path
 ) -> None:
     mq = ReliableMQ("shop", broker=f"embedded:{tmp_path}", database=postgres_url, relay=relay)
     paid, counted = Event(), Event()

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+M = TypeVar("M", bound=Callable[..., Any])
 L = TypeVar("L")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -341,8 +342,8 @@ class ReliableMQ:
         time_zone: str = "UTC",
         catch_up: timedelta | None = None,
         database: str = MAIN_DATABASE,
-        **options: Unpack[ManyOptions],
-    ) -> Callable[[F], F]:
+        **options: Unpack[ManyOptions[Any]],
+    ) -> Callable[[M], M]:
         """Send a message at each tick of a schedule; the decorated function makes its payload.
 
         Each tick is fired exactly once, however many resend schedulers run: its messages are
@@ -380,7 +381,7 @@ class ReliableMQ:
         """
         self.databases.check_name(database)
 
-        def register(function: F) -> F:
+        def register(function: M) -> M:
             self._declared.add_periodic(
                 periodic_message(
                     function,

@@ -50,7 +50,7 @@ class PeriodicMessage(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None
     catch_up: float | None
     database: str
-    options: ManyOptions
+    options: ManyOptions[Any]
 
 
 class PeriodicState(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ def periodic_message(
     time_zone: str,
     catch_up: timedelta | None,
     database: str,
-    options: ManyOptions,
+    options: ManyOptions[Any],
 ) -> PeriodicMessage:
     """Return the declaration of a periodic message; see `ReliableMQ.periodic`.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from threading import RLock
 from types import TracebackType
-from typing import Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 import django
 from asgiref.sync import async_to_sync
@@ -78,7 +78,7 @@ class DjangoMQ(ReliableMQ):
         payloads: Iterable[Any],
         *,
         using: str | None = None,
-        **options: Unpack[ManyOptions],
+        **options: Unpack[ManyOptions[Any]],
     ) -> list[str]:
         """Send every payload in few statements; see `send` and `Transaction.send_many`."""
         return self._joined(
@@ -123,24 +123,29 @@ class DjangoMQ(ReliableMQ):
             raise UsageError("half messages need a session of SQLAlchemy; leave half=True out")
         return _AtomicScope(*self._outbox(MAIN_DATABASE if database is None else name_of(database)))
 
-    def consumer(
-        self, topic: str, *, group: str, database: str = MAIN_DATABASE, **options: Any
-    ) -> Callable[[F], F]:
-        """Register a handler that uses the Django ORM; see `ReliableMQ.consumer`.
+    if not TYPE_CHECKING:  # the types are those of `ReliableMQ.consumer`
 
-        It runs within an atomic block of the alias `database` (default: the first alias of
-        RELIABLE_MQ). Its effect on that database, and the row that says "consumed", are one COMMIT.
-        An `async def` runs in a thread of its own, so that its ORM calls are in this transaction.
-        """
-        name = name_of(database)
-        alias = alias_of(name)
+        def consumer(
+            self, topic: str, *, group: str, database: str = MAIN_DATABASE, **options: Any
+        ) -> Callable[[F], F]:
+            """Register a handler that uses the Django ORM; see `ReliableMQ.consumer`.
 
-        def register(function: F) -> F:
-            handler = _within_django(function, partial(self._converted, name, alias))
-            super(DjangoMQ, self).consumer(topic, group=group, database=name, **options)(handler)
-            return function
+            It runs within an atomic block of the alias `database` (default: the first alias of
+            RELIABLE_MQ). Its effect on that database, and the row that says "consumed", are one
+            COMMIT. An `async def` runs in a thread of its own, so that its ORM calls are in this
+            transaction.
+            """
+            name = name_of(database)
+            alias = alias_of(name)
 
-        return register
+            def register(function: F) -> F:
+                handler = _within_django(function, partial(self._converted, name, alias))
+                super(DjangoMQ, self).consumer(topic, group=group, database=name, **options)(
+                    handler
+                )
+                return function
+
+            return register
 
     def _converted(self, name: str, alias: str, error: DjangoError) -> Exception:
         """Return an error of the ORM as SQLAlchemy would raise it: a deadlock costs no attempt."""
