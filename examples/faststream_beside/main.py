@@ -17,7 +17,7 @@ from reliable_mq import ReliableMQ
 from reliable_mq.testing.local_servers import LocalValkey
 
 valkey = LocalValkey(Path(mkdtemp(dir="/tmp")))
-stream = RedisBroker(valkey.start(), logger=None)
+stream = RedisBroker(valkey.start())
 mq = ReliableMQ("shop", broker="embedded:broker", database="sqlite:///shop.db")
 came: list[int] = []
 paid: list[str] = []
