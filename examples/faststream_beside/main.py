@@ -5,6 +5,7 @@ message and the basket's number are one commit: the same basket again has no eff
 """
 
 import asyncio
+import logging
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -17,7 +18,7 @@ from reliable_mq import ReliableMQ
 from reliable_mq.testing.local_servers import LocalValkey
 
 valkey = LocalValkey(Path(mkdtemp(dir="/tmp")))
-stream = RedisBroker(valkey.start())
+stream = RedisBroker(valkey.start(), logger=logging.getLogger("baskets"))
 mq = ReliableMQ("shop", broker="embedded:broker", database="sqlite:///shop.db")
 came: list[int] = []
 paid: list[str] = []
