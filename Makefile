@@ -53,10 +53,10 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 .NOTPARALLEL:
 
 .DEFAULT_GOAL := help
-.PHONY: help interpreter ready demo test interop wheel deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean
+.PHONY: help interpreter ready demo test interop wheel deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean frameworks
 
 help: ## print this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: interpreter ready ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
@@ -66,6 +66,9 @@ test: interpreter check ## all checks and tests but the long ones of interop (ab
 
 interop: ready ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores
 	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py tests/reconcile/test_object_store.py
+
+frameworks: ready ## the integrations with the two newest minor versions of each framework (half an hour)
+	$(BIN)/pytest tests/contrib/test_versions.py
 
 wheel: ready ## build the wheel, install it into a new environment, and reconcile with it there
 	$(BIN)/pytest tests/packaging

@@ -18,15 +18,12 @@ from tests.waiting import run_process
 pytestmark = [pytest.mark.packaging, pytest.mark.processes]
 
 ROOT = Path(__file__).parents[2]
+DJANGO = ("transactions", "consumers", "schema", "admin")
 TESTS = {
     "fastapi": ("tests/contrib/test_fastapi.py", "fastapi"),
     "flask": ("tests/contrib/test_flask.py", "flask"),
     "litestar": ("tests/contrib/test_litestar.py", "litestar"),
-    "django": (
-        "tests/contrib/test_django_transactions.py tests/contrib/test_django_consumers.py"
-        " tests/contrib/test_django_schema.py tests/contrib/test_django_admin.py",
-        "django",
-    ),
+    "django": (" ".join(f"tests/contrib/test_django_{each}.py" for each in DJANGO), "django"),
 }
 MINORS = 2
 

@@ -4,8 +4,6 @@
 COMMIT and the send. A worker, `reliable-mq run`, writes an effect for each order.
 """
 
-import http.client
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from typing import Any, NamedTuple
 
 from bench.child_process import LoggedProcess
 from sqlalchemy import create_engine, text
+from tests.contrib.asking import asked
 from tests.waiting import SECONDS_MAX, until
 
 from reliable_mq.testing.local_servers import free_port
@@ -302,15 +301,7 @@ class WebStage:
 
     def asked(self, method: str, path: str) -> tuple[int, Any]:
         """Return status and JSON; the status is 0 when there was no answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=SECONDS_MAX)
-        try:
-            connection.request(method, path)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read() or b"null")
-        except (OSError, http.client.HTTPException):
-            return 0, None
-        finally:
-            connection.close()
+        return asked(self._port, method, path)
 
     def sql(self, statement: str) -> list[Any]:
         engine = create_engine(self._database)
