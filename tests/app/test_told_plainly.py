@@ -14,7 +14,7 @@ from reliable_mq import Message, Reject, ReliableMQ, Retry, trace_context
 from reliable_mq.app.loading import load_application
 from reliable_mq.client.observing import prometheus
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
-from reliable_mq.database.sql_faults import BROKER_TOLD_SECONDS, FaultLog
+from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.errors import (
     ApplicationBroken,
     ConfigurationError,
@@ -27,6 +27,7 @@ from reliable_mq.escalate.escalation import Digest, Escalation, EscalationKind
 from reliable_mq.extras import extra_of
 from reliable_mq.resend.scheduler import ResendCounts
 from reliable_mq.resend.thread_scheduler import SUM_SECONDS, SumLog
+from reliable_mq.telemetry.outages import SAID_AGAIN_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,23 +75,27 @@ def test_topic_and_body_may_be_given_by_position() -> None:
     assert Message("orders", b"x", tag="paid") == Message(topic="orders", body=b"x", tag="paid")
 
 
-@pytest.mark.parametrize(
-    "error", [ConnectionLost("no broker"), NotPermitted(16, "not you")], ids=["away", "refused"]
-)
-def test_a_broker_that_is_away_is_told_in_one_line_a_minute(
-    error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_broker_that_refuses_is_told_in_one_line_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
     monkeypatch.setattr("reliable_mq.database.sql_faults.time.monotonic", lambda: now)
     teller = FaultLog(logging.getLogger("test"), "reading notices")
 
-    for step in (0.0, 1.0, BROKER_TOLD_SECONDS - 2.0, 2.0):
+    for step in (0.0, 1.0, SAID_AGAIN_SECONDS - 2.0, 2.0):
         now += step
-        teller.log_fault(error)
+        teller.log_fault(NotPermitted(16, "not you"))
 
     assert len(caplog.records) == 2
     assert all(each.exc_info is None for each in caplog.records)
-    assert type(error).__name__ in caplog.messages[0]
+    assert "NotPermitted" in caplog.messages[0]
+
+
+def test_a_broker_that_is_away_is_told_by_its_connection_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    FaultLog(logging.getLogger("test"), "reading notices").log_fault(ConnectionLost("no broker"))
+    assert caplog.records == []
 
 
 def test_what_a_scheduler_did_is_told_in_words_and_once_a_minute(

@@ -151,7 +151,7 @@ class FaultLog:
             self.log_line(type(error).__name__, error_text(error))
         elif line is not None:
             self.log_line(line.partition(":")[0], line)
-        elif self._rate.count_fault(type(error), time.monotonic()) is not None:
+        elif self._rate.count_fault(fault_line(error), time.monotonic()) is not None:
             application_events.OPERATION_FAILED.log(
                 self._log, traceback_of=error, what=self._what, error=fault_line(error)
             )
