@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,6 +149,6 @@ def test_a_handler_on_our_logger_counts_as_a_configuration(
 
 
 @pytest.mark.parametrize("setting", [{"log_level": "loud"}, {"log_format": "xml"}])
-def test_a_wrong_setting_is_told(setting: dict[str, str]) -> None:
+def test_a_wrong_setting_is_told(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(setting))):
         ReliableMQ("shop", **setting)

@@ -30,7 +30,7 @@ def noting() -> Iterator[None]:
         SEEN.add(event.name)
         write(event, logger, **words)
 
-    LogEvent.log = noted  # type: ignore[assignment, method-assign]
+    LogEvent.log = noted  # type: ignore[method-assign]
     try:
         yield
     finally:
