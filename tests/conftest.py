@@ -241,7 +241,7 @@ ON_MYSQL_TOO = frozenset(
     | {"test_sql_consume_log", "test_sql_stubs", "test_scheduler"}
     | {"test_deliveries", "test_failures", "test_handlers_transaction", "test_ended_transactions"}
     | {"test_alerts", "test_stuck", "test_hands", "test_dead_letters"}
-    | {"test_sql_repair", "test_digest"}
+    | {"test_sql_repair", "test_digest", "test_sql_figures"}
 )
 """The modules whose tests of databases run on MySQL or MariaDB, too, where one is installed. With
 the variable `TEST_ALL_ON_MYSQL` all do, which takes a quarter of an hour."""

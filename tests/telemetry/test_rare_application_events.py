@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,10 @@ from tests.waiting import eventually, run_scene
 
 from reliable_mq import ReliableMQ
 from reliable_mq.consume.asyncio_delivery import MessageProcessing
+from reliable_mq.escalate.alerts import LogNotifier
+from reliable_mq.escalate.escalation import Digest
+from reliable_mq.retention.retention import RetentionCounts
+from reliable_mq.retention.thread_retention import run_forever
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -36,6 +41,24 @@ def test_resend_lease_doubtful(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     mq.resend_forever(stopped)
     mq.close()
     assert {"resend_started", "resend_lease_doubtful"} <= set(events(caplog))
+
+
+def test_escalation_test(caplog: pytest.LogCaptureFixture) -> None:
+    digest = Digest("d", "shop", datetime(2026, 1, 1, tzinfo=UTC), 0, (), ())
+    LogNotifier(lambda: "--app shop:mq").tell(digest)
+    assert events(caplog) == ["escalation_test"]
+
+
+def test_retention_removed(caplog: pytest.LogCaptureFixture) -> None:
+    stopped = threading.Event()
+
+    def run_once(_now: float) -> RetentionCounts:
+        stopped.set()
+        return RetentionCounts(stubs=3)
+
+    run_forever(SimpleNamespace(run_once=run_once), stopped)  # type: ignore[arg-type]
+    assert caplog.messages[0].startswith("retention: removed 3 ")
+    assert events(caplog) == ["retention_removed"]
 
 
 def test_tables_newer(

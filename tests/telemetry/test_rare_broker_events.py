@@ -19,6 +19,7 @@ from reliable_mq.errors import ConnectionLost, MessageRefused
 from reliable_mq.line_limit import LineLimit
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.runtime import broken, broker_server, listener, registrar, syncs
+from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.properties import encode_properties
@@ -117,8 +118,8 @@ def test_log_damage_unlisted(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_broker_broken(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(broken.os, "_exit", ended.append)
-    monkeypatch.setattr(broken.logging, "shutdown", lambda: None)
+    monkeypatch.setattr("reliable_mq.runtime.broken.os._exit", ended.append)
+    monkeypatch.setattr("reliable_mq.runtime.broken.logging.shutdown", lambda: None)
     broken.die(ZeroDivisionError("a bug"))
     assert ended == [1]
     assert events(caplog) == ["broker_broken"]
@@ -165,7 +166,7 @@ class Refusing:
 def registrar_of(answer: Command | Exception) -> Any:
     made: Any = registrar.Registrar.__new__(registrar.Registrar)
     made._links, made._informed = Refusing(answer), set()
-    made._outages = registrar.Outages()
+    made._outages = Outages()
     made._addresses, made._task, made._waiting = ["n:1"], None, []
     made._send = lambda _replies: None
     made._state = None
