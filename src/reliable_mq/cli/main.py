@@ -21,6 +21,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from reliable_mq.cli.log_options import hush_outages
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError
 from reliable_mq.extras import how_to_install
 from reliable_mq.plain_text import printable, printable_lines
@@ -157,6 +158,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if arguments is None:
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
+    undo = hush_outages()
     try:
         # `standalone_mode` would write the usage, a hint and an error, on four lines.
         code = build_app(words)(args=words, prog_name="reliable-mq", standalone_mode=False)
@@ -175,6 +177,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
         line, code = explained
         print(f"error: {printable(line)}", file=sys.stderr)
         sys.exit(code)
+    finally:
+        undo()
     sys.exit(code if isinstance(code, int) else DONE)  # an int: that of `typer.Exit`
 
 

@@ -171,8 +171,6 @@ class FaultLog:
         """Log that the operation works again, if a line said that it does not."""
         if self._told:
             application_events.OPERATION_WORKS.log(self._log, what=self._what)
-            for kind in self._told:
-                self._rate.forget(kind)
             self._told.clear()
 
 

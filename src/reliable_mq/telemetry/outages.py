@@ -40,11 +40,6 @@ class FaultRate:
         self._said[fault] = now
         return self._silent.pop(fault, 0)
 
-    def forget(self, fault: object) -> None:
-        """Forget a fault that is over: its next line is written at once."""
-        self._said.pop(fault, None)
-        self._silent.pop(fault, None)
-
 
 class _Loss(NamedTuple):
     since: float
