@@ -241,7 +241,7 @@ ON_MYSQL_TOO = frozenset(
     | {"test_sql_consume_log", "test_sql_stubs", "test_scheduler"}
     | {"test_deliveries", "test_failures", "test_handlers_transaction", "test_ended_transactions"}
     | {"test_alerts", "test_stuck", "test_hands", "test_dead_letters"}
-    | {"test_sql_repair", "test_digest"}
+    | {"test_sql_repair", "test_digest", "test_sql_figures"}
     | {"test_django_transactions", "test_django_consumers", "test_django_deaths"}
     | {"test_django_schema"}
 )

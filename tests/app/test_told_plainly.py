@@ -74,7 +74,7 @@ def test_topic_and_body_may_be_given_by_position() -> None:
     assert Message("orders", b"x", tag="paid") == Message(topic="orders", body=b"x", tag="paid")
 
 
-def test_a_broker_that_refuses_gets_one_line_a_minute(
+def test_a_broker_that_refuses_is_told_in_one_line_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = NotPermitted(16, "not you")
@@ -84,11 +84,18 @@ def test_a_broker_that_refuses_gets_one_line_a_minute(
 
     for step in (0.0, 1.0, SAID_AGAIN_SECONDS - 2.0, 2.0):
         now += step
-        teller.log_fault(error)
+        teller.log_fault(NotPermitted(16, "not you"))
 
     assert len(caplog.records) == 2
     assert all(each.exc_info is None for each in caplog.records)
-    assert type(error).__name__ in caplog.messages[0]
+    assert "NotPermitted" in caplog.messages[0]
+
+
+def test_a_broker_that_is_away_is_told_by_its_connection_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    FaultLog(logging.getLogger("test"), "reading notices").log_fault(ConnectionLost("no broker"))
+    assert caplog.records == []
 
 
 def test_what_a_scheduler_did_is_told_in_words_and_once_a_minute(

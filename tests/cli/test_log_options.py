@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 from reliable_mq import ReliableMQ
-from reliable_mq.cli.log_options import JsonFormatter, PlainFormatter, write_log
+from reliable_mq.cli.log_options import (
+    JsonFormatter,
+    PlainFormatter,
+    hush_outages,
+    write_log,
+)
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.telemetry import application_events, client_events
 
@@ -149,6 +154,28 @@ def test_a_handler_on_our_logger_counts_as_a_configuration(
 
 
 @pytest.mark.parametrize("setting", [{"log_level": "loud"}, {"log_format": "xml"}])
-def test_a_wrong_setting_is_told(setting: Any) -> None:
+def test_a_wrong_setting_is_told(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(setting))):
         ReliableMQ("shop", **setting)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "list", "--broker", "127.0.0.1:1"),
+        ("stub", "list", "--db", "postgresql+psycopg://u:p@127.0.0.1:1/x"),
+    ],
+)
+def test_a_command_that_asks_once_tells_a_lost_peer_in_one_line(words: tuple[str, ...]) -> None:
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+
+
+def test_commands_leave_the_loggers_as_they_were() -> None:
+    log = logging.getLogger("reliable_mq.runtime.links")
+    undo = hush_outages()
+    assert not log.isEnabledFor(logging.WARNING)
+    undo()
+    assert log.level == logging.NOTSET

@@ -1,5 +1,6 @@
 """The listener for commits, over a PostgreSQL in memory that announces, fails and is cut."""
 
+import logging
 import queue
 import threading
 from collections.abc import Iterator
@@ -134,6 +135,7 @@ def test_a_cut_connection_is_told_in_a_line_and_another_one_is_made(
 def test_while_it_cannot_connect_it_does_not_listen_and_tries_again(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "reliable_mq.outbox.thread_listener")
     world.engine.errors = [no_server() for _ in range(3)]
     world.listener.start()
     assert world.is_told()

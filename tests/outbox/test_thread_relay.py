@@ -1,5 +1,6 @@
 """The relay's thread: what was handed over before `close` goes out, also when it came late."""
 
+import logging
 import threading
 import weakref
 from collections.abc import Collection, Sequence
@@ -96,7 +97,8 @@ def test_stubs_that_cannot_be_sent_are_told_of_once_with_the_reason(
     thread.close(timeout=60)
 
     (line,) = [each.getMessage() for each in caplog.records]
-    assert "could not be sent, the scheduler resends them: ConnectionLost: 127.0.0.1:9" in line
+    why = "the scheduler resends them: message first: ConnectionLost: 127.0.0.1:9"
+    assert f"could not be sent, {why}" in line
 
 
 def test_a_single_stub_never_waits_and_many_gather_for_a_moment() -> None:
@@ -266,6 +268,7 @@ class FailingBook(Book):
 def test_a_database_that_is_away_is_told_and_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "reliable_mq.outbox.thread_relay")
     monkeypatch.setattr("reliable_mq.outbox.thread_relay.FAULT_SECONDS", 0.001)
     book = FailingBook()
     thread = RelayThread(relay_of(book, QuickSender()))

@@ -2,6 +2,7 @@
 
 import ast
 import logging
+import pickle
 from collections.abc import Iterator
 from inspect import unwrap
 from pathlib import Path
@@ -105,3 +106,29 @@ def test_a_record_has_the_event_and_its_fields(caplog: pytest.LogCaptureFixture)
     assert (record.event, record.peer, record.error) == ("peer_lost", "a:1", "gone")  # type: ignore[attr-defined]
     assert record.message == "a:1 is lost: gone"
     assert record.filename == Path(__file__).name
+
+
+class Unreadable(Exception):
+    """An error whose text raises."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TimeoutError(), "TimeoutError"),
+        (ValueError("no\x00w"), "no\x00w"),
+        (Unreadable(), "Unreadable, whose text cannot be read"),
+    ],
+    ids=["empty", "plain", "unreadable"],
+)
+def test_an_error_is_a_text_in_the_record(
+    error: Exception, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = unwrap(LogEvent.log)
+    write(client_events.PEER_LOST, logging.getLogger("reliable_mq.test"), peer="a:1", error=error)
+    (record,) = caplog.records
+    assert record.__dict__["error"] == text
+    assert pickle.loads(pickle.dumps(record)).getMessage() == record.getMessage()

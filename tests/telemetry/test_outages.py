@@ -101,8 +101,10 @@ def test_a_pool_without_a_free_connection_is_told_by_who_waits_for_one(
     faults.note_success()
     faults.note_success()
     assert events(caplog) == ["operation_failing", "operation_works"]
-    faults.log_fault(NoConnectionFree("QueuePool limit"))
-    assert events(caplog)[-1] == "operation_failing"
+    for _ in range(5):  # it fails and works again and again: one pair of lines a minute
+        faults.log_fault(NoConnectionFree("QueuePool limit"))
+        faults.note_success()
+    assert events(caplog) == ["operation_failing", "operation_works"]
 
 
 def test_a_bug_has_its_traceback_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

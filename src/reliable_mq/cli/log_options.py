@@ -6,6 +6,7 @@ the level of our own loggers, and only if a person asks for one.
 
 import json
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -16,6 +17,8 @@ from reliable_mq.plain_text import printable, printable_lines
 from reliable_mq.telemetry.log_event import TAKEN
 
 OURS = "reliable_mq"
+TELL_OUTAGES = ("reliable_mq.runtime.links", "reliable_mq.database.sql_faults")
+"""The loggers of the connections, which tell when a peer is lost and when it is back."""
 
 
 class LogFormat(StrEnum):
@@ -104,6 +107,23 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str).replace("\x7f", "\\u007f")
 
 
+def hush_outages() -> Callable[[], None]:
+    """Let no line tell that a peer is lost; return what undoes this.
+
+    A command that asks once ends with an error that says the same. `write_log` undoes it, too.
+    """
+    loggers = [logging.getLogger(name) for name in TELL_OUTAGES]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.ERROR)
+
+    def undo() -> None:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+
+    return undo
+
+
 def write_log(shape: str | None = None, level: str | None = None) -> None:
     """Write the log to standard error, unless the application has configured its own.
 
@@ -111,6 +131,8 @@ def write_log(shape: str | None = None, level: str | None = None) -> None:
         shape: "text" or "json"; None: text.
         level: the least level; None: info, or what the application has set.
     """
+    for name in TELL_OUTAGES:
+        logging.getLogger(name).setLevel(logging.NOTSET)
     ours = logging.getLogger(OURS)
     if logging.getLogger().handlers or ours.handlers:
         if level is not None:

@@ -22,6 +22,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from reliable_mq.cli.commands import SETTINGS, VerbCommand
+from reliable_mq.cli.log_options import hush_outages
 from reliable_mq.cli.saying import say_trouble
 from reliable_mq.cli.shared_options import note_place, pasteable
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError
@@ -173,7 +174,11 @@ def run(arguments: Sequence[str] | None = None) -> None:
     note_place()
     # `standalone_mode` would write the usage, a hint and an error, on four lines.
     call = partial(build_app(words), args=words, prog_name="reliable-mq", standalone_mode=False)
-    code = run_plainly(call)
+    undo = hush_outages()
+    try:
+        code = run_plainly(call)
+    finally:
+        undo()
     sys.exit(code if isinstance(code, int) else DONE)  # an int: that of `typer.Exit`
 
 

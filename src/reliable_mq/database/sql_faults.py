@@ -155,7 +155,7 @@ class FaultLog:
             self.log_line(type(error).__name__, error_text(error))
         elif line is not None:
             self.log_line(line.partition(":")[0], line)
-        elif self._rate.count_fault(type(error), time.monotonic()) is not None:
+        elif self._rate.count_fault(fault_line(error), time.monotonic()) is not None:
             application_events.OPERATION_FAILED.log(
                 self._log, traceback_of=error, what=self._what, error=fault_line(error)
             )
@@ -175,8 +175,6 @@ class FaultLog:
         """Log that the operation works again, if a line said that it does not."""
         if self._told:
             application_events.OPERATION_WORKS.log(self._log, what=self._what)
-            for kind in self._told:
-                self._rate.forget(kind)
             self._told.clear()
 
 

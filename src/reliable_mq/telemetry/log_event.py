@@ -7,7 +7,6 @@ application's own logging decides what is shown.
 
 import logging
 import re
-from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -66,15 +65,25 @@ class LogEvent(NamedTuple):
         shown = self.level if level is None else level
         if not logger.isEnabledFor(shown):
             return
-        words: Sequence[object] = (fields,) if fields else ()
+        told = {name: _told(value) for name, value in fields.items()}
         logger.log(
             shown,
             self.text,
-            *words,
+            *((told,) if told else ()),
             exc_info=traceback_of,
-            extra={**fields, "event": self.name},
+            extra={**told, "event": self.name},
             stacklevel=2,
         )
+
+
+def _told(value: object) -> object:
+    """Return an error as text: a record may be pickled, and an error's own text may raise."""
+    if not isinstance(value, BaseException):
+        return value
+    try:
+        return str(value) or type(value).__name__
+    except Exception:  # noqa: BLE001 - the error's own __str__ may raise anything
+        return f"{type(value).__name__}, whose text cannot be read"
 
 
 def faults_of(event: LogEvent) -> list[str]:

@@ -34,13 +34,11 @@ class FaultRate:
         if said is not None and now - said < SAID_AGAIN_SECONDS:
             self._silent[fault] = self._silent.get(fault, 0) + 1
             return None
+        if len(self._said) >= SUBJECTS_MAX:
+            self._said.clear()
+            self._silent.clear()
         self._said[fault] = now
         return self._silent.pop(fault, 0)
-
-    def forget(self, fault: object) -> None:
-        """Forget a fault that is over: its next line is written at once."""
-        self._said.pop(fault, None)
-        self._silent.pop(fault, None)
 
 
 class _Loss(NamedTuple):

@@ -261,7 +261,9 @@ class QueueFetcher:
 
     async def _pull(self, assigned: AssignedQueue) -> None:
         room = asyncio.Event()
-        what = f"a pull of {assigned.queue}"
+        queue = assigned.queue
+        where = f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"
+        what = f"group {self.group.name}: a pull of {where}"
         try:
             while not await attempt(lambda: self._pull_with(assigned, room), what):
                 await asyncio.sleep(self.group.settings.pull_retry_seconds_max)

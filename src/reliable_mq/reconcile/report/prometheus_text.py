@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from reliable_mq.telemetry.metrics import METRICS
+
 PREFIX = "reliable_mq_reconcile"
 Sample = tuple[Mapping[str, str], float]
 
@@ -23,38 +25,30 @@ def prometheus_text(summary: Mapping[str, Any], finished: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _metrics(
-    summary: Mapping[str, Any], finished: float
-) -> Iterator[tuple[str, str, Iterable[Sample]]]:
+def _metrics(summary: Mapping[str, Any], finished: float) -> Iterator[tuple[str, Iterable[Sample]]]:
     as_of = datetime.fromisoformat(summary["as_of"]).timestamp()
-    yield "finished_timestamp_seconds", "When the last run ended.", [({}, finished)]
-    yield "as_of_timestamp_seconds", "The moment of the judgement.", [({}, as_of)]
-    yield "duration_seconds", "How long the run took.", [({}, summary["seconds"]["all"])]
-    yield "clean", "1: no finding, no damage, every ledger whole.", [({}, int(summary["clean"]))]
-    yield "messages", "Messages that were judged.", [({}, summary["messages"])]
-    yield "findings", "Findings of the run.", [({}, summary["findings_total"])]
+    yield "finished_timestamp_seconds", [({}, finished)]
+    yield "as_of_timestamp_seconds", [({}, as_of)]
+    yield "duration_seconds", [({}, summary["seconds"]["all"])]
+    yield "clean", [({}, int(summary["clean"]))]
+    yield "messages", [({}, summary["messages"])]
+    yield "findings", [({}, summary["findings_total"])]
     yield (
         "verdicts",
-        "Verdicts, one for each message and consumer group.",
         [
             ({"verdict": verdict, **_place(topic)}, count)
             for topic in summary["by_topic"]
             for verdict, count in topic["verdicts"].items()
         ],
     )
-    yield "ledger_rows", "Rows that were read of each ledger.", _ledger_rows(summary["ledgers"])
+    yield "ledger_rows", _ledger_rows(summary["ledgers"])
     yield (
         "ledger_whole",
-        "1: the ledger was read whole; 0: the report says what is missing.",
         [({"ledger": name}, int(not lack)) for name, lack in summary["whole"].items()],
     )
-    yield (
-        "damaged_bytes",
-        "Bytes of the log that are no records.",
-        [({}, summary["ledgers"]["damaged_bytes"])],
-    )
-    yield "latency_seconds", "Time from one station to the next.", _latencies(summary["stations"])
-    yield "repairs", "Stubs that the run meant to change, and has changed.", _repairs(summary)
+    yield "damaged_bytes", [({}, summary["ledgers"]["damaged_bytes"])]
+    yield "latency_seconds", _latencies(summary["stations"])
+    yield "repairs", _repairs(summary)
 
 
 def _place(topic: Mapping[str, Any]) -> dict[str, str]:
@@ -80,11 +74,11 @@ def _repairs(summary: Mapping[str, Any]) -> Iterator[Sample]:
             yield {"action": action, "state": state}, counts[state]
 
 
-def _lines(name: str, help_text: str, samples: Iterable[Sample]) -> Iterator[str]:
-    found = list(samples)
+def _lines(name: str, samples: Iterable[Sample]) -> Iterator[str]:
+    found, metric = list(samples), METRICS[f"{PREFIX}_{name}"]
     if found:
-        yield f"# HELP {PREFIX}_{name} {help_text}"
-        yield f"# TYPE {PREFIX}_{name} gauge"
+        yield f"# HELP {metric.name} {metric.help}"
+        yield f"# TYPE {metric.name} {metric.kind}"
     for labels, value in found:
         told_labels = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
         yield f"{PREFIX}_{name}{{{told_labels}}} {value}" if labels else f"{PREFIX}_{name} {value}"
