@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from reliable_mq.app.declarations import Declarations
 from reliable_mq.app.thread_connections import Connections, OpenLeases
@@ -44,7 +44,10 @@ from reliable_mq.periodic.thread_periodic import PeriodicSender
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.retention.retention import Retention
 from reliable_mq.runtime.stopped import StopSignal
-from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
+from reliable_mq.settings import EMBEDDED, MAIN_DATABASE, Settings, load_settings
+
+if TYPE_CHECKING:
+    from reliable_mq.contract.payloads import PayloadSchemas
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +179,7 @@ class ReliableMQ:
         )
         return max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
 
-    def topic(self, name: str, *, groups: Sequence[str] | None = None) -> str:
+    def topic(self, name: str, *, groups: Sequence[str] | None = None, payload: Any = None) -> str:
         """Declare a managed topic and the consumer groups its messages must reach.
 
         Name the groups here that other applications run. Also name groups of this application if
@@ -184,10 +187,14 @@ class ReliableMQ:
         An empty list means that no group needs to read the topic: if there is none, a message is
         confirmed when the broker has stored it. Returns the name.
 
+        `payload` is the type of what this application sends to the topic, a union for several. It
+        changes no message: `reliable-mq schema` and `reliable-mq asyncapi` describe it.
+
         Raises:
+            UsageError: the topic has another payload.
             ConfigurationError: a name is not legal.
         """
-        self._declared.topic(name, groups)
+        self._declared.topic(name, groups, payload)
         return name
 
     def groups_of(self, topic: str, tag: str = "") -> tuple[str, ...]:
@@ -207,6 +214,7 @@ class ReliableMQ:
         ordered: bool = True,
         batch: int = 1,
         max_attempts: int = RETRY_ATTEMPTS_MAX,
+        retry_waits: Sequence[float] | None = None,
         log_receipt: bool = False,
         lease: float | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
@@ -235,6 +243,9 @@ class ReliableMQ:
                 with more than 1, keep the effects in the session, or set `log_receipt`. Messages
                 of a batch in which a process died are called alone from then on.
             max_attempts: attempts before a message is a dead letter; deaths of the process count.
+            retry_waits: the waits between its attempts, in seconds, as (1, 5, 30): above 0, up to
+                two hours, not becoming shorter; the last one repeats. Default None: the setting
+                `retry_waits_seconds`.
             log_receipt: commit a RECEIVED row before the function runs. Use it for effects outside
                 of this database: after a crash, `message.in_doubt` is set. Default False.
             lease: seconds that a claim lasts without renewal; below `duplicate_window_seconds`.
@@ -245,7 +256,8 @@ class ReliableMQ:
                 a field of the payload ("order.id"), or a function of it, see `key_reading`.
 
         Raises:
-            UsageError: a parameter cannot be filled, or the group already has a handler.
+            UsageError: a parameter cannot be filled, a number or a wait is out of its range, or the
+                group already has a handler.
             ConfigurationError: a name or number is not legal, or there is no such database.
         """
         self.databases.check_name(database)
@@ -259,6 +271,7 @@ class ReliableMQ:
                 ordered=ordered,
                 batch=batch,
                 max_attempts=max_attempts,
+                retry_waits=retry_waits,
                 log_receipt=log_receipt,
                 lease=lease,
                 concurrency=concurrency,
@@ -361,6 +374,47 @@ class ReliableMQ:
             for name, each in self.databases.items()
             if (messages := [p for p in self._declared.periodic if p.database == name])
         }
+
+    def payload_schemas(self) -> "list[PayloadSchemas]":
+        """Return the JSON Schemas of the payloads; see `reliable-mq schema`.
+
+        Raises:
+            UsageError: a payload type has no JSON Schema.
+        """
+        from reliable_mq.contract.payloads import declared_payloads  # noqa: PLC0415 - rarely used
+
+        declared = declared_payloads(self._declared.sent, self._declared.consumers)
+        return [each.schemas() for each in declared]
+
+    def asyncapi(self, *, version: str = "0.0.0") -> dict[str, Any]:
+        """Return the AsyncAPI 3.0.0 document of this application, for `json.dumps`.
+
+        Channels are topics. Operations are the consumers and the known sends: periodic messages,
+        and topics that were declared with a `payload`.
+
+        Args:
+            version: the version of your messages. Default "0.0.0".
+
+        Raises:
+            UsageError: a payload type has no JSON Schema.
+        """
+        from reliable_mq.contract.asyncapi import (  # noqa: PLC0415 - rarely used
+            Described,
+            asyncapi_document,
+        )
+
+        broker, declared = self.settings.broker, self._declared
+        servers = [] if broker.startswith(EMBEDDED) else broker.split(";")
+        about = Described(
+            self.name,
+            version,
+            declared.topics,
+            declared.sent,
+            declared.consumers,
+            declared.periodic,
+            [each.strip() for each in servers if each.strip()],
+        )
+        return asyncapi_document(about)
 
     def transaction_listener(self, topic: str) -> Callable[[L], L]:
         """Register the decorated class, or an object, as the listener for halves of a topic.

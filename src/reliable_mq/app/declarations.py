@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from reliable_mq.consume.consumer import Consumer, plan_of
+from reliable_mq.consume.consumer import Consumer, plan_of, waits_of
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeySource, key_reader_of
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
@@ -33,6 +33,8 @@ class Declarations:
         self._warned_of: set[tuple[str, str]] = set()
         self._consumers: dict[str, Consumer] = {}
         self._periodic: dict[str, PeriodicMessage] = {}
+        #: the payload type that is sent to each topic, as declared
+        self.sent: dict[str, Any] = {}
         #: topic and tag -> the result of `required_groups`, until the next declaration
         self.known_groups: dict[tuple[str, str], tuple[str, ...]] = {}
         self._round = 0  # of declarations: an answer of an earlier round is not kept
@@ -67,9 +69,21 @@ class Declarations:
             for name in databases
         }
 
-    def topic(self, name: str, groups: Sequence[str] | None) -> None:
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The managed topics: declared, sent to, or read by a consumer."""
+        read = {each.topic for each in self._consumers.values()}
+        return tuple(sorted({*self._topics, *read}))
+
+    def topic(self, name: str, groups: Sequence[str] | None, payload: Any = None) -> None:
         """See `ReliableMQ.topic`."""
         check_name("topic", name, TOPIC_LENGTH_MAX)
+        if payload is not None:
+            known = self.sent.setdefault(name, payload)
+            if known != payload:
+                raise UsageError(
+                    f"topic {name!r} has the payload {known!r} already; write a union of both"
+                )
         if isinstance(groups, str):
             raise ConfigurationError(f"groups={groups!r}: a list of names is needed, [{groups!r}]")
         if groups is not None and not isinstance(groups, Collection):
@@ -161,6 +175,7 @@ class Declarations:
         group: str,
         lease: float | None,
         idempotent_by: KeySource | None = None,
+        retry_waits: Sequence[float] | None = None,
         **options: Any,
     ) -> None:
         """Register a handler; see `ReliableMQ.consumer`."""
@@ -170,6 +185,7 @@ class Declarations:
         seconds = self._settings.claim_lease_seconds if lease is None else lease
         if idempotent_by is not None:
             options["read_key"] = key_reader_of(idempotent_by, f"consumer group {group}")
+        options["retry_waits"] = waits_of(retry_waits)
         made = Consumer(plan=plan_of(function), group=group, lease=seconds, **options)
         if not seconds < (window := self._settings.duplicate_window_seconds):
             raise UsageError(f"lease={seconds}: it must be below duplicate_window_seconds={window}")
