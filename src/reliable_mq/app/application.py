@@ -261,23 +261,12 @@ class ReliableMQ:
             ConfigurationError: a name or number is not legal, or there is no such database.
         """
         self.databases.check_name(database)
+        options: dict[str, Any] = {"topic": topic, "tag": tag, "ordered": ordered, "batch": batch}
+        options |= {"max_attempts": max_attempts, "retry_waits": retry_waits, "lease": lease}
+        options |= {"log_receipt": log_receipt, "concurrency": concurrency, "database": database}
 
         def register(function: F) -> F:
-            self._declared.consumer(
-                function,
-                topic=topic,
-                group=group,
-                tag=tag,
-                ordered=ordered,
-                batch=batch,
-                max_attempts=max_attempts,
-                retry_waits=retry_waits,
-                log_receipt=log_receipt,
-                lease=lease,
-                concurrency=concurrency,
-                database=database,
-                idempotent_by=idempotent_by,
-            )
+            self._declared.consumer(function, group=group, idempotent_by=idempotent_by, **options)
             return function
 
         return register
