@@ -68,7 +68,7 @@ class Parcel(msgspec.Struct):
 def mq() -> Iterator[ReliableMQ]:
     made = ReliableMQ("shop", broker="10.0.0.1:9876;10.0.0.2:9876", database="sqlite:///unused.db")
     made.topic("orders", payload=OrderPlaced | OrderCancelled)
-    made.topic("odd|name%", groups=[])
+    made.topic("odd|name%", groups=[], envelope="cloudevents")
 
     @made.consumer("orders", group="stock", tag="placed || paid")
     def reserve(order: OrderPlaced | OrderCancelled) -> None:
@@ -147,6 +147,7 @@ def test_the_document_is_valid_and_has_topics_consumers_and_sends(mq: ReliableMQ
     stock = document["operations"]["receive.stock"]
     assert stock["summary"] == "Reserve the goods of an order."
     assert (stock["x-consumer-group"], stock["x-tag"]) == ("stock", "placed || paid")
+    assert document["channels"]["odd_name_"]["x-envelope"] == "cloudevents"
     nightly = document["operations"]["periodic.nightly"]
     assert nightly["x-schedule"] == "0 3 * * * (Europe/Berlin)"
 

@@ -33,6 +33,7 @@ from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX
 from reliable_mq.names import check_name
 from reliable_mq.outbox.asyncio_producer import Producer
+from reliable_mq.outbox.cloud_events import envelope_of
 from reliable_mq.outbox.composing import ManyOptions
 from reliable_mq.outbox.resend_policy import ResendPolicy, Wait, ladder
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
@@ -154,6 +155,7 @@ class ReliableMQ:
             is_shared=self.settings.relay == "shared" and connections.shares_relays,
             groups_of_topic=self._declared.required_groups,
             known_groups=self._declared.known_groups,
+            envelopes=self._declared.envelopes,
             on_first_send=self._warn_without_consumers,
         )
         self._producer: Producer | None = None
@@ -179,7 +181,14 @@ class ReliableMQ:
         )
         return max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
 
-    def topic(self, name: str, *, groups: Sequence[str] | None = None, payload: Any = None) -> str:
+    def topic(
+        self,
+        name: str,
+        *,
+        groups: Sequence[str] | None = None,
+        payload: Any = None,
+        envelope: str | None = None,
+    ) -> str:
         """Declare a managed topic and the consumer groups its messages must reach.
 
         Name the groups here that other applications run. Also name groups of this application if
@@ -190,11 +199,17 @@ class ReliableMQ:
         `payload` is the type of what this application sends to the topic, a union for several. It
         changes no message: `reliable-mq schema` and `reliable-mq asyncapi` describe it.
 
+        `envelope` "cloudevents" makes each message a CloudEvent 1.0 in binary mode: attributes are
+        properties. "cloudevents-structured" puts attributes and payload into a JSON object.
+        Consumers of the topic get the payload as before, in either mode and from any sender;
+        `CloudEvent.of(message)` has the attributes.
+
         Raises:
-            UsageError: the topic has another payload.
+            UsageError: the topic has another payload, or there is no such envelope.
             ConfigurationError: a name is not legal.
         """
-        self._declared.topic(name, groups, payload)
+        wrap = None if envelope is None else envelope_of(envelope, self.name)
+        self._declared.topic(name, groups, payload, wrap)
         return name
 
     def groups_of(self, topic: str, tag: str = "") -> tuple[str, ...]:
@@ -402,6 +417,7 @@ class ReliableMQ:
             declared.consumers,
             declared.periodic,
             [each.strip() for each in servers if each.strip()],
+            {topic: each.mode for topic, each in declared.envelopes.items()},
         )
         return asyncapi_document(about)
 
@@ -509,6 +525,7 @@ class ReliableMQ:
                 self._declared.is_managed,
                 policy,
                 self._half_messages.listeners,
+                self._declared.envelopes,
             )
         return self._producer
 

@@ -4,11 +4,14 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from reliable_mq.consume.consumer import Consumer, plan_of, waits_of
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeySource, key_reader_of
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.names import check_name, tags_of
+from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.periodic.declaration import PeriodicMessage
 from reliable_mq.settings import Settings
 
@@ -35,6 +38,8 @@ class Declarations:
         self._periodic: dict[str, PeriodicMessage] = {}
         #: the payload type that is sent to each topic, as declared
         self.sent: dict[str, Any] = {}
+        #: the envelopes of topics that have one
+        self.envelopes: dict[str, Envelope] = {}
         #: topic and tag -> the result of `required_groups`, until the next declaration
         self.known_groups: dict[tuple[str, str], tuple[str, ...]] = {}
         self._round = 0  # of declarations: an answer of an earlier round is not kept
@@ -42,7 +47,11 @@ class Declarations:
     @property
     def consumers(self) -> tuple[Consumer, ...]:
         """The consumers, in the order of their declaration."""
-        return tuple(self._consumers.values())
+        enveloped = self.envelopes
+        return tuple(
+            replace(each, is_enveloped=True) if each.topic in enveloped else each
+            for each in self._consumers.values()
+        )
 
     @property
     def periodic(self) -> tuple[PeriodicMessage, ...]:
@@ -75,9 +84,17 @@ class Declarations:
         read = {each.topic for each in self._consumers.values()}
         return tuple(sorted({*self._topics, *read}))
 
-    def topic(self, name: str, groups: Sequence[str] | None, payload: Any = None) -> None:
+    def topic(
+        self,
+        name: str,
+        groups: Sequence[str] | None,
+        payload: Any = None,
+        envelope: Envelope | None = None,
+    ) -> None:
         """See `ReliableMQ.topic`."""
         check_name("topic", name, TOPIC_LENGTH_MAX)
+        if envelope is not None:
+            self.envelopes[name] = envelope
         if payload is not None:
             known = self.sent.setdefault(name, payload)
             if known != payload:

@@ -115,6 +115,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = DEFAULT_CONCURRENCY
     database: str = MAIN_DATABASE
     read_key: KeyReader | None = None
+    is_enveloped: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -5,6 +5,7 @@ Channels are topics. Operations are its consumers ("receive") and the sends that
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from reliable_mq.consume.consumer import Consumer
@@ -23,7 +24,8 @@ class Described(NamedTuple):
     """What the document describes.
 
     `topics`: the managed topics. `sent`: the payload type that is sent to each topic. `brokers`:
-    name servers as "host:port"; empty: the document names no server.
+    name servers as "host:port"; empty: the document names no server. `envelopes`: the envelope of
+    each topic that has one.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Described(NamedTuple):
     consumers: Iterable[Consumer]
     periodic: Iterable[PeriodicMessage]
     brokers: Iterable[str] = ()
+    envelopes: Mapping[str, str] = MappingProxyType({})
 
 
 def asyncapi_document(about: Described) -> Json:
@@ -104,7 +107,10 @@ class _Document:
 
     def _channel(self, topic: str) -> Json:
         key = legal(topic)
-        return self._channels.setdefault(key, {"address": topic, "messages": {}})
+        channel: Json = {"address": topic, "messages": {}}
+        if topic in self._about.envelopes:
+            channel["x-envelope"] = self._about.envelopes[topic]
+        return self._channels.setdefault(key, channel)
 
     def _operation(self, action: str, topic: str, name: str, messages: Iterable[str]) -> Json:
         channel, key = self._channel(topic), legal(topic)

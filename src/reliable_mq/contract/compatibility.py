@@ -260,7 +260,7 @@ def _is_within(name: str, limit: float, writer: Json) -> bool:
     if other is None:
         return False
     is_strict = name.startswith("exclusive")  # the writer may write the other limit itself
-    return (other - limit) * sign > 0 if is_strict else (other - limit) * sign >= 0
+    return bool((other - limit) * sign > 0 if is_strict else (other - limit) * sign >= 0)
 
 
 def _other_kind(name: str) -> str:
