@@ -17,6 +17,7 @@ def test_these_are_the_names_of_the_package() -> None:
         "AsyncTransaction",
         "Client",
         "ClientSettings",
+        "CloudEvent",
         "Consumed",
         "Credentials",
         "Decision",

@@ -51,6 +51,8 @@ ARROWS: dict[str, frozenset[str]] = {
     "resend": VALUES | {"database", "client", "outbox", "confirm", "escalate"},
     "retention": VALUES | {"database", "idempotency", "escalate"},
     "reconcile": VALUES | {"extras", "wire", "database"},
+    "contract": VALUES
+    | {"consume.consumer", "outbox.payload", "outbox.schema", "periodic.declaration"},
     "migrations": VALUES | {"database"},
     "doctor": VALUES
     | {"client", "database", "outbox"}

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from reliable_mq.client.thread_client import Client
     from reliable_mq.idempotency.keyed_function import IdempotentCall, injected
     from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
+    from reliable_mq.outbox.cloud_events import CloudEvent
     from reliable_mq.outbox.schema import schema
     from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
     from reliable_mq.outcomes import Consumed, Reject, Retry
@@ -67,6 +68,7 @@ _HOMES = {
     "AsyncTransaction": "reliable_mq.outbox.sql_transaction",
     "Client": "reliable_mq.client.thread_client",
     "ClientSettings": "reliable_mq.client.settings",
+    "CloudEvent": "reliable_mq.outbox.cloud_events",
     "Consumed": "reliable_mq.outcomes",
     "Credentials": "reliable_mq.client.connecting.security",
     "Decision": "reliable_mq.message",
@@ -111,6 +113,7 @@ __all__ = [
     "AsyncTransaction",
     "Client",
     "ClientSettings",
+    "CloudEvent",
     "Consumed",
     "Credentials",
     "Decision",

@@ -70,6 +70,7 @@ def make_older(database: Database) -> None:
     with database.engine.begin() as connection:
         for name in ("watched_time", "periodic", "periodic_tick"):
             connection.execute(text(f"DROP TABLE rmq_{name}"))
+        connection.execute(text("ALTER TABLE rmq_consume_log DROP COLUMN failure"))
         connection.execute(version_table("rmq_").update().values(version_num="0001"))
 
 

@@ -18,6 +18,7 @@ from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.errors import (
     ApplicationBroken,
     ConfigurationError,
+    ConnectionLost,
     NotPermitted,
     UsageError,
 )
@@ -77,7 +78,6 @@ def test_topic_and_body_may_be_given_by_position() -> None:
 def test_a_broker_that_refuses_is_told_in_one_line_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error = NotPermitted(16, "not you")
     now = 100.0
     monkeypatch.setattr("reliable_mq.database.sql_faults.time.monotonic", lambda: now)
     teller = FaultLog(logging.getLogger("test"), "reading notices")

@@ -35,6 +35,7 @@ from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX
 from reliable_mq.names import check_name
 from reliable_mq.outbox.asyncio_producer import Producer
+from reliable_mq.outbox.cloud_events import envelope_of
 from reliable_mq.outbox.composing import ManyOptions
 from reliable_mq.outbox.resend_policy import ResendPolicy, Wait, ladder
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
@@ -47,12 +48,13 @@ from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.retention.retention import Retention
 from reliable_mq.runtime.stopped import StopSignal
 from reliable_mq.setting_options import SettingOptions
-from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
+from reliable_mq.settings import EMBEDDED, MAIN_DATABASE, Settings, load_settings
 from reliable_mq.telemetry import application_events
 from reliable_mq.topic import Topic, name_of
 
 if TYPE_CHECKING:
     from reliable_mq.app.thread_meter import Meter
+    from reliable_mq.contract.payloads import PayloadSchemas
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +165,7 @@ class ReliableMQ:
             is_shared=self.settings.relay == "shared" and connections.shares_relays,
             groups_of_topic=self._declared.required_groups,
             known_groups=self._declared.known_groups,
+            envelopes=self._declared.envelopes,
             on_first_send=self._warn_without_consumers,
         )
         self._producer: Producer | None = None
@@ -204,17 +207,34 @@ class ReliableMQ:
         return max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
 
     @overload
-    def topic(self, name: str, *, groups: Sequence[str] | None = None) -> str: ...
+    def topic(
+        self, name: str, *, groups: Sequence[str] | None = None, envelope: str | None = None
+    ) -> str: ...
     @overload
     def topic(
-        self, name: str, *, payload: type[T], groups: Sequence[str] | None = None
+        self,
+        name: str,
+        *,
+        payload: type[T],
+        groups: Sequence[str] | None = None,
+        envelope: str | None = None,
     ) -> Topic[T]: ...
     @overload
     def topic(
-        self, name: str, *, payload: UnionType, groups: Sequence[str] | None = None
+        self,
+        name: str,
+        *,
+        payload: UnionType,
+        groups: Sequence[str] | None = None,
+        envelope: str | None = None,
     ) -> Topic[Any]: ...
     def topic(
-        self, name: str, *, payload: Any = None, groups: Sequence[str] | None = None
+        self,
+        name: str,
+        *,
+        payload: Any = None,
+        groups: Sequence[str] | None = None,
+        envelope: str | None = None,
     ) -> str | Topic[Any]:
         """Declare a managed topic and the consumer groups its messages must reach.
 
@@ -225,24 +245,26 @@ class ReliableMQ:
 
         Args:
             name: the topic's name.
-            payload: the type of its payloads. With it, a `Topic` is returned instead of the name:
-                a type checker then compares the payloads that are sent to it and the handlers that
-                consume it with the type. Payloads are not compared at run time.
+            payload: the type of its payloads, a union for several. With it, a `Topic` is returned
+                instead of the name: a type checker then compares the payloads that are sent to it
+                and the handlers that consume it with the type. Payloads are not compared at run
+                time. `reliable-mq schema` and `reliable-mq asyncapi` describe it.
             groups: the names of consumer groups. Default None: those that are known anyway.
-
-        Args:
-            name: the topic.
-            groups: the consumer groups; None: only those that are known anyway.
+            envelope: "cloudevents" makes each message a CloudEvent 1.0 in binary mode: attributes
+                are properties. "cloudevents-structured" puts attributes and payload into a JSON
+                object. Consumers of the topic get the payload as before, in either mode and from
+                any sender; `CloudEvent.of(message)` has the attributes. Default None: no envelope.
 
         Raises:
             ConfigurationError: a name is not legal.
-            UsageError: no payload can have this type.
+            UsageError: no payload can have this type, the topic has another payload, or there is
+                no such envelope.
         """
-        self._declared.topic(name, groups)
-        if payload is None:
-            return name
-        decoder_of(payload, f"topic {name}")
-        return Topic(name, payload)
+        if payload is not None:
+            decoder_of(payload, f"topic {name}")
+        wrap = None if envelope is None else envelope_of(envelope, self.name)
+        self._declared.topic(name, groups, payload, wrap)
+        return name if payload is None else Topic(name, payload)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -272,6 +294,7 @@ class ReliableMQ:
         ordered: bool = True,
         batch: int = 1,
         max_attempts: int = RETRY_ATTEMPTS_MAX,
+        retry_waits: Sequence[float] | None = None,
         log_receipt: bool = False,
         lease: float | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
@@ -300,6 +323,9 @@ class ReliableMQ:
                 with more than 1, keep the effects in the session, or set `log_receipt`. Messages
                 of a batch in which a process died are called alone from then on.
             max_attempts: attempts before a message is a dead letter; deaths of the process count.
+            retry_waits: the waits between its attempts, in seconds, as (1, 5, 30): above 0, up to
+                two hours, not becoming shorter; the last one repeats. Default None: the setting
+                `retry_waits_seconds`.
             log_receipt: commit a RECEIVED row before the function runs. Use it for effects outside
                 of this database: after a crash, `message.in_doubt` is set. Default False.
             lease: seconds that a claim lasts without renewal; below `duplicate_window_seconds`.
@@ -310,26 +336,22 @@ class ReliableMQ:
                 a field of the payload ("order.id"), or a function of it, see `key_reading`.
 
         Raises:
-            UsageError: a parameter cannot be filled, or the group already has a handler.
+            UsageError: a parameter cannot be filled, a number or a wait is out of its range, or the
+                group already has a handler.
             ConfigurationError: a name or number is not legal, or there is no such database.
         """
         self.databases.check_name(database)
+        options: dict[str, Any] = {
+            "topic": name_of(topic),
+            "tag": tag,
+            "ordered": ordered,
+            "batch": batch,
+        }
+        options |= {"max_attempts": max_attempts, "retry_waits": retry_waits, "lease": lease}
+        options |= {"log_receipt": log_receipt, "concurrency": concurrency, "database": database}
 
         def register(function: F) -> F:
-            self._declared.consumer(
-                function,
-                topic=name_of(topic),
-                group=group,
-                tag=tag,
-                ordered=ordered,
-                batch=batch,
-                max_attempts=max_attempts,
-                log_receipt=log_receipt,
-                lease=lease,
-                concurrency=concurrency,
-                database=database,
-                idempotent_by=idempotent_by,
-            )
+            self._declared.consumer(function, group=group, idempotent_by=idempotent_by, **options)
             return function
 
         return register
@@ -426,6 +448,48 @@ class ReliableMQ:
             for name, each in self.databases.items()
             if (messages := [p for p in self._declared.periodic if p.database == name])
         }
+
+    def payload_schemas(self) -> "list[PayloadSchemas]":
+        """Return the JSON Schemas of the payloads; see `reliable-mq schema`.
+
+        Raises:
+            UsageError: a payload type has no JSON Schema.
+        """
+        from reliable_mq.contract.payloads import declared_payloads  # noqa: PLC0415 - rarely used
+
+        declared = declared_payloads(self._declared.sent, self._declared.consumers)
+        return [each.schemas() for each in declared]
+
+    def asyncapi(self, *, version: str = "0.0.0") -> dict[str, Any]:
+        """Return the AsyncAPI 3.0.0 document of this application, for `json.dumps`.
+
+        Channels are topics. Operations are the consumers and the known sends: periodic messages,
+        and topics that were declared with a `payload`.
+
+        Args:
+            version: the version of your messages. Default "0.0.0".
+
+        Raises:
+            UsageError: a payload type has no JSON Schema.
+        """
+        from reliable_mq.contract.asyncapi import (  # noqa: PLC0415 - rarely used
+            Described,
+            asyncapi_document,
+        )
+
+        broker, declared = self.settings.broker, self._declared
+        servers = [] if broker.startswith(EMBEDDED) else broker.split(";")
+        about = Described(
+            self.name,
+            version,
+            declared.topics,
+            declared.sent,
+            declared.consumers,
+            declared.periodic,
+            [each.strip() for each in servers if each.strip()],
+            {topic: each.mode for topic, each in declared.envelopes.items()},
+        )
+        return asyncapi_document(about)
 
     def transaction_listener(self, topic: str | Topic[Any]) -> Callable[[L], L]:
         """Register the decorated class, or an object, as the listener for halves of a topic.
@@ -535,6 +599,7 @@ class ReliableMQ:
                 self._declared.is_managed,
                 policy,
                 self._half_messages.listeners,
+                self._declared.envelopes,
             )
         return self._producer
 

@@ -4,11 +4,14 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from reliable_mq.consume.consumer import Consumer, plan_of
+from msgspec.structs import replace
+
+from reliable_mq.consume.consumer import Consumer, plan_of, waits_of
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeySource, key_reader_of
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.names import check_name, tags_of
+from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.periodic.declaration import PeriodicMessage
 from reliable_mq.settings import Settings
 from reliable_mq.telemetry import application_events
@@ -34,6 +37,10 @@ class Declarations:
         self._warned_of: set[tuple[str, str]] = set()
         self._consumers: dict[str, Consumer] = {}
         self._periodic: dict[str, PeriodicMessage] = {}
+        #: the payload type that is sent to each topic, as declared
+        self.sent: dict[str, Any] = {}
+        #: the envelopes of topics that have one
+        self.envelopes: dict[str, Envelope] = {}
         #: topic and tag -> the result of `required_groups`, until the next declaration
         self.known_groups: dict[tuple[str, str], tuple[str, ...]] = {}
         self._round = 0  # of declarations: an answer of an earlier round is not kept
@@ -41,7 +48,11 @@ class Declarations:
     @property
     def consumers(self) -> tuple[Consumer, ...]:
         """The consumers, in the order of their declaration."""
-        return tuple(self._consumers.values())
+        enveloped = self.envelopes
+        return tuple(
+            replace(each, is_enveloped=True) if each.topic in enveloped else each
+            for each in self._consumers.values()
+        )
 
     @property
     def periodic(self) -> tuple[PeriodicMessage, ...]:
@@ -74,9 +85,23 @@ class Declarations:
             for name in databases
         }
 
-    def topic(self, name: str, groups: Sequence[str] | None) -> None:
+    def topic(
+        self,
+        name: str,
+        groups: Sequence[str] | None,
+        payload: Any = None,
+        envelope: Envelope | None = None,
+    ) -> None:
         """See `ReliableMQ.topic`."""
         check_name("topic", name, TOPIC_LENGTH_MAX)
+        if envelope is not None:
+            self.envelopes[name] = envelope
+        if payload is not None:
+            known = self.sent.setdefault(name, payload)
+            if known != payload:
+                raise UsageError(
+                    f"topic {name!r} has the payload {known!r} already; write a union of both"
+                )
         if isinstance(groups, str):
             raise ConfigurationError(f"groups={groups!r}: a list of names is needed, [{groups!r}]")
         if groups is not None and not isinstance(groups, Collection):
@@ -168,6 +193,7 @@ class Declarations:
         group: str,
         lease: float | None,
         idempotent_by: KeySource | None = None,
+        retry_waits: Sequence[float] | None = None,
         **options: Any,
     ) -> None:
         """Register a handler; see `ReliableMQ.consumer`."""
@@ -177,6 +203,7 @@ class Declarations:
         seconds = self._settings.claim_lease_seconds if lease is None else lease
         if idempotent_by is not None:
             options["read_key"] = key_reader_of(idempotent_by, f"consumer group {group}")
+        options["retry_waits"] = waits_of(retry_waits)
         made = Consumer(plan=plan_of(function), group=group, lease=seconds, **options)
         if not seconds < (window := self._settings.duplicate_window_seconds):
             raise UsageError(f"lease={seconds}: it must be below duplicate_window_seconds={window}")

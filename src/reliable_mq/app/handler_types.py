@@ -4,7 +4,7 @@ A type checker knows parameters by their place, and `@mq.consumer` fills them by
 So each order of payload, session and message is a type of its own here.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, Required, TypedDict, TypeVar, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -90,6 +90,7 @@ class ConsumerOptions(TypedDict, total=False):
     ordered: bool
     batch: int
     max_attempts: int
+    retry_waits: Sequence[float] | None
     log_receipt: bool
     lease: float | None
     concurrency: int

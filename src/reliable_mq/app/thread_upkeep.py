@@ -280,14 +280,15 @@ def check_upkeep(
     Raises:
         ConfigurationError: names the windows.
     """
-    attempts = max((each.max_attempts for each in consumers), default=RETRY_ATTEMPTS_MAX)
+    usual = settings.retry_waits_seconds
+    retries = [horizon(each.retry_waits or usual, each.max_attempts) for each in consumers]
     check_windows(
         RetentionWindows(
             stub_retention_seconds=settings.stub_retention_seconds,
             log_retention_seconds=settings.log_retention_seconds,
             replay_window_seconds=settings.replay_window_seconds,
             resend_horizon=policy.horizon(),
-            retry_horizon=horizon(settings.retry_waits_seconds, attempts),
+            retry_horizon=max(retries, default=horizon(usual, RETRY_ATTEMPTS_MAX)),
         ),
         is_kept=settings.retention == "off",
     )

@@ -48,6 +48,8 @@ VERBS = {
     "namesrv": Verb("namesrv", "Run a name server."),
     "run": Verb("run", "Run the consumers of an application."),
     "resend": Verb("resend", "Send unconfirmed stubs again; escalate those sent too often."),
+    "schema": Verb("schema", "Record payload schemas; check changes of them in CI."),
+    "asyncapi": Verb("asyncapi", "Print the AsyncAPI 3 document of an application."),
     "periodic": Verb("periodic", "List periodic messages with their next and last ticks."),
     "pause": Verb("pause", "Pause the resending of a topic, end its pause, or list pauses."),
     "create-tables": Verb("create_tables", "Create the tables in an application's database."),

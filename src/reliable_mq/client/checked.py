@@ -182,7 +182,8 @@ def is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number. True and False are not."""
     is_real = isinstance(value, int | float) and not isinstance(value, bool)
     return is_real and math.isfinite(value)
 
@@ -191,7 +192,7 @@ _SIMPLE: dict[Any, _Rule] = {
     str: _Rule(lambda value: isinstance(value, str), "text"),
     bool: _Rule(lambda value: isinstance(value, bool), "True or False"),
     int: _Rule(is_integer, "an integer"),
-    float: _Rule(_is_number, "a finite number"),
+    float: _Rule(is_number, "a finite number"),
     NoneType: _Rule(lambda value: value is None, "None"),
 }
 

@@ -46,6 +46,7 @@ from reliable_mq.idempotency.redis_leases import key_of
 from reliable_mq.idempotency.sql_consume_log import LogEntry
 from reliable_mq.idempotency.sql_key_log import KeyEntry
 from reliable_mq.message import CONFIRM_TO, CONTENT_TYPE, RESENT, ReceivedMessage
+from reliable_mq.outbox.cloud_events import contents_of_event
 from reliable_mq.outbox.schema import PayloadInvalid, SchemaTooNew
 from reliable_mq.outcomes import CONSUMED, Outcome, Reject, Retry, retry_of_ours
 from reliable_mq.telemetry import application_events
@@ -391,6 +392,9 @@ class MessageProcessing:
 
     def _payload(self, message: ReceivedMessage) -> Any:
         decode = self._consumer.plan.decode
+        if self._consumer.is_enveloped:
+            body, content_type = contents_of_event(message)
+            return bytes(body) if decode is None else decode(body, content_type)
         if decode is None:
             return bytes(message.body)
         return decode(message.body, message.properties.get(CONTENT_TYPE, ""))
@@ -418,7 +422,9 @@ class MessageProcessing:
             return None
         reader = self._consumer.read_key
         if self._consumer.plan.payload is None and reader.needs_payload:
-            payload = _json_of(message.body, message.content_type)
+            is_event = self._consumer.is_enveloped
+            contents = contents_of_event(message) if is_event else None
+            payload = _json_of(*(contents or (message.body, message.content_type)))
         key = reader.read(payload, message)
         fields = asdict(entry) | {"message_id": key.digest, "attempt": 1, "confirm_to": ""}
         return KeyEntry(**fields, holder=entry.message_id, shown=key.shown)

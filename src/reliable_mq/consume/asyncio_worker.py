@@ -78,7 +78,7 @@ class Worker:
             attempts = ConsumeTransaction(
                 consumer,
                 database,
-                retry_waits=settings.retry_waits_seconds,
+                retry_waits=consumer.retry_waits or settings.retry_waits_seconds,
                 notices=self._notices[consumer.database],
                 hooks=self._hooks,
             )

@@ -2,25 +2,29 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from reliable_mq.client.checked import check_fields
+from reliable_mq.client.checked import check_fields, is_number
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.consume.payload import Decoder, decoder_of
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeyReader
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import RETRY_SECONDS_MAX
 from reliable_mq.settings import MAIN_DATABASE
 
 DEFAULT_CONCURRENCY = 8
 SERIES_MAX = 8
 """Most messages that a thread is handed at once to handle them one after another."""
+_WAITS_MAX = 100
+_NEVER = 2**31 - 1
+"""More attempts than the consume log can count."""
 
 
 class CallPlan(NamedTuple):
@@ -105,18 +109,22 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     ordered: bool = True
     batch: int = 1
     max_attempts: int = RETRY_ATTEMPTS_MAX
+    retry_waits: tuple[float, ...] | None = None
     log_receipt: bool = False
     lease: float
     concurrency: int = DEFAULT_CONCURRENCY
     database: str = MAIN_DATABASE
     read_key: KeyReader | None = None
+    is_enveloped: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
         if not self.lease > 0:
             raise UsageError(f"lease={self.lease}: it must be positive seconds")
-        if self.max_attempts < 1:
-            raise UsageError(f"max_attempts={self.max_attempts}: it must be 1 or more")
+        if not 1 <= self.max_attempts < _NEVER:
+            raise UsageError(
+                f"max_attempts={self.max_attempts}: it must be 1 or more, and below {_NEVER}"
+            )
         if "|" in self.tag.replace("||", ""):
             raise ConfigurationError(f"tag={self.tag!r}: tags are separated by ||, as 'a || b'")
         self.subscription()
@@ -144,4 +152,22 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-_NEVER = 2**31 - 1
+def waits_of(given: Sequence[float] | None) -> tuple[float, ...] | None:
+    """Return the waits between the attempts of a consumer, in seconds; None for None.
+
+    Raises:
+        UsageError: they are not positive seconds that do not become shorter, or are too long.
+    """
+    if given is None:
+        return None
+    said = f"retry_waits={given!r:.200}: give"
+    is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    if not is_list or not all(is_number(each) for each in given):
+        raise UsageError(f"{said} seconds in a tuple, as (1, 5, 30)")
+    if not 1 <= len(given) <= _WAITS_MAX:
+        raise UsageError(f"{said} 1..{_WAITS_MAX} waits; the last one repeats")
+    if not 0 < min(given) <= max(given) <= RETRY_SECONDS_MAX:
+        raise UsageError(f"{said} waits above 0 and up to {RETRY_SECONDS_MAX:g} seconds")
+    if list(given) != sorted(given):
+        raise UsageError(f"{said} waits that do not become shorter")
+    return tuple(map(float, given))

@@ -52,12 +52,14 @@ class HandlerExit(Exception):
 class DeliveryOutcome(msgspec.Struct, frozen=True):
     """How a delivery ended: for the client, and for the lease in Redis (None: not ours).
 
-    `is_put_off`: it was not begun, and must run when no other handler of this process runs.
+    `is_put_off`: it was not begun, and must run when no other handler of this process runs. `why`:
+    the reason of an attempt without an effect, for the consume log.
     """
 
     outcome: Outcome
     lease_end: LeaseEnd | None = None
     is_put_off: bool = False
+    why: str = ""
 
     def next_at(self, now: float) -> float:
         """Return when the next attempt is expected: at once where this one counts for none."""
@@ -116,9 +118,9 @@ class RetryDecider:
         if isinstance(error, ClaimLost):
             return DeliveryOutcome(retry_of_ours(wait, counts=False))
         if isinstance(error, Reject):
-            return DeliveryOutcome(Reject(error.reason), "fail")
+            return DeliveryOutcome(Reject(error.reason), "fail", why=error.reason)
         if isinstance(error, TransactionEnded):  # a retry would repeat a part of its effect
-            return DeliveryOutcome(Reject(error_text(error)), "fail")
+            return DeliveryOutcome(Reject(error_text(error)), "fail", why=error_text(error))
         if is_database_down(error) and self._down.more(message_id) <= DOWN_TIMES_MAX:
             self._faults.log_fault(error)
             return DeliveryOutcome(Retry(DATABASE_DOWN_SECONDS, counts=False), "back")
@@ -127,13 +129,13 @@ class RetryDecider:
             return DeliveryOutcome(Retry(soon, counts=False), "back")
         if isinstance(error, Retry):
             wait = wait if error.after is None else error.after
-            why = error.why
+            why, kept = error.why, error.grounds
         else:
-            why = error_text(error)
+            why = kept = error_text(error)
         counts = not isinstance(error, Retry) or error.counts
         if counts and number >= self._consumer.max_attempts:
             reason = f"attempt {number} of {self._consumer.max_attempts} failed: {why}"
-            return DeliveryOutcome(Reject(reason), "fail")
+            return DeliveryOutcome(Reject(reason), "fail", why=kept)
         details: dict[str, Any] = {
             "group": self._consumer.group,
             "attempt": number,
@@ -147,7 +149,8 @@ class RetryDecider:
         else:
             shown = None if isinstance(error, UsageError) else error
             application_events.ATTEMPT_FAILED.log(log, traceback_of=shown, **details)
-        return DeliveryOutcome(retry_of_ours(wait, counts=counts), "fail" if counts else "back")
+        end: LeaseEnd = "fail" if counts else "back"
+        return DeliveryOutcome(retry_of_ours(wait, counts=counts), end, why=kept)
 
     def _busy_wait(self, message_id: str) -> float | None:
         """Return the wait after a lost conflict with other transactions; None: it counts now."""

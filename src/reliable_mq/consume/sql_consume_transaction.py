@@ -289,7 +289,8 @@ class ConsumeTransaction:
     def fail(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
         """Record a failed attempt after its transaction's rollback; never raises."""
         settled = self._judge.decide_failure(attempt, error)
-        if settled.lease_end is None or (settled.lease_end == "back" and not attempt.receipt):
+        has_nothing = settled.lease_end == "back" and not attempt.receipt and not settled.why
+        if settled.lease_end is None or has_nothing:
             return settled  # not ours to record, or nothing to record
         try:
             with self.database.engine.begin() as connection:
@@ -364,12 +365,17 @@ class ConsumeTransaction:
     def _record(
         self, connection: Connection, attempt: Attempt, settled: DeliveryOutcome
     ) -> DeliveryOutcome:
-        """Record the end of an attempt without an effect; one that does not count leaves no row."""
+        """Record the end of an attempt without an effect.
+
+        An attempt that does not count leaves a row only for its reason.
+        """
         retry_at = settled.next_at(self._clock())
         if attempt.key is not None and attempt.receipt:
             self.keys.release(connection, attempt.key, retry_at)
         if settled.lease_end == "back" and attempt.receipt:
             self.log.release(connection, attempt.entry, retry_at)
+        if settled.lease_end == "back" and settled.why:
+            self.log.explain(connection, attempt.entry, self._clock(), retry_at, settled.why)
         if settled.lease_end != "fail":
             return settled
         return self._fail(connection, attempt.entry, settled)
@@ -382,7 +388,9 @@ class ConsumeTransaction:
         reason = ""
         if isinstance(settled.outcome, Reject):
             reason = settled.outcome.reason or "no reason given"
-        if not self.log.fail(connection, entry, now, settled.next_at(now), reason):
+        failure = settled.why or reason
+        next_at = settled.next_at(now)
+        if not self.log.fail(connection, entry, now, next_at, note=reason, failure=failure):
             return self._others(connection, entry, "fail")
         if reason and not entry.confirm_to:  # otherwise the stub's own database escalates it
             self._exhaust(connection, entry, reason, now)

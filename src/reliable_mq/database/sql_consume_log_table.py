@@ -64,7 +64,8 @@ def consume_log_table(
 
     `confirm_to` names the topic where the stub's database, another one, reads notices (null: the
     stub is here, or there is none). After `confirm_time`, any process that finds the row sends the
-    notice (null: it was sent). `note` says why an attempt was the last one.
+    notice (null: it was sent). `note` says why an attempt was the last one. `failure` says why the
+    newest of the attempts that had no effect failed, or asked to be called again.
 
     `by_day` partitions it by the time in the message id (PostgreSQL). The key stays unique.
     """
@@ -91,6 +92,7 @@ def consume_log_table(
         Column("note", PlainText(NOTE_LENGTH_MAX)),
         Column("in_doubt", Boolean, nullable=False, default=False, server_default=false()),
         Column("duplicate_of", String(64)),
+        Column("failure", PlainText(NOTE_LENGTH_MAX)),
         postgresql_partition_by="RANGE (message_id)" if by_day else None,
     )
     for each, meaning in MEANINGS.items():

@@ -124,16 +124,20 @@ def _next_step(stub: Row) -> str:
 
 def _of_log(log: Row) -> Iterator[TimelineEntry]:
     ledger, attempt = f"log of {log['consumer_group']}", log["attempt"]
+    failure = log.get("failure")
     if log["consume_date"] is not None:
         if log["create_date"] < log["consume_date"]:
             yield TimelineEntry(log["create_date"], ledger, "first received")
-        yield TimelineEntry(log["consume_date"], ledger, f"consumed, attempt {attempt}")
+        earlier = f"; an earlier one failed: {failure}" if failure else ""
+        yield TimelineEntry(log["consume_date"], ledger, f"consumed, attempt {attempt}{earlier}")
         return
     yield TimelineEntry(log["create_date"], ledger, "first received")
     if log["owner"] is not None:
         what = f"attempt {attempt} is running, or its process died: its lease ends at this time"
     else:
-        what = f"attempt {attempt} failed; the next one may begin at this time"
+        is_uncounted = failure and not attempt
+        ended = "no attempt counted yet" if is_uncounted else f"attempt {attempt} failed"
+        what = f"{ended}{f': {failure}' if failure else ''}; the next one may begin at this time"
     yield TimelineEntry(log["lease_until"], ledger, what)
 
 

@@ -72,7 +72,9 @@ class SqlConsumeLog:
 
     identity = "message_id"
     """The column that, with the consumer group, is the primary key."""
-    told_of_failure: tuple[str, ...] = ("lease_until", "confirm_to", "confirm_time", "note")
+    told_of_failure: tuple[str, ...] = (
+        *("lease_until", "confirm_to", "confirm_time", "note", "failure"),
+    )
     """The columns that a failed attempt writes; empty: it leaves no row."""
 
     def __init__(self, table: Table, dialect: str) -> None:
@@ -127,6 +129,13 @@ class SqlConsumeLog:
             .where(this, received, ours)
             .values(owner=null(), attempt=log.attempt - 1, lease_until=bindparam("until"))
         )
+
+        self._explain = self._explaining(this, received)
+
+    def _explaining(self, *rows: Any) -> Any:
+        """Return the statement that records the reason of an attempt that does not count."""
+        is_free = self.table.c.owner.is_(None)
+        return update(self.table).where(*rows, is_free).values(failure=bindparam("why"))
 
     def _taking_over(self) -> dict[str, Any]:
         """Return further changes of a row that another attempt takes over."""
@@ -229,15 +238,22 @@ class SqlConsumeLog:
         return self._consume.execute(connection, values).rowcount == 1
 
     def fail(
-        self, connection: Connection, entry: LogEntry, now: float, retry_at: float, note: str = ""
+        self,
+        connection: Connection,
+        entry: LogEntry,
+        now: float,
+        retry_at: float,
+        note: str = "",
+        *,
+        failure: str = "",
     ) -> bool:
         """Record a failed attempt and when the next one is expected.
 
         False: nothing was written, because the row says CONSUMED or another owner has the claim.
-        `note` says why there is no next attempt.
+        `note` says why there is no next attempt, `failure` why this one failed.
         """
         row = self._row(entry, LogState.RECEIVED, now, owner=None) | _notice_values(entry, now)
-        row["note"] = note or None
+        row["note"], row["failure"] = note or None, failure or None
         row["lease_until"] = utc_datetime(retry_at)
         return self._inserts.insert_failed(connection, row, entry.token)
 
@@ -251,6 +267,19 @@ class SqlConsumeLog:
         """Take back an attempt of ours that ended without an effect and does not count."""
         values = _this(entry) | {"until": utc_datetime(retry_at)}
         connection.execute(self._release, values)
+
+    def explain(
+        self, connection: Connection, entry: LogEntry, now: float, retry_at: float, failure: str
+    ) -> None:
+        """Record why an attempt without an effect does not count, and when the next is expected.
+
+        If the message has no row yet, it gets one in which this attempt is not counted.
+        """
+        uncounted = msgspec.structs.replace(entry, attempt=entry.attempt - 1)
+        row = self._row(uncounted, LogState.RECEIVED, now, owner=None)
+        row |= {"lease_until": utc_datetime(retry_at), "failure": failure}
+        if not self._inserts.one(connection, row):
+            connection.execute(self._explain, _of(entry) | {"why": failure})
 
     def has_consumed(self, connection: Connection, entry: LogEntry) -> bool:
         """Return whether this very attempt wrote a CONSUMED row."""
@@ -303,6 +332,10 @@ class SqlConsumeLog:
             "consume_date": at if state is LogState.CONSUMED else None,
             "in_doubt": entry.in_doubt,
         }
+
+
+def _of(entry: LogEntry) -> dict[str, Any]:
+    return {"group": entry.group, "message": entry.message_id}
 
 
 def _this(entry: LogEntry) -> dict[str, Any]:

@@ -48,6 +48,9 @@ class SqlKeyLog(SqlConsumeLog):
         values = {"group": entry.group, "message": entry.message_id, "had_it": message_id}
         connection.execute(self._note_duplicate, values)
 
+    def _explaining(self, *_rows: Any) -> Any:
+        return None  # reasons are kept with messages, not with keys
+
     def _taking_over(self) -> dict[str, Any]:
         return {"message_id": bindparam("holder")}
 

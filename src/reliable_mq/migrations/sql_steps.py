@@ -3,7 +3,7 @@
 from typing import Any
 
 from alembic import op
-from sqlalchemy import MetaData, text
+from sqlalchemy import Column, MetaData, inspect, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from reliable_mq.database.sql_schema import create_missing
@@ -23,6 +23,16 @@ def add_tables(metadata: MetaData) -> None:
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             if is_on(index, dialect.name):
                 op.execute(CreateIndex(index))
+
+
+def add_column(table: str, column: Column[Any]) -> None:
+    """Add a nullable column to a table, if it does not exist."""
+    context = op.get_context()
+    if not context.as_sql:
+        there = {each["name"] for each in inspect(op.get_bind()).get_columns(table)}
+        if column.name in there:
+            return
+    op.add_column(table, column)
 
 
 def partial(*conditions: str | tuple[str, str]) -> dict[str, Any]:

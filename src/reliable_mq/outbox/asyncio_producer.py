@@ -4,8 +4,9 @@ import asyncio
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, TypeVar, Unpack
 
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -13,12 +14,14 @@ from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import CONTENT_TYPE, Message, SendResult
 from reliable_mq.message_checks import check_message, size_of
 from reliable_mq.outbox.asyncio_listeners import Listeners, TransactionResult
+from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.composing import (
     ContentOptions,
     MessageOptions,
     check_room,
     contents_of,
     fresh_message_id,
+    wrapped,
 )
 from reliable_mq.outbox.delay import by_level, check_times, timed_by_delay
 from reliable_mq.outbox.thread_link import ProcessLink
@@ -40,6 +43,7 @@ class Producer:
         is_managed: whether the messages of a topic should have stubs.
         policy: what happens on a send to such a topic.
         listeners: the application's transaction listeners.
+        envelopes: the envelopes of topics that have one.
     """
 
     def __init__(
@@ -48,7 +52,9 @@ class Producer:
         is_managed: Callable[[str], bool],
         policy: Strictness,
         listeners: Listeners,
+        envelopes: Mapping[str, Envelope] = MappingProxyType({}),
     ) -> None:
+        self._envelopes = envelopes
         self._link = link
         self._is_managed = is_managed
         self._policy = policy
@@ -131,12 +137,16 @@ class Producer:
     ) -> Message:
         check_times(delay, deliver_at)
         contents = contents_of(payload, **options)
+        now = time.time()
+        message_id = contents.message_id or fresh_message_id(now, os.urandom)
+        if topic in self._envelopes:
+            contents = wrapped(contents, self._envelopes[topic], topic, message_id, now)
         message = Message(
             topic=topic,
             body=contents.body,
             tag=contents.tag,
             keys=(contents.key,) if contents.key else (),
-            message_id=contents.message_id or fresh_message_id(time.time(), os.urandom),
+            message_id=message_id,
             ordering_key=contents.ordering_key,
             delay=delay if delay is not None and delay > timedelta() else None,
             deliver_at=deliver_at,

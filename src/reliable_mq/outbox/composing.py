@@ -17,6 +17,7 @@ from reliable_mq.message import NOTICE_TOPIC_PREFIX, Message, new_message_id
 from reliable_mq.message_checks import check_message, check_topic, properties_of
 from reliable_mq.message_digest import RESERVED
 from reliable_mq.names import check_name
+from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.delay import deliver_time_of
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import Stub, check_texts, message_of
@@ -138,6 +139,7 @@ class Composer:
         random_bytes: returns this number of random bytes.
         timer_range: how far ahead brokers accept a message's time, in seconds.
         known_groups: a cache of them by topic and tag. Its owner empties it at each declaration.
+        envelopes: the envelopes of topics that have one.
     """
 
     def __init__(
@@ -146,8 +148,10 @@ class Composer:
         random_bytes: RandomBytes,
         timer_range: float,
         known_groups: Mapping[tuple[str, str], tuple[str, ...]] = MappingProxyType({}),
+        envelopes: Mapping[str, Envelope] = MappingProxyType({}),
     ) -> None:
         self._known_groups = known_groups
+        self._envelopes = envelopes
         self._groups_of_topic = groups_of_topic
         self._random_bytes = random_bytes
         self._timer_range = timer_range
@@ -174,9 +178,12 @@ class Composer:
             groups = checked_groups(required_groups)
         elif groups is None:
             groups = self._groups_of_topic(topic, contents.tag)
+        message_id = contents.message_id or fresh_message_id(now, self._random_bytes)
+        if self._envelopes and topic in self._envelopes:
+            contents = wrapped(contents, self._envelopes[topic], topic, message_id, now)
         stub = Stub(
             seq=0,
-            message_id=contents.message_id or fresh_message_id(now, self._random_bytes),
+            message_id=message_id,
             topic=topic,
             content=contents.body,
             tag=contents.tag,
@@ -231,6 +238,17 @@ class Composer:
             )
             for payload in payloads
         ]
+
+
+def wrapped(
+    contents: Contents, envelope: Envelope, topic: str, message_id: str, now: float
+) -> Contents:
+    """Return the contents in the envelope of their topic."""
+    body, content_type, added = envelope.wrap(
+        contents.body, contents.content_type, message_id, now, topic, contents.key
+    )
+    properties = {**contents.properties, **added}
+    return contents._replace(body=body, content_type=content_type, properties=properties)
 
 
 def check_room(message: Message) -> None:

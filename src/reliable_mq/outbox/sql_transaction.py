@@ -24,6 +24,7 @@ from reliable_mq.database.sql_transactions import Handover, remember_stubs, watc
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX
+from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_unowned import announce
@@ -375,6 +376,7 @@ class SqlOutbox:
         random_bytes: returns this number of random bytes.
         timer_range: how far ahead brokers accept a message's time, in seconds.
         known_groups: earlier answers of `groups_of_topic`, see `Composer`.
+        envelopes: the envelopes of topics that have one.
     """
 
     def __init__(
@@ -389,6 +391,7 @@ class SqlOutbox:
         random_bytes: RandomBytes = os.urandom,
         timer_range: float = TIMER_SECONDS_MAX,
         known_groups: Mapping[tuple[str, str], tuple[str, ...]] = MappingProxyType({}),
+        envelopes: Mapping[str, Envelope] = MappingProxyType({}),
     ) -> None:
         self._stubs = stubs
         self._same_database = SameDatabase(stubs.engine, stubs.table)
@@ -396,7 +399,9 @@ class SqlOutbox:
         self._owner = owner
         self._lease = lease
         self._timer_range = timer_range
-        self._composer = Composer(groups_of_topic, random_bytes, timer_range, known_groups)
+        self._composer = Composer(
+            groups_of_topic, random_bytes, timer_range, known_groups, envelopes
+        )
         self._clock = clock
         watch(stubs.engine)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.database.thread_presence import Presence
+from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.sql_half_outbox import HalfOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import SqlOutbox
@@ -40,6 +42,7 @@ class Outboxes:
         groups_of_topic: returns the consumer groups that a message of a topic and tag must reach.
         known_groups: its earlier answers, see `Composer`.
         on_first_send: called before an outbox is made.
+        envelopes: the envelopes of topics that have one.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Outboxes:
         groups_of_topic: Callable[[str, str], tuple[str, ...]],
         known_groups: Mapping[tuple[str, str], tuple[str, ...]],
         on_first_send: Callable[[], None],
+        envelopes: Mapping[str, Envelope] = MappingProxyType({}),
     ) -> None:
         self._link = link
         self._databases = databases
@@ -63,6 +67,7 @@ class Outboxes:
         self._is_shared = is_shared
         self._groups_of_topic = groups_of_topic
         self._known_groups = known_groups
+        self._envelopes = envelopes
         self._on_first_send = on_first_send
         #: the outboxes that were made, by (database, half)
         self.made: dict[tuple[str, bool], OpenOutbox] = {}
@@ -92,6 +97,7 @@ class Outboxes:
             timer_range=self._timer_range,
             groups_of_topic=self._groups_of_topic,
             known_groups=self._known_groups,
+            envelopes=self._envelopes,
             clock=database.clock.now_on,
         )
         opened = OpenOutbox(outbox, database.session, database.async_session)

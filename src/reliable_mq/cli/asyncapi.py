@@ -1,0 +1,50 @@
+"""`reliable-mq asyncapi`: prints the AsyncAPI 3 document of an application."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reliable_mq.cli import database_options as options
+from reliable_mq.cli.saying import say_lines
+from reliable_mq.contract.document_text import as_json, as_yaml
+from reliable_mq.errors import ConfigurationError
+
+
+class Format(StrEnum):
+    """The form of a printed document."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def command(
+    application: Annotated[
+        str,
+        typer.Option("--app", metavar="MODULE:OBJECT", help="The application, such as shop:mq."),
+    ],
+    form: Annotated[Format, typer.Option("--format", help="The form of the document.")] = (
+        Format.YAML
+    ),
+    version: Annotated[
+        str, typer.Option("--api-version", help="The version of your messages, as 1.4.0.")
+    ] = "0.0.0",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file.")
+    ] = None,
+) -> None:
+    """Print the AsyncAPI 3 document: channels are topics, operations consumers and known sends."""
+    mq = options.loaded(application)
+    try:
+        document = mq.asyncapi(version=version)
+    finally:
+        mq.close()
+    text = as_json(document) if form is Format.JSON else as_yaml(document)
+    if output is None:
+        say_lines(text.rstrip("\n"))
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{output}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,80 @@
+"""`reliable-mq schema`: records the payload schemas of an application, and checks changes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reliable_mq.cli import database_options as options
+from reliable_mq.cli import printing
+from reliable_mq.cli.saying import say, say_json
+from reliable_mq.contract.file_schemas import read_schemas, write_schemas
+from reliable_mq.contract.payloads import PayloadSchemas
+from reliable_mq.contract.schema_check import check_schemas
+
+app = typer.Typer(no_args_is_help=True)
+
+Application = Annotated[
+    str,
+    typer.Option("--app", metavar="MODULE:OBJECT", help="The application, such as shop:mq."),
+]
+
+
+@app.command("write")
+def write(
+    application: Application,
+    folder: Annotated[Path, typer.Option("--to", help="The folder of the records.")] = Path(
+        "schemas"
+    ),
+    as_json: printing.AsJson = False,
+) -> None:
+    """Record the JSON Schema of each payload in a folder; commit the folder with your code."""
+    written = write_schemas(folder, _payloads(application))
+    if as_json:
+        say_json(written)
+        return
+    for name in written:
+        say(f"{folder / name} written")
+    if not written:
+        say("every payload is recorded already")
+
+
+@app.command("check")
+def check(
+    application: Application,
+    against: Annotated[Path, typer.Option("--against", help="The folder of the records.")] = Path(
+        "schemas"
+    ),
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Fail, too, if a payload differs from its record.")
+    ] = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Compare the payloads with the records: one line for each incompatible change, then code 1.
+
+    Backward: what was written before is read now. Forward: what is written now is read by earlier
+    code. A payload with a schema needs both within one version; what is only read needs backward,
+    what is only sent forward.
+    """
+    found = check_schemas(_payloads(application), read_schemas(against))
+    has_failed = bool(found.incompatible or (exact and found.unrecorded))
+    if as_json:
+        incompatible = [each._asdict() for each in found.incompatible]
+        say_json({"incompatible": incompatible, "unrecorded": found.unrecorded})
+    else:
+        for each in found.incompatible:
+            say(each)
+        for name in found.unrecorded:
+            say(f"{name}: differs from its record, or has none: reliable-mq schema write")
+        if not (found.incompatible or found.unrecorded):
+            say("every payload is as recorded")
+    if has_failed:
+        raise typer.Exit(1)
+
+
+def _payloads(application: str) -> list[PayloadSchemas]:
+    mq = options.loaded(application)
+    try:
+        return mq.payload_schemas()
+    finally:
+        mq.close()
