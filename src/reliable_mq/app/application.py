@@ -30,6 +30,7 @@ from reliable_mq.idempotency.key_reading import KeySource
 from reliable_mq.idempotency.keyed_function import KeyedFunction, Source
 from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX
+from reliable_mq.misspelt import names_checked
 from reliable_mq.names import check_name
 from reliable_mq.outbox.asyncio_producer import Producer
 from reliable_mq.outbox.resend_policy import ResendPolicy, Wait, ladder
@@ -170,6 +171,7 @@ class ReliableMQ:
         )
         return max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
 
+    @names_checked
     def topic(self, name: str, *, groups: Sequence[str] | None = None) -> str:
         """Declare a managed topic and the consumer groups its messages must reach.
 
@@ -202,6 +204,7 @@ class ReliableMQ:
         """
         return self._declared.groups_of(topic, tag)
 
+    @names_checked
     def consumer(
         self,
         topic: str,
@@ -273,6 +276,7 @@ class ReliableMQ:
 
         return register
 
+    @names_checked
     def transaction_listener(self, topic: str) -> Callable[[L], L]:
         """Register the decorated class, or an object, as the listener for halves of a topic.
 
@@ -290,6 +294,7 @@ class ReliableMQ:
 
         return register
 
+    @names_checked
     def idempotent(
         self,
         *,
