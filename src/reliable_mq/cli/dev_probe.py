@@ -10,6 +10,7 @@ import msgspec
 from reliable_mq.cli.database_options import loaded
 from reliable_mq.cli.main import run_plainly
 from reliable_mq.cli.saying import say_raw
+from reliable_mq.decodable import decodable
 from reliable_mq.settings import EMBEDDED
 
 PLACEHOLDERS = {
@@ -21,6 +22,7 @@ PLACEHOLDERS = {
 MARK = "reliable-mq-dev "
 
 
+@decodable
 class DevNeeds(msgspec.Struct, frozen=True):
     """The servers that an application has no address of, and whether it has consumers."""
 

@@ -127,14 +127,24 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
     if log["consume_date"] is not None:
         if log["create_date"] < log["consume_date"]:
             yield TimelineEntry(log["create_date"], ledger, "first received")
-        yield TimelineEntry(log["consume_date"], ledger, f"consumed, attempt {attempt}")
+        yield TimelineEntry(log["consume_date"], ledger, f"consumed, {_counted(attempt)}")
         return
     yield TimelineEntry(log["create_date"], ledger, "first received")
     if log["owner"] is not None:
-        what = f"attempt {attempt} is running, or its process died: its lease ends at this time"
+        what = f"{_counted(attempt)} is running, or its process died: its lease ends at this time"
+    elif log["note"]:
+        what = f"{_counted(attempt)} was the last one: {log['note']}"
     else:
-        what = f"attempt {attempt} failed; the next one may begin at this time"
+        what = f"{_counted(attempt)} failed; the next one may begin at this time"
     yield TimelineEntry(log["lease_until"], ledger, what)
+
+
+def _counted(attempt: int) -> str:
+    """Return an attempt by its number. The log keeps no times of the earlier ones."""
+    if attempt <= 1:
+        return f"attempt {attempt}"
+    earlier = "attempt 1" if attempt == 2 else f"attempts 1 to {attempt - 1}"
+    return f"attempt {attempt} ({earlier} had no effect)"
 
 
 def _of_confirmation(notice: Row) -> TimelineEntry:
@@ -154,7 +164,9 @@ def _of_record(record: ReceivedMessage) -> TimelineEntry:
         reason = record.properties.get(DEAD_LETTER_REASON, "no reason was given")
         what = f"dead letter of {topic.removeprefix(DEAD_LETTER_PREFIX)}: {reason}"
     elif topic.startswith(RETRY_PREFIX):
-        what = f"to be delivered to {topic.removeprefix(RETRY_PREFIX)} again"
+        group, failed = topic.removeprefix(RETRY_PREFIX), record.reconsume_times
+        what = f"to be delivered to {group} again"
+        what += f" after failed attempt {failed}" if failed else ""
     time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=record.store_time_ms)
     return TimelineEntry(time, "broker", what)
 
