@@ -18,7 +18,10 @@ WORLD_PREFIXES = (
 )
 
 VALUES = frozenset(
-    {"decodable", "host_and_port", "line_limit", "message", "errors", "limits", "plain_text"}
+    {
+        *("decodable", "host_and_port", "line_limit", "message", "misspelt"),
+        *("errors", "limits", "plain_text"),
+    }
     | {
         "message_checks",
         "message_digest",
@@ -34,8 +37,10 @@ VALUES = frozenset(
 ARROWS: dict[str, frozenset[str]] = {
     "telemetry": frozenset({"errors", "extras", "line_limit", "plain_text"}),
     "wire": frozenset(
-        {"decodable", "host_and_port", "line_limit", "message", "errors", "limits", "plain_text"}
-        | {"telemetry"}
+        {
+            *("decodable", "host_and_port", "line_limit", "message", "misspelt"),
+            *("errors", "limits", "plain_text", "telemetry"),
+        }
     ),
     "name_server": VALUES | {"wire"},
     "broker_core": VALUES | {"wire"},

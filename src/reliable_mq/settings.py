@@ -14,6 +14,7 @@ from reliable_mq import old_names
 from reliable_mq.database.sql_types import TABLE_PREFIX_PATTERN
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
+from reliable_mq.misspelt import meant
 from reliable_mq.renamed_settings import RenamedSettings
 from reliable_mq.signature import signer_of
 from reliable_mq.telemetry import application_events
@@ -311,9 +312,7 @@ def _not_json(says: str) -> str:
 
 def _meant(name: str) -> str:
     close = _closest(name)
-    return (
-        f"; did you mean {close}?" if close else f"; there are {', '.join(Settings.model_fields)}"
-    )
+    return f"; did you mean {close}?" if close else meant(name, Settings.model_fields)
 
 
 def _closest(name: str) -> str | None:

@@ -1,7 +1,9 @@
 """One convention for all commands: the application, the environment, names of options, output."""
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED, VERBS, build_app, run
 Call = Callable[..., tuple[int, str, str]]
 
 #: options that name a place, in a command that needs one; and what has no place
-PLACELESS = {"broker", "namesrv", "demo", "walk"}
+PLACELESS = {"broker", "namesrv", "init", "demo", "walk"}
 SHOP = """
 from reliable_mq import ReliableMQ
 
@@ -277,3 +279,29 @@ def test_the_completion_of_each_shell_can_be_shown(shell: str) -> None:
     done = printed("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
 
     assert "_RELIABLE_MQ_COMPLETE" in done.stdout
+
+
+def at_a_terminal(*words: str, **environment: str) -> str:
+    """Run a command whose output is a terminal; return what it prints."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reliable_mq.cli.main", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", **environment},
+    )
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is closed at its other side
+        while part := os.read(ours, 4096):
+            shown += part
+    process.wait()
+    os.close(ours)
+    return shown.decode()
+
+
+def test_colours_are_for_terminals_and_not_with_no_color() -> None:
+    assert "\x1b[31merror:\x1b[0m " in at_a_terminal("run", NO_COLOR="")
+    assert "\x1b" not in at_a_terminal("run", NO_COLOR="1")
+    assert "\x1b" not in printed("run").stderr

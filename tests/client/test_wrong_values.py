@@ -167,7 +167,9 @@ def faces() -> Iterator[Faces]:
 
 
 def parameters(verb: Callable[..., Any]) -> list[inspect.Parameter]:
-    return list(inspect.signature(verb).parameters.values())[1:]
+    """Return what a verb takes. `**misspelt` takes nothing: it only names what was meant."""
+    own = list(inspect.signature(verb).parameters.values())[1:]
+    return [each for each in own if each.kind is not inspect.Parameter.VAR_KEYWORD]
 
 
 def places(verb: Callable[..., Any], given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

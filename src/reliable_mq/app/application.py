@@ -33,6 +33,7 @@ from reliable_mq.idempotency.key_reading import KeySource
 from reliable_mq.idempotency.keyed_function import KeyedFunction, Source
 from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX
+from reliable_mq.misspelt import names_checked
 from reliable_mq.names import check_name
 from reliable_mq.outbox.asyncio_producer import Producer
 from reliable_mq.outbox.cloud_events import envelope_of
@@ -228,6 +229,7 @@ class ReliableMQ:
         groups: Sequence[str] | None = None,
         envelope: str | None = None,
     ) -> Topic[Any]: ...
+    @names_checked
     def topic(
         self,
         name: str,
@@ -285,6 +287,7 @@ class ReliableMQ:
     ) -> PayloadHandlers[T]: ...
     @overload
     def consumer(self, topic: str, **options: Unpack[ConsumerOptions]) -> Callable[[F], F]: ...
+    @names_checked
     def consumer(
         self,
         topic: str | Topic[Any],
@@ -491,6 +494,7 @@ class ReliableMQ:
         )
         return asyncapi_document(about)
 
+    @names_checked
     def transaction_listener(self, topic: str | Topic[Any]) -> Callable[[L], L]:
         """Register the decorated class, or an object, as the listener for halves of a topic.
 
@@ -508,6 +512,7 @@ class ReliableMQ:
 
         return register
 
+    @names_checked
     def idempotent(
         self,
         *,

@@ -21,8 +21,12 @@ def load_application(path: str) -> ReliableMQ:
         ApplicationBroken: the module raised an error during its import.
     """
     module_name, colon, attribute = path.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        module = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise UsageError(f"{path!r} names a file: give its module, {module}:{attribute or 'mq'}")
     if not (module_name and colon and attribute):
-        raise UsageError(f"{path!r} is not MODULE:OBJECT; write for example examples.shop:mq")
+        example = f"{module_name or 'shop'}:mq"
+        raise UsageError(f"{path!r} is not MODULE:OBJECT; write for example {example}")
     try:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -36,17 +40,31 @@ def load_application(path: str) -> ReliableMQ:
         if place := own_place(error):
             error.place = place
         raise
+    except SystemExit as error:
+        raise UsageError(
+            f"the module {module_name!r} ends the process while it is imported"
+            f" (sys.exit({error.code!r})): put that below `if __name__ == '__main__':`"
+        ) from error
     except Exception as error:
         raise _broken(module_name, error) from error
+    known = _applications(module_name, found)
     for name in attribute.split("."):
         try:
             found = getattr(found, name)
         except AttributeError as error:
-            raise UsageError(f"module {module_name!r} has no {attribute!r}") from error
+            raise UsageError(f"module {module_name!r} has no {attribute!r}{known}") from error
     if not isinstance(found, ReliableMQ):
-        raise UsageError(f"{path} is a {type(found).__name__}, not a ReliableMQ")
+        raise UsageError(f"{path} is of type {type(found).__name__}, no ReliableMQ{known}")
     found.found_by = f"--app {path}"
     return found
+
+
+def _applications(module_name: str, module: object) -> str:
+    """Return the end of an error's text: which applications a module has."""
+    names = [name for name, value in vars(module).items() if isinstance(value, ReliableMQ)]
+    if not names:
+        return "; it has none: write mq = ReliableMQ(…) there"
+    return f"; it has {', '.join(f'{module_name}:{name}' for name in names)}"
 
 
 def _broken(module_name: str, error: Exception) -> ApplicationBroken:
@@ -84,7 +102,8 @@ def own_place(error: BaseException) -> str:
 
 def _own(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
     """Return the frames of the application, which may be an installed package itself."""
-    foreign = [each for each in frames if not each.filename.startswith(("<frozen ", _PACKAGE))]
+    importers = ("<frozen ", _PACKAGE, importlib.__file__)
+    foreign = [each for each in frames if not each.filename.startswith(importers)]
     own = [
         each
         for each in foreign

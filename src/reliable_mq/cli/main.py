@@ -25,7 +25,7 @@ from reliable_mq.cli.commands import SETTINGS, VerbCommand
 from reliable_mq.cli.log_options import hush_outages
 from reliable_mq.cli.saying import say_trouble
 from reliable_mq.cli.shared_options import note_place, pasteable
-from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError
+from reliable_mq.errors import ApplicationBroken, ReliableMQError, Unavailable, UsageError
 from reliable_mq.extras import how_to_install
 from reliable_mq.plain_text import printable_lines
 
@@ -46,6 +46,8 @@ class Verb(NamedTuple):
 VERBS = {
     "broker": Verb("broker", "Run the bundled broker, and a name server if none is given."),
     "namesrv": Verb("namesrv", "Run a name server."),
+    "init": Verb("init", "Write a small project: an application, a consumer, a test."),
+    "dev": Verb("dev", "Run all that an application needs, in one log; reload on change."),
     "run": Verb("run", "Run the consumers of an application."),
     "resend": Verb("resend", "Send unconfirmed stubs again; escalate those sent too often."),
     "schema": Verb("schema", "Record payload schemas; check changes of them in CI."),
@@ -130,6 +132,8 @@ def explain(error: Exception) -> tuple[str, int] | None:
     match error:
         case UsageError():
             return f"{error.place}: {text}" if error.place else text, BAD_USAGE
+        case Unavailable() if text.startswith("no name server answers"):
+            return f"{text}; start one (reliable-mq broker), or correct the address", FAILED
         case ReliableMQError() | OSError():
             return text or type(error).__name__, FAILED
         case ModuleNotFoundError() if error.name and (line := how_to_install(error.name)):
@@ -137,9 +141,11 @@ def explain(error: Exception) -> tuple[str, int] | None:
         case _ if type(error).__module__ == "sqlalchemy.exc":
             # `orig` is the driver's own message, without the statement and its parameters
             cause = " ".join(str(getattr(error, "orig", None) or error).split())
-            return f"database: {cause}", FAILED
+            away = type(error).__name__ == "OperationalError"
+            hint = "; start the database, or correct its URL" if away else ""
+            return f"database: {cause}{hint}", FAILED
         case _ if type(error).__module__ == "redis.exceptions":
-            return f"redis: {text}", FAILED
+            return f"redis: {text}; start Redis, or correct its URL", FAILED
     return None
 
 
@@ -175,10 +181,11 @@ def run(arguments: Sequence[str] | None = None) -> None:
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
     note_place()
     # `standalone_mode` would write the usage, a hint and an error, on four lines.
-    call = partial(build_app(words), args=words, prog_name="reliable-mq", standalone_mode=False)
     undo = hush_outages()
     try:
-        code = run_plainly(call)
+        code = run_plainly(
+            lambda: build_app(words)(args=words, prog_name="reliable-mq", standalone_mode=False)
+        )
     finally:
         undo()
     sys.exit(code if isinstance(code, int) else DONE)  # an int: that of `typer.Exit`

@@ -12,7 +12,8 @@ from threading import Event
 from typing import Any
 
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.cli.saying import say
+from reliable_mq.cli import printing
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.walk_recorder import Landmark, WalkRecorder, WalkStep
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message, ReceivedMessage
@@ -50,9 +51,16 @@ LANDMARKS = tuple(
 )
 
 
-def command() -> None:
+def command(as_json: printing.AsJson = False) -> None:
     """Print the path of one message through all stations."""
     steps, verdicts = walk()
+    if as_json:
+        rows = [
+            {"station": step.station, "function": step.function, "says": step.says}
+            for step in steps
+        ]
+        say_json({"steps": rows, "verdicts": verdicts})
+        return
     width = max(len(step.station) for step in steps)
     for step in steps:
         name = step.function.removeprefix("reliable_mq.").replace(":", ".")

@@ -10,6 +10,7 @@ import msgspec
 from reliable_mq.client.connecting.security import TLS, Credentials
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.misspelt import meant
 from reliable_mq.settings import ClusterSettings, load_cluster_settings
 
 
@@ -28,8 +29,8 @@ def configured(settings: ClusterSettings, **own: Any) -> ClientSettings:
     unknown = sorted(named.keys() - set(ClientSettings.__struct_fields__))
     if unknown:
         raise ConfigurationError(
-            f"client: there is no setting {unknown[0]}; there are"
-            f" {', '.join(ClientSettings.__struct_fields__)}"
+            f"client: there is no setting {unknown[0]}"
+            f"{meant(unknown[0], ClientSettings.__struct_fields__)}"
         )
     for name, kind in (("credentials", Credentials), ("tls", TLS)):
         if isinstance(named.get(name), dict):

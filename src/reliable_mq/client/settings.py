@@ -15,6 +15,7 @@ from reliable_mq.limits import (
     PULL_COUNT_MAX,
     PULL_SIZE_MAX,
 )
+from reliable_mq.message import NamedFields
 from reliable_mq.wire.compression import KINDS, how_to_install, is_installed
 
 BODY_SIZE_LIMIT = FRAME_SIZE_MAX - 256 * 1024
@@ -36,7 +37,7 @@ def _by_old_name(old: str, new: str) -> property:
     return property(read, doc=f"`{new}`.")
 
 
-class _OldNamesRead(msgspec.StructMeta):
+class _OldNamesRead(NamedFields):
     """Of settings that are also given by their old names. `msgspec` calls no `__init__`."""
 
     def __init__(self, name: str, bases: tuple[type, ...], space: dict[str, Any], **_: Any) -> None:

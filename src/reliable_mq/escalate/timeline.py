@@ -129,16 +129,27 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
         if log["create_date"] < log["consume_date"]:
             yield TimelineEntry(log["create_date"], ledger, "first received")
         earlier = f"; an earlier one failed: {failure}" if failure else ""
-        yield TimelineEntry(log["consume_date"], ledger, f"consumed, attempt {attempt}{earlier}")
+        what = f"consumed, {_counted(attempt)}{earlier}"
+        yield TimelineEntry(log["consume_date"], ledger, what)
         return
     yield TimelineEntry(log["create_date"], ledger, "first received")
     if log["owner"] is not None:
-        what = f"attempt {attempt} is running, or its process died: its lease ends at this time"
+        what = f"{_counted(attempt)} is running, or its process died: its lease ends at this time"
+    elif log["note"]:
+        what = f"{_counted(attempt)} was the last one: {log['note']}"
     else:
         is_uncounted = failure and not attempt
-        ended = "no attempt counted yet" if is_uncounted else f"attempt {attempt} failed"
+        ended = "no attempt counted yet" if is_uncounted else f"{_counted(attempt)} failed"
         what = f"{ended}{f': {failure}' if failure else ''}; the next one may begin at this time"
     yield TimelineEntry(log["lease_until"], ledger, what)
+
+
+def _counted(attempt: int) -> str:
+    """Return an attempt by its number. The log keeps no times of the earlier ones."""
+    if attempt <= 1:
+        return f"attempt {attempt}"
+    earlier = "attempt 1" if attempt == 2 else f"attempts 1 to {attempt - 1}"
+    return f"attempt {attempt} ({earlier} had no effect)"
 
 
 def _of_confirmation(notice: Row) -> TimelineEntry:
@@ -158,7 +169,9 @@ def _of_record(record: ReceivedMessage) -> TimelineEntry:
         reason = record.properties.get(DEAD_LETTER_REASON, "no reason was given")
         what = f"dead letter of {topic.removeprefix(DEAD_LETTER_PREFIX)}: {reason}"
     elif topic.startswith(RETRY_PREFIX):
-        what = f"to be delivered to {topic.removeprefix(RETRY_PREFIX)} again"
+        group, failed = topic.removeprefix(RETRY_PREFIX), record.reconsume_times
+        what = f"to be delivered to {group} again"
+        what += f" after failed attempt {failed}" if failed else ""
     time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=record.store_time_ms)
     return TimelineEntry(time, "broker", what)
 

@@ -6,7 +6,6 @@ Refuses a message that could not be sent, found or stored later, while the calle
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, get_type_hints
 
@@ -16,6 +15,7 @@ from reliable_mq.limits import GROUP_LENGTH_MAX, PROPERTIES_SIZE_MAX
 from reliable_mq.message import NOTICE_TOPIC_PREFIX, Message, new_message_id
 from reliable_mq.message_checks import check_message, check_topic, properties_of
 from reliable_mq.message_digest import RESERVED
+from reliable_mq.misspelt import NameUnknown, meant
 from reliable_mq.names import check_name
 from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.delay import deliver_time_of
@@ -124,10 +124,8 @@ def contents_of(
     return contents
 
 
-def _no_option(name: str) -> TypeError:
-    close = get_close_matches(name, _OPTIONS, 1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_OPTIONS)}"
-    return TypeError(f"send has no option {name}; {hint}")
+def _no_option(name: str) -> NameUnknown:
+    return NameUnknown(f"send has no option {name}{meant(name, _OPTIONS)}")
 
 
 class Composer:

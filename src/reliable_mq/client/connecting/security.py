@@ -8,9 +8,10 @@ import msgspec
 from reliable_mq.client.checked import check_fields
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.message import NamedFields
 
 
-class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+class Credentials(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     """An account of a cluster with access control; every request is signed with the secret key.
 
     Attributes:
@@ -36,7 +37,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @decodable
-class TLS(msgspec.Struct, frozen=True, kw_only=True):
+class TLS(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     """Encryption of connections to name servers and brokers.
 
     Attributes:

@@ -13,7 +13,7 @@ from reliable_mq.client.checked import check_fields, is_integer
 from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
-from reliable_mq.message import ReceivedMessage
+from reliable_mq.message import NamedFields, ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, EVERY_TAG, RETRY_PREFIX, check_name
 from reliable_mq.outcomes import OLD_WORDS, Outcome, old_word
 
@@ -50,7 +50,7 @@ def expression_type(wanted: str | Sql) -> str:
     return "SQL92" if isinstance(wanted, Sql) else "TAG"
 
 
-class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+class Subscription(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     """What a consumer group reads, and how.
 
     Attributes:

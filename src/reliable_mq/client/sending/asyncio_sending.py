@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import Never
 
 from reliable_mq.client.asyncio_client_engine import ClientEngine
 from reliable_mq.client.checked import check_sending, check_value, checked
@@ -20,9 +21,12 @@ from reliable_mq.client.sending.timed import recall
 from reliable_mq.errors import ConfigurationError, ReliableMQError, TooManyInFlight
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from reliable_mq.message_checks import size_of
+from reliable_mq.misspelt import check_names
 from reliable_mq.wire.recall_handle import decode_recall_handle
 
 LINGER_SECONDS = 0.005
+SEND_OPTIONS = ("message", "timeout", "queue")
+"""What `send` takes."""
 
 
 class AsyncSending:
@@ -31,7 +35,12 @@ class AsyncSending:
     _engine: ClientEngine
 
     async def send(
-        self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        **misspelt: Never,
     ) -> SendResult:
         """Send one message and return where it is stored.
 
@@ -50,6 +59,8 @@ class AsyncSending:
             Unavailable: when no broker accepts it in time. It may be stored nevertheless.
             ProtocolError: when the answer cannot be decoded. It may be stored nevertheless.
         """
+        if misspelt:
+            check_names("send()", misspelt, SEND_OPTIONS)
         engine = self._engine
         check_sending(timeout, queue)
         size = size_of(message)

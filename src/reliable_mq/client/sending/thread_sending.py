@@ -2,17 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Self
+from typing import Never, Self
 
 from reliable_mq.client.checked import check_sending
 from reliable_mq.client.documented import documented_by
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
-from reliable_mq.client.sending.asyncio_sending import LINGER_SECONDS, AsyncSending, engine_of
+from reliable_mq.client.sending.asyncio_sending import (
+    LINGER_SECONDS,
+    SEND_OPTIONS,
+    AsyncSending,
+    engine_of,
+)
 from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.thread_singles import send_single
 from reliable_mq.errors import UsageError, closed
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from reliable_mq.message_checks import size_of
+from reliable_mq.misspelt import check_names
 from reliable_mq.runtime.loop_thread import LoopThread
 
 
@@ -108,9 +114,16 @@ class ThreadSending:
         self._is_closed = False
 
     def send(
-        self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        **misspelt: Never,
     ) -> SendResult:
         """Send one message and return where it is stored; see `AsyncClient.send`."""
+        if misspelt:
+            check_names("send()", misspelt, SEND_OPTIONS)
         thread, engine, size = self._started(), self._engine, size_of(message)
         if engine.hooks.sends or not engine.in_flight.take_places(size):
             return thread.run(self._sending.send(message, timeout=timeout, queue=queue))

@@ -1,0 +1,286 @@
+"""`reliable-mq dev`: all that an application needs on a developer's machine, in one terminal."""
+
+import os
+import queue
+import re
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from reliable_mq.cli.dev_log import DevLog
+from reliable_mq.cli.dev_probe import MARK, DevNeeds
+from reliable_mq.cli.dev_process import DevFailed, DevProcess
+from reliable_mq.cli.dev_servers import FOLDER, DevServers
+from reliable_mq.cli.shared_options import Application, Named, needed_application
+from reliable_mq.extras import extra_of
+
+TICK_SECONDS = 0.3
+WATCHED = (".py", ".toml", ".env")
+
+
+def command(
+    argument: Named = "",
+    app: Application = "",
+    db: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Use this database; default: a PostgreSQL of its own."),
+    ] = "",
+    broker: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT;…", help="Use this cluster; default: a broker of its own."),
+    ] = "",
+    redis: Annotated[
+        str, typer.Option(metavar="URL", help="Use this Redis; default: a Valkey of its own.")
+    ] = "",
+    processes: Annotated[int, typer.Option(min=1, max=256, help="How many worker processes.")] = 1,
+    before: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Run this before the workers start, such as 'alembic upgrade head'; repeatable.",
+        ),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Run this beside the workers, such as 'uvicorn web:app'; repeatable.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(help="Folder of the servers' data, and of the file env.")
+    ] = Path(FOLDER),
+    reload: Annotated[
+        bool, typer.Option("--reload/--no-reload", help="Start again when a file changes.")
+    ] = True,
+) -> None:
+    """Run all that an application needs: servers, workers, resend scheduler, in one log.
+
+    It starts a broker, PostgreSQL and Valkey, unless the application, an option or a variable has
+    an address. It creates and migrates the tables. When a file changes, it starts the workers
+    again. Ctrl-C ends all processes.
+    """
+    application = needed_application(argument, app)
+    log = DevLog()
+    given = {
+        "RELIABLE_MQ_DATABASE": db,
+        "RELIABLE_MQ_BROKER": broker,
+        "RELIABLE_MQ_REDIS": redis,
+    }
+    given = {name: url or os.environ.get(name, "") for name, url in given.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    servers = DevServers(folder, {name: url for name, url in given.items() if url}, log)
+    with _stop_requests() as stopped, _changes(folder, reload, stopped) as changes:
+        run = DevRun(application, servers, log, processes, before or (), also or (), stopped)
+        try:
+            run.run_until_stopped(changes)
+        finally:
+            run.stop()
+            log.write_line("dev", "stopping the servers")
+            servers.stop()
+            log.write_line("dev", "all processes have ended")
+
+
+class DevRun:
+    """The processes of an application; they start again when its files change.
+
+    Args:
+        application: MODULE:OBJECT.
+        servers: the servers.
+        log: gets all lines.
+        processes: how many worker processes.
+        before: commands that run before the workers.
+        also: commands that run beside them.
+        stopped: set when everything must end.
+    """
+
+    def __init__(
+        self,
+        application: str,
+        servers: DevServers,
+        log: DevLog,
+        processes: int,
+        before: Sequence[str],
+        also: Sequence[str],
+        stopped: threading.Event,
+    ) -> None:
+        self._application = application
+        self._servers = servers
+        self._log = log
+        self._processes = processes
+        self._before = before
+        self._also = also
+        self._stopped = stopped
+        self._running: list[DevProcess] = []
+        self._written: dict[str, str] = {}
+
+    def run_until_stopped(self, changes: "queue.Queue[list[str]]") -> None:
+        """Start, and start again after each change.
+
+        Raises:
+            DevFailed, LocalServerFailed: a server does not start, or has ended.
+        """
+        self._start()
+        while not self._stopped.is_set():
+            self._servers.check()
+            self._report_ends()
+            try:
+                changed = changes.get(timeout=TICK_SECONDS)
+            except queue.Empty:
+                continue
+            self._log.write_line("dev", f"changed: {', '.join(changed)}; starting again")
+            self.stop()
+            self._start()
+
+    def _start(self) -> None:
+        needs = self._needs()
+        if self._stopped.is_set():
+            return
+        if needs is None:
+            self._log.write_line("dev", "the application cannot be used; waiting for a change")
+            return
+        self._servers.start_needed(needs)
+        self._write_environment()
+        steps = [self._ours(_tables_command(), self._application)]
+        steps += [shlex.split(each) for each in self._before]
+        for words in steps:
+            step = self._process("tables" if words is steps[0] else "before", words)
+            code = step.wait(self._stopped)
+            if self._stopped.is_set():
+                return
+            if code:
+                line = f"{shlex.join(words)} ended with code {code}; waiting for a change"
+                self._log.write_line("dev", line)
+                return
+        self._start_workers(needs)
+
+    def _start_workers(self, needs: DevNeeds) -> None:
+        if needs.has_consumers:
+            several = ("--processes", str(self._processes)) if self._processes > 1 else ()
+            self._add("worker", self._ours("run", self._application, *several))
+        else:
+            self._log.write_line("dev", "the application has no consumers: no worker runs")
+        if not needs.is_embedded:  # then the worker has the scheduler
+            self._add("resend", self._ours("resend", self._application))
+        for place, line in enumerate(self._also, 1):
+            words = shlex.split(line)
+            name = Path(words[0]).name[:8] if words else f"also-{place}"
+            self._add(name, words)
+        self._log.write_line("dev", "started; Ctrl-C ends all processes")
+
+    def _needs(self) -> DevNeeds | None:
+        """Return what the application needs now; None: it cannot be imported."""
+        words = [sys.executable, "-m", "reliable_mq.cli.dev_probe", self._application]
+        probe = DevProcess("app", words, self._servers.probe_environment(), self._log, MARK)
+        if probe.wait(self._stopped) or not probe.marked_lines:
+            return None
+        return msgspec.json.decode(probe.marked_lines[-1], type=DevNeeds)
+
+    def _write_environment(self) -> None:
+        addresses = {**self._servers.addresses, "RELIABLE_MQ_APP": self._application}
+        lines = [f"export {name}={shlex.quote(url)}\n" for name, url in addresses.items()]
+        path = self._servers.folder / "env"
+        path.touch(mode=0o600)  # a URL may have a password
+        path.write_text("".join(lines), "utf-8")
+        if addresses == self._written:
+            return
+        self._written = addresses
+        for name, url in addresses.items():
+            self._log.write_line("dev", f"{name}={_without_password(url)}")
+        self._log.write_line("dev", f"for another terminal: . {shlex.quote(str(path))}")
+
+    def _ours(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "reliable_mq.cli.main", *words]
+
+    def _process(self, name: str, words: Sequence[str]) -> DevProcess:
+        try:
+            return DevProcess(name, words, self._servers.environment(), self._log)
+        except OSError as error:
+            raise DevFailed(f"{shlex.join(words)} cannot be started: {error.strerror}") from error
+
+    def _add(self, name: str, words: Sequence[str]) -> None:
+        self._running.append(self._process(name, words))
+
+    def _report_ends(self) -> None:
+        for each in [each for each in self._running if each.exit_code is not None]:
+            self._running.remove(each)
+            line = f"{each.name} has ended with code {each.exit_code}; waiting for a change"
+            self._log.write_line("dev", line)
+            each.stop()
+
+    def stop(self) -> None:
+        """Stop the processes, all at once; not the servers."""
+        for each in self._running:
+            each.begin_stop()
+        for each in self._running:
+            each.stop()
+        self._running.clear()
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
+
+
+def _tables_command() -> str:
+    return "migrate" if find_spec("alembic") else "create-tables"
+
+
+@contextmanager
+def _stop_requests() -> Iterator[threading.Event]:
+    """Return an event that SIGINT, SIGTERM or SIGHUP sets while the block runs."""
+    stopped = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    usual = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield stopped
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _changes(
+    folder: Path, reload: bool, stopped: threading.Event
+) -> Iterator["queue.Queue[list[str]]"]:
+    """Return a queue of changed files below the current folder, while the block runs."""
+    changed: queue.Queue[list[str]] = queue.Queue()
+    if not reload:
+        yield changed
+        return
+    with extra_of("dev"):
+        import watchfiles  # noqa: PLC0415 - an extra
+
+    here, ours = Path.cwd(), str(folder.resolve())
+    usual = watchfiles.DefaultFilter()
+
+    def wanted(change: Any, path: str) -> bool:
+        return usual(change, path) and path.endswith(WATCHED) and not path.startswith(ours)
+
+    def watch() -> None:
+        watcher = watchfiles.watch(
+            here, watch_filter=wanted, stop_event=stopped, raise_interrupt=False, rust_timeout=500
+        )
+        for changes in watcher:
+            changed.put(sorted({os.path.relpath(path, here) for _, path in changes}))
+
+    thread = threading.Thread(target=watch, name="changes", daemon=True)
+    thread.start()
+    try:
+        yield changed
+    finally:
+        stopped.set()
+        thread.join(5.0)

@@ -1,0 +1,75 @@
+"""The log of `reliable-mq dev`: lines of several processes, each with the name of its process."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from reliable_mq.cli.saying import coloured, say_raw
+from reliable_mq.plain_text import printable
+
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
+NAME_WIDTH = 8
+
+
+class DevLog:
+    """Writes whole lines to standard output, from any thread.
+
+    Invariant: a name keeps its colour.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._colours: dict[str, str] = {}
+
+    def write_line(self, name: str, line: str) -> None:
+        """Write one line of a process; unprintable characters become escapes."""
+        with self._lock:
+            colour = self._colours.setdefault(name, COLOURS[len(self._colours) % len(COLOURS)])
+            say_raw(f"{coloured(f'{name:<{NAME_WIDTH}} |', colour)} {printable(line)}")
+
+    def copy_stream(
+        self, name: str, stream: IO[str], is_shown: Callable[[str], bool]
+    ) -> threading.Thread:
+        """Copy the lines of a stream in a thread, until its end; return the thread.
+
+        Args:
+            name: the name of the process.
+            stream: its output.
+            is_shown: called with each line; says whether the log gets it.
+        """
+
+        def copy() -> None:
+            with stream:
+                for line in stream:
+                    text = line.rstrip("\n")
+                    if is_shown(text):
+                        self.write_line(name, text)
+
+        thread = threading.Thread(target=copy, name=f"log of {name}", daemon=True)
+        thread.start()
+        return thread
+
+
+class FollowedFile:
+    """A log file whose new lines are copied when `copy_new_lines` is called."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self._name = name
+        self._path = path
+        self._place = path.stat().st_size if path.exists() else 0
+        self._rest = b""
+
+    def copy_new_lines(self, log: DevLog) -> None:
+        """Copy the whole lines that were added since the last call."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._place)
+            added = file.read()
+        self._place += len(added)
+        *lines, self._rest = (self._rest + added).split(b"\n")
+        for line in lines:
+            text = line.decode("utf-8", "replace").strip()
+            if text:
+                log.write_line(self._name, text)

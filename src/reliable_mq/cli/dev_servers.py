@@ -1,0 +1,101 @@
+"""The servers of `reliable-mq dev`: our broker, PostgreSQL and Valkey, each only if it is needed.
+
+Their data stay in a folder between two runs; their ports are new in each run.
+"""
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from reliable_mq.cli.dev_log import DevLog, FollowedFile
+from reliable_mq.cli.dev_probe import PLACEHOLDERS, DevNeeds
+from reliable_mq.cli.dev_process import DevFailed, DevProcess
+from reliable_mq.testing.local_servers import LocalPostgres, LocalServer, LocalValkey
+
+FOLDER = ".reliable-mq"
+
+
+class DevServers:
+    """Starts servers when they are first needed, and stops all of them at the end.
+
+    Args:
+        folder: the folder of their data.
+        given: URLs that the user gave, by variable: these servers are not started.
+        log: gets their lines.
+    """
+
+    def __init__(self, folder: Path, given: Mapping[str, str], log: DevLog) -> None:
+        self.folder = folder
+        self.addresses = dict(given)
+        self._log = log
+        self._local: list[LocalServer] = []
+        self._followed: list[FollowedFile] = []
+        self._broker: DevProcess | None = None
+
+    def start_needed(self, needs: DevNeeds) -> None:
+        """Start the servers that are needed and do not run yet.
+
+        Raises:
+            LocalServerFailed, DevFailed: one did not start; the text says where its log is.
+        """
+        if needs.database and "RELIABLE_MQ_DATABASE" not in self.addresses:
+            self._start("RELIABLE_MQ_DATABASE", "postgres", LocalPostgres(self._of_postgres()))
+        if needs.redis and "RELIABLE_MQ_REDIS" not in self.addresses:
+            self._start("RELIABLE_MQ_REDIS", "valkey", LocalValkey(self.folder / "valkey"))
+        if needs.broker and "RELIABLE_MQ_BROKER" not in self.addresses:
+            self._start_broker()
+
+    def _of_postgres(self) -> Path:
+        """Return the folder of PostgreSQL, which as root runs as `nobody` and must enter it."""
+        if os.geteuid() != 0:
+            return self.folder / "postgres"
+        name = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"reliable-mq-dev-{name}" / "postgres"
+
+    def _start(self, variable: str, name: str, server: LocalServer) -> None:
+        self._local.append(server)
+        self.addresses[variable] = server.start()
+        self._followed.append(FollowedFile(name, server.log_file))  # not the lines of its start
+        self._log.write_line(name, f"ready at {server.url}; its data: {server.directory}")
+
+    def _start_broker(self) -> None:
+        store = self.folder / "broker"
+        words = ("broker", "--store", str(store), "--port", "0", "--namesrv-port", "0")
+        command = [sys.executable, "-m", "reliable_mq.cli.main", *words]
+        self._broker = DevProcess("broker", command, os.environ, self._log)
+        ready = dict(
+            part.partition("=")[::2] for part in self._broker.wait_for_first_line().split()
+        )
+        self.addresses["RELIABLE_MQ_BROKER"] = ready["namesrv"]
+
+    def check(self) -> None:
+        """Copy new lines of the servers' logs.
+
+        Raises:
+            DevFailed: a server has ended.
+        """
+        for each in self._followed:
+            each.copy_new_lines(self._log)
+        for server in self._local:
+            if not server.is_running:
+                raise DevFailed(f"{server.name} has ended; see {server.log_file}")
+        if self._broker is not None and (code := self._broker.exit_code) is not None:
+            raise DevFailed(f"the broker has ended with code {code}; its lines above say why")
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables with which processes find the servers."""
+        return {**os.environ, **self.addresses}
+
+    def probe_environment(self) -> dict[str, str]:
+        """Return variables with which an application shows which servers it needs."""
+        return {**os.environ, **PLACEHOLDERS}
+
+    def stop(self) -> None:
+        """Stop all of them: the broker first, as it may still serve."""
+        if self._broker is not None:
+            self._broker.stop()
+        for server in reversed(self._local):
+            server.stop()

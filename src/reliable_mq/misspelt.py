@@ -1,0 +1,51 @@
+"""What a misspelt name was meant to be. Pure."""
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter, signature
+from typing import ParamSpec, TypeVar
+
+from reliable_mq.errors import UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class NameUnknown(UsageError, TypeError):
+    """There is no parameter or field of this name; the text has the nearest one."""
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error's text: "; did you mean tag?", or all names that there are."""
+    names = list(known)
+    close = get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
+
+
+def check_names(of_what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Check names that were given.
+
+    Raises:
+        NameUnknown: one of them is not known.
+    """
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise NameUnknown(f"{of_what} has no {name!r}{meant(name, names)}")
+
+
+def names_checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function name the parameter that a misspelt one was meant to be.
+
+    For functions that are not called for each message: it costs a call.
+    """
+    own = signature(function).parameters.values()
+    known = [each.name for each in own if each.kind is not Parameter.POSITIONAL_ONLY][1:]
+
+    @wraps(function)
+    def called(*args: P.args, **named: P.kwargs) -> R:
+        check_names(f"{function.__name__}()", named, known)
+        return function(*args, **named)
+
+    return called

@@ -1,0 +1,348 @@
+"""Wrong uses, in one list: each gives one line that says what to do, and the right exit code.
+
+The first list is typed at the command line, the second one is written in code. A module that cannot
+be imported also shows its own frames.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reliable_mq import (
+    TLS,
+    Client,
+    ClientSettings,
+    Credentials,
+    Message,
+    ReliableMQ,
+    Retry,
+    Subscription,
+)
+from reliable_mq.cli.main import BAD_USAGE, FAILED, run
+from reliable_mq.cli.metrics import serve_metrics
+from reliable_mq.errors import ReliableMQError
+
+MODULES = {
+    "wrong_ok": "from reliable_mq import ReliableMQ\n"
+    "mq = ReliableMQ('shop', database='sqlite:///shop.db', broker='127.0.0.1:1')\n"
+    "number = 3\n",
+    "wrong_none": "number = 3\n",
+    "wrong_boom": "def f():\n    raise RuntimeError('no\\nway')\n\nf()\n",
+    "wrong_syntax": "mq = (\n",
+    "wrong_import": "import nosuchlibrary\n",
+    "wrong_extra": "import sys\nsys.modules['aiomysql'] = None\nimport aiomysql\n",
+    "wrong_exit": "import sys\nsys.exit(3)\n",
+    "wrong_setting": "from reliable_mq import ReliableMQ\n\nmq = ReliableMQ('s', databse='x')\n",
+    "wrong_name": "from reliable_mq import ReliableMQ\nmq = ReliableMQ('a shop')\n",
+    "wrong_empty": "from reliable_mq import ReliableMQ\nmq = ReliableMQ('shop')\n",
+    "wrong_url": "from reliable_mq import ReliableMQ\nmq = ReliableMQ('shop', redis='localhost')\n",
+}
+NOWHERE = ("--broker", "127.0.0.1:1")
+TABLES = ("--db", "sqlite:///tables.db")
+STORE = ("--store", "store", "--port", "0", "--namesrv-port", "0")
+
+TYPED: list[tuple[str, int, str]] = [
+    # the application
+    ("run", BAD_USAGE, "no application is named: give MODULE:OBJECT, such as shop:mq, or set"),
+    ("run wrong_ok", BAD_USAGE, "'wrong_ok' is not MODULE:OBJECT; write for example wrong_ok:mq"),
+    ("run wrong_ok:", BAD_USAGE, "write for example wrong_ok:mq"),
+    ("run :mq", BAD_USAGE, "write for example shop:mq"),
+    ("run wrong_ok.py:mq", BAD_USAGE, "names a file: give its module, wrong_ok:mq"),
+    ("run nowhere:mq", BAD_USAGE, "no module 'nowhere'; run from the directory that contains it"),
+    ("run wrong_ok:nope", BAD_USAGE, "has no 'nope'; it has wrong_ok:mq"),
+    ("run wrong_ok:number", BAD_USAGE, "is of type int, no ReliableMQ; it has wrong_ok:mq"),
+    ("run wrong_none:mq", BAD_USAGE, "it has none: write mq = ReliableMQ(…) there"),
+    ("run wrong_exit:mq", BAD_USAGE, "(sys.exit(3)): put that below `if __name__ =="),
+    ("run wrong_setting:mq", BAD_USAGE, "wrong_setting.py:3: there is no setting databse; did you"),
+    ("run wrong_name:mq", BAD_USAGE, "wrong_name.py:2: application 'a shop' is not a legal name"),
+    ("run wrong_ok:mq", BAD_USAGE, "decorate a handler"),
+    ("doctor a:mq --app b:mq", BAD_USAGE, "two applications are named: a:mq and --app b:mq; give"),
+    (
+        "resend wrong_ok:mq --db sqlite:///x.db",
+        BAD_USAGE,
+        "give either --app MODULE:OBJECT or --db",
+    ),
+    ("create-tables wrong_empty:mq", BAD_USAGE, "no database is set: set database=… or RELIABLE"),
+    ("stub show 1 --app wrong_ok:mq", BAD_USAGE, "run reliable-mq create-tables --app wrong_ok:mq"),
+    # the command line
+    ("runn wrong_ok:mq", BAD_USAGE, "No such command 'runn'"),
+    ("run wrong_ok:mq --process 3", BAD_USAGE, "No such option: --process"),
+    ("run wrong_ok:mq --processes 0", BAD_USAGE, "Invalid value for '--processes'"),
+    ("run wrong_ok:mq more", BAD_USAGE, "unexpected extra argument"),
+    ("stub show", BAD_USAGE, "Missing argument 'MESSAGE'; see reliable-mq stub show --help"),
+    ("stub list --status done", BAD_USAGE, "'done' is not one of 'unconfirmed', 'confirmed'"),
+    # the database
+    ("stub list", BAD_USAGE, "give either --app MODULE:OBJECT or --db URL; or set RELIABLE_MQ_APP"),
+    ("stub list --db nonsense", BAD_USAGE, "write one like postgresql+psycopg://user@host/name"),
+    ("stub list --db oracle://x", BAD_USAGE, "'oracle' is not supported; use postgresql+psycopg"),
+    ("stub list --db sqlite:///typo.db", BAD_USAGE, "there is no file typo.db"),
+    ("stub list --db sqlite:///empty.db", BAD_USAGE, "create-tables --db sqlite:///empty.db"),
+    ("stub list --db sqlite:///text.db", FAILED, "file is not a database"),
+    ("stub list --db postgresql://u:p@127.0.0.1:1/x", FAILED, "start the database, or correct its"),
+    ("stub list --db mysql://u@127.0.0.1:1/x", FAILED, "start the database, or correct its URL"),
+    ("create-tables --db sqlite:///x.db --table-prefix Bad-;", BAD_USAGE, "prefix"),
+    ("stub list TABLES --database-name other", BAD_USAGE, "--database-name needs --app"),
+    ("stub list TABLES --since yesterday", BAD_USAGE, "--since takes a time like 2026-11-20T08:00"),
+    ("stub show 4711 TABLES", BAD_USAGE, "no ledger knows a message with the id or key 4711"),
+    ("stub retry TABLES", BAD_USAGE, "give either MESSAGE_IDs or a filter such as --escalated"),
+    ("stub void X --escalated TABLES", BAD_USAGE, "give either MESSAGE_IDs or a filter"),
+    ("pause TABLES --until 2h", BAD_USAGE, "no topic is named: give its name"),
+    ("pause orders TABLES --for 5m --end", BAD_USAGE, "give one of --until, --for and --end"),
+    ("pause orders TABLES --for soon", BAD_USAGE, "--for takes a duration like"),
+    ("migrate TABLES --sql --json", BAD_USAGE, "--sql cannot be used with --check or --json"),
+    ("migrate TABLES --from-revision 0001", BAD_USAGE, "--from-revision needs --sql"),
+    ("resend TABLES --json", BAD_USAGE, "--json needs --once"),
+    ("doctor TABLES --key 4711", BAD_USAGE, "no ledger knows a message with the id or key 4711"),
+    # Redis, the broker, the cluster
+    ("doctor TABLES --redis localhost", BAD_USAGE, "is not a Redis URL: it must begin with redis:"),
+    ("topic list", BAD_USAGE, "no cluster is named: give --broker HOST:PORT of a name server, or"),
+    ("topic list --broker localhost", BAD_USAGE, "'localhost' is no host:port: it has no port"),
+    ("topic list --broker http://h:80", BAD_USAGE, "is no host:port"),
+    ("topic list --broker embedded:x", BAD_USAGE, "start reliable-mq broker and give --broker"),
+    ("topic list NOWHERE", FAILED, "start one (reliable-mq broker), or correct the address"),
+    ("message show x NOWHERE", BAD_USAGE, "a message id is looked up with --topic"),
+    ("group reset g t NOWHERE", BAD_USAGE, "give one of --to-time, --to-start, --to-end and"),
+    ("dlq list TABLES", BAD_USAGE, "dead letters are at the broker: give --app, or --broker"),
+    ("dlq list NOWHERE", FAILED, "start one (reliable-mq broker), or correct the address"),
+    ("dlq retry NOWHERE", BAD_USAGE, "give either MESSAGE_IDs or a filter such as --group"),
+    ("broker", BAD_USAGE, "--store is missing: name the folder of the store"),
+    ("broker --store text.db --port 0", FAILED, "choose a folder you can write"),
+    ("broker STORE --set flush", BAD_USAGE, "--set flush: write name=value"),
+    ("broker STORE --config nope.conf", BAD_USAGE, "--config nope.conf: No such file"),
+    ("broker STORE --host 300.0.0.1", BAD_USAGE, "300.0.0.1"),
+    # reconciliation: 2 means findings there
+    ("reconcile --store x", FAILED, "--db is missing, or --app MODULE:OBJECT; or set RELIABLE_MQ"),
+    ("reconcile TABLES", FAILED, "--store is missing: the broker's store directory; or --broker"),
+    ("reconcile TABLES --store nowhere", FAILED, "nowhere is not a store directory"),
+    ("reconcile wrong_ok:mq TABLES", FAILED, "give either --app MODULE:OBJECT or --db URL"),
+    ("reconcile nowhere:mq", FAILED, "no module 'nowhere'"),
+    # a project, and everything for it
+    ("init .", BAD_USAGE, "exists: give a new folder, such as reliable-mq init shop"),
+    ("dev", BAD_USAGE, "no application is named: give MODULE:OBJECT, such as shop:mq, or set"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with modules, most of them wrong, and with some databases."""
+    made = tmp_path_factory.mktemp("wrong")
+    for name, text in MODULES.items():
+        (made / f"{name}.py").write_text(text)
+    (made / "README.md").touch()
+    (made / "empty.db").touch()
+    (made / "text.db").write_text("no database" * 100)
+    mq = ReliableMQ("shop", database=f"sqlite:///{made}/tables.db")
+    mq.create_tables()
+    mq.close()
+    return made
+
+
+@pytest.fixture
+def there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a test run in that folder, without variables of ours."""
+    for name in [name for name in os.environ if name.startswith("RELIABLE_MQ_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(folder)
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize(("typed", "code", "says"), TYPED, ids=[each[0] for each in TYPED])
+def test_a_wrong_command_line_is_one_line_that_says_what_to_do(
+    typed: str, code: int, says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words: list[str] = []
+    groups = {"NOWHERE": NOWHERE, "TABLES": TABLES, "STORE": STORE}
+    for word in typed.split():
+        words += groups.get(word, (word,))
+    with pytest.raises(SystemExit) as ended:
+        run(words)
+    out, err = capfd.readouterr()
+
+    lines = [line for line in err.splitlines() if line]
+    assert lines[-1].startswith("error: "), err
+    assert says in lines[-1]
+    assert (len(lines), out) == (1, "")
+    assert ended.value.code == code
+    assert ":p@" not in err, "a password is not shown"
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize(
+    ("module", "frames", "says"),
+    [
+        ("wrong_boom", 2, "the module 'wrong_boom' cannot be imported: RuntimeError: no way"),
+        ("wrong_syntax", 1, "cannot be imported: SyntaxError: '(' was never closed"),
+        ("wrong_import", 1, "ModuleNotFoundError: No module named 'nosuchlibrary'"),
+        ("wrong_extra", 1, "aiomysql is not installed; pip install 'reliable-mq[mysql]'"),
+    ],
+)
+def test_a_module_with_an_error_shows_its_own_frames_and_one_line(
+    module: str, frames: int, says: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["run", f"{module}:mq"])
+    err = capfd.readouterr().err
+
+    files = [line.split('"')[1] for line in err.splitlines() if line.startswith('  File "')]
+    assert files == [str(folder / f"{module}.py")] * frames
+    last = err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert says in last
+    assert ended.value.code == BAD_USAGE
+
+
+def shop(**options: Any) -> ReliableMQ:
+    return ReliableMQ("shop", **({"database": "sqlite:///tables.db"} | NOWHERE_SETTING | options))
+
+
+NOWHERE_SETTING: dict[str, Any] = {"broker": "127.0.0.1:1"}
+
+
+def sent(*given: Any, **options: Any) -> None:
+    mq = shop()
+    try:
+        with mq.transaction() as tx:
+            tx.send(*given, **options)
+    finally:
+        mq.close()
+
+
+def at_client(verb: str, *given: Any, **options: Any) -> None:
+    with Client("127.0.0.1:1") as client:
+        getattr(client, verb)(*given, **options)
+
+
+def without(module: str, use: Callable[[], object]) -> object:
+    """Run code as if a module were not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module, None)
+        patch.delitem(sys.modules, "reliable_mq.migrations.sql_upgrade", raising=False)
+        return use()
+
+
+async def asynchronous() -> None:
+    async with shop().transaction():
+        pass
+
+
+def odd(**given: Any) -> dict[str, Any]:
+    """Return what a type checker would refuse."""
+    return given
+
+
+THREE: Any = 3
+MESSAGE: dict[str, Any] = {"topic": "orders", "body": b"x"}
+SUBSCRIPTION: dict[str, Any] = {"group": "g", "topics": {"t": "*"}}
+
+WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
+    "a misspelt setting": (lambda: shop(resend_batch_cuont=3), "did you mean resend_batch_count?"),
+    "a setting that is like none": (
+        lambda: shop(colour=1),
+        "there is no setting colour; there are",
+    ),
+    "a setting that is too large": (lambda: shop(resend_batch_count=10**9), "resend_batch_count"),
+    "a setting of the client": (
+        lambda: shop(client={"retires": 3}).producer.send("orders", {}),
+        "did you mean retries?",
+    ),
+    "ClientSettings": (lambda: ClientSettings(**odd(retires=3)), "did you mean retries?"),
+    "ClientSettings of a wrong type": (
+        lambda: ClientSettings(**odd(retries="3")),
+        "retries is of type str, it must be int",
+    ),
+    "Subscription": (
+        lambda: Subscription(**SUBSCRIPTION, **odd(concurency=3)),
+        "Subscription has no 'concurency'; did you mean concurrency?",
+    ),
+    "Subscription to a text": (
+        lambda: Subscription(**SUBSCRIPTION | {"topics": "orders"}),
+        'give a dict of topics and tags, such as {"orders": "*"}',
+    ),
+    "Message": (
+        lambda: Message(**MESSAGE, **odd(tga="x")),
+        "Message has no 'tga'; did you mean tag?",
+    ),
+    "client.send": (
+        lambda: at_client("send", Message(**MESSAGE), tiemout=3.0),
+        "send() has no 'tiemout'; did you mean timeout?",
+    ),
+    "TLS": (lambda: TLS(**odd(cafile="x")), "TLS has no 'cafile'; there are ca, cert, key,"),
+    "Credentials": (
+        lambda: Credentials(**odd(acces_key="x", secret_key="y")),
+        "did you mean access_key?",
+    ),
+    "mq.consumer": (
+        lambda: shop().consumer("orders", **odd(gruop="g")),
+        "consumer() has no 'gruop'; did you mean group?",
+    ),
+    "mq.topic": (
+        lambda: shop().topic("orders", **odd(group="g")),
+        "topic() has no 'group'; did you mean groups?",
+    ),
+    "mq.idempotent": (lambda: shop().idempotent(**odd(kye="x")), "did you mean key?"),
+    "tx.send": (lambda: sent("orders", {}, tga="x"), "send has no option tga; did you mean tag?"),
+    "tx.send of an object": (
+        lambda: sent("orders", object()),
+        "a payload is a pydantic model, dataclass, dict, list, str or bytes",
+    ),
+    "tx.send with a number as delay": (lambda: sent("orders", {}, delay=5), "timedelta(seconds="),
+    "tx.send to an illegal topic": (lambda: sent("a b", {}), "'a b' is not a legal name"),
+    "an unknown database": (
+        lambda: shop().transaction(database="billing"),
+        "there is no database 'billing'; known: main",
+    ),
+    "a session that is none": (lambda: shop().transaction(THREE), "pass a Session, AsyncSession"),
+    "a handler that is none": (
+        lambda: shop().consumer("orders", group="g")(THREE),
+        "a handler is a def or an async def, not 3",
+    ),
+    "Retry in the past": (lambda: Retry(after=-3), "it must be within 0..7200 s"),
+    "no name server": (lambda: Client("nonsense"), "is no host:port: it has no port"),
+    "a broker that is away": (
+        lambda: at_client("send", Message(**MESSAGE)),
+        "no name server answers (127.0.0.1:1",
+    ),
+    "a Redis URL": (lambda: shop(redis="localhost"), "is not a Redis URL: it must begin with"),
+    "no driver": (
+        lambda: without("pymysql", lambda: shop(database="mysql://u@h/x").create_tables()),
+        "pymysql is not installed; pip install 'reliable-mq[mysql]'",
+    ),
+    "no asynchronous driver": (
+        lambda: without("aiosqlite", lambda: asyncio.run(asynchronous())),
+        "aiosqlite is not installed; pip install 'reliable-mq[sqlite]'",
+    ),
+    "no Alembic": (
+        lambda: without("alembic", lambda: shop().migrate()),
+        "alembic is not installed; pip install 'reliable-mq[migrations]'",
+    ),
+    "no library of metrics": (
+        lambda: without(
+            "prometheus_client",
+            lambda: serve_metrics("127.0.0.1", 1),
+        ),
+        "pip install 'reliable-mq[prometheus]'",
+    ),
+}
+assert len(TYPED) + len(WRITTEN) >= 60
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize("name", WRITTEN)
+def test_wrong_code_is_an_error_of_one_line_that_says_what_to_do(name: str) -> None:
+    use, says = WRITTEN[name]
+
+    with pytest.raises(ReliableMQError) as found:
+        use()
+
+    assert says in str(found.value)
+    assert "\n" not in str(found.value)
