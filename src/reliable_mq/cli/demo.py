@@ -6,7 +6,11 @@ In a checkout, `examples/` lies beside `src/`. A wheel has `examples/shop` and `
 
 import importlib
 import sys
+from functools import wraps
 from pathlib import Path
+from typing import Any
+
+from reliable_mq.extras import check_extras
 
 _HERE = Path(__file__).resolve()
 
@@ -18,4 +22,11 @@ def examples_root() -> Path:
 
 
 sys.path.insert(0, str(examples_root()))
-command = importlib.import_module("examples.demo.command").command
+_demo = importlib.import_module("examples.demo.command").command
+
+
+@wraps(_demo)
+def command(*given: Any, **named: Any) -> Any:
+    """Run the demo."""
+    check_extras("demo", "embedded", "postgres", "spark")
+    return _demo(*given, **named)

@@ -1,6 +1,7 @@
 """`reliable-mq run`: runs the consumers of an application, in one process or several."""
 
 import logging
+import os
 import shlex
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from reliable_mq.cli import metrics
 from reliable_mq.cli.database_options import loaded
 from reliable_mq.cli.saying import log_plainly
 from reliable_mq.limits import PORT_MAX
+from reliable_mq.runtime.heartbeat import Heartbeat, without_probes
 from reliable_mq.settings import EMBEDDED
 
 log = logging.getLogger(__name__)
@@ -88,7 +90,7 @@ class _Worker:
         return self._short_lives >= SHORT_LIVES_MAX
 
     def start(self) -> None:
-        self.child = subprocess.Popen(self._words)
+        self.child = subprocess.Popen(self._words, env=without_probes(os.environ))
         self._born = time.monotonic()
         self._has_ended = False
 
@@ -127,13 +129,16 @@ def _supervise(commands: list[list[str]]) -> None:
     Raises:
         WorkerDied: every worker fails repeatedly at its start.
     """
+    heart = Heartbeat()
     with stop_on_signal() as stopped:
         workers = [_Worker(words) for words in commands]
         is_well = True
         while is_well and not stopped.wait(POLL_SECONDS):
+            heart.beat()
             for each in workers:
                 each.restart_if_due()
             is_well = not all(each.is_failing for each in workers)
+    heart.end()
     for each in workers:
         if each.child.poll() is None:
             each.child.send_signal(signal.SIGTERM)

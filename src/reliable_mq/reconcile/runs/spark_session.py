@@ -14,6 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from reliable_mq.reconcile.runs import spark_installed  # noqa: F401 - names the extra
+
+# isort: split
+
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home

@@ -1,0 +1,149 @@
+"""What a user sees who has installed no extra, or not the one that is needed.
+
+Each case runs in a process of its own, in which the modules of the extras cannot be imported.
+"""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from reliable_mq.extras import EXTRA_OF_MODULE
+
+ROOT = Path(__file__).parents[2]
+HIDE = f"""
+import importlib.machinery, sys
+
+HIDDEN = {sorted(EXTRA_OF_MODULE.keys() | {"backports"})!r}
+
+class Hiding(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        is_hidden = name.partition(".")[0] in HIDDEN or name == "compression.zstd"
+        return None if is_hidden else super().find_spec(name, path, target)
+
+place = sys.meta_path.index(importlib.machinery.PathFinder)
+sys.meta_path[place] = Hiding
+"""
+POSTGRES = "ReliableMQ('shop', database='postgresql+psycopg://u@127.0.0.1:1/shop')"
+MYSQL = "ReliableMQ('shop', database='mysql+pymysql://u@127.0.0.1:1/shop')"
+SQLITE = "ReliableMQ('shop', database='sqlite:///a.db')"
+MAIL = (
+    "escalation_mail_server='smtp://a:25', escalation_mail_from='a@b.c', escalation_mail_to='a@b.c'"
+)
+SERVERS = "from pathlib import Path; from reliable_mq.testing.local_servers import *; "
+SPARK = "from reliable_mq.reconcile.runs.spark_session import register; register(None)"
+# What a user writes, and the extra that the error names.
+CASES = {
+    "a metrics middleware": ("from reliable_mq import *; PrometheusMiddleware()", "prometheus"),
+    "a tracing middleware": ("from reliable_mq import *; OpenTelemetryMiddleware()", "otel"),
+    "PostgreSQL": (f"from reliable_mq import *; {POSTGRES}.create_tables()", "postgres"),
+    "MySQL": (f"from reliable_mq import *; {MYSQL}.create_tables()", "mysql"),
+    "MySQL from asyncio": (
+        (
+            "import asyncio\nfrom reliable_mq import *\n"
+            f"async def main(): {MYSQL}.database.async_session()\nasyncio.run(main())"
+        ),
+        "mysql",
+    ),
+    "SQLite from asyncio": (
+        (
+            "import asyncio\nfrom reliable_mq import *\n"
+            f"async def main(): {SQLITE}.database.async_session()\nasyncio.run(main())"
+        ),
+        "sqlite",
+    ),
+    "a migration": (f"from reliable_mq import *; {SQLITE}.migrate()", "migrations"),
+    "mails": (
+        f"from reliable_mq import *; ReliableMQ('shop', database='sqlite://', {MAIL}).alerts()",
+        "mail",
+    ),
+    "compression by LZ4": ("from reliable_mq import *; ClientSettings(compression='lz4')", "lz4"),
+    "compression by ZSTD": (
+        "from reliable_mq import *; ClientSettings(compression='zstd')",
+        "zstd",
+    ),
+    "a local PostgreSQL": (f"{SERVERS}LocalPostgres(Path('pg')).start()", "embedded"),
+    "a local Valkey": (f"{SERVERS}LocalValkey(Path('valkey')).start()", "embedded"),
+    "sources for Spark": (SPARK, "spark"),
+}
+# The same, of commands: words after `reliable-mq`.
+COMMANDS = {
+    "reconcile": ("reconcile --db sqlite:///a.db --store .", "spark"),
+    "migrate": ("migrate --db sqlite:///a.db", "migrations"),
+    "demo": ("demo --orders 50", "demo,embedded,postgres,spark"),
+    "metrics": ("resend --db sqlite:///a.db --metrics-port 9100", "prometheus"),
+}
+
+
+def run_hidden(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run code in a process without the modules of extras."""
+    words = [sys.executable, "-c", HIDE + code]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("code", "extra"), CASES.values(), ids=CASES)
+def test_code_that_needs_an_extra_raises_an_error_that_names_it(
+    code: str, extra: str, tmp_path: Path
+) -> None:
+    said = run_hidden(code, tmp_path)
+
+    last = said.stderr.strip().splitlines()[-1]
+    assert f"pip install 'reliable-mq[{extra}]'" in last, said.stderr
+
+
+@pytest.mark.parametrize(("words", "extra"), COMMANDS.values(), ids=COMMANDS)
+def test_a_command_that_needs_an_extra_names_it_in_one_line(
+    words: str, extra: str, tmp_path: Path
+) -> None:
+    said = run_hidden(f"from reliable_mq.cli.main import run; run({words.split()!r})", tmp_path)
+
+    (line,) = said.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    assert f"pip install 'reliable-mq[{extra}]'" in line
+
+
+def test_every_public_name_can_be_imported_without_extras(tmp_path: Path) -> None:
+    assert run_hidden("from reliable_mq import *", tmp_path).stderr == ""
+
+
+def test_an_embedded_broker_and_sqlite_need_no_extra(tmp_path: Path) -> None:
+    """Given no extra, when an order is sent in a transaction, then its consumer gets it once."""
+    code = """
+from threading import Event
+from reliable_mq import ReliableMQ
+mq = ReliableMQ("shop", broker="embedded:store", database="sqlite:///shop.db")
+paid = Event()
+@mq.consumer("orders", group="payments")
+def pay(order: dict) -> None:
+    print("paid", order["id"])
+    paid.set()
+mq.create_tables()
+with mq:
+    with mq.transaction() as tx:
+        tx.send("orders", {"id": 7})
+    assert paid.wait(60)
+"""
+    said = run_hidden(code, tmp_path)
+
+    assert (said.stdout, said.returncode) == ("paid 7\n", 0), said.stderr
+
+
+def test_every_extra_is_named_by_a_case() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    sums = {"all", "dev", "observability"}
+
+    named = {extra for _, extra in (*CASES.values(), *COMMANDS.values())}
+    named = {each for extra in named for each in extra.split(",")}
+    assert named == extras.keys() - sums
+
+
+def test_the_help_of_a_command_needs_no_extra(tmp_path: Path) -> None:
+    said = run_hidden("from reliable_mq.cli.main import run; run(['demo', '--help'])", tmp_path)
+
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "--orders" in said.stdout

@@ -1,0 +1,205 @@
+"""Each file of `deploy/` and `.github/` passes its own linter, or says which linter is missing.
+
+`make deployment` runs these tests only.
+"""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = [
+    path
+    for path in sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    if path.name != "config.yml"
+]
+MANIFESTS = [
+    path
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    if path.name != "kustomization.yaml"
+]
+YAML = [
+    *WORKFLOWS,
+    *(ROOT / ".github").glob("*.yml"),
+    *(ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"),
+    *DEPLOY.rglob("*.yaml"),
+    ROOT / ".pre-commit-config.yaml",
+]
+UNITS = sorted((DEPLOY / "systemd").iterdir())
+# Lines may be as long as a command; a comma in braces needs no spaces around.
+YAML_RULES = (
+    "{extends: default, rules: {line-length: {max: 130}, document-start: disable, "
+    "truthy: {check-keys: false}, comments: {min-spaces-from-content: 2}}}"
+)
+KUBERNETES_VERSION = "1.33"
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def lint(program: str, *words: str) -> None:
+    """Run a linter of our environment; fail with what it says, skip if it is not installed."""
+    beside = Path(sys.executable).parent / program
+    found = str(beside) if beside.exists() else shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    said = subprocess.run([found, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def documents(path: Path) -> list[dict[str, object]]:
+    return [each for each in yaml.safe_load_all(path.read_text()) if each]
+
+
+@pytest.mark.parametrize("path", YAML, ids=name_of)
+def test_yaml_files_are_tidy(path: Path) -> None:
+    lint("yamllint", "--strict", "--config-data", YAML_RULES, str(path))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
+def test_a_workflow_is_one_that_github_accepts(path: Path) -> None:
+    lint("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(path))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
+def test_a_workflow_gives_no_job_more_rights_than_it_needs(path: Path) -> None:
+    lint("zizmor", "--offline", "--quiet", "--config", str(ROOT / ".github/zizmor.yml"), str(path))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
+def test_the_expressions_of_a_workflow_can_be_evaluated(path: Path) -> None:
+    lint("actionlint", "-shellcheck=", "-pyflakes=", str(path))
+
+
+@pytest.mark.parametrize("path", FORMS, ids=name_of)
+def test_an_issue_form_is_one_that_github_accepts(path: Path) -> None:
+    lint("check-jsonschema", "--builtin-schema", "vendor.github-issue-forms", str(path))
+
+
+def test_the_other_files_for_github_are_accepted() -> None:
+    folder = ROOT / ".github"
+    config = str(folder / "ISSUE_TEMPLATE" / "config.yml")
+    lint("check-jsonschema", "--builtin-schema", "vendor.github-issue-config", config)
+    updates = str(folder / "dependabot.yml")
+    lint("check-jsonschema", "--builtin-schema", "vendor.dependabot", updates)
+
+
+def test_the_compose_file_is_one_that_compose_accepts() -> None:
+    lint(
+        "check-jsonschema",
+        *("--builtin-schema", "vendor.compose-spec"),
+        str(DEPLOY / "compose.yaml"),
+    )
+
+
+def test_the_dockerfile_has_no_finding() -> None:
+    lint("hadolint", "--ignore", "DL3042", str(DEPLOY / "Dockerfile"))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=name_of)
+def test_a_manifest_is_one_that_kubernetes_accepts(path: Path) -> None:
+    lint("kubernetes-validate", "--strict", "--kubernetes-version", KUBERNETES_VERSION, str(path))
+
+
+def test_the_list_of_manifests_is_whole() -> None:
+    (listed,) = documents(DEPLOY / "kubernetes" / "kustomization.yaml")
+
+    assert listed["resources"] != []
+    assert set(listed["resources"]) == {path.name for path in MANIFESTS}  # type: ignore[call-overload]
+
+
+def pods() -> list[tuple[str, dict[str, object]]]:
+    """Return the pod of each manifest that has one, with the manifest's name."""
+    found = []
+    for path in MANIFESTS:
+        for each in documents(path):
+            spec = each.get("spec")
+            while isinstance(spec, dict) and "containers" not in spec:
+                spec = (spec.get("jobTemplate") or spec.get("template") or {}).get("spec")
+            if isinstance(spec, dict):
+                found.append((path.name, spec))
+    return found
+
+
+@pytest.mark.parametrize(("name", "pod"), pods(), ids=[name for name, _ in pods()])
+def test_no_container_is_root_or_writes_to_its_image(name: str, pod: dict[str, object]) -> None:
+    assert pod["securityContext"]["runAsNonRoot"] is True  # type: ignore[index]
+    for container in pod["containers"]:  # type: ignore[attr-defined]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert "limits" in container["resources"]
+        assert "livenessProbe" in container or name in {"migrate.yaml", "reconcile.yaml"}
+
+
+@pytest.mark.parametrize("path", UNITS, ids=name_of)
+def test_a_unit_is_one_that_systemd_accepts(path: Path, tmp_path: Path) -> None:
+    """Programs and users that are not on this machine are replaced."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    for each in UNITS:
+        text = re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", each.read_text())
+        text = re.sub(r"(?m)^(User|Group)=mq$", "", text)
+        (tmp_path / each.name.replace("@.", "@shop.")).write_text(text)
+
+    unit = tmp_path / path.name.replace("@.", "@shop.")
+    said = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    about = [line for line in (said.stdout + said.stderr).splitlines() if unit.name in line]
+    assert about == []
+    assert said.returncode == 0, said.stderr
+
+
+def test_no_file_of_the_deployment_is_left_out_of_these_tests() -> None:
+    known = {*YAML, *UNITS, DEPLOY / "Dockerfile"}
+
+    assert {path for path in DEPLOY.rglob("*") if path.is_file()} - known == set()
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Return the words after `reliable-mq` in all files of the deployment."""
+    found = []
+    for unit in UNITS:
+        text = unit.read_text().replace("${RELIABLE_MQ_APP}", "shop:mq")
+        lines = re.findall(r"(?m)^ExecStart=\S+/reliable-mq (.*)$", text)
+        found += [(unit.name, line.split()) for line in lines]
+    for name, pod in pods():
+        found += [(name, list(each["args"])) for each in pod["containers"]]  # type: ignore[attr-defined]
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    ours = {name: each for name, each in compose.items() if each["image"] == "reliable-mq"}
+    found += [(f"compose {name}", each["command"]) for name, each in ours.items()]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words"), [words for _, words in commands()], ids=[name for name, _ in commands()]
+)
+def test_a_command_of_the_deployment_has_only_options_that_exist(words: list[str]) -> None:
+    import typer
+
+    from reliable_mq.cli.main import build_app
+
+    command = typer.main.get_command(build_app(words)).commands[words[0]]  # type: ignore[attr-defined]
+    context = command.make_context(words[0], list(words[1:]), resilient_parsing=True)
+
+    assert context.args == []
+    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    used = {word.partition("=")[0] for word in words[1:] if word.startswith("--")}
+    assert used <= known
+
+
+@pytest.mark.parametrize("module", ["check_jsonschema", "kubernetes_validate", "yamllint"])
+def test_the_linters_are_part_of_the_environment(module: str) -> None:
+    assert importlib.util.find_spec(module) is not None
