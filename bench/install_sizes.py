@@ -3,8 +3,9 @@
 python -m bench.install_sizes                    all extras; writes docs/evidence/install_sizes.md
 python -m bench.install_sizes postgres sqlite    some; prints the table only
 
-Sizes are those on the disk after `pip install`, with the files that pip compiles. The sizes of
-wheels differ between systems and versions of Python, which the page names.
+Sizes are those on the disk. pip compiles what it installs, which adds about half; uv and
+`pip install --no-compile` do not. Sizes differ between systems and versions of Python, which the
+page names.
 """
 
 import platform
@@ -42,9 +43,13 @@ USES = {
 
 
 class Installed(NamedTuple):
-    """What an installation takes: bytes, and bytes by package."""
+    """What an installation takes, in bytes.
 
-    total: int
+    `files`: what the packages have; `compiled`: what pip adds; `packages`: files by package.
+    """
+
+    files: int
+    compiled: int
     packages: dict[str, int]
 
 
@@ -55,9 +60,9 @@ def extras() -> list[str]:
 
 
 def size_of(distribution: Distribution) -> int:
-    """Return how many bytes the files of a package take."""
+    """Return how many bytes the files of a package take, without compiled ones."""
     paths = (Path(str(each.locate())) for each in distribution.files or ())
-    return sum(path.stat().st_size for path in paths if path.is_file())
+    return sum(path.stat().st_size for path in paths if path.is_file() and path.suffix != ".pyc")
 
 
 def install(wheel: Path, extra: str, folder: Path) -> Installed:
@@ -65,9 +70,10 @@ def install(wheel: Path, extra: str, folder: Path) -> Installed:
     what = f"{wheel}[{extra}]" if extra else str(wheel)
     words = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     subprocess.run([sys.executable, *words, "--target", str(folder), what], check=True)
-    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    compiled = sum(size for path, size in sizes.items() if path.suffix == ".pyc")
     packages = {each.name: size_of(each) for each in distributions(path=[str(folder)])}
-    return Installed(total, packages)
+    return Installed(sum(sizes.values()) - compiled, compiled, packages)
 
 
 def build_wheel(folder: Path) -> Path:
@@ -80,12 +86,13 @@ def build_wheel(folder: Path) -> Path:
 
 def row(extra: str, plain: Installed, found: Installed) -> str:
     """Return the line of the table about an extra."""
-    more = found.total - plain.total if extra else found.total
+    more = found.files - plain.files if extra else found.files
     new = found.packages if not extra else found.packages.keys() - plain.packages.keys()
     largest = sorted(new, key=lambda name: -found.packages[name])[:SHOWN]
     named = ", ".join(f"{name} {found.packages[name] / MEGABYTE:.1f}" for name in largest)
     install_it = f"`reliable-mq[{extra}]`" if extra else "`reliable-mq`"
-    sizes = f"{more / MEGABYTE:.1f} | {found.total / MEGABYTE:.1f}"
+    all_of_it = found.files + found.compiled
+    sizes = " | ".join(f"{each / MEGABYTE:.1f}" for each in (more, found.files, all_of_it))
     return f"| {install_it} | {sizes} | {named or '–'} | {USES[extra]} |"
 
 
@@ -99,7 +106,8 @@ def table(wanted: Sequence[str]) -> str:
         for extra in wanted:
             print(f"measuring {extra}", file=sys.stderr)
             lines.append(row(extra, plain, install(wheel, extra, folder / f"with {extra}")))
-    head = "| install | more, MB | in all, MB | largest packages, MB | for |\n|---|---|---|---|---|"
+    columns = ("install", "more", "in all", "compiled, too", "largest packages", "for")
+    head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
     return "\n".join([head, *lines])
 
 
@@ -113,8 +121,9 @@ def main() -> None:
     where = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     PAGE.write_text(
         "# What an installation costs\n\n"
-        f"Measured by `make sizes` with {where}: bytes on the disk after `pip install`, in MB of\n"
-        "10⁶ bytes, without Python itself.\n\n"
+        f"Measured by `make sizes` with {where}, in MB of 10⁶ bytes,\n"
+        'without Python itself. pip compiles what it installs; the column "compiled, too" has\n'
+        "both. uv and `pip install --no-compile` do not compile.\n\n"
         f"{shown}\n"
     )
 

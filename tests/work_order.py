@@ -20,6 +20,7 @@ _SHARES_SESSION = re.compile(
 SECONDS = {
     SPARK: 400,
     "tests/acceptance/test_demo.py": 80,
+    "tests/typing/test_types.py": 60,
     "tests/reconcile/test_small_machines.py": 50,
     "tests/broker_core/test_against_apache.py": 40,
     "tests/simulation/test_simulation.py": 40,

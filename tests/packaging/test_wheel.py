@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -91,6 +92,35 @@ def test_the_wheel_has_the_package_the_sources_for_spark_and_nothing_else(wheel:
 
     sources = {f"pyspark_reliable_mq_{name}.py" for name in SOURCES}
     assert {name for name in names if not name.endswith(".dist-info")} == {"reliable_mq"} | sources
+
+
+def test_the_wheel_has_the_licence_and_the_mark_of_its_types(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
+    assert "reliable_mq/py.typed" in names
+
+
+def test_the_sdist_has_what_the_wheel_is_built_from_and_nothing_else(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """Given the sdist, then it has no tests, and the wheel built from it is the same."""
+    build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path))
+    run(*build, str(ROOT))  # an sdist, and the wheel from it
+
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {
+        *("src", "examples", "CHANGELOG.md", "LICENSE", "README.md", "PKG-INFO"),
+        *("pyproject.toml", ".gitignore"),
+    }
+    (again,) = tmp_path.glob("*.whl")
+    built, rebuilt = (zipfile.ZipFile(path) for path in (wheel, again))
+    assert {each.filename: each.CRC for each in built.infolist()} == {
+        each.filename: each.CRC for each in rebuilt.infolist()
+    }
 
 
 def test_the_wheel_has_the_demo_and_its_shop_as_they_lie_among_the_examples(wheel: Path) -> None:

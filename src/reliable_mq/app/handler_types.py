@@ -4,7 +4,7 @@ A type checker knows parameters by their place, and `@mq.consumer` fills them by
 So each order of payload, session and message is a type of its own here.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, Required, TypedDict, TypeVar, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -16,7 +16,7 @@ from reliable_mq.outcomes import Outcome
 
 Answer = Outcome | type[Outcome] | None
 """What a handler returns. At run time, any other value means consumed."""
-AsyncAnswer = Coroutine[Any, Any, Answer]
+AsyncAnswer = Awaitable[Answer]
 """What an `async def` handler returns."""
 
 Handler = (

@@ -17,6 +17,7 @@ from reliable_mq.cli import log_options, metrics
 from reliable_mq.cli.database_options import loaded
 from reliable_mq.cli.shared_options import Application, Named, needed_application
 from reliable_mq.extras import extra_of
+from reliable_mq.runtime.heartbeat import Heartbeat, without_probes
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.telemetry import application_events
 
@@ -102,7 +103,7 @@ class _Worker:
         return self._short_lives >= SHORT_LIVES_MAX
 
     def start(self) -> None:
-        self.child = subprocess.Popen(self._words, env=self._environment)
+        self.child = subprocess.Popen(self._words, env=without_probes(self._environment))
         self._born = time.monotonic()
         self._has_ended = False
 
@@ -150,13 +151,16 @@ def _supervise(
     Raises:
         WorkerDied: every worker fails repeatedly at its start.
     """
+    heart = Heartbeat()
     with stop_on_signal() as stopped:
         workers = [_Worker(words, environment, on_end) for words in commands]
         is_well = True
         while is_well and not stopped.wait(POLL_SECONDS):
+            heart.beat()
             for each in workers:
                 each.restart_if_due()
             is_well = not all(each.is_failing for each in workers)
+    heart.end()
     for each in workers:
         if each.child.poll() is None:
             each.child.send_signal(signal.SIGTERM)

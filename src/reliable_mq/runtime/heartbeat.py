@@ -15,6 +15,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from reliable_mq.runtime.stopped import StopSignal
@@ -22,8 +23,15 @@ from reliable_mq.runtime.stopped import StopSignal
 log = logging.getLogger(__name__)
 
 HEALTH_FILE_VARIABLE = "RELIABLE_MQ_HEALTH_FILE"
+NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 BEAT_SECONDS = 1.0
 """The least time between two beats that are told."""
+
+
+def without_probes(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a process for which another one beats."""
+    probes = (HEALTH_FILE_VARIABLE, NOTIFY_VARIABLE)
+    return {name: value for name, value in environment.items() if name not in probes}
 
 
 class Heartbeat:
@@ -39,7 +47,7 @@ class Heartbeat:
     def __init__(self, file: str | None = None, notify: str | None = None) -> None:
         given = os.environ
         self._file = given.get(HEALTH_FILE_VARIABLE, "") if file is None else file
-        self._notify = given.get("NOTIFY_SOCKET", "") if notify is None else notify
+        self._notify = given.get(NOTIFY_VARIABLE, "") if notify is None else notify
         self._told = -BEAT_SECONDS
         self._is_ready = False
         self._has_failed = False
@@ -76,7 +84,7 @@ class Heartbeat:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as given:
                 given.sendto(text.encode(), address)
         except OSError as error:
-            self._warn(f"NOTIFY_SOCKET={self._notify}: {error.strerror or error}")
+            self._warn(f"{NOTIFY_VARIABLE}={self._notify}: {error.strerror or error}")
 
     def _warn(self, text: str) -> None:
         if not self._has_failed:
