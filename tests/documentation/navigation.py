@@ -11,7 +11,15 @@ from reliable_mq.cli.main import VERBS
 
 TUTORIAL: tuple[str, ...] = ("first_order", "web", "workers", "migrations", "tests")
 HOW_TO: tuple[str, ...] = (
-    *("fastapi", "flask", "celery_beside", "faststream_beside", "alembic", "plain_sql"),
+    *(
+        "questions",
+        "fastapi",
+        "flask",
+        "celery_beside",
+        "faststream_beside",
+        "alembic",
+        "plain_sql",
+    ),
     *("several_databases", "apache_cluster", "ordering", "delays", "payload_changes", "testing"),
     *("deployment", "sizing", "upgrades", "backups", "reconciliation_daily"),
     *("from_celery", "from_procrastinate", "from_own_outbox"),
