@@ -13,6 +13,9 @@ TUTORIAL: tuple[str, ...] = ("first_order", "web", "workers", "migrations", "tes
 HOW_TO: tuple[str, ...] = (
     *(
         "questions",
+        "consumers",
+        "own_session",
+        "dead_letters",
         "fastapi",
         "flask",
         "celery_beside",
