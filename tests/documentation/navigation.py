@@ -16,6 +16,7 @@ HOW_TO: tuple[str, ...] = (
         "consumers",
         "own_session",
         "dead_letters",
+        "idempotent_requests",
         "fastapi",
         "flask",
         "celery_beside",

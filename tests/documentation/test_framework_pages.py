@@ -129,6 +129,12 @@ def test_the_sessions_of_the_page_commit_rows_and_messages(project: Path) -> Non
     assert said == "2 2\n"
 
 
+def test_the_second_request_of_the_page_gets_the_answer_of_the_first(project: Path) -> None:
+    said = run(project, "idempotent_requests.md", _LOOK, RELIABLE_MQ_BROKER="embedded:b")
+
+    assert said == "True\n[('orders', '1', b'{\"id\":1}')]\n"
+
+
 def test_a_consumer_forwards_messages_to_faststream(project: Path, redis_url: str) -> None:
     said = run(
         *(project, "faststream_beside.md", _FASTSTREAM),

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.documentation import api_pages, errors_page, metrics_page, settings_page, tables_page
+from tests.documentation.column_meanings import OF_TABLES
 from tests.documentation.commands_page import CODES_OF_COMMANDS, commands_of, verb_page
 from tests.documentation.declared import cell, field_comments, parameters, section
 from tests.documentation.extras_page import PURPOSES, extras, packages_of
@@ -109,6 +110,13 @@ def test_each_column_that_plain_sql_may_write_is_explained() -> None:
     stubs = tables_page.tables()["rmq_message_stub"]
 
     assert [column.name for column in stubs.columns if not column.doc] == []
+
+
+def test_each_meaning_belongs_to_a_column_that_exists() -> None:
+    found = {name.removeprefix("rmq_"): each for name, each in tables_page.tables().items()}
+
+    for table, meanings in OF_TABLES.items():
+        assert meanings.keys() <= set(found[table].columns.keys()), table
 
 
 def test_each_metric_has_a_kind_labels_and_a_meaning() -> None:
