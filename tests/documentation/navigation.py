@@ -17,6 +17,7 @@ HOW_TO: tuple[str, ...] = (
         "own_session",
         "dead_letters",
         "idempotent_requests",
+        "redis",
         "fastapi",
         "flask",
         "celery_beside",
@@ -29,7 +30,16 @@ HOW_TO: tuple[str, ...] = (
     *("from_celery", "from_procrastinate", "from_own_outbox"),
 )
 REFERENCE: tuple[str, ...] = (
-    *("options", "settings", "client_settings", "errors", "exit_codes", "metrics", "tables"),
+    *(
+        "options",
+        "settings",
+        "client_settings",
+        "errors",
+        "exit_codes",
+        "limits",
+        "metrics",
+        "tables",
+    ),
     *("extras", "outbox", "consuming", "resend", "escalation", "retention", "databases", "doctor"),
     *("observation", "administration", "client", "client_sending", "client_consuming", "broker"),
     *("reconciliation_verdicts", "reconciliation_results", "spark_sources"),
