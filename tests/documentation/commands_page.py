@@ -16,13 +16,23 @@ HEAD = """# Commands
 
 EXIT_CODES = (
     (DONE, "done", "the command did what it says"),
-    (
-        FAILED,
-        "failed",
-        "something is away, or a check found something: `doctor`, `migrate --check`, `reconcile`",
-    ),
+    (FAILED, "failed", "something is away or in use, or see below"),
     (BAD_USAGE, "bad usage", "the command line, a setting or the application is wrong: change it"),
 )
+CODES_OF_COMMANDS = {
+    "doctor": "1: a promise is in danger; with `--strict` also for a warning",
+    "migrate": "1, with `--check`: a migration is needed",
+    "reconcile": "0: clean; 2: findings; 1: it failed, also by bad usage; 128 and the number of "
+    "the signal that stopped it",
+    "stub": "1: a stub was not changed; its line says why",
+    "dlq": "1: a dead letter was not sent again; its line says why",
+    "pause": "1: the topic was neither paused nor closed",
+    "notifiers": "1, with `--test`: a notifier could not notify",
+    "topic": "1: a broker did not answer, or the person at the terminal did not agree",
+    "group": "1: a broker did not answer, or the person at the terminal did not agree",
+    "message": "1: a broker did not answer",
+}
+"""Commands whose code says more, and what."""
 
 EXIT_HEAD = f"""# Exit codes
 
@@ -30,6 +40,7 @@ EXIT_HEAD = f"""# Exit codes
 An error that is not a bug is one line on standard error, after `error: `. It says what to do.
 A bug ends with a traceback and code 1. Please report it.
 
+{table(("command", "its code"), [[code(each), text] for each, text in CODES_OF_COMMANDS.items()])}
 Commands that run for long (`broker`, `namesrv`, `run`, `resend`) end with 0 after SIGTERM or
 SIGINT.
 """

@@ -10,6 +10,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import typer.main
@@ -22,8 +23,14 @@ from reliable_mq.settings import Settings
 _FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`(reliable-mq [^`]+)`")
 _SNIPPET = re.compile(r"^ *--8<--", re.MULTILINE)
+_VARIABLE = re.compile(r"\bRELIABLE_MQ_([A-Z_]+)")
+_TARGET = re.compile(r"(?:`|^|\$ )make ([a-z]+)\b", re.MULTILINE)
+_MODULE = re.compile(r"\bpython -m ((?:tests|bench|examples)\.[\w.]+)")
+OTHER_VARIABLES = {"MYSQLD", "CRASH_LOG", "CRASH_AT", "EVERY_STEP"}
+"""Variables of tests and of `reliable_mq.testing`."""
 _PROMPT = re.compile(r"^\$ ")
 _ASSIGNMENT = re.compile(r"^[A-Z_]+=\S*$")
+ROOT = Path(__file__).parents[2]
 _SHELLS = {"sh", "bash", "console", "text", "shell"}
 _DECLARED = ("transaction", "consumer", "idempotent", "topic", "run", "start", "close")
 
@@ -128,6 +135,23 @@ def _lines(block: str) -> Iterator[str]:
             words.pop(0)
         if words and words[0] == "reliable-mq":
             yield stripped
+
+
+def reference_faults(text: str) -> list[str]:
+    """Return the variables, targets of make and modules on a page that do not exist."""
+    variables = set(_VARIABLE.findall(text)) - OTHER_VARIABLES
+    found = [
+        f"RELIABLE_MQ_{each}: no setting has this variable"
+        for each in variables
+        if not each.endswith("_") and each.lower() not in Settings.model_fields
+    ]
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    found += [f"make {each}: no such target" for each in set(_TARGET.findall(text)) - targets]
+    for module in set(_MODULE.findall(text)):
+        path = ROOT / module.replace(".", "/")
+        if not path.is_dir() and not path.with_suffix(".py").exists():
+            found.append(f"python -m {module}: no such module")
+    return found
 
 
 def command_fault(line: str, *, is_whole: bool) -> str | None:

@@ -11,13 +11,35 @@ from reliable_mq.cli.main import VERBS
 
 TUTORIAL: tuple[str, ...] = ("first_order", "web", "workers", "migrations", "tests")
 HOW_TO: tuple[str, ...] = (
-    *("fastapi", "flask", "celery_beside", "faststream_beside", "alembic", "plain_sql"),
+    *(
+        "questions",
+        "consumers",
+        "own_session",
+        "dead_letters",
+        "idempotent_requests",
+        "redis",
+        "fastapi",
+        "flask",
+        "celery_beside",
+        "faststream_beside",
+        "alembic",
+        "plain_sql",
+    ),
     *("several_databases", "apache_cluster", "ordering", "delays", "payload_changes", "testing"),
     *("deployment", "sizing", "upgrades", "backups", "reconciliation_daily"),
     *("from_celery", "from_procrastinate", "from_own_outbox"),
 )
 REFERENCE: tuple[str, ...] = (
-    *("options", "settings", "client_settings", "errors", "exit_codes", "metrics", "tables"),
+    *(
+        "options",
+        "settings",
+        "client_settings",
+        "errors",
+        "exit_codes",
+        "limits",
+        "metrics",
+        "tables",
+    ),
     *("extras", "outbox", "consuming", "resend", "escalation", "retention", "databases", "doctor"),
     *("observation", "administration", "client", "client_sending", "client_consuming", "broker"),
     *("reconciliation_verdicts", "reconciliation_results", "spark_sources"),

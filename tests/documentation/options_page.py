@@ -76,7 +76,7 @@ def _default(parameter: inspect.Parameter) -> str:
     if parameter.default is parameter.empty:
         return "needed"
     value = parameter.default
-    return code(f'"{value}"' if isinstance(value, str) else value)
+    return code(f'"{value}"' if isinstance(value, str) else repr(value).removeprefix("datetime."))
 
 
 def _sent(options: type, texts: Mapping[str, str]) -> str:

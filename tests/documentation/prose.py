@@ -14,7 +14,7 @@ from tests.house.figures import sentences
 
 ROOT = Path(__file__).parents[2]
 WORDS_MEDIAN_MAX = 20
-WORDS_MAX = 60
+WORDS_MAX = 35
 LINES_MAX = 400
 SPARED = ("CHANGELOG.md", "docs/evidence/", "docs/decisions/")
 """Records and data: they are not rewritten."""

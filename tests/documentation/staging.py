@@ -15,6 +15,7 @@ from tests.documentation import (
     commands_page,
     errors_page,
     extras_page,
+    limits_page,
     metrics_page,
     options_page,
     settings_page,
@@ -30,6 +31,9 @@ OF_THE_ROOT = {
     "CHANGELOG.md": "project/changelog.md",
     "STYLE.md": "project/style.md",
 }
+RECORDS = ("decisions/", "project/changelog.md")
+"""Pages that a search for how things are does not find: they say how they came to be."""
+NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]*)(#[^)\s]*)?\)")
 _CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _DIAGRAM = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
@@ -42,6 +46,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "reference/errors.md": errors_page.page,
     "reference/tables.md": tables_page.page,
     "reference/exit_codes.md": commands_page.exit_codes_page,
+    "reference/limits.md": limits_page.page,
     "reference/extras.md": extras_page.page,
     "reference/commands/index.md": commands_page.index_page,
     **{f"reference/commands/{verb}.md": partial(commands_page.verb_page, verb) for verb in VERBS},
@@ -78,6 +83,10 @@ def pages() -> dict[str, str]:
     found = {
         place: _with_tables(_within_site(path.read_text(), path, place, places))
         for path, place in sources().items()
+    }
+    found = {
+        place: f"{NOT_SEARCHED}{text}" if place.startswith(RECORDS) else text
+        for place, text in found.items()
     }
     found |= {place: make() for place, make in GENERATED.items()}
     found |= {f"examples/{each.name}.md": _example(each) for each in examples()}

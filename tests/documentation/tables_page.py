@@ -7,6 +7,7 @@ from pkgutil import iter_modules
 
 from sqlalchemy import Column, MetaData, Table
 from sqlalchemy.dialects import postgresql
+from tests.documentation.column_meanings import meaning_of
 from tests.documentation.declared import as_sentence, code, summary, table
 
 import reliable_mq.database
@@ -69,6 +70,7 @@ def _purpose(text: str) -> str:
 
 
 def _columns(found: Table) -> str:
+    short = found.name.removeprefix(DEFAULT_PREFIX)
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     rows = []
     for column in found.columns:
@@ -79,7 +81,7 @@ def _columns(found: Table) -> str:
                 code(kind.lower()),
                 _rules(column),
                 code(_default(column)),
-                as_sentence(column.doc or ""),
+                as_sentence(column.doc or meaning_of(short, column.name)),
             ]
         )
     if not any(row[-1] for row in rows):

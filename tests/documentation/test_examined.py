@@ -3,7 +3,12 @@
 from pathlib import Path
 
 import pytest
-from tests.documentation.examined import command_fault, command_lines, python_faults
+from tests.documentation.examined import (
+    command_fault,
+    command_lines,
+    python_faults,
+    reference_faults,
+)
 from tests.documentation.staging import GENERATED, ROOT
 
 HISTORY = {"CHANGELOG.md"}
@@ -31,10 +36,28 @@ def test_the_commands_of_a_page_are_accepted_by_their_parser(page: Path) -> None
     assert [each for each in faults if each] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_variables_targets_and_modules_on_a_page_exist(page: Path) -> None:
+    assert reference_faults(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("`RELIABLE_MQ_DATABSE`", "RELIABLE_MQ_DATABSE: no setting has this variable"),
+        ("`make nonsense`", "make nonsense: no such target"),
+        ("python -m tests.nonsense", "python -m tests.nonsense: no such module"),
+    ],
+)
+def test_a_planted_name_is_found(text: str, fault: str) -> None:
+    assert reference_faults(text) == [fault]
+
+
 @pytest.mark.parametrize("place", GENERATED)
 def test_a_page_that_is_made_from_the_code_passes_the_same_examination(place: str) -> None:
     text = GENERATED[place]()
 
+    assert reference_faults(text) == []
     assert python_faults(text) == []
     lines = command_lines(text.replace("```text", "```usage"))
     faults = [command_fault(line, is_whole=is_whole) for line, is_whole in lines]

@@ -46,18 +46,49 @@ with mq:
 """
 
 
+_CONSUMER = """
+from sqlalchemy import select
+from tests.waiting import until
+with mq:
+    with mq.transaction() as tx:
+        for number, amount in ((1, 10), (2, 2000), (3, -1)):
+            tx.send("orders", {"id": number, "amount": amount}, tag="placed")
+    logs = mq.database.escalations.c
+    def found(column):
+        with mq.database.engine.connect() as connection:
+            return sorted(connection.scalars(select(column)))
+    until(lambda: len(found(Payment.order_id)) == 2 and found(logs.reason))
+print(found(Payment.order_id), found(logs.reason))
+"""
+_ORDER = """
+from shop.models import Order
+from sqlalchemy.orm import Session
+engine, order = mq.database.engine, Order(item="tea")
+"""
+_SESSIONS = """
+from sqlalchemy import func, select
+with engine.connect() as connection:
+    print(*(connection.scalar(select(func.count()).select_from(each))
+            for each in (Order.__table__, mq.database.stubs)))
+"""
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "examples" / "tutorial" / "web", tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
-def run(project: Path, page: str, *parts: str, **more: str) -> str:
-    """Run the first program of a page between other parts; return what it printed."""
+def run(
+    project: Path, page: str, *parts: str, before: str = "", second: bool = False, **more: str
+) -> str:
+    """Run the first program of a page, or the first two, between other parts.
+
+    Returns what it printed.
+    """
     text = (ROOT / "docs" / "how-to" / page).read_text()
-    shown = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    assert shown is not None
-    program = "\n".join((_SET_UP, shown[1], *parts))
+    shown = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[: 2 if second else 1]
+    program = "\n".join((_SET_UP, *(f"{before}\n{each}" for each in shown), *parts))
     environment = {**os.environ, "RELIABLE_MQ_DATABASE": "sqlite:///shop.db", **more}
     environment["PYTHONPATH"] = str(ROOT)
     done = run_process(
@@ -79,6 +110,29 @@ def test_an_order_of_the_page_is_committed_with_its_message(
 
     assert answer == "{'id': 1}"
     assert stubs == "[('orders', '1', b'{\"id\":1}')]"
+
+
+def test_the_consumer_of_the_page_takes_a_payment_rejects_and_tries_again(project: Path) -> None:
+    said = run(project, "consumers.md", _CONSUMER, RELIABLE_MQ_BROKER="embedded:b")
+
+    assert said == "[1, 2] ['the amount -1 cannot be paid']\n"
+
+
+def test_the_sessions_of_the_page_commit_rows_and_messages(project: Path) -> None:
+    said = run(
+        *(project, "own_session.md", _SESSIONS),
+        before=_ORDER,
+        second=True,
+        RELIABLE_MQ_BROKER="embedded:b",
+    )
+
+    assert said == "2 2\n"
+
+
+def test_the_second_request_of_the_page_gets_the_answer_of_the_first(project: Path) -> None:
+    said = run(project, "idempotent_requests.md", _LOOK, RELIABLE_MQ_BROKER="embedded:b")
+
+    assert said == "True\n[('orders', '1', b'{\"id\":1}')]\n"
 
 
 def test_a_consumer_forwards_messages_to_faststream(project: Path, redis_url: str) -> None:

@@ -1,20 +1,25 @@
 """The pages that are made from the code leave nothing of it out."""
 
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
 from tests.documentation import api_pages, errors_page, metrics_page, settings_page, tables_page
-from tests.documentation.commands_page import commands_of, verb_page
+from tests.documentation.column_meanings import OF_TABLES
+from tests.documentation.commands_page import CODES_OF_COMMANDS, commands_of, verb_page
 from tests.documentation.declared import cell, field_comments, parameters, section
 from tests.documentation.extras_page import PURPOSES, extras, packages_of
 from tests.documentation.options_page import DECLARATIONS
 from tests.documentation.staging import DOCS, GENERATED
+from tests.reconcile.test_report import summary
 
 import reliable_mq
+import reliable_mq.cli.main
 from reliable_mq import ClientSettings, Transaction
 from reliable_mq.cli.main import VERBS
 from reliable_mq.outbox.composing import StubOptions
+from reliable_mq.reconcile.report.prometheus_text import prometheus_text
 from reliable_mq.settings import ClusterSettings, Settings
 
 
@@ -64,6 +69,17 @@ def test_each_command_is_on_the_page_of_its_verb_with_all_options(verb: str) -> 
             assert each.param_type_name == "argument" or each.opts[0] in text, (name, each.name)
 
 
+def test_each_command_that_ends_with_a_code_of_its_own_says_so() -> None:
+    cli = Path(reliable_mq.cli.main.__file__).parent
+    ending = {
+        verb
+        for verb, each in VERBS.items()
+        if "typer.Exit(" in (cli / f"{each.module}.py").read_text()
+    }
+
+    assert ending <= CODES_OF_COMMANDS.keys() <= VERBS.keys()
+
+
 def test_each_error_is_in_the_tree_and_has_a_row() -> None:
     names = set(errors_page.classes())
 
@@ -96,12 +112,22 @@ def test_each_column_that_plain_sql_may_write_is_explained() -> None:
     assert [column.name for column in stubs.columns if not column.doc] == []
 
 
+def test_each_meaning_belongs_to_a_column_that_exists() -> None:
+    found = {name.removeprefix("rmq_"): each for name, each in tables_page.tables().items()}
+
+    for table, meanings in OF_TABLES.items():
+        assert meanings.keys() <= set(found[table].columns.keys()), table
+
+
 def test_each_metric_has_a_kind_labels_and_a_meaning() -> None:
     text = metrics_page.page()
 
     for each in metrics_page.metrics():
         assert all(cells(text, each.name))
-    assert "reliable_mq" in text
+    written = prometheus_text(summary(), 0.0)
+    for name, _ in metrics_page.of_reconciliation():
+        assert cells(text, name)[1]
+        assert f"# TYPE {name} gauge" in written
 
 
 def test_each_public_name_is_on_one_page() -> None:

@@ -1,5 +1,6 @@
 """Worlds for the tests of applications: faults, time and deaths, without sockets or sleeps."""
 
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import count
@@ -248,6 +249,19 @@ def test_an_effect_in_the_database_happens_once_whatever_goes_wrong(tmp_path: An
     assert {"a duplicate", "a lost acknowledgement", "no broker", "leases forgotten"} < set(tried)
     assert sum(name.startswith("killed at") for name in tried) > 30
     assert any("ConsumeTransaction.complete: after COMMIT" in name for name in tried)
+
+
+def test_a_shop_without_an_asynchronous_driver_dies_at_its_steps_as_well(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given SQLite without the extra: the synchronous driver is part of Python."""
+    monkeypatch.setitem(sys.modules, "aiosqlite", None)
+    shop = Shop(f"sqlite:///{tmp_path / 'shop.db'}", packs=False)
+    with MessageWorld(shop.mq) as world:
+        tried = world.assert_effect_once(shop.place, shop.payments)
+    shop.mq.close()
+
+    assert sum(name.startswith("killed at") for name in tried) > 30
 
 
 def test_an_effect_outside_the_transaction_is_found_out(tmp_path: Any) -> None:

@@ -27,6 +27,7 @@ from reliable_mq.client.consuming.received import received
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
+from reliable_mq.extras import ExtraMissing
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX
 from reliable_mq.testing.crash_points import taking_steps
@@ -282,7 +283,8 @@ class MessageWorld:
     def _watch(self, switch: CrashSwitch) -> None:
         for database in self.mq.databases.values():
             switch.watch(database.engine)
-            switch.watch(self._life.loop_thread.run(_async_engine(database)))
+            with suppress(ExtraMissing):  # no asynchronous driver: nobody uses such an engine
+                switch.watch(self._life.loop_thread.run(_async_engine(database)))
 
     def _stored(self, topic: str | Topic[Any]) -> list[ReceivedMessage]:
         name = name_of(topic)
