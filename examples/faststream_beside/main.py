@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from reliable_mq import ReliableMQ
+from reliable_mq import ReliableMQ, injected
 from reliable_mq.testing.local_servers import LocalValkey
 
 valkey = LocalValkey(Path(mkdtemp(dir="/tmp")))
@@ -44,7 +44,7 @@ class Basket(BaseModel):
 
 
 @mq.idempotent(key="basket.number", scope="baskets")
-async def place(basket: Basket, session: AsyncSession) -> int:
+async def place(basket: Basket, session: AsyncSession = injected) -> int:
     """Write an order and announce it, once for each basket."""
     order = Order(item=basket.item)
     session.add(order)

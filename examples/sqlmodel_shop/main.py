@@ -2,6 +2,7 @@
 
 from threading import Event
 
+from sqlalchemy import orm
 from sqlmodel import Field, Session, SQLModel, select
 
 from reliable_mq import ReliableMQ
@@ -37,7 +38,7 @@ def place(item: str) -> None:
 
 
 @mq.consumer("orders", group="payments")
-def take_payment(placed: OrderPlaced, session: Session) -> None:
+def take_payment(placed: OrderPlaced, session: orm.Session) -> None:
     """Take the payment; it commits together with the note that this message is done."""
     session.get_one(Order, placed.id).is_paid = True
     paid.set()
