@@ -17,7 +17,7 @@ PAGES = {
         ("Message", "ReceivedMessage", "MessageQueue", "SendResult", "Decision"),
     ),
     "client": (
-        "The client",
+        "Client and settings",
         ("Client", "AsyncClient", "ClientSettings", "Credentials", "TLS", "Subscription", "Sql"),
     ),
     "receiving": (

@@ -90,6 +90,16 @@ def test_each_page_fits_a_phone(built: dict[Path, HtmlPage]) -> None:
     }
 
 
+def test_each_page_says_its_language_its_title_and_what_it_is(built: dict[Path, HtmlPage]) -> None:
+    for path, page in built.items():
+        assert page.language == "en", path
+        assert len(page.titles) == 1, path
+        assert page.headings == 1, path
+        assert page.meta.get("description"), path
+        assert page.silent_images == [], path
+    assert len({page.titles[0] for page in built.values()}) == len(built)
+
+
 def test_search_knows_every_page_without_a_server(site: Path) -> None:
     text = (site / "search.js").read_text("utf-8")  # a script: a page may load it from a file
 
