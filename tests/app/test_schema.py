@@ -367,11 +367,11 @@ def test_the_command_migrates_and_says_what_it_did(
 @pytest.mark.parametrize(
     ("words", "says", "code"),
     [
-        ((), "give either MODULE:OBJECT or --db URL", 2),
-        (("--db", "sqlite:///x.db", "--since", "0001"), "--since needs --sql", 2),
+        ((), "give either --app MODULE:OBJECT or --db URL", 2),
+        (("--db", "sqlite:///x.db", "--from-revision", "0001"), "--from-revision needs --sql", 2),
         (("--db", "sqlite:///x.db", "--sql", "--check"), "--sql cannot be used with", 2),
         (("--db", "sqlite:///typo.db", "--check"), "there is no file typo.db", 2),
-        (("--db", "sqlite:///x.db", "--prefix", "1_"), "prefix '1_'", 2),
+        (("--db", "sqlite:///x.db", "--table-prefix", "1_"), "prefix '1_'", 2),
         (("--db", "oracle://x"), "not supported", 2),
         (("--db", "mysql://root@127.0.0.1"), "names a MySQL server, but no database", 2),
         (("--db", "mysql://root@127.0.0.1:9/x"), "database: ", 1),

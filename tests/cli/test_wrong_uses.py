@@ -55,7 +55,7 @@ TYPED: list[tuple[str, int, str]] = [
     ("run wrong_ok.py:mq", BAD_USAGE, "names a file: give its module, wrong_ok:mq"),
     ("run nowhere:mq", BAD_USAGE, "no module 'nowhere'; run from the directory that contains it"),
     ("run wrong_ok:nope", BAD_USAGE, "has no 'nope'; it has wrong_ok:mq"),
-    ("run wrong_ok:number", BAD_USAGE, "is of type int, no ReliableMQ; it has wrong_ok:mq"),
+    ("run wrong_ok:number", BAD_USAGE, "is of type int, not a ReliableMQ; it has wrong_ok:mq"),
     ("run wrong_none:mq", BAD_USAGE, "it has none: write mq = ReliableMQ(…) there"),
     ("run wrong_exit:mq", BAD_USAGE, "(sys.exit(3)): put that below `if __name__ =="),
     ("run wrong_setting:mq", BAD_USAGE, "wrong_setting.py:3: there is no setting databse; did you"),

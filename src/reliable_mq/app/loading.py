@@ -54,7 +54,7 @@ def load_application(path: str) -> ReliableMQ:
         except AttributeError as error:
             raise UsageError(f"module {module_name!r} has no {attribute!r}{known}") from error
     if not isinstance(found, ReliableMQ):
-        raise UsageError(f"{path} is of type {type(found).__name__}, no ReliableMQ{known}")
+        raise UsageError(f"{path} is of type {type(found).__name__}, not a ReliableMQ{known}")
     found.found_by = f"--app {path}"
     return found
 
