@@ -56,7 +56,7 @@ def _base(name: str) -> str:
     return base if base != name and METRICS[base].kind == "histogram" else ""
 
 
-@pytest.mark.parametrize(("title", "expression"), expressions())
+@pytest.mark.parametrize(("title", "expression"), list(expressions()))
 def test_each_metric_and_label_of_an_expression_is_declared(title: str, expression: str) -> None:
     found = list(named(expression))
     assert found, title

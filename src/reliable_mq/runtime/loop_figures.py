@@ -10,8 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 
 from reliable_mq.broker_core.figures import broker_samples
 from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
 from reliable_mq.telemetry.metrics import Source
+from reliable_mq.telemetry.outages import FaultRate
+
+log = limited_log(__name__)
 
 NOTED_SECONDS = 1.0
 
@@ -30,12 +35,18 @@ class LoopFigures:
         self._take = take
         self.source = source
         self._age_name = f"reliable_mq_{source.replace(' ', '_')}_reading_age_seconds"
-        self._noted: tuple[tuple[Sample, ...], float]
+        self._noted: tuple[tuple[Sample, ...], float] = ((), time.monotonic())
+        self._rate = FaultRate()
         self._note()
 
     def _note(self) -> None:
         asyncio.get_running_loop().call_later(NOTED_SECONDS, self._note)
-        self._noted = (tuple(self._take()), time.monotonic())
+        now = time.monotonic()
+        try:
+            self._noted = (tuple(self._take()), now)
+        except Exception as error:  # noqa: BLE001 - it is logged; the broker serves on
+            if self._rate.count_fault(type(error), now) is not None:
+                broker_events.FIGURES_FAILED.log(log, traceback_of=error, source=self.source)
 
     def samples(self) -> list[Sample]:
         """Return the last figures and their age. Any thread may call this; it never waits."""

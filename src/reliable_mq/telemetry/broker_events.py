@@ -193,3 +193,6 @@ ANSWER_NOT_ENCODED = warning(
 CONNECTION_CUT = warning("connection_cut", "%(client)s: %(reason)s")
 CONNECTION_SILENT = info("connection_silent", "%(client)s: closed, it was silent too long")
 REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")
+FIGURES_FAILED = error(
+    "figures_failed", "the figures of the %(source)s for its metrics cannot be read; it serves on"
+)
