@@ -221,7 +221,7 @@ def test_waits_that_outlast_the_consume_log_are_refused_at_the_start(mq: Reliabl
     mq.create_tables()
     mq.consumer("orders", group="payments", retry_waits=[7200], max_attempts=1000)(take)
 
-    with pytest.raises(UsageError, match="retry waits and max_attempts"):
+    with pytest.raises(UsageError, match="retry_waits_seconds and max_attempts"):
         mq.start()
 
 

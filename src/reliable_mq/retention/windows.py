@@ -73,7 +73,10 @@ def _of_retention(windows: RetentionWindows) -> list[str]:
     kept, logged = windows.stub_retention_seconds, windows.log_retention_seconds
     replay = windows.replay_window_seconds
     resends = f"the {windows.resend_horizon:g} s of resend_waits_seconds and resend_count_max"
-    retries = f"the {windows.retry_horizon:g} s of retry waits and max_attempts"
+    retries = (
+        f"the {windows.retry_horizon:g} s of retry_waits_seconds and max_attempts (a consumer may "
+        "have its own retry_waits)"
+    )
     halves = f"the {HALF_SECONDS:g} s of check-backs"
     # (is it too short, which window and for which other, why)
     too_short = (
