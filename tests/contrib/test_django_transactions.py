@@ -8,6 +8,7 @@ import pytest
 from django.db import connection, transaction
 from django.test import TestCase
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 from tests.contrib.django_project import project, set_up
 
 from reliable_mq.contrib.django.application import DjangoMQ
@@ -187,3 +188,20 @@ def test_a_message_in_a_test_case_of_django_is_never_handed_over(
 def test_half_messages_are_refused_in_one_line(mq: DjangoMQ) -> None:
     with pytest.raises(UsageError, match="leave half=True out"):
         mq.transaction(half=True)
+
+
+def test_a_send_that_the_database_refused_leaves_no_half_transaction(
+    mq: DjangoMQ, relay: Noted
+) -> None:
+    """Given PostgreSQL, whose COMMIT of an aborted transaction is a ROLLBACK without an error."""
+    ran: list[bool] = []
+    with transaction.atomic():
+        mq.send("first", {}, message_id="a" * 32)
+        transaction.on_commit(lambda: ran.append(True))
+        with pytest.raises(SQLAlchemyError):
+            mq.send("second", {}, message_id="a" * 32)
+
+    is_aborted = connection.vendor == "postgresql"
+    assert kept(mq) == (0, [] if is_aborted else ["first"])
+    assert relay.stubs == ([] if is_aborted else ["first"])
+    assert ran == ([] if is_aborted else [True])

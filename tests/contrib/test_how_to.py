@@ -24,6 +24,27 @@ _SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PYTHON = re.compile(r"^```python[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+TESTS_OF_DJANGO = """
+from django.test import TestCase, TransactionTestCase
+from orders.models import Order
+from reliable_mq.contrib.django.models import MessageStub
+
+class Sent(TestCase):
+    def test_an_order_is_announced(self):
+        with self.captureOnCommitCallbacks(execute=True) as callbacks:
+            answer = self.client.post("/orders", {"item": "tea"}, "application/json")
+        assert answer.status_code == 201, answer.content
+        assert len(callbacks) == 1
+        assert MessageStub.objects.get(topic="orders").count == 0
+
+class Committed(TransactionTestCase):
+    def test_an_order_is_announced(self):
+        answer = self.client.post("/orders", {"item": "tea"}, "application/json")
+        assert answer.status_code == 201, answer.content
+        assert MessageStub.objects.filter(topic="orders").count() == 1
+"""
+
+
 class Reader:
     """A person in an empty directory, who does what a page says."""
 
@@ -134,6 +155,8 @@ def test_a_project_with_django(tmp_path: Path) -> None:
         else:
             reader.write(name, source)
     reader.do(*reader.command("python manage.py makemigrations"))
+    reader.write("orders/tests.py", TESTS_OF_DJANGO)
+    reader.do(sys.executable, "manage.py", "test", "orders")
     reader.do(*reader.command("python manage.py migrate"))
 
     with ExitStack() as stack:

@@ -194,15 +194,17 @@ class WebShop(NamedTuple):
     worker: tuple[str, ...] = (*WORKER, "run", "shop_parts:mq")
     resend: tuple[str, ...] = (*WORKER, "resend", "shop_parts:mq")
     tables: tuple[str, ...] = (*WORKER, "create-tables", "shop_parts:mq")
+    listing: tuple[str, ...] = (*WORKER, "stub", "list", "--json", "--app", "shop_parts:mq")
     sync: str = "/orders"
     restarts: bool = False  # another process restarts the one that was killed
 
 
 _PARTS = {"shop_parts.py": PARTS}
 _OF_DJANGO = {
-    "worker": (*MANAGE, "reliable_mq", "run"),
+    "worker": (*MANAGE, "reliable_mq", "run", "--processes", "2"),
     "resend": (*MANAGE, "reliable_mq", "resend"),
     "tables": (*MANAGE, "migrate"),
+    "listing": (*MANAGE, "reliable_mq", "stub", "list", "--json"),
 }
 SHOPS = {
     "fastapi": WebShop(
@@ -271,8 +273,17 @@ class WebStage:
                 process.kill()
 
     def create_tables(self) -> None:
-        with self.running("tables", *self._shop.tables) as process:
+        self.told("tables", *self._shop.tables)
+
+    def listed(self) -> int:
+        """Return how many stubs the command line lists."""
+        return self.told("listing", *self._shop.listing).count('"message_id"')
+
+    def told(self, name: str, *words: str) -> str:
+        """Run a command to its end; return what it printed."""
+        with self.running(name, *words) as process:
             assert process.child.wait(SECONDS_MAX) == 0, process.output()
+            return process.output()
 
     @contextmanager
     def broker(self) -> Iterator[None]:
@@ -328,4 +339,5 @@ def a_killed_server_loses_and_doubles_nothing(stage: WebStage, shop: WebShop) ->
             assert stage.asked("POST", "/orders") == (201, 4)
             with stage.workers():
                 until(lambda: not stage.sql("SELECT 1 FROM rmq_message_stub WHERE status <> 1"))
+        assert stage.listed() == 4
         assert stage.sql("SELECT id FROM effects ORDER BY id") == [(1,), (2,), (3,), (4,)]

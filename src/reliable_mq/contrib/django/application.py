@@ -96,8 +96,14 @@ class DjangoMQ(ReliableMQ):
             )
         connections[alias].validate_no_broken_transaction()
         outbox, database = self._outbox(name)
-        with database.joined_engine.begin() as connection:
-            return write(outbox, connection)
+        try:
+            with database.joined_engine.begin() as connection:
+                return write(outbox, connection)
+        except DBAPIError:
+            # PostgreSQL has aborted the transaction: its COMMIT would be a ROLLBACK, after which
+            # Django would call the functions of on_commit.
+            connections[alias].needs_rollback |= connections[alias].vendor == "postgresql"
+            raise
 
     def _outbox(self, name: str) -> tuple[SqlOutbox, DjangoDatabase]:
         opened = self._outboxes.made.get((name, False)) or self._outboxes.of(name, False)

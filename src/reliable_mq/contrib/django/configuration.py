@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 from django.conf import settings
@@ -113,6 +114,11 @@ def url_of(alias: str) -> URL:
     return kinds[wrapper.vendor](alias, wrapper.settings_dict)
 
 
+def is_test_memory(alias: str) -> bool:
+    """Return whether this is the database in memory that Django's test runner makes for SQLite."""
+    return str(connections[alias].settings_dict["NAME"]).startswith("file:memorydb_")
+
+
 def _postgresql(_alias: str, given: Mapping[str, Any]) -> URL:
     options = given.get("OPTIONS") or {}
     query = {
@@ -154,9 +160,10 @@ def _url(driver: str, given: Mapping[str, Any], host: str, query: dict[str, str]
 
 def _sqlite(alias: str, given: Mapping[str, Any]) -> URL:
     file = str(given["NAME"])
+    if is_test_memory(alias):  # nobody connects to it, see `DjangoDatabase.handover_to`
+        return URL.create("sqlite", database=f"{gettempdir()}/reliable-mq-nowhere-{alias}.db")
     if file == ":memory:" or "mode=memory" in file:
         raise ConfigurationError(
-            f"DATABASES[{alias!r}] is in memory, where the relay cannot read; use a file. For "
-            "tests, write DATABASES['default']['TEST'] = {'NAME': BASE_DIR / 'test.sqlite3'}"
+            f"DATABASES[{alias!r}] is in memory, where the relay cannot read it: use a file"
         )
     return URL.create("sqlite", database=file if file.startswith("file:") else str(Path(file)))
