@@ -103,7 +103,10 @@ def test_tls_with_the_authorities_of_the_system_is_one_variable(
     [
         ({"access_key": "me"}, "need an access_key and a secret_key"),
         ({"tls_key": "me.key"}, "a key and no cert"),
-        ({"client": {"request_timout": 3}}, "no setting request_timout; there are producer_group"),
+        (
+            {"client": {"request_timout": 3}},
+            "no setting request_timout; did you mean request_timeout_seconds",
+        ),
         (
             {"client": {"request_timeout_seconds": -1}},
             "request_timeout_seconds is -1: it must be positive",

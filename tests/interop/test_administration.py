@@ -299,7 +299,7 @@ def test_offsets_that_we_set_are_those_that_mqadmin_sets(both: Both) -> None:
     both.mqadmin("skipAccumulatedMessage -n NS -g heirs -t orders")
     assert both.agree(*progress_of(both, "heirs")) == ours
 
-    one = ("--to-offset", "1", "--at", "same", "--queue", "1")
+    one = ("--to-offset", "1", "--broker-name", "same", "--queue", "1")
     both.said("group", "reset", "heirs", "orders", *one, "--yes")
     rows = both.agree(*progress_of(both, "heirs"))
     assert [row[4] for row in rows if row[2] == "1"] == ["1"]
