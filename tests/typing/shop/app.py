@@ -10,6 +10,7 @@ from tenacity.wait import wait_fixed
 from reliable_mq import (
     TLS,
     ClientSettings,
+    CloudEvent,
     Consumed,
     Credentials,
     Decision,
@@ -21,6 +22,7 @@ from reliable_mq import (
     MessageTraceMiddleware,
     Middleware,
     OpenTelemetryMiddleware,
+    PeriodicState,
     PrometheusMiddleware,
     Recall,
     ReceivedMessage,
@@ -29,6 +31,7 @@ from reliable_mq import (
     Retry,
     Sending,
     Skip,
+    Tick,
     Topic,
     injected,
 )
@@ -259,3 +262,25 @@ def operate() -> None:
     mq.start()
     mq.run()
     mq.close()
+
+
+@mq.periodic("0 3 * * *", topic="nightly", time_zone="Europe/Berlin")
+def nightly(tick: Tick, session: Session) -> dict[str, str]:
+    """Make the payload of a tick."""
+    session.flush()
+    return {"day": tick.time.isoformat()}
+
+
+def overdue() -> list[PeriodicState]:
+    """Return the periodic messages that fail."""
+    return [each for each in mq.periodic_messages() if each.failures]
+
+
+EVENTS = mq.topic("events", envelope="cloudevents")
+
+
+@mq.consumer(EVENTS, group="auditors", retry_waits=(1.0, 5.0))
+def audit(message: ReceivedMessage) -> None:
+    """Read the attributes of an event."""
+    event = CloudEvent.of(message)
+    print(event.source if event is not None else "no event")
