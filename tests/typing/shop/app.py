@@ -280,7 +280,7 @@ EVENTS = mq.topic("events", envelope="cloudevents")
 
 
 @mq.consumer(EVENTS, group="auditors", retry_waits=(1.0, 5.0))
-def audit(message: ReceivedMessage) -> None:
+def read_event(message: ReceivedMessage) -> None:
     """Read the attributes of an event."""
     event = CloudEvent.of(message)
     print(event.source if event is not None else "no event")
