@@ -78,30 +78,24 @@ def default_text(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-def _rows(kind: type[ClusterSettings], only: set[str]) -> list[list[str]]:
+def _sections(kind: type[ClusterSettings], only: set[str]) -> str:
+    """Return a section for each setting, so that a link and a search find it."""
     comments = {**field_comments(ClusterSettings), **field_comments(kind)}
     with patch.dict(os.environ, clear=True):
         usual = kind()
     hints = get_type_hints(kind)
-    rows = []
+    parts = []
     for name, field in kind.model_fields.items():
-        if name not in only:
-            continue
-        meaning = as_sentence(comments[name])
-        if limit := bounds(field):
-            meaning += f" Bounds: {limit}."
-        rows.append(
-            [
-                f"`{name}`<br>`RELIABLE_MQ_{name.upper()}`",
-                code(type_text(hints[name])),
-                code(default_text(getattr(usual, name))),
-                meaning,
-            ]
-        )
-    return rows
-
-
-_COLUMNS = ("setting and variable", "type", "default", "what it does")
+        if name in only:
+            facts = (
+                f"Variable `RELIABLE_MQ_{name.upper()}`",
+                f"type {code(type_text(hints[name]))}",
+                f"default {code(default_text(getattr(usual, name)))}",
+                bounds(field),
+            )
+            shown = ", ".join(filter(None, facts))
+            parts.append(f"### {name}\n\n{as_sentence(comments[name])}\n\n{shown}.\n")
+    return "\n".join(parts)
 
 
 def page() -> str:
@@ -110,8 +104,8 @@ def page() -> str:
     own = set(Settings.model_fields) - cluster
     old = [[code(old), code(new)] for old, new in old_names.SETTINGS.items()]
     return (
-        f"{HEAD}\n## The application\n\n{table(_COLUMNS, _rows(Settings, own))}"
-        f"\n## The cluster\n\n{table(_COLUMNS, _rows(Settings, cluster))}"
+        f"{HEAD}\n## The application\n\n{_sections(Settings, own)}"
+        f"\n## The cluster\n\n{_sections(Settings, cluster)}"
         f"\n## Earlier names\n\n{table(('earlier', 'now'), old)}"
     )
 

@@ -1,9 +1,11 @@
 """Pages say what is true: their Python compiles and imports what exists, their commands parse."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 from tests.documentation.examined import (
+    blocks,
     command_fault,
     command_lines,
     python_faults,
@@ -34,6 +36,26 @@ def test_the_commands_of_a_page_are_accepted_by_their_parser(page: Path) -> None
     faults = [command_fault(line, is_whole=is_whole) for line, is_whole in lines]
 
     assert [each for each in faults if each] == []
+
+
+def shell_faults(text: str) -> list[str]:
+    """Return what a shell says against the commands of a page, without running them."""
+    told = (
+        subprocess.run(["sh", "-n"], input=each, capture_output=True, text=True, check=False)
+        for each in blocks(text, "sh")
+    )
+    return [each.stderr for each in told if each.returncode]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_shell_can_read_the_commands_of_a_page(page: Path) -> None:
+    assert shell_faults(page.read_text()) == []
+
+
+def test_a_planted_fault_of_a_shell_is_found() -> None:
+    (fault,) = shell_faults("```sh\nreliable-mq run 'shop:mq\n```")
+
+    assert "nterminated" in fault
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
