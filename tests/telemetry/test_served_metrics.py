@@ -7,10 +7,11 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from bench.child_process import LoggedProcess
+from bench.child_process import ChildError, LoggedProcess
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.reconcile.test_report import summary
@@ -44,7 +45,10 @@ Start = Callable[..., LoggedProcess]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Give a function that starts `reliable-mq` with some words; what it starts is killed."""
+    """Give a function that starts `reliable-mq` with some words; what it starts is stopped.
+
+    A process with workers is not killed: they would live on.
+    """
     children: list[LoggedProcess] = []
 
     def started(*words: str) -> LoggedProcess:
@@ -53,8 +57,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return child
 
     yield started
-    for child in children:
-        child.kill()
+    for child in reversed(children):
+        with suppress(ChildError):
+            child.stop(60)
 
 
 def scraped(port: int) -> dict[str, Metric]:
