@@ -3,13 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import LONG, A, B, Ledger, Life, delivery, write_effect
+from tests.steps import last_steps
 from tests.waiting import until
 
 from reliable_mq import ReceivedMessage, ReliableMQ, Retry
@@ -166,6 +170,33 @@ def test_the_last_attempt_keeps_its_reason_beside_the_note(
 
     row = log_row(ledger.database)
     assert (row["note"], row["failure"]) == ("attempt 1 of 1 failed: no answer", "no answer")
+
+
+def test_a_death_while_a_reason_is_recorded_costs_no_effect_and_makes_none_twice(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    async def die(switch: KillSwitch) -> None:
+        async with Life(database_url, redis, switch, handler=busy) as life:
+            with suppress(Killed):
+                await life.handle(delivery(A))
+
+    async def live() -> None:
+        async with Life(database_url, redis) as life:
+            assert await life.until_settled(delivery(A)) == [CONSUMED]
+
+    for step in last_steps(100, 3):
+        ledger.create(A)
+        switch = KillSwitch(step)
+        asyncio.run(die(switch))
+        asyncio.run(live())
+        assert ledger.effects() == [A], switch.names
+        assert log_row(ledger.database)["state"] == 1
+        if not switch.dead:
+            assert log_row(ledger.database)["failure"] is not None
+            return
+        if redis:
+            Redis.from_url(redis).flushall()
+    raise AssertionError("a run that never comes through alive")
 
 
 @pytest.fixture
