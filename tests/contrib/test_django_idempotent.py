@@ -38,9 +38,9 @@ def test_a_call_of_a_key_has_its_effect_once_and_its_result_again(mq: DjangoMQ) 
         mq.send("paid", {"key": key})
         return f"{key} is paid"
 
-    assert [pay("k-1", 7) for _ in range(3)] == ["k-1 is paid"] * 3  # type: ignore[call-arg]
+    assert [pay("k-1", 7) for _ in range(3)] == ["k-1 is paid"] * 3
     with pytest.raises(KeyReused):
-        pay("k-1", 8)  # type: ignore[call-arg]
+        pay("k-1", 8)
 
     assert effects(mq) == ["k-1 7"]
     assert topics(mq) == ["paid"]
@@ -57,11 +57,11 @@ def test_a_call_that_raises_leaves_nothing_and_its_key_free(mq: DjangoMQ) -> Non
             raise ValueError(key)
 
     with pytest.raises(ValueError, match="k-1"):
-        pay("k-1")  # type: ignore[call-arg]
+        pay("k-1")
     assert (effects(mq), topics(mq)) == ([], [])
 
     fails.append(False)
-    pay("k-1")  # type: ignore[call-arg]
+    pay("k-1")
     assert (effects(mq), topics(mq)) == (["k-1"], ["paid"])
 
 
@@ -76,7 +76,7 @@ def test_a_call_in_an_atomic_block_belongs_to_it(mq: DjangoMQ) -> None:
 
     def refused() -> None:
         with transaction.atomic():
-            pay("k-1")  # type: ignore[call-arg]
+            pay("k-1")
             raise LookupError
 
     with pytest.raises(LookupError):
@@ -84,8 +84,8 @@ def test_a_call_in_an_atomic_block_belongs_to_it(mq: DjangoMQ) -> None:
     assert effects(mq) == []
 
     with transaction.atomic():
-        assert pay("k-1") == "k-1"  # type: ignore[call-arg]
-    assert pay("k-1") == "k-1"  # type: ignore[call-arg]
+        assert pay("k-1") == "k-1"
+    assert pay("k-1") == "k-1"
     assert calls == ["k-1", "k-1"]
     assert effects(mq) == ["k-1"]
 
@@ -106,8 +106,8 @@ def test_a_call_that_fails_in_a_handler_ends_only_its_own_block(mq: DjangoMQ) ->
         calls.append(message.message_id)
         Payment.objects.create(message=message.message_id)
         with pytest.raises(LookupError):
-            pay(message.message_id)  # type: ignore[call-arg]
-        note(message.message_id)  # type: ignore[call-arg]
+            pay(message.message_id)
+        note(message.message_id)
         if len(calls) == 1:
             raise ValueError("the first time")
 
