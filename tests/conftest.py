@@ -243,7 +243,7 @@ ON_MYSQL_TOO = frozenset(
     | {"test_alerts", "test_stuck", "test_hands", "test_dead_letters"}
     | {"test_sql_repair", "test_digest", "test_sql_figures"}
     | {"test_django_transactions", "test_django_consumers", "test_django_deaths"}
-    | {"test_django_schema"}
+    | {"test_django_schema", "test_django_idempotent"}
 )
 """The modules whose tests of databases run on MySQL or MariaDB, too, where one is installed. With
 the variable `TEST_ALL_ON_MYSQL` all do, which takes a quarter of an hour."""

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import SessionTransaction
 
 from reliable_mq.contrib.django.configuration import is_test_memory
-from reliable_mq.contrib.django.sql_dialects import django_engine, unwind
+from reliable_mq.contrib.django.sql_dialects import depth_of, django_engine, unwind
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import drop_lost_transactions
 from reliable_mq.database.sql_handler_session import HandlerSession, hold_transactions_of
@@ -24,6 +24,15 @@ class DjangoSession(HandlerSession):
     Invariant: while it is in a transaction, Django is in an atomic block of it, on this thread.
     """
 
+    depth = 0
+    """How many of our blocks were open on this thread before this session began."""
+
+    @property
+    def alias(self) -> str:
+        """The database's name in DATABASES."""
+        dialect: Any = self.get_bind().dialect
+        return str(dialect.alias)
+
     def begin(self, nested: bool = False) -> SessionTransaction:
         """Begin at once: the handler's first statement may be one of the Django ORM."""
         begun = super().begin(nested)
@@ -31,12 +40,17 @@ class DjangoSession(HandlerSession):
         return begun
 
 
+@event.listens_for(DjangoSession, "after_transaction_create")
+def _on_create(session: DjangoSession, created: SessionTransaction) -> None:
+    if created.parent is None:
+        session.depth = depth_of(session.alias)
+
+
 @event.listens_for(DjangoSession, "after_transaction_end")
 def _on_end(session: DjangoSession, ended: SessionTransaction) -> None:
     """Leave Django's block also when SQLAlchemy dropped the connection without a ROLLBACK."""
     if ended.parent is None:
-        dialect: Any = session.get_bind().dialect
-        unwind(dialect.alias)
+        unwind(session.alias, session.depth)
 
 
 class DjangoDatabase(Database):

@@ -32,9 +32,10 @@ from reliable_mq.database.sql_faults import is_transaction_lost
 from reliable_mq.database.sql_handler_session import running_session
 from reliable_mq.errors import ConfigurationError, UsageError
 
-__all__ = ["django_engine", "unwind"]
+__all__ = ["depth_of", "django_engine", "unwind"]
 
 _BLOCKS = "_reliable_mq_blocks"  # of a connection of Django: our atomic blocks, the outer one first
+_DEPTH = "reliable_mq.depth"  # of a connection of SQLAlchemy: how many there were when it began
 
 
 class _RolledBack(Exception):
@@ -52,8 +53,8 @@ class DjangoTransactions:
 
     def do_begin(self, dbapi_connection: Any) -> None:
         """Enter an atomic block of Django, if this engine leads."""
-        del dbapi_connection
         if self.is_leading:
+            dbapi_connection.info[_DEPTH] = depth_of(self.alias)
             _enter(self.alias)
 
     def do_commit(self, dbapi_connection: Any) -> None:
@@ -63,13 +64,13 @@ class DjangoTransactions:
             _leave(self.alias, keeps=True)
 
     def do_rollback(self, dbapi_connection: Any) -> None:
-        """Leave all atomic blocks that were entered here, which rolls back."""
+        """Leave the atomic blocks that this connection has entered, which rolls back."""
         try:
-            _ = dbapi_connection.info
+            depth = dbapi_connection.info.pop(_DEPTH, None)
         except NotImplementedError:  # SQLAlchemy's first questions to a new server
             return
-        if self.is_leading:
-            unwind(self.alias)
+        if self.is_leading and depth is not None:
+            unwind(self.alias, depth)
 
     def do_savepoint(self, connection: Any, name: str) -> None:
         """Enter an inner atomic block."""
@@ -264,10 +265,14 @@ def _leave(alias: str, *, keeps: bool) -> None:
         )
 
 
-def unwind(alias: str) -> None:
-    """Roll back what was entered here and not left, if there is something."""
-    wrapper: Any = connections[alias]
-    while wrapper.__dict__.get(_BLOCKS):
+def depth_of(alias: str) -> int:
+    """Return how many blocks were entered here on this thread and not left."""
+    return len(connections[alias].__dict__.get(_BLOCKS, ()))
+
+
+def unwind(alias: str, depth: int) -> None:
+    """Roll back all blocks but the outer `depth`: a handler may call a keyed function."""
+    while depth_of(alias) > depth:
         _leave(alias, keeps=False)
 
 
