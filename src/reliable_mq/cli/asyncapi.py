@@ -8,6 +8,7 @@ import typer
 
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli.saying import say_lines
+from reliable_mq.cli.shared_options import Application, needed_application
 from reliable_mq.contract.document_text import as_json, as_yaml
 from reliable_mq.errors import ConfigurationError
 
@@ -20,10 +21,7 @@ class Format(StrEnum):
 
 
 def command(
-    application: Annotated[
-        str,
-        typer.Option("--app", metavar="MODULE:OBJECT", help="The application, such as shop:mq."),
-    ],
+    application: Application = "",
     form: Annotated[Format, typer.Option("--format", help="The form of the document.")] = (
         Format.YAML
     ),
@@ -35,7 +33,7 @@ def command(
     ] = None,
 ) -> None:
     """Print the AsyncAPI 3 document: channels are topics, operations consumers and known sends."""
-    mq = options.loaded(application)
+    mq = options.loaded(needed_application("", application))
     try:
         document = mq.asyncapi(version=version)
     finally:

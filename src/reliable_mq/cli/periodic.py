@@ -11,22 +11,18 @@ from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.printing import print_rows
 from reliable_mq.cli.saying import say, say_json
+from reliable_mq.cli.shared_options import Application, needed_application
 from reliable_mq.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True)
 
 COLUMNS = ("name", "schedule", "topic", "next_tick", "last_tick", "message_id", "note")
 
-Application = Annotated[
-    str,
-    typer.Option("--app", metavar="MODULE:OBJECT", help="The application, such as shop:mq."),
-]
-
 
 @app.command("list")
-def list_periodic(application: Application, as_json: printing.AsJson = False) -> None:
+def list_periodic(application: Application = "", as_json: printing.AsJson = False) -> None:
     """List the periodic messages with their next and last ticks."""
-    mq = options.loaded(application)
+    mq = options.loaded(needed_application("", application))
     try:
         rows = [asdict(each) for each in mq.periodic_messages()]
     finally:
@@ -36,13 +32,13 @@ def list_periodic(application: Application, as_json: printing.AsJson = False) ->
     elif rows:
         print_rows(rows, COLUMNS)
     else:
-        say("the application has no periodic message")
+        say("the application has no periodic message", err=True)
 
 
 @app.command("next")
 def next_ticks(
     name: Annotated[str, typer.Argument(help="The name of the periodic message.")],
-    application: Application,
+    application: Application = "",
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many ticks.")] = 10,
     after: Annotated[
         str, typer.Option(help="Ticks after this time, such as 2026-10-24 (UTC); default: now.")
@@ -50,7 +46,7 @@ def next_ticks(
     as_json: printing.AsJson = False,
 ) -> None:
     """Print the next ticks of a periodic message; needs no database."""
-    mq = options.loaded(application)
+    mq = options.loaded(needed_application("", application))
     schedules = {each.name: each.schedule for each in mq._declared.periodic}
     mq.close()
     if name not in schedules:

@@ -8,21 +8,17 @@ import typer
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json
+from reliable_mq.cli.shared_options import Application, needed_application
 from reliable_mq.contract.file_schemas import read_schemas, write_schemas
 from reliable_mq.contract.payloads import PayloadSchemas
 from reliable_mq.contract.schema_check import check_schemas
 
 app = typer.Typer(no_args_is_help=True)
 
-Application = Annotated[
-    str,
-    typer.Option("--app", metavar="MODULE:OBJECT", help="The application, such as shop:mq."),
-]
-
 
 @app.command("write")
 def write(
-    application: Application,
+    application: Application = "",
     folder: Annotated[Path, typer.Option("--to", help="The folder of the records.")] = Path(
         "schemas"
     ),
@@ -41,7 +37,7 @@ def write(
 
 @app.command("check")
 def check(
-    application: Application,
+    application: Application = "",
     against: Annotated[Path, typer.Option("--against", help="The folder of the records.")] = Path(
         "schemas"
     ),
@@ -73,7 +69,7 @@ def check(
 
 
 def _payloads(application: str) -> list[PayloadSchemas]:
-    mq = options.loaded(application)
+    mq = options.loaded(needed_application("", application))
     try:
         return mq.payload_schemas()
     finally:
