@@ -23,6 +23,7 @@ from reliable_mq.periodic.declaration import PeriodicMessage, PeriodicState, Tic
 from reliable_mq.periodic.due import DueTick, due_tick, is_turned_back
 from reliable_mq.periodic.sql_ticks import PeriodicRow, SqlTicks
 from reliable_mq.runtime.stopped import StopSignal
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -167,10 +168,12 @@ class PeriodicSender:
                 session.rollback()
                 return self._failed(message, due.tick, row, error, now)
         _log_skipped(message, due)
-        log.info(
-            "periodic message %s: tick %s is fired, %d message(s)%s",
-            *(name, _time_text(message, due.tick), len(message_ids)),
-            f", the first is {message_ids[0]}" if message_ids else "",
+        application_events.TICK_FIRED.log(
+            log,
+            periodic=name,
+            tick=_time_text(message, due.tick),
+            messages=len(message_ids),
+            message_id=message_ids[0] if message_ids else None,
         )
         return PeriodicCounts(ticks=1, messages=len(message_ids), skipped=due.skipped)
 
@@ -180,10 +183,11 @@ class PeriodicSender:
         """Return what is due by a locked row; note in memory when to look again if nothing is."""
         name, schedule, decided = message.name, message.schedule, row.decided_until
         if is_turned_back(decided, now):
-            log.warning(
-                "periodic message %s: its ticks are decided until %s, but it is %s: the clock was "
-                "set back. Ticks that were not fired yet are fired at their time",
-                *(name, _time_text(message, decided), _time_text(message, now)),
+            application_events.TICKS_TURNED_BACK.log(
+                log,
+                periodic=name,
+                decided=_time_text(message, decided),
+                now=_time_text(message, now),
             )
             decided = now
             self._ticks.decide(connection, name, now, now)
@@ -232,10 +236,14 @@ class PeriodicSender:
         wait = RETRY_SECONDS[min(failures, len(RETRY_SECONDS)) - 1]
         self._ticks.fail(message.name, failures, now + wait, why, now)
         is_plain = isinstance(error, ReliableMQError) or failures > 1
-        log.error(
-            "periodic message %s: tick %s failed %d time(s), again in %g s: %s",
-            *(message.name, _time_text(message, tick), failures, wait, why),
-            exc_info=None if is_plain or known_fault(error) else error,
+        application_events.TICK_FAILED.log(
+            log,
+            traceback_of=None if is_plain or known_fault(error) else error,
+            periodic=message.name,
+            tick=_time_text(message, tick),
+            times=failures,
+            seconds=wait,
+            error=why,
         )
         self._look_at[message.name] = now + wait
         return PeriodicCounts(failed=1)
@@ -250,9 +258,11 @@ def _payloads(answer: object) -> Iterator[Any]:
 
 def _log_skipped(message: PeriodicMessage, due: DueTick) -> None:
     if due.skipped:
-        log.warning(
-            "periodic message %s: %d missed tick(s) before %s are skipped",
-            *(message.name, due.skipped, _time_text(message, due.tick or due.decided_until)),
+        application_events.TICKS_SKIPPED.log(
+            log,
+            periodic=message.name,
+            skipped=due.skipped,
+            tick=_time_text(message, due.tick or due.decided_until),
         )
 
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from reliable_mq.runtime.stopped import StopSignal
+from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Heartbeat:
     def _warn(self, text: str) -> None:
         if not self._has_failed:
             self._has_failed = True
-            log.warning("%s: probes get no answer", text)
+            application_events.PROBES_UNANSWERED.log(log, problem=text)
 
 
 class BeatingSignal:

@@ -73,6 +73,26 @@ MESSAGES_FORGOTTEN = error(
     "commit and are lost with it; the %(kind)s was in a transaction before "
     "mq.transaction(%(kind)s) joined it, so its owner must call commit()",
 )
+TICK_FIRED = info(
+    "tick_fired",
+    "periodic message %(periodic)s: tick %(tick)s is fired, %(messages)d message(s)",
+    "message_id",
+)
+TICKS_SKIPPED = warning(
+    "ticks_skipped",
+    "periodic message %(periodic)s: %(skipped)d missed tick(s) before %(tick)s are skipped",
+)
+TICK_FAILED = error(
+    "tick_failed",
+    "periodic message %(periodic)s: tick %(tick)s failed %(times)d time(s), again in "
+    "%(seconds)g s: %(error)s",
+)
+TICKS_TURNED_BACK = warning(
+    "ticks_turned_back",
+    "periodic message %(periodic)s: its ticks are decided until %(decided)s, but it is %(now)s: "
+    "the clock was set back. Ticks that were not fired yet are fired at their time",
+)
+PROBES_UNANSWERED = warning("probes_unanswered", "%(problem)s: probes get no answer")
 DIGEST_NOT_SENT = warning(
     "digest_not_sent",
     "notifier %(notifier)s: digest %(digest_id)s (%(headline)s) was not sent, next try "
