@@ -19,6 +19,7 @@ _SHARES_SESSION = re.compile(
 )
 SECONDS = {
     SPARK: 400,
+    "tests/contrib/test_web_servers.py": 120,
     "tests/acceptance/test_demo.py": 80,
     "tests/typing/test_types.py": 60,
     "tests/reconcile/test_small_machines.py": 50,

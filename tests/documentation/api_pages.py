@@ -9,12 +9,15 @@ import reliable_mq
 PAGES = {
     "application": (
         "The application",
-        ("ReliableMQ", "Transaction", "AsyncTransaction", "IdempotentCall", "schema"),
+        (
+            *("ReliableMQ", "Transaction", "AsyncTransaction", "Topic", "IdempotentCall"),
+            *("injected", "Tick", "PeriodicState", "schema"),
+        ),
     ),
     "outcomes": ("What a handler says", ("Consumed", "Retry", "Reject")),
     "messages": (
         "Messages",
-        ("Message", "ReceivedMessage", "MessageQueue", "SendResult", "Decision"),
+        ("Message", "ReceivedMessage", "CloudEvent", "MessageQueue", "SendResult", "Decision"),
     ),
     "client": (
         "Client and settings",

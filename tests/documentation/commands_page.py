@@ -21,6 +21,7 @@ EXIT_CODES = (
 )
 CODES_OF_COMMANDS = {
     "doctor": "1: a promise is in danger; with `--strict` also for a warning",
+    "schema": "1, with `check`: a payload has changed in a way that breaks others",
     "migrate": "1, with `--check`: a migration is needed",
     "reconcile": "0: clean; 2: findings; 1: it failed, also by bad usage; 128 and the number of "
     "the signal that stopped it",

@@ -26,8 +26,12 @@ _SNIPPET = re.compile(r"^ *--8<--", re.MULTILINE)
 _VARIABLE = re.compile(r"\bRELIABLE_MQ_([A-Z_]+)")
 _TARGET = re.compile(r"(?:`|^|\$ )make ([a-z]+)\b", re.MULTILINE)
 _MODULE = re.compile(r"\bpython -m ((?:tests|bench|examples)\.[\w.]+)")
-OTHER_VARIABLES = {"MYSQLD", "CRASH_LOG", "CRASH_AT", "EVERY_STEP"}
-"""Variables of tests and of `reliable_mq.testing`."""
+OTHER_VARIABLES = {"MYSQLD", "CRASH_LOG", "CRASH_AT", "EVERY_STEP"} | {
+    *("APP", "HEALTH_FILE", "METRICS_HOST"),
+}
+"""Variables of tests and of `reliable_mq.testing`, and those of commands only."""
+DJANGO_VERBS = {"send", "send_many"}
+"""What `DjangoMQ` has more than `ReliableMQ`; it imports in a project of Django only."""
 _PROMPT = re.compile(r"^\$ ")
 _ASSIGNMENT = re.compile(r"^[A-Z_]+=\S*$")
 ROOT = Path(__file__).parents[2]
@@ -68,7 +72,7 @@ def _faults_of(node: ast.AST) -> Iterator[str]:
             if each.name.split(".")[0] == "reliable_mq":
                 yield from _import_faults(each.name, [])
     elif isinstance(node, ast.Attribute):
-        known = {*dir(ReliableMQ), *_attributes(ReliableMQ)}
+        known = {*dir(ReliableMQ), *_attributes(ReliableMQ), *DJANGO_VERBS}
         if _is_name(node.value, "mq") and node.attr not in known:
             yield f"mq.{node.attr}: ReliableMQ has no such name"
     elif isinstance(node, ast.Call):
@@ -80,6 +84,17 @@ def _faults_of(node: ast.AST) -> Iterator[str]:
 
 
 def _import_faults(module: str, names: list[str]) -> Iterator[str]:
+    if module.startswith("reliable_mq.contrib.django"):  # it imports in a project of Django only
+        source = (ROOT / "src" / module.replace(".", "/")).with_suffix("")
+        text = "".join(
+            path.read_text() for path in (source, *source.glob("*.py")) if path.is_file()
+        )
+        yield from (
+            f"from {module} import {name}: there is no such name"
+            for name in names
+            if not re.search(rf"\b{name}\b", text)
+        )
+        return
     try:
         made = import_module(module)
     except ImportError as error:

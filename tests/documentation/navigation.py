@@ -42,6 +42,7 @@ REFERENCE: tuple[str, ...] = (
         "exit_codes",
         "limits",
         "metrics",
+        "log_events",
         "tables",
     ),
     *("extras", "outbox", "consuming", "resend", "escalation", "retention", "databases", "doctor"),

@@ -110,7 +110,7 @@ def test_a_planted_fault_of_a_program_is_found(program: str, fault: str) -> None
         ("reliable-mq nonsense", "there is no command nonsense"),
         ("reliable-mq run shop:mq --nonsense", "No such option: --nonsense"),
         ("reliable-mq stub nonsense", "No such command 'nonsense'"),
-        ("reliable-mq run", "Missing argument"),
+        ("reliable-mq stub show", "Missing argument"),
         ("A=1 reliable-mq broker --port x", "Invalid value for '--port'"),
     ],
 )

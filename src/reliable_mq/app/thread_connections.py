@@ -40,7 +40,7 @@ from reliable_mq.outbox.thread_relay import ClientSender, RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedRelays
 from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
-from reliable_mq.runtime.loop_thread import LoopThread, on_loop
+from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.settings import EMBEDDED, Settings
 from reliable_mq.telemetry.families import Sample
 
@@ -165,14 +165,7 @@ class Connections:
 
     def loop_answers(self) -> bool:
         """Return whether the event loop does a small errand within `LOOP_ANSWER_SECONDS`."""
-        thread = self._thread
-        if thread is None:
-            return True
-        try:
-            thread.submit(on_loop(lambda: None)).result(LOOP_ANSWER_SECONDS)
-        except (TimeoutError, UsageError):
-            return False
-        return True
+        return self._thread is None or self._thread.answers(LOOP_ANSWER_SECONDS)
 
     @property
     def client(self) -> AsyncClient:

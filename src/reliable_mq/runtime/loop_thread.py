@@ -147,6 +147,14 @@ class LoopThread:
         """Whether this process is a fork: the thread runs only in the parent."""
         return self._process != os.getpid()
 
+    def answers(self, seconds: float) -> bool:
+        """Return whether the loop does a small errand within so many seconds."""
+        try:
+            self.submit(on_loop(lambda: None)).result(seconds)
+        except (TimeoutError, UsageError):
+            return False
+        return True
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop and return a future of its result.
 
