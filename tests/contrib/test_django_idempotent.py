@@ -10,6 +10,7 @@ from tests.app.lives import A
 from tests.contrib.django_lives import consumed, effects, handled
 from tests.contrib.django_project import project, set_up
 
+from reliable_mq import injected
 from reliable_mq.contrib.django.application import DjangoMQ
 from reliable_mq.errors import KeyReused
 from reliable_mq.message import ReceivedMessage
@@ -33,7 +34,7 @@ def topics(mq: DjangoMQ) -> list[str]:
 
 def test_a_call_of_a_key_has_its_effect_once_and_its_result_again(mq: DjangoMQ) -> None:
     @mq.idempotent(key="key", scope="payments", compare="amount")
-    def pay(key: str, amount: int, session: Session) -> str:
+    def pay(key: str, amount: int, session: Session = injected) -> str:
         Payment.objects.create(message=f"{key} {amount}")
         mq.send("paid", {"key": key})
         return f"{key} is paid"
@@ -50,7 +51,7 @@ def test_a_call_that_raises_leaves_nothing_and_its_key_free(mq: DjangoMQ) -> Non
     fails = [True]
 
     @mq.idempotent(key="key", scope="payments")
-    def pay(key: str, session: Session) -> None:
+    def pay(key: str, session: Session = injected) -> None:
         Payment.objects.create(message=key)
         mq.send("paid", {"key": key})
         if fails.pop():
@@ -69,7 +70,7 @@ def test_a_call_in_an_atomic_block_belongs_to_it(mq: DjangoMQ) -> None:
     calls: list[str] = []
 
     @mq.idempotent(key="key", scope="payments")
-    def pay(key: str, session: Session) -> str:
+    def pay(key: str, session: Session = injected) -> str:
         calls.append(key)
         Payment.objects.create(message=key)
         return key
@@ -92,12 +93,12 @@ def test_a_call_in_an_atomic_block_belongs_to_it(mq: DjangoMQ) -> None:
 
 def test_a_call_that_fails_in_a_handler_ends_only_its_own_block(mq: DjangoMQ) -> None:
     @mq.idempotent(key="key", scope="payments")
-    def pay(key: str, session: Session) -> None:
+    def pay(key: str, session: Session = injected) -> None:
         Payment.objects.create(message="never")
         raise LookupError(key)
 
     @mq.idempotent(key="key", scope="notes")
-    def note(key: str, session: Session) -> None:
+    def note(key: str, session: Session = injected) -> None:
         Payment.objects.create(message=f"{key[0]} noted")
 
     calls: list[str] = []
