@@ -41,7 +41,8 @@ for each in threads:
 def modules() -> Iterator[tuple[Path, ModuleType]]:
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        if "migrations" not in parts and not parts[-1].startswith("__"):
+        of_django = "django" in parts  # it can be imported within a project of Django only
+        if not of_django and "migrations" not in parts and not parts[-1].startswith("__"):
             yield path, importlib.import_module(".".join(parts))
 
 

@@ -53,7 +53,10 @@ BANNED = {
     "utils": "the noun the functions work on",
 }
 # A public class name that may stand in two modules, and the reason.
-TWINS: dict[str, str] = {"Command": "Django wants a management command to have this name"}
+TWINS: dict[str, str] = {
+    "Command": "Django wants a management command to have this name",
+    "Migration": "Django wants each migration to have this name",
+}
 # What only applications import, or the reference.
 FACES = {"reliable_mq.client.thread_client", "reliable_mq.telemetry.log_events"}
 # Where tests may sleep, how often, and why: all else waits for a condition, by `tests.waiting`.

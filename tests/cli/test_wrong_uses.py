@@ -148,8 +148,11 @@ def there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("RELIABLE_MQ_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(folder)
-    path = list(sys.path)
+    path, before = list(sys.path), sys.modules.get("aiomysql")
     yield
+    sys.modules.pop("aiomysql", None)
+    if before is not None:
+        sys.modules["aiomysql"] = before
     sys.path[:] = path
     for name in MODULES:
         sys.modules.pop(name, None)

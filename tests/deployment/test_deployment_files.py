@@ -164,6 +164,7 @@ def test_a_unit_is_one_that_systemd_accepts(path: Path, tmp_path: Path) -> None:
 
 def test_no_file_of_the_deployment_is_left_out_of_these_tests() -> None:
     known = {*YAML, *UNITS, DEPLOY / "Dockerfile"}
+    known |= {*DEPLOY.glob("grafana/*"), *DEPLOY.glob("prometheus/*")}  # tests/telemetry
 
     assert {path for path in DEPLOY.rglob("*") if path.is_file()} - known == set()
 

@@ -14,7 +14,7 @@ from reliable_mq.idempotency.sql_consume_log import NOTICE_LEASE_SECONDS, LogEnt
 TOPIC = "rmq_notices_0123456789abcdef"
 AT = utc_datetime(100.0)
 NOTHING: dict[str, Any] = dict.fromkeys(
-    ("lease_until", "consume_date", "confirm_to", "confirm_time", "note", "duplicate_of")
+    ("lease_until", "consume_date", "confirm_to", "confirm_time", "note", "duplicate_of", "failure")
 )
 NEW = NOTHING | {
     "consumer_group": "g",

@@ -10,7 +10,7 @@ from reliable_mq.client.observing.prometheus import PrometheusMiddleware
 from reliable_mq.telemetry.families import Sample, SampleCollector, SampleGauges
 from reliable_mq.telemetry.metrics import METRICS, SOURCES, Metric, metrics_of
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 PAGES = ("observation.md", "reconciliation_results.md")
 
 

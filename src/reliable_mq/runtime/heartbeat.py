@@ -10,7 +10,6 @@ Whoever beats must do it from the loop that does the work: a thread of its own w
 """
 
 import contextlib
-import logging
 import os
 import socket
 import threading
@@ -18,10 +17,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.stopped import StopSignal
 from reliable_mq.telemetry import application_events
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 HEALTH_FILE_VARIABLE = "RELIABLE_MQ_HEALTH_FILE"
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"
