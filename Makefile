@@ -68,7 +68,7 @@ interop: ready ## Apache's clients and mqadmin at both brokers, our client over 
 	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py tests/reconcile/test_object_store.py
 
 frameworks: ready ## the integrations with all servers, and with the two newest minor versions of each framework (half an hour)
-	$(BIN)/pytest tests/contrib/test_versions.py tests/contrib/test_web_servers.py
+	$(BIN)/pytest -m packaging tests/contrib tests/tutorial tests/cli
 
 wheel: ready ## build the wheel, install it into a new environment, and reconcile with it there
 	$(BIN)/pytest tests/packaging

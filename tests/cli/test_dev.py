@@ -18,6 +18,8 @@ from reliable_mq.cli.init import FILES, write_project
 from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED
 from reliable_mq.errors import UsageError
 
+pytestmark = pytest.mark.packaging  # `make frameworks`
+
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
 MARK = "RELIABLE_MQ_DEV_TEST"
 

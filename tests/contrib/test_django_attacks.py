@@ -25,6 +25,8 @@ set_up()
 
 from tests.contrib.django_shop.models import Payment  # noqa: E402 - after the settings
 
+pytestmark = pytest.mark.packaging  # `make frameworks`
+
 
 def pay(message: ReceivedMessage) -> None:
     Payment.objects.create(message=message.message_id)

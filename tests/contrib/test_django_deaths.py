@@ -29,6 +29,8 @@ set_up()
 
 from tests.contrib.django_shop.models import Payment  # noqa: E402 - after the settings
 
+pytestmark = pytest.mark.packaging  # `make frameworks`
+
 STEPS_MAX = 120
 MODES: dict[str, dict[str, Any]] = {
     "one message": {"names": (A,)},

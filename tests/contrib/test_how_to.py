@@ -14,7 +14,7 @@ from tests.waiting import SECONDS_MAX, until
 
 from reliable_mq.testing.local_servers import free_port
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.packaging]
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "how-to"

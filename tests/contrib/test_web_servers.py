@@ -9,17 +9,10 @@ from tests.contrib.web_shops import (
     a_killed_server_loses_and_doubles_nothing,
 )
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.packaging]
 
 
-QUICK = ("fastapi", "django by gunicorn")
-"""These run in `make test`; the others in `make frameworks`: each takes ten seconds or more."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [each if each in QUICK else pytest.param(each, marks=pytest.mark.packaging) for each in SHOPS],
-)
+@pytest.mark.parametrize("name", SHOPS)
 def test_a_server_that_is_killed_between_commit_and_send_loses_and_doubles_nothing(
     name: str, tmp_path: Path, postgres_url: str
 ) -> None:

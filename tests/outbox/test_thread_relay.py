@@ -131,8 +131,8 @@ def relay_of(book: Book, sender: StubSender) -> Relay:
 
 
 def thread_named(name: str = "reliable-mq-relay") -> threading.Thread:
-    (found,) = (each for each in threading.enumerate() if each.name == name)
-    return found
+    """Return the newest thread of a name: another test may have left one."""
+    return [each for each in threading.enumerate() if each.name == name][-1]
 
 
 def test_a_stub_that_was_handed_over_before_the_thread_began_is_sent() -> None:

@@ -17,7 +17,7 @@ from reliable_mq.testing.local_servers import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial" / "first_order.md").read_text()
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.packaging]
 
 
 class Desk:
