@@ -58,6 +58,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "reconcile": VALUES | {"extras", "wire", "database"},
     "contract": VALUES
     | {"consume.consumer", "outbox.payload", "outbox.schema", "periodic.declaration"},
+    "measuring": VALUES | {"database", "escalate"},
     "migrations": VALUES | {"database"},
     "doctor": VALUES
     | {"client", "database", "outbox"}

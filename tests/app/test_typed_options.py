@@ -6,7 +6,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from reliable_mq import ReliableMQ, Topic, injected
-from reliable_mq.app.handler_types import ConsumerOptions
+from reliable_mq.consume.handler_types import ConsumerOptions
 from reliable_mq.errors import UsageError
 from reliable_mq.setting_options import AllSettingOptions, SettingOptions
 from reliable_mq.settings import Settings

@@ -12,7 +12,6 @@ from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from reliable_mq.app.declarations import Declarations
-from reliable_mq.app.handler_types import ConsumerOptions, F, PayloadHandlers
 from reliable_mq.app.thread_connections import Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
@@ -20,6 +19,7 @@ from reliable_mq.client.checked import check_value
 from reliable_mq.client.observing.middleware import Middleware, check_middleware
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.consume.consumer import DEFAULT_CONCURRENCY
+from reliable_mq.consume.handler_types import ConsumerOptions, F, PayloadHandlers
 from reliable_mq.consume.payload import decoder_of
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_databases import Databases

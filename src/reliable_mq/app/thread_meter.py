@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reliable_mq.app.sql_figures import SqlFigures
 from reliable_mq.app.thread_connections import Connections
-from reliable_mq.app.thread_figures import KeptReading, KeptReadings
 from reliable_mq.client.observing.prometheus import PrometheusMiddleware
 from reliable_mq.database.sql_database import Database
 from reliable_mq.extras import extra_of
+from reliable_mq.measuring.sql_figures import SqlFigures
+from reliable_mq.measuring.thread_kept_readings import KeptReading, KeptReadings
 from reliable_mq.settings import Settings
 from reliable_mq.telemetry.families import Sample, SampleCollector, SampleGauges
 

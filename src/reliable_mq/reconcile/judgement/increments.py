@@ -4,9 +4,9 @@ An increment reads everything that changed since the previous run, and all open 
 It also gets the carried events of the previous run. A run carries the events of each message that
 has a verdict that is not final, or that the next run will read again.
 
-V4: a message without carried events is new, or its verdicts were final and it changed since (by a
-second delivery or a person). For such messages the tables are read again by id. Their records were
-judged by an earlier run; the position in the stub says where they are.
+V4: a message without carried events is new, or its verdicts were final. In the second case a
+second delivery or a person changed it since. For such messages the tables are read again by id.
+Their records were judged by an earlier run; the position in the stub says where they are.
 
 All tables here have the schema `EVENT_ROWS`.
 """

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 import pytest
 from tests.waiting import until
 
-from reliable_mq.app.thread_figures import KEPT_SECONDS, STALE_SECONDS, KeptReading, KeptReadings
+from reliable_mq.measuring.thread_kept_readings import (
+    KEPT_SECONDS,
+    STALE_SECONDS,
+    KeptReading,
+    KeptReadings,
+)
 from reliable_mq.telemetry.families import Sample
 
 UNSENT = Sample("reliable_mq_outbox_unsent_stubs", 7, ("main", "orders"))

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import insert, text, update
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.sql_figures import SqlFigures
 from reliable_mq.escalate.escalation import EscalationKind
+from reliable_mq.measuring.sql_figures import SqlFigures
 
 WAIT_MAX = 7200.0
 NOW = datetime.now(UTC)
@@ -127,7 +127,7 @@ def test_postgresql_ends_a_statement_that_takes_too_long(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outbox = Outbox(postgres_url)
-    monkeypatch.setattr("reliable_mq.app.sql_figures.STATEMENT_SECONDS", 0.05)
+    monkeypatch.setattr("reliable_mq.measuring.sql_figures.STATEMENT_SECONDS", 0.05)
     monkeypatch.setattr(
         outbox.figures,
         "_escalations",

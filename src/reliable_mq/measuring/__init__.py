@@ -1,0 +1,1 @@
+"""The figures of an application's databases for scrapes: read seldom, and limited in time."""
