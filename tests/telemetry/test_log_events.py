@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reliable_mq.telemetry import application_events, broker_events, client_events
-from reliable_mq.telemetry.log_event import LogEvent, faults_of
+from reliable_mq.telemetry.log_event import TAKEN, LogEvent
 from reliable_mq.telemetry.log_events import EVENTS, PARTS
 
 SOURCE = Path(__file__).parents[2] / "src" / "reliable_mq"
@@ -22,6 +22,16 @@ MODULES = {
 }
 ABOUT_A_MESSAGE = {"message_id", "message_ids"}
 SPECIAL = {"traceback_of", "level"}
+
+
+def faults_of(event: LogEvent) -> list[str]:
+    """Return what is wrong with a declaration."""
+    faults = [
+        f"field {name} is an attribute of every record" for name in event.fields if name in TAKEN
+    ]
+    if not event.fields and "%" in event.text:
+        faults.append("a text without fields is not formatted: write a single %")
+    return faults
 
 
 def log_calls(source: str) -> Iterator[tuple[ast.Call, str]]:

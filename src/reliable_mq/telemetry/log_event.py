@@ -86,16 +86,6 @@ def _told(value: object) -> object:
         return f"{type(value).__name__}, whose text cannot be read"
 
 
-def faults_of(event: LogEvent) -> list[str]:
-    """Return what is wrong with a declaration; for tests."""
-    faults = [
-        f"field {name} is an attribute of every record" for name in event.fields if name in TAKEN
-    ]
-    if not event.fields and "%" in event.text:
-        faults.append("a text without fields is not formatted: write a single %")
-    return faults
-
-
 def debug(name: str, text: str, *more: str) -> LogEvent:
     """Declare an event of level DEBUG."""
     return LogEvent(name, logging.DEBUG, text, more)
