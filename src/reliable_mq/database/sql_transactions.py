@@ -20,6 +20,7 @@ from weakref import WeakSet
 from sqlalchemy import Connection, Dialect, Engine, PoolProxiedConnection, event
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
+from tenacity import Retrying, retry_if_exception_message, stop_after_delay, wait_random
 
 from reliable_mq.database.sql_types import ANY_TEXT, READS_ONLY, any_text
 from reliable_mq.telemetry import application_events
@@ -27,6 +28,7 @@ from reliable_mq.telemetry import application_events
 log = logging.getLogger(__name__)
 
 _BUSY_TIMEOUT_MS = 10_000
+_LOCKED_WAIT_SECONDS = 0.05
 _PENDING = "reliable_mq.pending"
 _ROLLED_BACK = "reliable_mq.rolled_back"
 _WRITTEN = "reliable_mq.written"
@@ -48,7 +50,7 @@ def make_sqlite_durable(engine: Engine) -> None:
         connection.isolation_level = None
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-        cursor.execute("PRAGMA journal_mode = WAL")
+        use_write_ahead_log(cursor)
         cursor.execute("PRAGMA synchronous = FULL")  # a commit survives the loss of power
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.close()
@@ -62,6 +64,25 @@ def make_sqlite_durable(engine: Engine) -> None:
             driver.text_factory = factory
         if not READS_ONLY.items() <= options.items():
             connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def use_write_ahead_log(cursor: Any) -> None:
+    """Let the SQLite file of this cursor have a write-ahead log. It must not be in a transaction.
+
+    Two connections that change the mode of a new file at once lock each other. SQLite sees that,
+    so it does not wait for its `busy_timeout`: one of the two fails at once. It tries again here.
+
+    Raises:
+        OperationalError: the file has been locked for ten seconds. The driver's own class.
+    """
+    for attempt in Retrying(
+        retry=retry_if_exception_message(match="database is locked"),
+        wait=wait_random(0, _LOCKED_WAIT_SECONDS),
+        stop=stop_after_delay(_BUSY_TIMEOUT_MS / 1000),
+        reraise=True,
+    ):
+        with attempt:
+            cursor.execute("PRAGMA journal_mode = WAL")
 
 
 class Handover(Protocol):
