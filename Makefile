@@ -61,11 +61,12 @@ help: ## print this list
 demo: interpreter ready ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
 
-test: interpreter check ## all checks and tests but the long ones of interop (about twelve minutes on two cores); PYTEST="-k wire"
-	$(BIN)/pytest -m "not interop and not packaging" $(PYTEST)
+test: interpreter check ## all checks and tests but the long ones of interop (about fifteen minutes on two cores); PYTEST="-k wire"
+	$(BIN)/pytest -m "not interop and not packaging and not long" $(PYTEST)
 
 interop: ready ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores
-	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py tests/reconcile/test_object_store.py
+	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py tests/reconcile/test_object_store.py \
+	tests/reconcile/test_real_store.py
 
 frameworks: ready ## the integrations with all servers, and with the two newest minor versions of each framework (half an hour)
 	$(BIN)/pytest -m packaging tests/contrib tests/tutorial tests/cli
@@ -111,6 +112,7 @@ fuzz: ready ## odd and huge requests at real servers, odd records and store file
 
 crash: ready ## kill a process at each of its steps in every mode, and write docs/evidence/crash_matrix.md (two hours)
 	@$(BIN)/python -m tests.crash_matrix --page docs/evidence/crash_matrix.md
+	$(BIN)/pytest -m long $(PYTEST)
 	RELIABLE_MQ_EVERY_STEP=1 $(BIN)/pytest -k "step or dies" $(PYTEST)
 
 chaos: ready ## kill and stop everything at random under load, then count; MINUTES=120 SEED=17 BROKER=apache DATABASES=2

@@ -97,6 +97,7 @@ def test_every_acknowledged_message_has_a_place_of_its_own(sent: list[Position])
         assert offsets == list(range(len(positions)))
 
 
+@pytest.mark.interop
 def test_an_ordered_consumer_gets_each_message_once_and_in_queue_order(
     broker: ReliableMQBroker, directory: Path, sent: list[Position]
 ) -> None:

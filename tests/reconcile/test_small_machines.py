@@ -67,6 +67,7 @@ def test_a_heap_that_is_too_small_for_spark_is_told(words: list[str], tmp_path: 
     assert reports(tmp_path) == []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_workers_that_run_out_of_memory_leave_no_report(words: list[str], tmp_path: Path) -> None:
     """Given workers of Spark that the system gives 300 MiB each, when all is reconciled, then one

@@ -224,6 +224,7 @@ def submit(cluster: LocalSparkCluster, *words: str) -> list[str]:
     return [spark_program("spark-submit"), "--master", cluster.url, *pairs, str(CLI), *words[1:]]
 
 
+@pytest.mark.long
 def test_a_cluster_gives_the_same_result_when_an_executor_is_killed(
     tmp_path: Path, cluster: tuple[LocalSparkCluster, Gate]
 ) -> None:

@@ -58,6 +58,7 @@ def test_the_ledgers_are_followed_until_somebody_says_stop(tmp_path: Path) -> No
     assert len(list((tmp_path / "out").glob("run-*"))) == 2
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.processes
 def test_who_follows_can_be_stopped_at_any_time_and_goes_on_later(tmp_path: Path) -> None:
