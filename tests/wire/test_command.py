@@ -217,7 +217,7 @@ def test_the_compact_form_cuts_the_code_to_16_bits_as_apache_does() -> None:
     assert decoded(encode_command(command)).code == 3_442
 
 
-@pytest.mark.parametrize(("byte", "language"), enumerate(LANGUAGE_CODES))
+@pytest.mark.parametrize(("byte", "language"), list(enumerate(LANGUAGE_CODES)))
 def test_a_language_has_apaches_byte_in_the_compact_form(byte: int, language: str) -> None:
     header = bytes.fromhex(f"0001 {byte:02x} 0000 00000000 00000000 00000000 00000000")
 
