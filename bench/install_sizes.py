@@ -12,34 +12,18 @@ import platform
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Sequence
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.documentation.extras_page import PURPOSES, extras
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "evidence" / "install_sizes.md"
 MEGABYTE = 1_000_000
 SHOWN = 4
 """How many of the largest packages are named."""
-USES = {
-    "": "broker, outbox, consumers, client, commands; SQLite",
-    "postgres": "PostgreSQL",
-    "mysql": "MySQL and MariaDB",
-    "sqlite": "SQLite from asyncio",
-    "migrations": "`mq.migrate()`, `reliable-mq migrate`",
-    "embedded": "PostgreSQL and Valkey for tests, demo and development",
-    "demo": "the orders of `reliable-mq demo`",
-    "prometheus": "`PrometheusMiddleware`, `--metrics-port`",
-    "otel": "`OpenTelemetryMiddleware`",
-    "observability": "the extras `prometheus` and `otel`",
-    "lz4": "bodies compressed by LZ4",
-    "zstd": "bodies compressed by ZSTD",
-    "mail": "mails about escalations",
-    "spark": "`reliable-mq reconcile`, sources for Spark",
-    "all": "everything",
-}
 
 
 class Installed(NamedTuple):
@@ -51,12 +35,6 @@ class Installed(NamedTuple):
     files: int
     compiled: int
     packages: dict[str, int]
-
-
-def extras() -> list[str]:
-    """Return the names of all extras for users, "" for none first."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return ["", *(name for name in project["optional-dependencies"] if name != "dev")]
 
 
 def size_of(distribution: Distribution) -> int:
@@ -92,8 +70,9 @@ def row(extra: str, plain: Installed, found: Installed) -> str:
     named = ", ".join(f"{name} {found.packages[name] / MEGABYTE:.1f}" for name in largest)
     install_it = f"`reliable-mq[{extra}]`" if extra else "`reliable-mq`"
     all_of_it = found.files + found.compiled
+    purpose = PURPOSES[extra] if extra else "broker, outbox, consumers, client, commands; SQLite"
     sizes = " | ".join(f"{each / MEGABYTE:.1f}" for each in (more, found.files, all_of_it))
-    return f"| {install_it} | {sizes} | {named or '–'} | {USES[extra]} |"
+    return f"| {install_it} | {sizes} | {named or '–'} | {purpose} |"
 
 
 def table(wanted: Sequence[str]) -> str:
@@ -114,7 +93,7 @@ def table(wanted: Sequence[str]) -> str:
 def main() -> None:
     """Measure what the command line names; without names everything, and write the page."""
     names = sys.argv[1:]
-    shown = table(names or [each for each in extras() if each])
+    shown = table(names or list(extras()))
     print(shown)
     if names:
         return
