@@ -190,7 +190,7 @@ def test_all_groups_are_told_alike(both: Both) -> None:
         return {
             (
                 *(row["group"], str(row["members"])),
-                "V" + row["version"].replace(".", "_"),
+                *("V" + each.replace(".", "_") for each in row["version"]),
                 *(row["kind"].upper(), row["model"].upper(), str(row["lag"])),
             )
             for row in rows
