@@ -22,7 +22,7 @@ __all__ = ["health_routes", "lifespan"]
 def health_routes(mq: ReliableMQ, *, prefix: str = "/health") -> list[Route]:
     """Return routes for `GET {prefix}/live` and `GET {prefix}/ready`: 200, or 503 with a reason."""
 
-    def live(_request: Request) -> JSONResponse:
+    async def live(_request: Request) -> JSONResponse:  # not in a thread: all may be waiting
         health = liveness(mq)
         return JSONResponse(health.body, health.status)
 
