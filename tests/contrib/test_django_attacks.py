@@ -142,7 +142,7 @@ def test_options_of_psycopg_are_no_obstacle(
 def test_threads_of_a_worker_give_connections_of_a_pool_back(
     postgres: DjangoMQ, postgres_url: str
 ) -> None:
-    """Given a pool with one connection, and a thread that wants it after the thread of a handler."""
+    """Given a pool with one connection, which another thread wants after a handler."""
     pool = {"min_size": 1, "max_size": 1, "timeout": 5}
     use({"default": {**database_of(postgres_url), "OPTIONS": {"pool": pool}}})
     mq = DjangoMQ.of_settings()
