@@ -150,7 +150,7 @@ def test_threads_of_a_worker_give_connections_of_a_pool_back(
 
     def payments() -> int:
         try:
-            return Payment.objects.count()
+            return int(Payment.objects.count())
         finally:
             connections.close_all()
 

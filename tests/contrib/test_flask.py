@@ -237,9 +237,13 @@ def test_a_consumer_is_told_to_send_in_its_own_session(tmp_path: Path) -> None:
     refused: list[str] = []
     done = threading.Event()
 
+    def in_a_block() -> None:
+        with messages.transaction():
+            pass
+
     @messages.consumer("orders", group="payments")
     def pay(order: dict[str, int]) -> None:
-        for send in (lambda: messages.tx, lambda: messages.transaction().__enter__()):
+        for send in (lambda: messages.tx.send("orders", {}), in_a_block):
             with pytest.raises(UsageError) as error:
                 send()
             refused.append(str(error.value))

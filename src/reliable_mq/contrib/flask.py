@@ -98,12 +98,11 @@ class FlaskMQ:
 
     def _roll_back_before_error_handlers(self, app: Flask) -> None:
         """Roll back when a view raises: its error handler may answer with a page or a redirect."""
-        handle = app.handle_user_exception
+        handle: Callable[..., Any] = app.handle_user_exception
 
-        @wraps(handle)
-        def handle_after_rollback(*given: Any) -> Any:
+        def handle_after_rollback(*given: Any, **named: Any) -> Any:
             self._roll_back()
-            return handle(*given)
+            return handle(*given, **named)
 
         app.handle_user_exception = handle_after_rollback  # type: ignore[method-assign]
 
