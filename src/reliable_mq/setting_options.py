@@ -10,13 +10,8 @@ from typing import Any, Literal, TypedDict
 from pydantic import SecretStr
 
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.settings import (
-    LogFormatName,
-    LogLevelName,
-    RetentionMode,
-    RetentionWaits,
-    Strictness,
-)
+from reliable_mq.settings import RetentionMode, RetentionWaits, Strictness
+from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 
 
 class SettingOptions(TypedDict, total=False):
@@ -72,8 +67,8 @@ class SettingOptions(TypedDict, total=False):
 
     send_outside_transaction: Strictness
     send_without_group: Strictness
-    log_format: LogFormatName | None
-    log_level: LogLevelName | None
+    log_format: LogFormat | None
+    log_level: LogLevel | None
     shutdown_timeout_seconds: float
 
 

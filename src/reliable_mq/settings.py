@@ -18,6 +18,7 @@ from reliable_mq.misspelt import meant
 from reliable_mq.renamed_settings import RenamedSettings
 from reliable_mq.signature import signer_of
 from reliable_mq.telemetry import application_events
+from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 
 if TYPE_CHECKING:
     from reliable_mq.setting_options import AllSettingOptions
@@ -27,8 +28,6 @@ log = logging.getLogger(__name__)
 Strictness = Literal["warn", "raise", "allow"]
 RetentionMode = Literal["rows", "partitions", "off"]
 RetentionWaits = Literal["auto", "yes", "no"]
-LogFormatName = Literal["text", "json"]
-LogLevelName = Literal["debug", "info", "warning", "error", "critical"]
 
 MAIN_DATABASE = "main"
 """The name of the database that the setting `database` leads to."""
@@ -201,10 +200,10 @@ class Settings(ClusterSettings):
     send_without_group: Strictness = "warn"
     #: how `run` and `resend` write log lines, unless the application has configured logging:
     #: "text", or "json" for one object a line; None: text
-    log_format: LogFormatName | None = None
+    log_format: LogFormat | None = None
     #: the least level of the lines that `run` and `resend` write: debug, info, warning, error or
     #: critical; None: info
-    log_level: LogLevelName | None = None
+    log_level: LogLevel | None = None
     #: how long a stopping worker waits for its handlers
     shutdown_timeout_seconds: float = Field(30.0, gt=0)
 

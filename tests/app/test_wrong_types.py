@@ -72,6 +72,18 @@ def test_names_of_groups_that_can_be_read_once_only_are_refused(mq: ReliableMQ) 
         mq.topic("orders", groups=names)
 
 
+def test_a_topic_that_is_refused_is_not_declared(mq: ReliableMQ) -> None:
+    with pytest.raises(ConfigurationError, match="not a legal name"):
+        mq.topic("orders", payload=dict[str, int], envelope="cloudevents", groups=["no group!"])
+    mq.topic("orders", payload=list[int], groups=[])
+    with pytest.raises(UsageError, match="write a union of both"):
+        mq.topic("orders", payload=dict[str, int], envelope="cloudevents", groups=["payments"])
+
+    assert mq._declared.envelopes == {}
+    assert mq._declared.sent == {"orders": list[int]}
+    assert mq.groups_of("orders") == ()
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -7,21 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.log_options import (
     JsonFormatter,
-    LogFormat,
-    LogLevel,
     PlainFormatter,
     hush_outages,
     write_log,
 )
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.settings import LogFormatName, LogLevelName
 from reliable_mq.telemetry import application_events, client_events
 
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
@@ -182,8 +179,3 @@ def test_commands_leave_the_loggers_as_they_were() -> None:
     assert not log.isEnabledFor(logging.WARNING)
     undo()
     assert log.level == logging.NOTSET
-
-
-def test_an_option_and_its_setting_take_the_same_words() -> None:
-    assert [*LogFormat] == [*get_args(LogFormatName)]
-    assert [*LogLevel] == [*get_args(LogLevelName)]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client, override_settings
 from sqlalchemy import select, update
 from tests.contrib.django_project import project, set_up
@@ -91,6 +92,19 @@ def test_a_retry_sends_again_and_is_in_the_audit(mq: DjangoMQ) -> None:
 
     assert "Retry: 1 message(s)" in told(shown)
     assert row(mq).resend_time is not None
+    assert audit(mq) == [("ann", "stub retry", message_id, 1)]
+
+
+def test_an_action_in_the_transaction_of_its_request_waits_for_no_lock(
+    mq: DjangoMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given ATOMIC_REQUESTS on SQLite, where a request has the lock of the file."""
+    seq, message_id = parked(mq)
+    browser = user("ann", is_superuser=True)
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+
+    assert "Retry: 1 message(s)" in told(act(browser, "retry", seq))
+
     assert audit(mq) == [("ann", "stub retry", message_id, 1)]
 
 

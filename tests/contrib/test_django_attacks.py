@@ -1,5 +1,6 @@
 """What goes wrong around Django's connections: cuts, odd options, other drivers, aliases."""
 
+import asyncio
 import sys
 import threading
 from collections.abc import Iterator
@@ -136,6 +137,32 @@ def test_options_of_psycopg_are_no_obstacle(
         mq.send_many("orders", [{"id": 1}, {"id": 2}], key=lambda order: str(order["id"]))
     assert effects(mq) == consumed(mq) == [A]
     mq.close()
+
+
+def test_threads_of_a_worker_give_connections_of_a_pool_back(
+    postgres: DjangoMQ, postgres_url: str
+) -> None:
+    """Given a pool with one connection, which another thread wants after a handler."""
+    pool = {"min_size": 1, "max_size": 1, "timeout": 5}
+    use({"default": {**database_of(postgres_url), "OPTIONS": {"pool": pool}}})
+    mq = DjangoMQ.of_settings()
+    application._made[:] = [mq]
+
+    def payments() -> int:
+        try:
+            return int(Payment.objects.count())
+        finally:
+            connections.close_all()
+
+    async def scene() -> None:
+        async with DjangoLife(mq, pay, max_attempts=1) as life:
+            assert await life.until_settled(delivery(A)) == [Consumed()]
+            assert await asyncio.to_thread(payments) == 1
+
+    run_scene(scene())
+    assert consumed(mq) == [A]
+    mq.close()
+    connection.close_pool()
 
 
 def test_times_are_right_without_time_zones(database_url: str) -> None:

@@ -1,18 +1,22 @@
 """Messages inside of Django's atomic blocks: they exist if and only if the block committed."""
 
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
-from django.test import TestCase
+from django.http import HttpResponse
+from django.test import Client, TestCase, override_settings
+from django.urls import path
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from tests.contrib.django_project import project, set_up
 
 from reliable_mq.contrib.django.application import DjangoMQ
-from reliable_mq.errors import MessageRefused, UsageError
+from reliable_mq.errors import ConfigurationError, MessageRefused, UsageError
 
 set_up()
 
@@ -173,10 +177,12 @@ def test_a_message_in_a_test_case_of_django_is_never_handed_over(
         databases = frozenset({"default"})
 
         def runTest(self) -> None:  # noqa: N802 - the name that unittest knows
-            with self.captureOnCommitCallbacks() as callbacks:
+            with self.captureOnCommitCallbacks() as callbacks, transaction.atomic():
                 place(mq)
             assert len(callbacks) == 1
             assert Order.objects.count() == 1
+            with pytest.raises(UsageError, match="no transaction is open"):
+                mq.send("orders", {})  # as in production: the block of a TestCase is none of ours
 
     result = unittest.TestResult()
     unittest.TestSuite([Places()]).run(result)
@@ -185,23 +191,107 @@ def test_a_message_in_a_test_case_of_django_is_never_handed_over(
     assert relay.stubs == []
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_view_with_atomic_requests_commits_its_message_with_its_rows(
+    mq: DjangoMQ, relay: Noted, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    def place_order(_request: Any) -> HttpResponse:
+        place(mq)
+        assert relay.stubs == []
+        if raises:
+            raise RefusedError
+        return HttpResponse(status=201)
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    with override_settings(
+        ROOT_URLCONF=(path("orders", place_order),), ALLOWED_HOSTS=["testserver"]
+    ):
+        answer = Client(raise_request_exception=False).post("/orders")
+
+    assert answer.status_code == (500 if raises else 201)
+    assert kept(mq) == ((0, []) if raises else (1, ["orders"]))
+    assert relay.stubs == ([] if raises else ["orders"])
+
+
+def test_an_async_view_sends_in_a_function_of_sync_to_async(mq: DjangoMQ, relay: Noted) -> None:
+    async def place_order(_request: Any) -> HttpResponse:
+        with pytest.raises(UsageError, match="call that by sync_to_async"):
+            mq.send("orders", {})
+        await sync_to_async(place_in_a_block)()
+        return HttpResponse(status=201)
+
+    def place_in_a_block() -> None:
+        with transaction.atomic():
+            place(mq)
+
+    with override_settings(
+        ROOT_URLCONF=(path("orders", place_order),), ALLOWED_HOSTS=["testserver"]
+    ):
+        answer = Client().post("/orders")
+
+    assert answer.status_code == 201
+    assert kept(mq) == (1, ["orders"])
+    assert relay.stubs == ["orders"]
+
+
+def test_a_topic_with_a_payload_type_is_a_topic_here_too(mq: DjangoMQ) -> None:
+    orders = mq.topic("orders", payload=dict[str, int], groups=[])
+
+    with transaction.atomic():
+        mq.send(orders, {"id": 1})
+        mq.send_many(orders, [{"id": 2}])
+    with mq.transaction() as tx:
+        tx.send(orders, {"id": 3})
+
+    assert kept(mq) == (0, ["orders"] * 3)
+
+
 def test_half_messages_are_refused_in_one_line(mq: DjangoMQ) -> None:
     with pytest.raises(UsageError, match="leave half=True out"):
         mq.transaction(half=True)
 
 
+def send_here(mq: DjangoMQ, topic: str) -> None:
+    mq.send(topic, {}, message_id="a" * 32)
+
+
+def send_in_a_block(mq: DjangoMQ, topic: str) -> None:
+    with mq.transaction() as tx, suppress(SQLAlchemyError):
+        tx.send(topic, {}, message_id="a" * 32)
+
+
+@pytest.mark.parametrize("send", [send_here, send_in_a_block])
 def test_a_send_that_the_database_refused_leaves_no_half_transaction(
-    mq: DjangoMQ, relay: Noted
+    mq: DjangoMQ, relay: Noted, send: Callable[[DjangoMQ, str], None]
 ) -> None:
     """Given PostgreSQL, whose COMMIT of an aborted transaction is a ROLLBACK without an error."""
     ran: list[bool] = []
-    with transaction.atomic():
-        mq.send("first", {}, message_id="a" * 32)
+    with mq.transaction() as tx:
+        tx.send("first", {}, message_id="a" * 32)
         transaction.on_commit(lambda: ran.append(True))
-        with pytest.raises(SQLAlchemyError):
-            mq.send("second", {}, message_id="a" * 32)
+        with suppress(SQLAlchemyError):
+            send(mq, "second")
+        is_broken = connection.needs_rollback
 
-    is_aborted = connection.vendor == "postgresql"
+    # A block of `mq` has a savepoint, to which Django goes back.
+    is_aborted = connection.vendor == "postgresql" and send is send_here
+    assert is_broken == is_aborted
     assert kept(mq) == (0, [] if is_aborted else ["first"])
     assert relay.stubs == ([] if is_aborted else ["first"])
+    assert ran == ([] if is_aborted else [True])
+
+
+def test_a_table_that_is_missing_leaves_no_half_transaction(mq: DjangoMQ) -> None:
+    ran: list[bool] = []
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE rmq_message_stub")
+
+    with mq.transaction() as tx:
+        Order.objects.create(item="tea")
+        transaction.on_commit(lambda: ran.append(True))
+        with pytest.raises(ConfigurationError, match="rmq_message_stub"):
+            tx.send("orders", {})
+
+    is_aborted = connection.vendor == "postgresql"
+    assert Order.objects.count() == (0 if is_aborted else 1)
     assert ran == ([] if is_aborted else [True])

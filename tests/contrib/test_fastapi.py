@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio.to_thread
 import pytest
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.testclient import TestClient
@@ -158,6 +159,90 @@ def test_messages_are_sent_in_the_session_of_the_applications_own_dependency(
     assert kept(mq) == ([7], 1)
 
 
+def shop_that_asks_who_calls(mq: ReliableMQ) -> FastAPI:
+    """Return a shop in which another dependency has queried the session before."""
+
+    async def own_session() -> AsyncIterator[AsyncSession]:
+        async with mq.database.async_session() as session:
+            yield session
+
+    async def customer(session: Annotated[AsyncSession, Depends(own_session)]) -> None:
+        await session.execute(text("SELECT 1"))
+
+    def own_sync_session() -> Iterator[Session]:
+        with mq.database.session() as session:
+            yield session
+
+    def sync_customer(session: Annotated[Session, Depends(own_sync_session)]) -> None:
+        session.execute(text("SELECT 1"))
+
+    app = FastAPI(lifespan=lifespan(mq))
+
+    @app.post("/orders/{number}", dependencies=[Depends(customer)])
+    async def place(
+        number: int,
+        tx: Annotated[AsyncTransaction, transaction(mq, session=own_session)],
+        refuse: int = 0,
+    ) -> None:
+        await tx.session.execute(INSERT, {"id": number})
+        await tx.send("orders", {"id": number})
+        if refuse:
+            raise HTTPException(refuse)
+
+    @app.post("/sync/{number}", dependencies=[Depends(sync_customer)])
+    def place_in_a_thread(
+        number: int,
+        tx: Annotated[Transaction, sync_transaction(mq, session=own_sync_session)],
+        refuse: int = 0,
+    ) -> None:
+        tx.session.execute(INSERT, {"id": number})
+        tx.send("orders", {"id": number})
+        if refuse:
+            raise HTTPException(refuse)
+
+    return app
+
+
+@pytest.mark.parametrize("path", ["/orders/7", "/sync/7"])
+def test_a_query_of_another_dependency_leaves_the_commit_to_the_request(
+    mq: ReliableMQ, path: str
+) -> None:
+    with TestClient(shop_that_asks_who_calls(mq)) as client:
+        assert client.post(f"{path}?refuse=409").status_code == 409
+        assert kept(mq) == ([], 0)
+        assert client.post(path).status_code == 200
+    assert kept(mq) == ([7], 1)
+
+
+def test_liveness_is_told_while_every_thread_of_the_server_waits(mq: ReliableMQ) -> None:
+    goes_on, waits = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def with_one_thread(_app: Any) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = 1
+        yield
+
+    def wait() -> None:
+        waits.set()
+        goes_on.wait(60)
+
+    app = FastAPI(
+        lifespan=lifespan(mq, with_one_thread), routes=health_routes(mq, prefix="/starlette")
+    )
+    app.include_router(health_router(mq))
+    app.get("/wait")(wait)
+    with TestClient(app) as client:
+        other = threading.Thread(target=client.get, args=("/wait",))
+        other.start()
+        assert waits.wait(60)
+        answers = [client.get(f"/{place}/live").status_code for place in ("health", "starlette")]
+        was_waiting = other.is_alive()
+        goes_on.set()
+        other.join()
+    assert answers == [200, 200]
+    assert was_waiting
+
+
 def test_liveness_and_readiness_are_told_with_a_reason(
     mq: ReliableMQ, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +273,29 @@ def test_a_database_that_hangs_is_asked_by_one_thread_only(
     assert {each.status for each in answers} == {503}
     assert answers[0].checks == {"database main": "no answer within 0.01 s"}
     goes_on.set()
+
+
+def test_two_databases_that_hang_are_waited_for_together(
+    mq: ReliableMQ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    class Hangs:
+        def result(self, timeout: float) -> str:
+            waited.append(timeout)
+            raise TimeoutError
+
+    both = ReliableMQ(
+        "shop",
+        database=f"sqlite:///{tmp_path / 'shop.db'}",
+        databases={"billing": f"sqlite:///{tmp_path / 'billing.db'}"},
+    )
+    monkeypatch.setattr(health, "_ask", lambda _database: Hangs())
+    monkeypatch.setattr(health, "monotonic", lambda: 100.0 + sum(waited))
+
+    assert health.readiness(both).status == 503
+    assert waited == [2.0, 0.0]
+    both.close()
 
 
 def test_starlette_has_the_same_endpoints_and_lifespan(mq: ReliableMQ) -> None:

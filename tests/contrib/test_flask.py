@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask, abort, current_app, request
+from flask import Flask, Response, abort, current_app, request, stream_with_context
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, text
@@ -144,9 +144,121 @@ def test_an_application_has_one_extension(mq: ReliableMQ) -> None:
     assert app.test_client().get("/health/live").status_code == 404
 
 
-def test_a_transaction_needs_a_request(mq: ReliableMQ) -> None:
-    with pytest.raises(RuntimeError, match="outside of"):
-        _ = FlaskMQ(mq).tx
+def test_the_transaction_of_a_request_is_refused_where_nothing_would_commit_it(
+    mq: ReliableMQ,
+) -> None:
+    messages = FlaskMQ(mq)
+    app = Flask("shop")
+    refused: list[str] = []
+
+    @app.after_request
+    def send_late(response: Response) -> Response:
+        with pytest.raises(UsageError) as late:
+            messages.tx.send("orders", {})
+        refused.append(str(late.value))
+        return response
+
+    messages.init_app(app)
+
+    @app.get("/")
+    def streamed() -> Response:
+        def lines() -> Iterator[str]:
+            with pytest.raises(UsageError) as late:
+                messages.tx.send("orders", {})
+            refused.append(str(late.value))
+            yield "sent"
+
+        return Response(stream_with_context(lines()))
+
+    with pytest.raises(UsageError, match="no request is being handled"):
+        _ = messages.tx
+    with app.app_context(), pytest.raises(UsageError, match="no request is being handled"):
+        _ = messages.tx
+    assert app.test_client().get("/").text == "sent"
+    assert len(refused) == 2
+    assert all(each.startswith("the response is being sent") for each in refused)
+    assert kept(mq) == ([], 0)
+
+
+def test_requests_of_one_application_context_have_transactions_of_their_own(
+    mq: ReliableMQ,
+) -> None:
+    """Given a test that pushes the application's context, as many fixtures do."""
+    app = factory(mq, FlaskMQ(mq), with_db=False)
+
+    with app.app_context():
+        client = app.test_client()
+        assert [client.post(f"/orders/{item}").status_code for item in ("tea", "rum")] == [201] * 2
+    assert kept(mq) == (["tea", "rum"], 2)
+
+
+@pytest.mark.parametrize("with_db", [False, True])
+def test_a_view_that_raises_keeps_neither_whatever_its_error_handler_answers(
+    mq: ReliableMQ, with_db: bool
+) -> None:
+    messages = FlaskMQ(mq, db=db if with_db else None)
+    app = factory(mq, messages, with_db=with_db)
+
+    @app.errorhandler(ValueError)
+    def go_home(_error: ValueError) -> tuple[str, int]:
+        messages.tx.session.add(Order(item="a note about the error"))
+        return "see /", 302
+
+    assert app.test_client().post("/orders/tea?status=no-number").status_code == 302
+    assert kept(mq) == (["a note about the error"], 0)
+    if with_db:
+        with app.app_context():
+            db.engine.dispose()
+
+
+def test_an_explicit_block_commits_also_after_a_query(mq: ReliableMQ) -> None:
+    messages = FlaskMQ(mq, db=db)
+    app = factory(mq, messages, with_db=True)
+
+    with app.app_context():
+        db.session.execute(text("SELECT 1"))  # begins a transaction
+        with messages.transaction() as tx:
+            tx.session.add(Order(item="tea"))
+            tx.send("orders", {})
+        db.session.remove()
+        db.engine.dispose()
+    assert kept(mq) == (["tea"], 1)
+
+
+def test_a_consumer_is_told_to_send_in_its_own_session(tmp_path: Path) -> None:
+    """Given Flask-SQLAlchemy, whose session is another transaction than that of the handler."""
+    mq = ReliableMQ(
+        "shop",
+        broker=f"embedded:{tmp_path / 'broker'}",
+        database=f"sqlite:///{tmp_path / 'shop.db'}",
+    )
+    mq.create_tables()
+    messages = FlaskMQ(mq, db=db)
+    refused: list[str] = []
+    done = threading.Event()
+
+    def in_a_block() -> None:
+        with messages.transaction():
+            pass
+
+    @messages.consumer("orders", group="payments")
+    def pay(order: dict[str, int]) -> None:
+        for send in (lambda: messages.tx.send("orders", {}), in_a_block):
+            with pytest.raises(UsageError) as error:
+                send()
+            refused.append(str(error.value))
+        done.set()
+
+    app = Flask("shop")
+    app.config["SQLALCHEMY_DATABASE_URI"] = mq.database.url
+    db.init_app(app)
+    messages.init_app(app)
+    with mq:
+        with mq.transaction() as tx:
+            tx.send("orders", {"id": 7})
+        assert done.wait(60)
+    assert "no request is being handled" in refused[0]
+    assert "mq.transaction() inside a handler" in refused[1]
 
 
 def test_a_consumer_runs_in_the_application_and_commands_are_there(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from litestar import Litestar, post
@@ -80,6 +81,19 @@ def test_a_client_gets_no_success_when_the_commit_fails(
         assert client.post("/orders/7").status_code == 500
     finally:
         event.remove(Session, "before_commit", refuse)
+    assert kept(mq) == ([], 0)
+
+
+def test_a_result_that_cannot_be_written_keeps_nothing(mq: ReliableMQ) -> None:
+    @post("/unanswerable")
+    async def answer_wrongly(tx: NamedDependency[AsyncTransaction]) -> Any:
+        await tx.session.execute(INSERT, {"id": 7})
+        await tx.send("orders", {"id": 7})
+        return object()
+
+    app = Litestar([answer_wrongly], plugins=[LitestarMQ(mq)])
+    with TestClient(app, raise_server_exceptions=False) as client:
+        assert client.post("/unanswerable").status_code == 500
     assert kept(mq) == ([], 0)
 
 

@@ -3,7 +3,6 @@
 `make deployment` runs these tests only.
 """
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from reliable_mq.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -72,7 +73,16 @@ def test_a_workflow_is_one_that_github_accepts(path: Path) -> None:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
 def test_a_workflow_gives_no_job_more_rights_than_it_needs(path: Path) -> None:
-    lint("zizmor", "--offline", "--quiet", "--config", str(ROOT / ".github/zizmor.yml"), str(path))
+    lint("zizmor", "--offline", "--quiet", str(path))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
+def test_a_workflow_names_each_action_by_the_hash_of_its_commit(path: Path) -> None:
+    """A tag may be moved to another commit; Dependabot raises hash and comment together."""
+    used = re.findall(r"(?m)^\s*(?:- )?uses: (.+)$", path.read_text())
+
+    assert used
+    assert [each for each in used if not re.fullmatch(r"\S+@[0-9a-f]{40}  # v[\d.]+", each)] == []
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
@@ -140,6 +150,47 @@ def test_no_container_is_root_or_writes_to_its_image(name: str, pod: dict[str, o
         assert "livenessProbe" in container or name in {"migrate.yaml", "reconcile.yaml"}
 
 
+@pytest.mark.parametrize(("name", "pod"), pods(), ids=[name for name, _ in pods()])
+def test_a_pod_may_write_to_its_volumes_and_has_time_to_end(
+    name: str, pod: dict[str, object]
+) -> None:
+    """A volume belongs to root unless the pod has an `fsGroup`."""
+    kept = ("persistentVolumeClaim", "volumeClaimTemplates")
+    if any(each in (DEPLOY / "kubernetes" / name).read_text() for each in kept):
+        assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsUser"]  # type: ignore[index]
+    assert pod["terminationGracePeriodSeconds"] > Settings().shutdown_timeout_seconds  # type: ignore[operator]
+
+
+def test_no_secret_lies_in_the_repository() -> None:
+    """A secret of an example would replace the real one at the next `kubectl apply`."""
+    kinds = [each["kind"] for path in MANIFESTS for each in documents(path)]
+    (listed,) = documents(DEPLOY / "kubernetes" / "kustomization.yaml")
+    example = (DEPLOY / "kubernetes" / "secret.env.example").read_text()
+    ignored = subprocess.run(
+        ["git", "check-ignore", "--no-index", "deploy/kubernetes/secret.env"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+
+    assert "Secret" not in kinds
+    assert listed["secretGenerator"] == [{"name": "reliable-mq", "envs": ["secret.env"]}]
+    assert re.findall(r"(?m)^RELIABLE_MQ_(\w+)=", example) == ["DATABASE"]
+    assert ignored.returncode in (0, 128)  # 128: this is no checkout
+
+
+@pytest.mark.parametrize("path", [each for each in UNITS if each.suffix == ".service"], ids=name_of)
+def test_a_unit_of_a_daemon_is_started_again_however_often_it_fails(path: Path) -> None:
+    text = path.read_text()
+
+    if "Restart=always" in text:
+        assert "StartLimitIntervalSec=0" in text.partition("[Service]")[0]
+        (seconds,) = re.findall(r"(?m)^TimeoutStopSec=(\d+)$", text)
+        assert int(seconds) > Settings().shutdown_timeout_seconds
+    else:
+        assert "Type=oneshot" in text
+
+
 @pytest.mark.parametrize("path", UNITS, ids=name_of)
 def test_a_unit_is_one_that_systemd_accepts(path: Path, tmp_path: Path) -> None:
     """Programs and users that are not on this machine are replaced."""
@@ -163,7 +214,7 @@ def test_a_unit_is_one_that_systemd_accepts(path: Path, tmp_path: Path) -> None:
 
 
 def test_no_file_of_the_deployment_is_left_out_of_these_tests() -> None:
-    known = {*YAML, *UNITS, DEPLOY / "Dockerfile"}
+    known = {*YAML, *UNITS, DEPLOY / "Dockerfile", DEPLOY / "kubernetes" / "secret.env.example"}
     known |= {*DEPLOY.glob("grafana/*"), *DEPLOY.glob("prometheus/*")}  # tests/telemetry
 
     assert {path for path in DEPLOY.rglob("*") if path.is_file()} - known == set()
@@ -201,6 +252,8 @@ def test_a_command_of_the_deployment_has_only_options_that_exist(words: list[str
     assert used <= known
 
 
-@pytest.mark.parametrize("module", ["check_jsonschema", "kubernetes_validate", "yamllint"])
-def test_the_linters_are_part_of_the_environment(module: str) -> None:
-    assert importlib.util.find_spec(module) is not None
+@pytest.mark.parametrize(
+    "program", ["check-jsonschema", "hadolint", "kubernetes-validate", "yamllint", "zizmor"]
+)
+def test_the_linters_are_part_of_the_environment(program: str) -> None:
+    assert (Path(sys.executable).parent / program).exists()

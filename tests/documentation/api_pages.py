@@ -37,6 +37,7 @@ PAGES = {
     ),
     "administration": ("Administration", ("TopicChange", "GroupChange")),
     "sending": ("Sending without a transaction", ()),
+    "frameworks": ("Frameworks", ()),
     "testing": ("Testing", ()),
 }
 """Page -> its title, and the names of `reliable_mq` on it."""
@@ -58,6 +59,19 @@ ELSEWHERE = {
     "sending": (
         "reliable_mq.outbox.asyncio_producer.Producer",
         "reliable_mq.outbox.asyncio_listeners.TransactionListener",
+    ),
+    "frameworks": (
+        "reliable_mq.contrib.asgi.lifespan",
+        "reliable_mq.contrib.fastapi.transaction",
+        "reliable_mq.contrib.fastapi.sync_transaction",
+        "reliable_mq.contrib.fastapi.health_router",
+        "reliable_mq.contrib.starlette.health_routes",
+        "reliable_mq.contrib.litestar.LitestarMQ",
+        "reliable_mq.contrib.flask.FlaskMQ",
+        "reliable_mq.contrib.django.application.DjangoMQ",
+        "reliable_mq.contrib.health.liveness",
+        "reliable_mq.contrib.health.readiness",
+        "reliable_mq.contrib.health.Health",
     ),
     "testing": (
         "reliable_mq.testing.message_world.MessageWorld",
@@ -81,6 +95,10 @@ NOTES = {
     "administration": "`AsyncClient.admin` has these parts. `Client.admin` has the same, without "
     "`await`.",
     "sending": "`mq.producer` is a `Producer`. It writes no stub.",
+    "frameworks": "Each module needs the extra of its framework. `reliable_mq.contrib.fastapi` and "
+    "`reliable_mq.contrib.starlette` have the same `lifespan`. `reliable_mq.contrib.django.mq` is "
+    "a `DjangoMQ`. How to: [FastAPI](../../how-to/fastapi.md), [Flask](../../how-to/flask.md), "
+    "[Litestar](../../how-to/litestar.md), [Django](../../how-to/django.md).",
     "testing": "The fixture `message_world` makes a `MessageWorld`, see "
     "[testing an application](../../how-to/testing.md).",
 }
@@ -116,8 +134,8 @@ def index_page() -> str:
     return (
         "# API\n\n`from reliable_mq import …` has these names. Nothing else of the package is "
         "public, "
-        "but `reliable_mq.errors`, `reliable_mq.settings` and `reliable_mq.testing`.\n\n"
-        + table(("name", "what it is"), sorted(rows))
+        "but `reliable_mq.errors`, `reliable_mq.settings`, `reliable_mq.contrib` and "
+        "`reliable_mq.testing`.\n\n" + table(("name", "what it is"), sorted(rows))
     )
 
 

@@ -1,6 +1,7 @@
 """The pages that are made from the code leave nothing of it out."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -142,6 +143,15 @@ def test_each_public_name_is_on_one_page() -> None:
     shown = [name for _, names in api_pages.PAGES.values() for name in names]
 
     assert sorted(shown) == sorted(reliable_mq.__all__)
+
+
+def test_each_name_of_an_integration_is_on_its_page() -> None:
+    shown = [api_pages._made(path) for path in api_pages.ELSEWHERE["frameworks"]]
+
+    for name in ("asgi", "fastapi", "flask", "health", "litestar", "starlette"):
+        module = import_module(f"reliable_mq.contrib.{name}")
+        missing = [each for each in module.__all__ if getattr(module, each) not in shown]
+        assert missing == [], name
 
 
 def test_each_option_of_a_message_and_of_a_consumer_is_explained() -> None:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,8 +116,21 @@ def test_each_marked_line_is_refused_by_the_named_rules_and_no_other_line_is(
     assert found == expected(folder, checker)
 
 
+INTEGRATIONS = ("asgi", "django", "fastapi", "flask", "health", "litestar", "starlette")
+
+
 def test_the_project_uses_every_public_name() -> None:
     text = "".join(path.read_text() for path in (HERE / "shop").glob("*.py"))
+    names = set(reliable_mq.__all__)
+    for each in INTEGRATIONS:
+        names |= set(import_module(f"reliable_mq.contrib.{each}").__all__)
 
-    unused = [name for name in reliable_mq.__all__ if not re.search(rf"\b{name}\b", text)]
+    unused = [name for name in names if not re.search(rf"\b{name}\b", text)]
     assert unused == []
+
+
+def test_each_integration_is_a_part_of_the_project() -> None:
+    folder = Path(reliable_mq.__file__).parent / "contrib"
+    found = {each.name.removesuffix(".py") for each in folder.iterdir() if each.name[0] != "_"}
+
+    assert found - {"request_transaction"} == set(INTEGRATIONS)

@@ -23,6 +23,12 @@ def world(message_world: Callable[..., MessageWorld]) -> MessageWorld:
     return message_world(mq)
 
 
+def place(item: str) -> int:
+    """Place an order as the web does, in a transaction of its own; return its number."""
+    with mq.transaction() as tx:
+        return place_order(tx, item)
+
+
 def payments_of(number: int) -> int:
     """Return how many payments an order has."""
     with Session(mq.database.engine) as session:
@@ -35,7 +41,7 @@ def payments_of(number: int) -> int:
 
 # --8<-- [start:once]
 def test_an_order_is_paid_once(world: MessageWorld) -> None:
-    number = place_order("tea")
+    number = place("tea")
     world.assert_sent("orders", {"order_id": number, "item": "tea"})
 
     world.deliver()
@@ -48,7 +54,7 @@ def test_an_order_is_paid_once(world: MessageWorld) -> None:
 
 # --8<-- [start:faults]
 def test_an_order_is_paid_once_whatever_fails_and_whoever_dies(world: MessageWorld) -> None:
-    world.assert_effect_once(lambda: place_order("tea"), payments_of)
+    world.assert_effect_once(lambda: place("tea"), payments_of)
 
 
 # --8<-- [end:faults]
@@ -69,7 +75,7 @@ def test_a_customer_sees_that_an_order_is_paid(world: MessageWorld) -> None:
 
 
 def test_a_message_about_no_order_becomes_a_dead_letter(world: MessageWorld) -> None:
-    number = place_order("tea")
+    number = place("tea")
     with Session(mq.database.engine) as session, session.begin():
         session.delete(session.get_one(Order, number))
 

@@ -92,22 +92,22 @@ class Declarations:
         payload: Any = None,
         envelope: Envelope | None = None,
     ) -> None:
-        """See `ReliableMQ.topic`."""
+        """See `ReliableMQ.topic`. A declaration that is refused changes nothing."""
         check_name("topic", name, TOPIC_LENGTH_MAX)
-        if envelope is not None:
-            self.envelopes[name] = envelope
-        if payload is not None:
-            known = self.sent.setdefault(name, payload)
-            if known != payload:
-                raise UsageError(
-                    f"topic {name!r} has the payload {known!r} already; write a union of both"
-                )
         if isinstance(groups, str):
             raise ConfigurationError(f"groups={groups!r}: a list of names is needed, [{groups!r}]")
         if groups is not None and not isinstance(groups, Collection):
             raise ConfigurationError(f"groups={groups!r}: a list of names is needed")
         for group in groups or ():
             check_name("consumer group", group, GROUP_LENGTH_MAX)
+        if payload is not None:
+            known = self.sent.setdefault(name, payload)
+            if known != payload:
+                raise UsageError(
+                    f"topic {name!r} has the payload {known!r} already; write a union of both"
+                )
+        if envelope is not None:
+            self.envelopes[name] = envelope
         if groups is not None:
             self._with_named_groups.add(name)
         self._topics[name] = tuple(sorted({*self._topics.get(name, ()), *(groups or ())}))

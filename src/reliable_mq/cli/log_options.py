@@ -8,34 +8,19 @@ import json
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from reliable_mq.plain_text import printable, printable_lines
+from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 from reliable_mq.telemetry.log_event import TAKEN
 
 OURS = "reliable_mq"
+TEXT: LogFormat = "text"
+INFO: LogLevel = "info"
 TELL_OUTAGES = ("reliable_mq.runtime.links", "reliable_mq.database.sql_faults")
 """The loggers of the connections, which tell when a peer is lost and when it is back."""
-
-
-class LogFormat(StrEnum):
-    """How a log line looks."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    """The least level that is written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-    CRITICAL = "critical"
 
 
 Format = Annotated[
@@ -44,7 +29,7 @@ Format = Annotated[
         "--log-format",
         envvar="RELIABLE_MQ_LOG_FORMAT",
         case_sensitive=False,
-        show_default=LogFormat.TEXT,
+        show_default=TEXT,
         help="Write log lines as text, or as one JSON object each.",
     ),
 ]
@@ -54,7 +39,7 @@ Level = Annotated[
         "--log-level",
         envvar="RELIABLE_MQ_LOG_LEVEL",
         case_sensitive=False,
-        show_default=LogLevel.INFO,
+        show_default=INFO,
         help="Write log lines of this level and above.",
     ),
 ]
@@ -124,12 +109,12 @@ def hush_outages() -> Callable[[], None]:
     return undo
 
 
-def write_log(shape: str | None = None, level: str | None = None) -> None:
+def write_log(shape: LogFormat | None = None, level: LogLevel | None = None) -> None:
     """Write the log to standard error, unless the application has configured its own.
 
     Args:
-        shape: "text" or "json"; None: text.
-        level: the least level; None: info, or what the application has set.
+        shape: how a line looks; None: `TEXT`.
+        level: the least level; None: `INFO`, or what the application has set.
     """
     for name in TELL_OUTAGES:
         logging.getLogger(name).setLevel(logging.NOTSET)
@@ -139,8 +124,8 @@ def write_log(shape: str | None = None, level: str | None = None) -> None:
             ours.setLevel(level.upper())
         return
     handler = logging.StreamHandler()
-    if shape == LogFormat.JSON:
+    if shape == "json":
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=(level or LogLevel.INFO).upper(), handlers=[handler])
+    logging.basicConfig(level=(level or INFO).upper(), handlers=[handler])

@@ -4,17 +4,14 @@ It is used as it is with Starlette, FastAPI and Litestar. It needs no extra.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.settings import EMBEDDED
 
-__all__ = ["Lifespan", "close", "lifespan", "open_in"]
-
-Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
-"""What a framework accepts as `lifespan`: a function of the application."""
+__all__ = ["lifespan"]
 
 
 def lifespan(
@@ -39,25 +36,19 @@ def lifespan(
     @asynccontextmanager
     async def whole(app: Any) -> AsyncIterator[Any]:
         try:
-            await asyncio.to_thread(open_in, mq, consume)
+            await asyncio.to_thread(_open, mq, consume)
             if own is None:
                 yield None
             else:
                 async with own(app) as state:
                     yield state
         finally:
-            await close(mq)
+            await _close(mq)
 
     return whole
 
 
-def open_in(mq: ReliableMQ, consume: bool | None = None) -> None:
-    """Check the tables, and start the consumers if this process runs them; see `lifespan`.
-
-    Raises:
-        ConfigurationError: a table is missing, or a setting is wrong.
-        UsageError: with `consume=True`, the application has no consumers.
-    """
+def _open(mq: ReliableMQ, consume: bool | None) -> None:
     if consume is None:
         consume = bool(mq.consumer_groups) and mq.settings.broker.startswith(EMBEDDED)
     if consume:
@@ -66,7 +57,7 @@ def open_in(mq: ReliableMQ, consume: bool | None = None) -> None:
         mq.databases.check_tables()
 
 
-async def close(mq: ReliableMQ) -> None:
+async def _close(mq: ReliableMQ) -> None:
     """Let handlers finish, send the committed messages, close all connections of this loop."""
     try:
         await asyncio.to_thread(mq.close)

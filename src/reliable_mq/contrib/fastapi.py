@@ -24,6 +24,7 @@ from typing import Any
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.contrib.asgi import lifespan
 from reliable_mq.contrib.health import Health, liveness, readiness
+from reliable_mq.contrib.request_transaction import async_request_transaction, request_transaction
 from reliable_mq.extras import extra_of
 from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
 
@@ -53,9 +54,9 @@ def transaction(
         mq: the application's messaging.
         session: the application's own dependency of an `AsyncSession`, as the endpoints name it:
             `get_session`, or `Depends(get_session, scope="function")`. The messages are then in the
-            transaction of that session. It is committed here. If the dependency has begun a
-            transaction itself, the dependency commits it; then it needs `scope="function"`, or it
-            would commit after the response.
+            transaction of that session. It is committed here, also if a query of another dependency
+            has begun it. If the dependency calls `session.begin()`, the dependency commits; then it
+            needs `scope="function"`, or it would commit after the response.
         database: the name of the database; None: that of the session, or "main".
         half: see `ReliableMQ.transaction`.
     """
@@ -84,11 +85,11 @@ def _asynchronous(
     own = session if isinstance(session, params.Depends) else Depends(session)
 
     async def of_request() -> AsyncIterator[AsyncTransaction]:
-        async with mq.transaction(database=database, half=half) as tx:
+        async with async_request_transaction(mq, database=database, half=half) as tx:
             yield tx
 
     async def of_session(given: Any = own) -> AsyncIterator[AsyncTransaction]:
-        async with mq.transaction(given, database=database, half=half) as tx:
+        async with async_request_transaction(mq, given, database=database, half=half) as tx:
             yield tx
 
     return of_request if session is None else of_session
@@ -101,11 +102,11 @@ def _synchronous(
     own = session if isinstance(session, params.Depends) else Depends(session)
 
     def of_request() -> Iterator[Transaction]:
-        with mq.transaction(database=database, half=half) as tx:
+        with request_transaction(mq, database=database, half=half) as tx:
             yield tx
 
     def of_session(given: Any = own) -> Iterator[Transaction]:
-        with mq.transaction(given, database=database, half=half) as tx:
+        with request_transaction(mq, given, database=database, half=half) as tx:
             yield tx
 
     return of_request if session is None else of_session
@@ -120,7 +121,7 @@ def health_router(mq: ReliableMQ, *, prefix: str = "/health") -> APIRouter:
     router = APIRouter(prefix=prefix, include_in_schema=False)
 
     @router.get("/live")
-    def live() -> JSONResponse:
+    async def live() -> JSONResponse:  # not in a thread: all of them may be waiting
         return _answered(liveness(mq))
 
     @router.get("/ready")

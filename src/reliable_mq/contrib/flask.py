@@ -17,36 +17,43 @@
 
 **When it commits.** `messages.tx` begins the request's transaction at its first use. It is
 committed after the view has returned, before the response is sent, if the status is below 400. It
-is rolled back at 400 and above, and when the view raises. If the commit fails, the client gets 500.
-If the connection to the client breaks after the commit, order and message exist although the client
-got no answer. The body of a streamed response is made after the commit.
+is rolled back at 400 and above, and when the view raises, whatever an error handler answers. If the
+commit fails, the client gets 500. If the connection to the client breaks after the commit, order
+and message exist although the client got no answer. The body of a streamed response is made after
+the commit.
 
 `with messages.transaction() as tx:` is an explicit transaction instead.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.thread_signals import stop_on_signal
+from reliable_mq.consume.handler_types import ConsumerOptions, F, PayloadHandlers
 from reliable_mq.contrib.health import Health, liveness, readiness
+from reliable_mq.contrib.request_transaction import request_transaction
+from reliable_mq.database.sql_handler_session import refuse_second_transaction, running_session
 from reliable_mq.errors import UsageError
 from reliable_mq.extras import extra_of
-from reliable_mq.outbox.sql_transaction import Transaction, TransactionScope
+from reliable_mq.outbox.sql_transaction import Transaction
+from reliable_mq.topic import Topic
 
 with extra_of("reliable_mq.contrib.flask"):
-    from flask import Blueprint, Flask, Response, g, jsonify
+    from flask import Blueprint, Flask, Response, has_request_context, jsonify, request
     from flask.cli import AppGroup
 
 __all__ = ["FlaskMQ"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
-_OPEN = "_reliable_mq"
+# Keys of the environ of a request. `g` may outlive it: tests push one application context for all.
+_OPEN = "reliable_mq.transaction"
+_ANSWERED = "reliable_mq.answered"
 _REFUSED = 400
 _EXTENSION = "reliable_mq"
 
@@ -83,40 +90,81 @@ class FlaskMQ:
         app.extensions[_EXTENSION] = self
         self._app = app
         app.after_request(self._end)
-        app.teardown_request(self._forget)
+        app.teardown_request(self._roll_back)
+        self._roll_back_before_error_handlers(app)
         if self._health:
             app.register_blueprint(self._health_blueprint(self._health))
         app.cli.add_command(self._commands())
+
+    def _roll_back_before_error_handlers(self, app: Flask) -> None:
+        """Roll back when a view raises: its error handler may answer with a page or a redirect."""
+        handle: Callable[..., Any] = app.handle_user_exception
+
+        def handle_after_rollback(*given: Any, **named: Any) -> Any:
+            self._roll_back()
+            return handle(*given, **named)
+
+        app.handle_user_exception = handle_after_rollback  # type: ignore[method-assign]
 
     @property
     def tx(self) -> Transaction:
         """The transaction of this request; it begins at its first use.
 
         Raises:
-            UsageError: the response is being sent, so nothing would commit it.
-            RuntimeError: no request is being handled.
+            UsageError: the response is being sent, or no request is being handled. Nothing would
+                commit it.
         """
-        opened: _RequestTransaction | None = g.get(_OPEN)
+        if not has_request_context():
+            raise UsageError(
+                "no request is being handled, so nothing would commit messages.tx: write `with "
+                "messages.transaction() as tx:`; in a consumer ask for `session: Session`, and "
+                "write `with mq.transaction(session) as tx:`"
+            )
+        if _ANSWERED in request.environ:
+            raise UsageError(
+                "the response is being sent, so nothing would commit messages.tx: send in the "
+                "view, or write `with messages.transaction() as tx:`"
+            )
+        opened: _RequestTransaction | None = request.environ.get(_OPEN)
         if opened is None:
-            opened = _RequestTransaction(self.transaction, self._own_session())
-            setattr(g, _OPEN, opened)
+            opened = request.environ[_OPEN] = _RequestTransaction(self.mq, self._own_session())
         return opened.tx
 
     def _own_session(self) -> Session | None:
         return None if self._db is None else self._db.session()
 
-    def transaction(self, *, database: str | None = None, half: bool = False) -> TransactionScope:
-        """Return an explicit block, `with messages.transaction() as tx:`.
+    def transaction(
+        self, *, database: str | None = None, half: bool = False
+    ) -> AbstractContextManager[Transaction]:
+        """Return an explicit block, `with messages.transaction() as tx:`. It commits at its end.
 
-        With Flask-SQLAlchemy it is a block of `db.session`. If that session is in a transaction
-        already (a query begins one), the block joins it, and you must call `db.session.commit()`.
+        With Flask-SQLAlchemy it is a block of `db.session`, and commits what that session has done
+        before, too. Within a block of `messages.tx` or `db.session.begin()`, that one commits.
+
+        Args:
+            database: the name of the database; None: that of `db.session`, or "main".
+            half: see `ReliableMQ.transaction`.
+
+        Raises:
+            UsageError: a consumer runs here, whose effect is on the same database: its messages
+                belong into `mq.transaction(session)`, with the session that the handler asks for.
         """
-        return self.mq.transaction(self._own_session(), database=database, half=half)
+        session = self._own_session()
+        if session is not None and running_session() is not None:
+            name = self.mq.databases.name_of(session) if database is None else database
+            refuse_second_transaction(self.mq.databases[name].url)
+        return request_transaction(self.mq, session, database=database, half=half)
 
-    def consumer(self, topic: str, *, group: str, **options: Any) -> Callable[[F], F]:
+    @overload
+    def consumer(
+        self, topic: Topic[T], **options: Unpack[ConsumerOptions]
+    ) -> PayloadHandlers[T]: ...
+    @overload
+    def consumer(self, topic: str, **options: Unpack[ConsumerOptions]) -> Callable[[F], F]: ...
+    def consumer(self, topic: str | Topic[Any], **options: Any) -> Callable[[Any], Any]:
         """Register a handler as `ReliableMQ.consumer` does; it runs in an application context."""
 
-        def register(function: F) -> F:
+        def register(function: Any) -> Any:
             @wraps(function)
             def handler(*given: Any, **named: Any) -> Any:
                 if self._app is None:
@@ -124,19 +172,20 @@ class FlaskMQ:
                 with self._app.app_context():
                     return self._app.ensure_sync(function)(*given, **named)
 
-            self.mq.consumer(topic, group=group, **options)(handler)
+            self.mq.consumer(topic, **options)(handler)
             return function
 
         return register
 
     def _end(self, response: Response) -> Response:
-        opened: _RequestTransaction | None = g.pop(_OPEN, None)
+        opened: _RequestTransaction | None = request.environ.pop(_OPEN, None)
         if opened is not None:
             opened.end(keeps=response.status_code < _REFUSED)
+        request.environ[_ANSWERED] = True
         return response
 
-    def _forget(self, _error: BaseException | None) -> None:
-        opened: _RequestTransaction | None = g.pop(_OPEN, None)
+    def _roll_back(self, _error: BaseException | None = None) -> None:
+        opened: _RequestTransaction | None = request.environ.pop(_OPEN, None)
         if opened is not None:
             with suppress(Exception):
                 opened.end(keeps=False)
@@ -184,31 +233,20 @@ class _RequestTransaction:
     """The transaction of one request.
 
     Args:
-        scope: makes its block.
-        session: the application's session, which the block joins; None: the block has its own.
+        mq: the application's messaging.
+        session: the application's session; None: one of ours.
     """
 
-    def __init__(self, scope: Callable[[], TransactionScope], session: Session | None) -> None:
-        self._session = session
-        if session is not None and not session.in_transaction():
-            session.begin()
-        self._scope = scope()
-        self.tx = self._scope.__enter__()
+    def __init__(self, mq: ReliableMQ, session: Session | None) -> None:
+        self._block = request_transaction(mq, session)
+        self.tx = self._block.__enter__()
 
     def end(self, *, keeps: bool) -> None:
         """Commit, or roll back."""
-        error = None if keeps else _Refused()
-        self._scope.__exit__(None if error is None else _Refused, error, None)
-        if self._session is None:
-            return
-        if not keeps:
-            self._session.rollback()
-            return
-        try:
-            self._session.commit()
-        except BaseException:
-            self._session.rollback()
-            raise
+        if keeps:
+            self._block.__exit__(None, None, None)
+        else:
+            self._block.__exit__(_Refused, _Refused(), None)
 
 
 class _Refused(Exception):

@@ -9,6 +9,7 @@ while it is away, transactions commit, and their messages wait in the outbox.
 import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
+from time import monotonic
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,7 +22,7 @@ from reliable_mq.database.sql_faults import fault_line
 __all__ = ["Health", "liveness", "readiness"]
 
 ANSWER_SECONDS = 2.0
-"""A database that does not answer for this time counts as away."""
+"""A database that does not answer for this time counts as away. All are asked at once."""
 
 _asked: WeakKeyDictionary[Database, "Future[str]"] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -53,15 +54,16 @@ def liveness(mq: ReliableMQ) -> Health:
 
 
 def readiness(mq: ReliableMQ) -> Health:
-    """Return whether the databases of this process answer; it waits 2 seconds at most for each.
+    """Return whether the databases of this process answer; it waits 2 seconds at most.
 
     Call it in a thread, not on an event loop.
     """
     answers = {name: _ask(each) for name, each in mq.databases.items()}
     checks = {}
+    until = monotonic() + ANSWER_SECONDS
     for name, answer in answers.items():
         try:
-            checks[f"database {name}"] = answer.result(ANSWER_SECONDS) or "ok"
+            checks[f"database {name}"] = answer.result(max(0.0, until - monotonic())) or "ok"
         except NotInTime:
             checks[f"database {name}"] = f"no answer within {ANSWER_SECONDS:g} s"
     is_well = all(each == "ok" for each in checks.values()) and mq.is_alive

@@ -14,15 +14,15 @@ from reliable_mq.extras import extra_of
 with extra_of("reliable_mq.contrib.starlette"):
     from starlette.requests import Request
     from starlette.responses import JSONResponse
-    from starlette.routing import Route
+    from starlette.routing import BaseRoute, Route
 
 __all__ = ["health_routes", "lifespan"]
 
 
-def health_routes(mq: ReliableMQ, *, prefix: str = "/health") -> list[Route]:
+def health_routes(mq: ReliableMQ, *, prefix: str = "/health") -> list[BaseRoute]:
     """Return routes for `GET {prefix}/live` and `GET {prefix}/ready`: 200, or 503 with a reason."""
 
-    def live(_request: Request) -> JSONResponse:
+    async def live(_request: Request) -> JSONResponse:  # not in a thread: all may be waiting
         health = liveness(mq)
         return JSONResponse(health.body, health.status)
 

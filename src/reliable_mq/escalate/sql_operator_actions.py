@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from sqlalchemy import Engine
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
@@ -29,15 +30,25 @@ class OperatorActions:
         verb: `StubEvent.RETRY` or `VOID`.
         actor: the person; written to the audit.
         why: the person's reason; written to the audit.
+        engine: where the stubs are changed. None: the database's own.
 
     Raises:
         UsageError: when the verb is another one.
     """
 
-    def __init__(self, database: Database, verb: StubEvent, *, actor: str, why: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        verb: StubEvent,
+        *,
+        actor: str,
+        why: str,
+        engine: Engine | None = None,
+    ) -> None:
         if verb not in VERBS:
             raise UsageError(f"{verb.value}: a person retries or voids; use one of these verbs")
         self._database = database
+        self._engine = database.forgiving_engine if engine is None else engine
         self._actor = actor
         self._why = why
         operator_actions = operator_actions_of(database)
@@ -68,8 +79,8 @@ class OperatorActions:
             yield self._do(ids)
 
     def _do(self, message_ids: Sequence[str]) -> dict[str, bool]:
-        now = self._database.clock.measured_now()
-        with self._database.forgiving_engine.begin() as connection:
+        with self._engine.begin() as connection:
+            now = self._database.clock.now_on(connection)
             return self._step(connection, message_ids, self._actor, self._why, now)
 
 

@@ -1,25 +1,19 @@
 """The web process: `uvicorn shop.web:app`."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from typing import Annotated
 
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
-from sqlalchemy.orm import Session
 
+from reliable_mq import Transaction
+from reliable_mq.contrib.fastapi import health_router, lifespan, sync_transaction
 from shop.messaging import mq
 from shop.models import Order
 from shop.orders import place_order
 
-
-@asynccontextmanager
-async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-    """Send what is left to send, and close the connections, when the process stops."""
-    yield
-    mq.close()
-
-
-app = FastAPI(lifespan=lifespan)
+app = FastAPI(lifespan=lifespan(mq))
+app.include_router(health_router(mq))
+Tx = Annotated[Transaction, sync_transaction(mq)]
 
 
 class NewOrder(BaseModel):
@@ -37,16 +31,15 @@ class OrderState(BaseModel):
 
 
 @app.post("/orders", status_code=201)
-def create(new: NewOrder) -> OrderState:
+def create(new: NewOrder, tx: Tx) -> OrderState:
     """Place an order."""
-    return OrderState(id=place_order(new.item), item=new.item, is_paid=False)
+    return OrderState(id=place_order(tx, new.item), item=new.item, is_paid=False)
 
 
 @app.get("/orders/{number}")
-def read(number: int) -> OrderState:
+def read(number: int, tx: Tx) -> OrderState:
     """Show an order."""
-    with Session(mq.database.engine) as session:
-        order = session.get(Order, number)
+    order = tx.session.get(Order, number)
     if order is None:
         raise HTTPException(404, f"there is no order {number}")
     return OrderState(id=order.id, item=order.item, is_paid=order.is_paid)

@@ -9,7 +9,8 @@ from typing import Any
 
 from django.contrib import admin, messages
 
-from reliable_mq.contrib.django.configuration import name_of
+from reliable_mq.contrib.django.configuration import name_of_alias
+from reliable_mq.contrib.django.database import DjangoDatabase
 from reliable_mq.contrib.django.models import (
     SETTLE,
     AuditRow,
@@ -67,8 +68,15 @@ class RowsOfMessages(RowsToRead):
         from reliable_mq.contrib.django.application import shared  # noqa: PLC0415 - needs settings
 
         ids: Sequence[str] = sorted(set(rows.values_list("message_id", flat=True)))
-        database = shared().databases[name_of(rows.db)]
-        actions = OperatorActions(database, verb, actor=request.user.get_username(), why=WHY)
+        database = shared().databases[name_of_alias(rows.db)]
+        assert isinstance(database, DjangoDatabase)
+        actions = OperatorActions(
+            database,
+            verb,
+            actor=request.user.get_username(),
+            why=WHY,
+            engine=database.leading_engine,  # the request may have a transaction that locks
+        )
         done: dict[str, bool] = {}
         for part in actions.change_ids(ids):
             done |= part

@@ -20,15 +20,24 @@ from django.db.transaction import Atomic
 from sqlalchemy.exc import DBAPIError
 
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.contrib.django.configuration import alias_of, arguments, name_of, text_of_url
-from reliable_mq.contrib.django.database import DjangoDatabase
+from reliable_mq.contrib.django.configuration import (
+    alias_of,
+    aliases,
+    arguments,
+    name_of_alias,
+    text_of_url,
+)
+from reliable_mq.contrib.django.database import DjangoDatabase, handler_alias
+from reliable_mq.contrib.django.sql_dialects import is_in_own_block, renew_idle
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.composing import ManyOptions, StubOptions
 from reliable_mq.outbox.sql_transaction import Given, SqlOutbox, Transaction, TransactionScope
 from reliable_mq.settings import MAIN_DATABASE
+from reliable_mq.topic import Topic, name_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -54,56 +63,78 @@ class DjangoMQ(ReliableMQ):
         return DjangoDatabase(alias, text_of_url(alias), **options)
 
     def send(
-        self, topic: str, payload: Any, *, using: str | None = None, **options: Unpack[StubOptions]
+        self,
+        topic: str | Topic[T],
+        payload: T,
+        *,
+        using: str | None = None,
+        **options: Unpack[StubOptions],
     ) -> str:
         """Send `payload` if and only if Django's open transaction commits; return the message id.
 
         Args:
-            topic: the topic.
+            topic: the topic; a type checker compares the payload with that of a `Topic`.
             payload: a pydantic model, dataclass, dict, list, str or bytes.
-            using: the alias of the database. None: the first alias of RELIABLE_MQ.
+            using: the alias of the database. None: in a handler, that of its effect. Elsewhere the
+                first alias of RELIABLE_MQ.
             **options: as for `Transaction.send`.
 
         Raises:
-            UsageError: no atomic block is open for this database; also as `Transaction.send`.
+            UsageError: no atomic block is open for this database, or `using` is missing and blocks
+                of several databases are open. The block of a `TestCase` does not count. Also as
+                `Transaction.send`.
             MessageRefused: as `Transaction.send`.
         """
+        name = name_of(topic)
         return self._joined(
-            using, lambda outbox, source: outbox.write_stub(source, topic, payload, **options)
+            using, lambda outbox, source: outbox.write_stub(source, name, payload, **options)
         )
 
     def send_many(
         self,
-        topic: str,
-        payloads: Iterable[Any],
+        topic: str | Topic[T],
+        payloads: Iterable[T],
         *,
         using: str | None = None,
-        **options: Unpack[ManyOptions[Any]],
+        **options: Unpack[ManyOptions[T]],
     ) -> list[str]:
         """Send every payload in few statements; see `send` and `Transaction.send_many`."""
+        name = name_of(topic)
         return self._joined(
-            using, lambda outbox, source: outbox.write_many(source, topic, payloads, **options)
+            using, lambda outbox, source: outbox.write_many(source, name, payloads, **options)
         )
 
-    def _joined(self, using: str | None, write: Callable[[SqlOutbox, Any], T]) -> T:
-        name = MAIN_DATABASE if using is None else name_of(using)
+    def _joined(self, using: str | None, write: Callable[[SqlOutbox, Any], R]) -> R:
+        name = self._meant(using)
         alias = alias_of(name)
-        if not connections[alias].in_atomic_block:
+        if not is_in_own_block(alias):
             block = "transaction.atomic()" if using is None else f"transaction.atomic({using!r})"
             raise UsageError(
                 f"no transaction is open, so a message could be sent without your rows: write "
-                f"`with {block}:` around them and mq.send(…)"
+                f"`with {block}:` around them and mq.send(…); in an async view, put the block into "
+                "a function, and call that by sync_to_async"
             )
         connections[alias].validate_no_broken_transaction()
         outbox, database = self._outbox(name)
-        try:
-            with database.joined_engine.begin() as connection:
-                return write(outbox, connection)
-        except DBAPIError:
-            # PostgreSQL has aborted the transaction: its COMMIT would be a ROLLBACK, after which
-            # Django would call the functions of on_commit.
-            connections[alias].needs_rollback |= connections[alias].vendor == "postgresql"
-            raise
+        with database.joined_engine.begin() as connection:
+            return write(outbox, connection)
+
+    def _meant(self, using: str | None) -> str:
+        """Return the name of the database that a message goes to.
+
+        Raises:
+            UsageError: no alias is given, and it could be several.
+        """
+        using = using or handler_alias()
+        if using is not None:
+            return name_of_alias(using)
+        opened = [each for each in aliases() if is_in_own_block(each)]
+        if len(opened) > 1:
+            raise UsageError(
+                f"transactions of {' and '.join(opened)} are open, and the message must be in that "
+                f"of your rows: write mq.send(…, using={opened[-1]!r})"
+            )
+        return MAIN_DATABASE
 
     def _outbox(self, name: str) -> tuple[SqlOutbox, DjangoDatabase]:
         opened = self._outboxes.made.get((name, False)) or self._outboxes.of(name, False)
@@ -116,7 +147,8 @@ class DjangoMQ(ReliableMQ):
 
         Args:
             session: a session of SQLAlchemy, if you have one; then as `ReliableMQ.transaction`.
-            database: the alias of the database. None: the first alias of RELIABLE_MQ.
+            database: the alias of the database. None: in a handler, that of its effect. Elsewhere
+                the first alias of RELIABLE_MQ.
             half: not supported without a session.
 
         Raises:
@@ -127,7 +159,8 @@ class DjangoMQ(ReliableMQ):
             return super().transaction(session, database=database, half=half)
         if half:
             raise UsageError("half messages need a session of SQLAlchemy; leave half=True out")
-        return _AtomicScope(*self._outbox(MAIN_DATABASE if database is None else name_of(database)))
+        alias = database or handler_alias() or MAIN_DATABASE
+        return _AtomicScope(*self._outbox(name_of_alias(alias)))
 
     if not TYPE_CHECKING:  # the types are those of `ReliableMQ.consumer`
 
@@ -141,7 +174,7 @@ class DjangoMQ(ReliableMQ):
             COMMIT. An `async def` runs in a thread of its own, so that its ORM calls are in this
             transaction.
             """
-            name = name_of(database)
+            name = name_of_alias(database)
             alias = alias_of(name)
 
             def register(function: F) -> F:
@@ -176,6 +209,7 @@ def _within_django(
     def handler(*given: Any, **named: Any) -> Any:
         if settings.DEBUG:
             reset_queries()
+        renew_idle()
         try:
             return called(*given, **named)
         except DjangoError as error:

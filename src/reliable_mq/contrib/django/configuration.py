@@ -1,5 +1,6 @@
 """Reads Django's settings: RELIABLE_MQ and DATABASES. Returns the arguments of a `ReliableMQ`."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import gettempdir
@@ -20,6 +21,8 @@ _NOT_LIBPQ = frozenset(
     {"isolation_level", "server_side_binding", "pool", "assume_role", "cursor_factory", "context"}
 )
 _PYMYSQL = frozenset({"read_default_file", "read_default_group", "unix_socket"})
+_CHECKS_HOST = {"REQUIRED": "false", "VERIFY_CA": "false", "VERIFY_IDENTITY": "true"}
+"""mysqlclient's `ssl_mode` -> PyMySQL's `check_hostname`; either value asks for TLS."""
 
 
 def configured() -> Mapping[str, Any]:
@@ -46,7 +49,7 @@ def aliases() -> tuple[str, ...]:
     """Return the aliases of the databases with our tables; the first one is "main".
 
     Raises:
-        ConfigurationError: one of them is not in DATABASES.
+        ConfigurationError: one of them is not in DATABASES, or "main" is not the first one.
     """
     wanted = configured().get("DATABASES", [DEFAULT_DB_ALIAS])
     if isinstance(wanted, str) or not isinstance(wanted, Sequence) or not wanted:
@@ -59,6 +62,11 @@ def aliases() -> tuple[str, ...]:
             raise ConfigurationError(
                 f"{SETTING}['DATABASES'] names {alias!r}; DATABASES has {known}"
             ) from error
+    if MAIN_DATABASE in wanted[1:]:
+        raise ConfigurationError(
+            f"{SETTING}['DATABASES']: reliable_mq calls the first alias {MAIN_DATABASE!r}, so an "
+            "alias of this name must be the first one"
+        )
     return tuple(wanted)
 
 
@@ -88,7 +96,7 @@ def alias_of(name: str) -> str:
     return aliases()[0] if name == MAIN_DATABASE else name
 
 
-def name_of(alias: str) -> str:
+def name_of_alias(alias: str) -> str:
     """Return the name of an alias: the first one is "main"."""
     return MAIN_DATABASE if alias in (MAIN_DATABASE, aliases()[0]) else alias
 
@@ -119,6 +127,12 @@ def is_test_memory(alias: str) -> bool:
     return str(connections[alias].settings_dict["NAME"]).startswith("file:memorydb_")
 
 
+def is_under_test() -> bool:
+    """Return whether Django's test runner, or pytest-django, has set up its environment."""
+    state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
+    return hasattr(state, "saved_data")
+
+
 def _postgresql(_alias: str, given: Mapping[str, Any]) -> URL:
     options = given.get("OPTIONS") or {}
     query = {
@@ -139,6 +153,9 @@ def _mysql(_alias: str, given: Mapping[str, Any]) -> URL:
     query = {name: str(options[name]) for name in _PYMYSQL & options.keys()}
     for name, value in (options.get("ssl") or {}).items():
         query[f"ssl_{name}"] = str(value)
+    mode = str(options.get("ssl_mode", "")).upper()
+    if mode in _CHECKS_HOST:
+        query["ssl_check_hostname"] = _CHECKS_HOST[mode]
     host = str(given.get("HOST") or "")
     if host.startswith("/"):
         query["unix_socket"], host = host, ""

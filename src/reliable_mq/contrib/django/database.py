@@ -5,17 +5,23 @@ from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
-from sqlalchemy import event
+from sqlalchemy import ExceptionContext, event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import SessionTransaction
 
-from reliable_mq.contrib.django.configuration import is_test_memory
+from reliable_mq.contrib.django.configuration import is_test_memory, is_under_test
 from reliable_mq.contrib.django.sql_dialects import depth_of, django_engine, unwind
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import drop_lost_transactions
-from reliable_mq.database.sql_handler_session import HandlerSession, hold_transactions_of
+from reliable_mq.database.sql_handler_session import (
+    HandlerSession,
+    hold_transactions_of,
+    running_session,
+)
 from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.errors import UsageError
+from reliable_mq.outbox.thread_relay import RelayThread
+from reliable_mq.outbox.thread_shared_relays import SharedHandover
 
 
 class DjangoSession(HandlerSession):
@@ -38,6 +44,12 @@ class DjangoSession(HandlerSession):
         begun = super().begin(nested)
         self.connection()
         return begun
+
+
+def handler_alias() -> str | None:
+    """Return the alias that the effect of the handler goes to that runs here; None: none runs."""
+    session = running_session()
+    return session.alias if isinstance(session, DjangoSession) and session.is_held else None
 
 
 @event.listens_for(DjangoSession, "after_transaction_create")
@@ -75,15 +87,31 @@ class DjangoDatabase(Database):
         if self.dialect == "mysql":
             drop_lost_transactions(self.joined_engine)
             drop_lost_transactions(self.leading_engine)
+        elif self.dialect == "postgresql":
+            event.listen(self.joined_engine, "handle_error", self._mark_aborted)
         hold_transactions_of(self.leading_engine)
         self.handler_session = partial(DjangoSession, self.leading_engine)
 
     def handover_to(self, relay: Handover) -> Handover:
         """Return what hands stubs over when Django has committed them.
 
-        In a test of Django on SQLite in memory nothing is sent: no other connection sees its rows.
+        In a test of Django nothing is sent. A relay would have a connection of its own. It would
+        not see a database in memory, and it would keep the test runner from dropping another one.
+        The relay of a `MessageWorld` runs in the test's own thread.
         """
-        return CommittedByDjango(NoRelay() if is_test_memory(self.alias) else relay, self.alias)
+        is_thread = isinstance(relay, RelayThread | SharedHandover)
+        if is_test_memory(self.alias) or (is_thread and is_under_test()):
+            relay = NoRelay()
+        return CommittedByDjango(relay, self.alias)
+
+    def _mark_aborted(self, _context: ExceptionContext) -> None:
+        """Mark Django's block for a rollback: PostgreSQL has aborted its transaction.
+
+        Its COMMIT would be a ROLLBACK without an error, after which Django would call the functions
+        of `on_commit`.
+        """
+        wrapper: Any = connections[self.alias]
+        wrapper.needs_rollback |= wrapper.in_atomic_block
 
     def async_handler_session(self) -> AsyncSession:
         """Refuse: Django's transactions are synchronous.

@@ -5,7 +5,7 @@ from typing import Any
 from django.db.migrations import RunPython
 from sqlalchemy import Connection
 
-from reliable_mq.contrib.django.configuration import aliases, name_of
+from reliable_mq.contrib.django.configuration import aliases, name_of_alias
 from reliable_mq.contrib.django.database import DjangoDatabase
 from reliable_mq.database.sql_day_partitions import DayPartitions
 from reliable_mq.database.sql_schema import REVISION, create_and_note, revision_of
@@ -37,7 +37,7 @@ def _bring(_apps: Any, schema_editor: Any) -> None:
         return
     from reliable_mq.contrib.django.application import shared  # noqa: PLC0415 - needs settings
 
-    database = shared().databases[name_of(alias)]
+    database = shared().databases[name_of_alias(alias)]
     assert isinstance(database, DjangoDatabase)
     with database.joined_engine.connect() as connection:
         noted = revision_of(connection, database.prefix)

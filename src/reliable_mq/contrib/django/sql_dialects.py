@@ -32,7 +32,7 @@ from reliable_mq.database.sql_faults import is_transaction_lost
 from reliable_mq.database.sql_handler_session import running_session
 from reliable_mq.errors import ConfigurationError, UsageError
 
-__all__ = ["depth_of", "django_engine", "unwind"]
+__all__ = ["depth_of", "django_engine", "is_in_own_block", "renew_idle", "unwind"]
 
 _BLOCKS = "_reliable_mq_blocks"  # of a connection of Django: our atomic blocks, the outer one first
 _DEPTH = "reliable_mq.depth"  # of a connection of SQLAlchemy: how many there were when it began
@@ -88,7 +88,14 @@ class DjangoTransactions:
         _leave(self.alias, keeps=False)
 
     def do_close(self, dbapi_connection: Any) -> None:
-        """Leave the connection open: Django closes it."""
+        """Leave the connection open: Django closes it. Give one of Django's pool back.
+
+        A thread of a worker that kept it would take it from all others.
+        """
+        wrapper: Any = connections[self.alias]
+        is_ours = self.is_leading and wrapper.connection is dbapi_connection
+        if is_ours and not wrapper.in_atomic_block and getattr(wrapper, "pool", None):
+            wrapper.close()
 
     def do_terminate(self, dbapi_connection: Any) -> None:
         """Drop a connection that is lost, or whose transaction is. Django makes a new one."""
@@ -184,6 +191,23 @@ def _connection_of(alias: str, leads: bool) -> Any:
         _renew(wrapper)
     wrapper.ensure_connection()
     return wrapper.connection
+
+
+def is_in_own_block(alias: str) -> bool:
+    """Return whether an atomic block is open here that the application opened.
+
+    A `TestCase` of Django opens one around each test. It is not counted, so that a test fails where
+    production would.
+    """
+    blocks: list[Any] = connections[alias].atomic_blocks
+    return any(not each._from_testcase for each in blocks)
+
+
+def renew_idle() -> None:
+    """Renew the connections of this thread that are in no transaction: those of other aliases."""
+    for wrapper in connections.all(initialized_only=True):
+        if not wrapper.in_atomic_block:
+            _renew(wrapper)
 
 
 def _renew(wrapper: Any) -> None:

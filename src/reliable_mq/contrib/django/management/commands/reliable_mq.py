@@ -10,16 +10,16 @@ The application need not be named: it is `reliable_mq.contrib.django:mq`.
 
 import os
 import sys
+from argparse import REMAINDER, ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from reliable_mq.cli.main import run
+from reliable_mq.cli.shared_options import APPLICATION_VARIABLE
 
 APPLICATION = "reliable_mq.contrib.django:mq"
-_NAMED_FIRST = ("run", "resend", "create-tables", "migrate", "doctor")
-_NAMED_BY_OPTION = ("pause", "stub", "dlq", "notifiers")
 
 
 class Command(BaseCommand):
@@ -30,31 +30,37 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the verb; the exit code is that of `reliable-mq`."""
-        self.execute_words(argv[2:])
+        self.execute_words(without_options_of_django(argv[2:]))
 
-    def handle(self, *words: Any, **_options: Any) -> None:
-        """Run the verb, called by `call_command("reliable_mq", "doctor")`."""
-        self.execute_words([str(each) for each in words])
+    def handle(self, *, words: list[str], **_options: Any) -> None:
+        """Run the verb, called by `call_command("reliable_mq", "stub", "list", "--json")`.
+
+        Raises:
+            CommandError: the exit code of `reliable-mq` was not 0.
+        """
+        try:
+            self.execute_words([str(each) for each in words])
+        except SystemExit as ended:
+            if ended.code:
+                raise CommandError(
+                    f"reliable-mq ended with the code {ended.code}", returncode=int(ended.code)
+                ) from ended
 
     def add_arguments(self, parser: Any) -> None:
         """Accept any words."""
-        parser.add_argument("words", nargs="*")
+        parser.add_argument("words", nargs=REMAINDER)
 
     def execute_words(self, words: list[str]) -> None:
         """Run `reliable-mq` with these words and this application."""
-        os.environ.setdefault("RELIABLE_MQ_APP", APPLICATION)
+        os.environ[APPLICATION_VARIABLE] = APPLICATION
         here = str(Path.cwd())
         sys.path[:0] = [] if here in sys.path else [here]
-        run(with_application(words))
+        run(words)
 
 
-def with_application(words: list[str]) -> list[str]:
-    """Return the words with the application where the verb expects it."""
-    if not words or "--help" in words or "-h" in words:
-        return words
-    verb, rest = words[0], words[1:]
-    if verb in _NAMED_FIRST:
-        return [verb, APPLICATION, *rest]
-    if verb in _NAMED_BY_OPTION and not {"--app", "--db"} & set(rest):
-        return [verb, *rest, "--app", APPLICATION]
-    return words
+def without_options_of_django(words: list[str]) -> list[str]:
+    """Return the words without `--settings` and `--pythonpath`, which `manage.py` has obeyed."""
+    options = ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--settings")
+    options.add_argument("--pythonpath")
+    return options.parse_known_args(words)[1]
