@@ -228,6 +228,18 @@ def test_the_process_dies_where_the_application_says_and_lives_again(shop: Shop)
     assert shop.payments(order) == 1
 
 
+def test_a_message_for_a_group_whose_module_is_not_imported_names_the_group(shop: Shop) -> None:
+    with MessageWorld(shop.mq) as world:
+        with shop.mq.transaction() as tx:
+            message_id = tx.send("letters", {}, required_groups=["packing", "posting"])
+
+        with pytest.raises(AssertionError) as failed:
+            world.settle()
+
+    assert message_id in str(failed.value)
+    assert "wait for group posting, and no imported module has a handler" in str(failed.value)
+
+
 def test_a_step_that_never_came_is_warned_of(shop: Shop) -> None:
     """A misspelt name would try nothing, and the test would pass."""
     shop.handler = lambda _: crash_here("payment taken")

@@ -55,6 +55,37 @@ def test_without_the_filter_autogenerate_would_drop_our_tables(project: Path) ->
         run(project, "alembic", "check")
 
 
+def test_the_parts_that_the_page_of_tests_prints_are_a_file_that_passes(project: Path) -> None:
+    page = ROOT / "docs" / "tutorial" / "tests.md"
+    names = re.findall(r"test_shop\.py:(\w+)", page.read_text())
+    whole = (project / "test_shop.py").read_text()
+    parts = [
+        whole.partition(f"# --8<-- [start:{each}]\n")[2].partition(f"# --8<-- [end:{each}]")[0]
+        for each in names
+    ]
+    (project / "test_shop.py").write_text("".join(parts))
+
+    assert re.search(r"\b3 passed", run(project, "pytest", "-q", "-p", "no:cacheprovider"))
+
+
+def test_alembic_can_write_the_next_migration_of_a_project_that_follows_the_page(
+    project: Path,
+) -> None:
+    kept = project / "kept"
+    (project / "migrations").rename(kept)
+    (project / "alembic.ini").rename(kept / "alembic.ini")
+    run(project, "alembic", "init", "migrations")
+    shutil.copy(kept / "alembic.ini", project)
+    shutil.copy(kept / "env.py", project / "migrations")
+    shutil.copy(kept / "versions" / "0001_orders.py", project / "migrations" / "versions")
+    run(project, "alembic", "upgrade", "head")
+
+    run(project, "alembic", "revision", "--autogenerate", "-m", "nothing new")
+
+    (written,) = (project / "migrations" / "versions").glob("*nothing_new.py")
+    assert "op." not in written.read_text()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_page_includes_is_there(page: Path) -> None:
     shown = re.findall(r"^--8<--\n(.+)\n--8<--$", page.read_text(), re.MULTILINE)

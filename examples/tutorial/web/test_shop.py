@@ -1,5 +1,6 @@
 """The tests of the shop: no broker, no Redis, no sleeping."""
 
+# --8<-- [start:imports]
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,8 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.testing.message_world import MessageWorld
 from shop.models import Order, Payment, Table
+
+# --8<-- [end:imports]
 
 
 # --8<-- [start:fixture]

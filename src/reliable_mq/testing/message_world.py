@@ -20,11 +20,8 @@ from difflib import get_close_matches
 from inspect import isawaitable
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import select
-
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.client.consuming.received import received
-from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
 from reliable_mq.extras import ExtraMissing
@@ -38,6 +35,7 @@ from reliable_mq.testing.memory_broker import MemoryBroker
 from reliable_mq.testing.memory_connections import MemoryConnections
 from reliable_mq.testing.memory_leases import LeaseTable
 from reliable_mq.testing.sent_messages import ExpectedMessage, refuse_unless_sent
+from reliable_mq.testing.sql_unsettled import problem_of, unsettled_stubs
 from reliable_mq.topic import Topic, name_of
 
 log = logging.getLogger(__name__)
@@ -138,11 +136,9 @@ class MessageWorld:
         """
         self.deliver()
         passed, step = 0.0, 1.0
-        while self._unsettled():
+        while waiting := unsettled_stubs(self.mq.databases.values()):
             if passed > _QUIET_SECONDS_MAX:
-                raise AssertionError(
-                    f"after a day these stubs are not settled: {self._unsettled()}"
-                )
+                raise AssertionError(f"after a day {problem_of(waiting, self.mq.consumer_groups)}")
             self.advance(step)
             passed += step
             step = min(2 * step, 3600.0)
@@ -292,17 +288,6 @@ class MessageWorld:
             received(record, MessageQueue(name, "memory", record.queue_id))
             for record in self.broker.records(name)
         ]
-
-    def _unsettled(self) -> list[str]:
-        found: list[str] = []
-        for database in self.mq.databases.values():
-            stub = database.stubs.c
-            waiting = select(stub.message_id).where(
-                stub.status == StubStatus.UNCONFIRMED.value, stub.given_up.is_(False)
-            )
-            with database.engine.connect() as connection:
-                found += connection.execute(waiting).scalars()
-        return found
 
     # every fault there is
 
