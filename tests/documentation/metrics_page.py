@@ -1,9 +1,14 @@
 """The reference page of metrics, from their declarations."""
 
+import re
+from pathlib import Path
+
+import yaml
 from tests.documentation.declared import as_sentence, code, table
 
 from reliable_mq.telemetry.metrics import METRICS, SOURCES
 
+ROOT = Path(__file__).parents[2]
 HEAD = """# Metrics
 
 Install `reliable-mq[prometheus]`, and let a command serve the metrics:
@@ -18,6 +23,14 @@ values of labels. This page is made from the declarations in the code.
 """
 
 
+RULES = ROOT / "deploy" / "prometheus" / "reliable_mq.rules.yml"
+ALERTS = """
+## Alert rules
+
+`deploy/prometheus/reliable_mq.rules.yml` of the repository has these rules for Prometheus. Copy the
+file, and name it under `rule_files`.
+
+"""
 DAILY = """
 ## Of a reconciliation
 
@@ -48,6 +61,19 @@ def rows_of(source: str) -> list[list[str]]:
     ]
 
 
+def alert_rows() -> list[list[str]]:
+    """Return a row for each alert rule: its name, when it fires, what it says."""
+    rows = []
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            when = code(" ".join(rule["expr"].split()))
+            lasts = f", for {rule['for']}" if "for" in rule else ""
+            said = rule["annotations"]
+            shown = re.sub(r"\{\{.*?\}\}", "…", f"{said['summary']}. {said['description']}.")
+            rows.append([code(rule["alert"]), rule["labels"]["severity"], when + lasts, shown])
+    return rows
+
+
 def page() -> str:
     """Return the page."""
     parts = [
@@ -57,4 +83,6 @@ def page() -> str:
         if source != "reconcile"
     ]
     daily = [[code(name), as_sentence(text)] for name, text in of_reconciliation()]
-    return f"{HEAD}{''.join(parts)}{DAILY}{table(('metric', 'what it says'), daily)}"
+    alerts = table(("alert", "severity", "when", "what it says"), alert_rows())
+    served_by = "".join(parts)
+    return f"{HEAD}{ALERTS}{alerts}{served_by}{DAILY}{table(('metric', 'what it says'), daily)}"

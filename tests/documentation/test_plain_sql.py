@@ -5,9 +5,8 @@ from pathlib import Path
 from threading import Event
 from typing import Literal
 
-import psycopg
 import pytest
-from sqlalchemy import select
+from sqlalchemy import NullPool, create_engine, select
 from tests.waiting import until
 
 from reliable_mq import ReceivedMessage, ReliableMQ
@@ -17,16 +16,30 @@ PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "plain_sql.md").read_tex
 pytestmark = pytest.mark.processes
 
 
-def statements() -> list[str]:
-    (block,) = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+def statements(heading: str) -> list[str]:
+    """Return the statements of the page under a heading."""
+    _, _, part = PAGE.partition(f"## {heading}\n")
+    block = re.findall(r"```sql\n(.*?)```", part, re.DOTALL)[0]
     return [each.strip() for each in block.split(";") if each.strip()]
 
 
-@pytest.mark.parametrize("relay", ["own", "shared"])
+@pytest.mark.parametrize(
+    ("heading", "url", "relay"),
+    [
+        ("PostgreSQL", "postgres_url", "own"),
+        ("PostgreSQL", "postgres_url", "shared"),
+        ("MySQL and MariaDB", "mysql_url", "own"),
+    ],
+)
 def test_a_row_that_sql_inserts_is_consumed_and_confirmed(
-    relay: Literal["own", "shared"], postgres_url: str, tmp_path: Path
+    heading: str,
+    url: str,
+    relay: Literal["own", "shared"],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
 ) -> None:
-    mq = ReliableMQ("shop", broker=f"embedded:{tmp_path}", database=postgres_url, relay=relay)
+    database = request.getfixturevalue(url)
+    mq = ReliableMQ("shop", broker=f"embedded:{tmp_path}", database=database, relay=relay)
     paid, counted = Event(), Event()
     seen: list[str] = []
 
@@ -41,9 +54,9 @@ def test_a_row_that_sql_inserts_is_consumed_and_confirmed(
 
     mq.create_tables()
     with mq:
-        with psycopg.connect(postgres_url.replace("+psycopg", "")) as connection:
-            for each in statements():
-                connection.execute(each.encode())
+        with create_engine(database, poolclass=NullPool).begin() as connection:
+            for each in statements(heading):
+                connection.exec_driver_sql(each)
         until(lambda: paid.is_set() and counted.is_set())
         stubs = mq.database.stubs
         with mq.database.engine.connect() as connection_of_ours:

@@ -40,6 +40,26 @@ with mq:
     until(lambda: len(found(Payment.order_id)) == 2 and found(logs.reason))
 print(found(Payment.order_id), found(logs.reason))
 """
+_BANK = """
+import httpx
+from tests.waiting import until
+requests = []
+def answer(request):
+    requests.append(request.headers["Idempotency-Key"])
+    if len(requests) == 1:
+        raise httpx.ConnectError("away")
+    return httpx.Response(201 if len(requests) > 2 else 500)
+bank = httpx.Client(base_url="https://bank.example", transport=httpx.MockTransport(answer))
+Retry = lambda wait, **more: RealRetry(0.1, **more)
+with mq:
+    with mq.transaction() as tx:
+        tx.send("orders", {"id": 7})
+    def paid():
+        with Session(mq.database.engine) as session:
+            return session.query(Payment).count()
+    until(paid)
+print(requests, paid())
+"""
 _ORDER = """
 from shop.models import Order
 from sqlalchemy.orm import Session
@@ -103,3 +123,14 @@ def test_the_second_request_of_the_page_gets_the_answer_of_the_first(project: Pa
     said = run(project, "idempotent_requests.md", _LOOK, RELIABLE_MQ_BROKER="embedded:b")
 
     assert said == "True\n[('orders', '1', b'{\"id\":1}')]\n"
+
+
+def test_the_call_of_the_page_has_one_key_in_all_attempts(project: Path) -> None:
+    said = run(
+        *(project, "external_calls.md", _BANK),
+        before="from reliable_mq import Retry as RealRetry",
+        RELIABLE_MQ_BROKER="embedded:b",
+        RELIABLE_MQ_RETRY_WAITS_SECONDS="[0.1]",
+    )
+
+    assert said == "['order-7', 'order-7', 'order-7'] 1\n"
