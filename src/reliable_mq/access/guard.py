@@ -23,7 +23,7 @@ from reliable_mq.access.users import AccessRefused, User
 from reliable_mq.limits import NAME_LENGTH_MAX
 from reliable_mq.wire.codes import RequestCode as Code
 from reliable_mq.wire.command import Command
-from reliable_mq.wire.request_signature import ACCESS_KEY, SIGNATURE, signature_of, signed_content
+from reliable_mq.wire.request_signature import ACCESS_KEY, SIGNATURE
 
 _DECIDED_MAX = 20_000  # decisions that are kept; an entry takes about 300 bytes
 _NAMES_SIZE_MAX = 2 * NAME_LENGTH_MAX
@@ -92,20 +92,18 @@ class Guard:
         name = fields.get(ACCESS_KEY, "")
         if command.code in self._settings.unauthenticated and not name:
             return None
-        content = signed_content(fields, command.body, command.version)
-        return self.user_of(name, content, fields.get(SIGNATURE, ""))
+        user = self.claimed(name)
+        made = user.signer.signature(fields, command.body, command.version)
+        said = fields.get(SIGNATURE, "")
+        if not hmac.compare_digest(made, said.encode("utf-8", "replace")):
+            raise AccessRefused("check signature failed.")
+        return user
 
-    def user_of(self, name: str, content: bytes, signature: str) -> User:
-        """Return the user who has signed a content.
-
-        Args:
-            name: whom the sender claims to be.
-            content: what is signed.
-            signature: HMAC-SHA1 in base64.
+    def claimed(self, name: str) -> User:
+        """Return the user whom a sender claims to be.
 
         Raises:
-            AccessRefused: there is no such user, the user is disabled, or the signature is of
-                another content or another secret.
+            AccessRefused: there is no such user, or the user is disabled.
         """
         if not name:
             raise AccessRefused("username cannot be null.")
@@ -114,9 +112,6 @@ class Guard:
             raise AccessRefused(f"User:{name} is not found.")
         if not user.is_enabled:
             raise AccessRefused(f"User:{name} is disabled.")
-        made = signature_of(user.secret, content)
-        if not hmac.compare_digest(made.encode(), signature.encode("utf-8", "replace")):
-            raise AccessRefused("check signature failed.")
         return user
 
     def _authorize_all(self, user: User, command: Command, address: str) -> None:

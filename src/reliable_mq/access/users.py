@@ -5,12 +5,14 @@ Source: Apache RocketMQ `User`, `UserInfo`, `UserType`, `UserStatus`.
 """
 
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.limits import NAME_LENGTH_MAX
+from reliable_mq.wire.request_signature import RequestSigner
 
 SUBJECT = "User"
 SECRET_LENGTH_MAX = 1_024
@@ -40,17 +42,18 @@ class AccessRefused(ReliableMQError):
     """A request is not allowed, or a change of users and policies is not possible."""
 
 
-class User(msgspec.Struct, frozen=True, kw_only=True):
+class User(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One user. `repr` shows no secret."""
 
     username: str
     password: str
     user_type: UserType = UserType.NORMAL
     user_status: UserStatus = UserStatus.ENABLE
-    secret: bytes = b""
 
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "secret", self.password.encode("utf-8", "replace"))
+    @cached_property
+    def signer(self) -> RequestSigner:
+        """Makes the user's signatures."""
+        return RequestSigner(self.password.encode("utf-8", "replace"))
 
     def __repr__(self) -> str:
         return f"User({self.username!r}, {self.user_type}, {self.user_status})"

@@ -49,8 +49,8 @@ from reliable_mq.wire.command import (
     ONE_WAY_FLAG,
     REPLY_FLAG,
     Command,
+    decode_command,
     decode_request,
-    decode_signed_request,
 )
 from reliable_mq.wire.record import pack_host
 
@@ -87,7 +87,8 @@ class BrokerCore:
         self.state.processors = processors
         guard = self.state.guard
         self._handler_of = HANDLERS.get if guard is None else guarded(guard)
-        self.decode = decode_request if guard is None else decode_signed_request
+        # A signature covers fields that no typed header has.
+        self.decode = decode_request if guard is None else decode_command
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
         self._arrived: dict[tuple[str, int], set[int]] = {}

@@ -226,32 +226,6 @@ def decode_request(frame: Frame) -> Command:
     return decode_command(frame)
 
 
-class _AllFields(msgspec.Struct, gc=False):
-    """All fields of a request, as texts."""
-
-    extFields: dict[str, str] | None = None  # noqa: N815 - the name on the wire
-
-
-_decode_all_fields = msgspec.json.Decoder(_AllFields).decode
-
-
-def decode_signed_request(frame: Frame) -> Command:
-    """Return the command in `frame` as `decode_request` does, and with all its ext fields.
-
-    A signature covers fields that no typed header has.
-
-    Raises:
-        FrameError: when the header is not in the format that the frame names.
-    """
-    command = decode_request(frame)
-    if command.send_header is not None or command.pull_header is not None:
-        try:
-            command.ext_fields = _decode_all_fields(frame.header).extFields or {}
-        except _UNREADABLE:  # a value is not a text: read it as the general decoder does
-            return decode_command(frame)
-    return command
-
-
 _STORED = b'{"code":0,"extFields":{'  # how fastjson begins a successful reply with fields
 _OF_A_SEND, _OF_A_PULL = b'"queueOffset":', b'"nextBeginOffset":'
 _decode_json_send_result = msgspec.json.Decoder(_SendResult, strict=False).decode
