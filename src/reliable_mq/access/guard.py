@@ -47,6 +47,7 @@ class Guard:
 
     def __init__(self, settings: AccessSettings, table: AccessTable) -> None:
         self._settings = settings
+        self._authorizes, self._unauthorized = settings.authorizes, settings.unauthorized
         self._table = table
 
     def admit(self, command: Command, host: bytes, address: str) -> None:
@@ -60,9 +61,9 @@ class Guard:
         Raises:
             AccessRefused: it may not.
         """
-        settings, code = self._settings, command.code
+        code = command.code
         user = self._sender_of(command)
-        if not settings.authorizes or code in settings.unauthorized:
+        if not self._authorizes or code in self._unauthorized:
             return
         if user is None:
             raise AccessRefused(_NOBODY)

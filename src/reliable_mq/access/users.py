@@ -51,22 +51,22 @@ class User(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     user_status: UserStatus = UserStatus.ENABLE
 
     @cached_property
+    def is_super(self) -> bool:
+        """Whether the user may do everything."""
+        return self.user_type.is_super
+
+    @cached_property
+    def is_enabled(self) -> bool:
+        """Whether the user may do anything."""
+        return self.user_status is UserStatus.ENABLE
+
+    @cached_property
     def signer(self) -> RequestSigner:
         """Makes the user's signatures."""
         return RequestSigner(self.password.encode("utf-8", "replace"))
 
     def __repr__(self) -> str:
         return f"User({self.username!r}, {self.user_type}, {self.user_status})"
-
-    @property
-    def is_super(self) -> bool:
-        """Whether the user may do everything."""
-        return self.user_type.is_super
-
-    @property
-    def is_enabled(self) -> bool:
-        """Whether the user may do anything."""
-        return self.user_status is UserStatus.ENABLE
 
     @property
     def subject(self) -> str:
