@@ -36,7 +36,6 @@ from reliable_mq.access.users import (
     username_of,
 )
 from reliable_mq.errors import InvariantBroken
-from reliable_mq.wire import fastjson
 
 PATH = "config/access.json"
 
@@ -224,7 +223,7 @@ class AccessTable:
             ValueError: when the text is not in the format of this file, or an entry of it is not
                 valid. The text names the entry and shows no secret.
         """
-        rows = fastjson.loads(text)
+        rows = msgspec.json.decode(text)  # its errors show no part of the text
         if not isinstance(rows, dict):
             raise ValueError("it is no JSON object with users and acls")  # noqa: TRY004 - content
         users: dict[str, User] = {}

@@ -83,6 +83,29 @@ class Guard:
         if fault:
             raise AccessRefused(fault)
 
+    def check(
+        self, command: Command, address: str, resource: Resource, actions: tuple[Action, ...]
+    ) -> None:
+        """Return if the sender of an admitted request may do one of these actions, too.
+
+        Args:
+            command: the request; `admit` has let it pass.
+            address: the address of its sender, "ip:port".
+            resource: what the request is about, though it does not name it.
+            actions: one of them is enough.
+
+        Raises:
+            AccessRefused: the sender may not.
+        """
+        if not self._authorizes or command.code in self._unauthorized:
+            return
+        user = self._table.users.get(command.ext_fields.get(ACCESS_KEY, ""))
+        if user is None:
+            raise AccessRefused(_NOBODY)
+        fault = self.fault_of(user, resource, actions, _ip_of(address))
+        if fault:
+            raise AccessRefused(fault)
+
     def _sender_of(self, command: Command) -> User | None:
         """Return the user who has signed a request; None: nobody has, which is allowed.
 
