@@ -47,6 +47,12 @@ def test_the_inner_client_is_a_super_user_too() -> None:
     assert world.ask_as("inner", Ask.AUTH_LIST_USER, {}).code == Code.SUCCESS
 
 
+def test_both_settings_may_name_the_same_user() -> None:
+    credentials = f'{{"accessKey":"{ROOT}","secretKey":"another"}}'
+    world = AccessWorld(innerClientAuthenticationCredentials=credentials)
+    assert world.ask_as(ROOT, Ask.AUTH_LIST_USER, {}).code == Code.SUCCESS
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [

@@ -134,13 +134,15 @@ def begin_access(table: AccessTable, settings: AccessSettings) -> bool:
     Raises:
         ConfigurationError: no super user could create others.
     """
-    new = [user for user in settings.first_users if user.username not in table.users]
-    for user in new:
-        change = UserChange(password=user.password, user_type=UserType.SUPER)
-        table.create_user(user.username, change)
+    is_changed = False
+    for user in settings.first_users:
+        if user.username not in table.users:  # both settings may name the same user
+            change = UserChange(password=user.password, user_type=UserType.SUPER)
+            table.create_user(user.username, change)
+            is_changed = True
     if not table.has_super_user:
         raise ConfigurationError(
             "authenticationEnabled=true needs a super user that is enabled: set "
             f'{_INIT_USER}={{"username":"…","password":"…"}}'
         )
-    return bool(new)
+    return is_changed
