@@ -40,12 +40,12 @@ public class Access {
         String topic = words[3];
         String group = words[4];
         RPCHook hook = new AclClientRPCHook(new SessionCredentials(words[1], words[2]));
-        TransactionMQProducer producer = new TransactionMQProducer(null, "access_producer", hook);
+        TransactionMQProducer producer = new TransactionMQProducer("access_producer", hook);
         producer.setNamesrvAddr(nameServer);
         producer.setSendMsgTimeout(TIMEOUT);
         producer.setTransactionListener(new Committed());
         producer.start();
-        DefaultMQPullConsumer reader = new DefaultMQPullConsumer(null, group, hook);
+        DefaultMQPullConsumer reader = new DefaultMQPullConsumer(group, hook);
         reader.setNamesrvAddr(nameServer);
         reader.setInstanceName("reader");
         reader.start();
@@ -102,7 +102,7 @@ public class Access {
     private static boolean consumed(String nameServer, RPCHook hook, String topic, String group)
         throws Exception {
         CountDownLatch seen = new CountDownLatch(1);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(null, group, hook);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, hook);
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
