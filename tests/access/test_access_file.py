@@ -119,6 +119,7 @@ def test_without_a_super_user_the_broker_does_not_start() -> None:
     ("properties", "fault"),
     [
         ({"authorizationEnabled": "true"}, "needs authenticationEnabled=true"),
+        ({"aclEnable": "true"}, "`reliable-mq access import` reads plain_acl.yml"),
         ({"authenticationWhitelist": "x"}, "authenticationWhitelist=x: write request codes"),
         ({"authorizationWhitelist": "10;11"}, "authorizationWhitelist=10;11: write request"),
         ({"authenticationWhitelist": "10, 3004"}, "3004 changes or shows users"),

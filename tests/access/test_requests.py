@@ -16,7 +16,7 @@ from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.command import decode_request, encode_command, request
-from reliable_mq.wire.frame import JSON, Frame, FrameReader
+from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader
 from reliable_mq.wire.request_signature import SIGNATURE, add_signature
 
 SEND = Ask.SEND_MESSAGE_V2
@@ -244,6 +244,22 @@ def test_an_old_client_that_adds_a_flag_after_signing_is_known(world: AccessWorl
 
     assert is_let_in(world.ask(Ask.QUERY_MESSAGE, late, version=399))
     assert not is_let_in(world.ask(Ask.QUERY_MESSAGE, late, version=401))
+
+
+@pytest.mark.parametrize("format_of_header", [JSON, ROCKETMQ])
+def test_both_formats_of_a_header_are_signed_alike(
+    world: AccessWorld, format_of_header: int
+) -> None:
+    fields = {name: str(value) for name, value in send_header().items() if value is not None}
+    for secret, code in ((SECRET, Code.SUCCESS), ("wrong", Code.NO_PERMISSION)):
+        command = request(SEND, fields, b"x")
+        command.serialize_type = format_of_header
+        add_signature(command, ROOT, secret)
+        (frame,) = FrameReader().feed(encode_command(command))
+        world.core.receive(connection(1), world.core.decode(frame), world.now_ms)
+        world.finish_turn()
+        (answer,) = world.inbox.pop(1)
+        assert answer.code == code
 
 
 def test_without_access_control_nothing_is_wrapped() -> None:

@@ -251,6 +251,11 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
     Raises:
         ConfigurationError: when a value does not parse or is out of range.
     """
+    if properties.get("aclEnable", "").strip().lower() == "true":  # no warning: the door stays shut
+        raise ConfigurationError(
+            "aclEnable=true is the access control of RocketMQ 4.x: set authenticationEnabled=true "
+            "and authorizationEnabled=true instead; `reliable-mq access import` reads plain_acl.yml"
+        )
     known = {field.encode_name: field.name for field in msgspec.structs.fields(BrokerConfig)}
     unknown = [name for name in properties if name not in known]
     warnings = [_unsupported(name, list(known)) for name in unknown[:_UNSUPPORTED_SHOWN_MAX]]
