@@ -84,8 +84,9 @@ def _shown(number: int) -> Iterator[SignedProbe]:
     yield _root(f"all policies, {number}", Ask.AUTH_LIST_ACL, {}, shows_body=True)
 
 
-def _uses(user: str, when: str) -> Iterator[SignedProbe]:
-    """Do what clients do."""
+def _uses(user: str, when: str, *, may_not_see: bool = False) -> Iterator[SignedProbe]:
+    """Do what clients do. `may_not_see`: the group is allowed, the topic of the message is not."""
+    differs = _CLAIM if may_not_see else ""
     yield _by(user, f"sends {when}", Ask.SEND_MESSAGE_V2, sending(), b"x")
     yield _by(user, f"sends by its long header {when}", Ask.SEND_MESSAGE, _LONG_SEND, b"x")
     yield _by(user, f"pulls {when}", Ask.PULL_MESSAGE, pulling())
@@ -95,13 +96,15 @@ def _uses(user: str, when: str) -> Iterator[SignedProbe]:
     yield _by(user, f"asks for the end {when}", Ask.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
     yield _by(user, f"locks {when}", Ask.LOCK_BATCH_MQ, {}, locking("c", queue()))
     yield _by(user, f"asks for members {when}", Ask.GET_CONSUMER_LIST_BY_GROUP, _GROUP)
-    yield _by(user, f"sends back {when}", Ask.CONSUMER_SEND_MSG_BACK, _BACK)
+    yield _by(user, f"sends back {when}", Ask.CONSUMER_SEND_MSG_BACK, _BACK, differs=differs)
     yield _by(user, f"makes a topic {when}", Ask.UPDATE_AND_CREATE_TOPIC, topic("fresh"))
     yield _by(user, f"deletes a topic {when}", Ask.DELETE_TOPIC_IN_BROKER, {"topic": "fresh"})
     yield _by(user, f"asks who produces {when}", Ask.GET_ALL_PRODUCER_INFO, {})
     yield _by(user, f"leaves {when}", Ask.UNREGISTER_CLIENT, {"clientID": "c", **_GROUP})
 
 
+_OPEN = "Apache has no rule for it"
+_CLAIM = "Apache believes the topic that the request names"
 _LONG_SEND = {
     "producerGroup": "producers",
     "topic": TOPIC,
@@ -204,7 +207,7 @@ POLICIES = [
     _root(
         "groups for joe", Ask.AUTH_CREATE_ACL, *_acl("User:joe", f"Group:{GROUP}", actions=["Sub"])
     ),
-    *_uses("joe", "with Sub on the group"),
+    *_uses("joe", "with Sub on the group", may_not_see=True),
     _root(
         "both for joe",
         Ask.AUTH_UPDATE_ACL,
@@ -225,13 +228,13 @@ POLICIES = [
         Ask.AUTH_CREATE_ACL,
         *_acl("User:joe", f"Topic:{TOPIC}", actions=["Pub"], decision="Deny"),
     ),
-    *_uses("joe", "with a denied name"),
+    *_uses("joe", "with a denied name", may_not_see=True),
     _root(
         "other addresses for joe",
         Ask.AUTH_CREATE_ACL,
         *_acl("User:joe", f"Topic:{TOPIC}", actions=["All"], ips=["192.0.2.1", "10.0.0.0/8"]),
     ),
-    *_uses("joe", "from elsewhere"),
+    *_uses("joe", "from elsewhere", may_not_see=True),
     _root(
         "local addresses for joe",
         Ask.AUTH_CREATE_ACL,
@@ -293,4 +296,75 @@ ADMINISTRATORS = [
     _by("joe", "deletes a user", Ask.AUTH_DELETE_USER, {"username": "kim"}),
     *_shown(9),
 ]
-SIGNED = [*UNKNOWN, *USERS, *POLICIES, *ADMINISTRATORS]
+DIFFERENT = [
+    _root("makes eve", Ask.AUTH_CREATE_USER, *_user("eve", password=secret_of("eve"))),
+    _root(
+        "one topic and one group for eve",
+        Ask.AUTH_CREATE_ACL,
+        *_acl("User:eve", "Topic:own", "Group:own", actions=["All"]),
+    ),
+    _root("makes a topic for eve", Ask.UPDATE_AND_CREATE_TOPIC, topic("own")),
+    _by("eve", "sees the settings", Ask.GET_BROKER_CONFIG, {}, differs=_OPEN),
+    _by("eve", "changes settings", Ask.UPDATE_BROKER_CONFIG, {}, b"a=b", differs=_OPEN),
+    _by("eve", "sees all topics", Ask.GET_ALL_TOPIC_CONFIG, {}, differs=_OPEN),
+    _by("eve", "sees all groups", Ask.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, differs=_OPEN),
+    _by("eve", "sees the running state", Ask.GET_BROKER_RUNTIME_INFO, {}, differs=_OPEN),
+    _by(
+        "eve",
+        "pulls by another code",
+        Ask.LITE_PULL_MESSAGE,
+        {**pulling(), "consumerGroup": "own"},
+        differs=_OPEN,
+    ),
+    _by(
+        "eve",
+        "makes a group",
+        Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        {},
+        body_of({"groupName": "other"}),
+        differs=_OPEN,
+    ),
+    _by("eve", "sees a message", Ask.VIEW_MESSAGE_BY_ID, {"offset": 0}, differs=_OPEN),
+    _by(
+        "eve",
+        "sees a message as her own",
+        Ask.VIEW_MESSAGE_BY_ID,
+        {"offset": 0, "topic": "own"},
+        differs=_CLAIM,
+    ),
+    _by(
+        "eve",
+        "sends a message back as her own",
+        Ask.CONSUMER_SEND_MSG_BACK,
+        {"offset": 0, "group": "own", "delayLevel": 1, "originTopic": "own"},
+        differs=_CLAIM,
+    ),
+    _by(
+        "eve",
+        "pulls a retry topic of others",
+        Ask.PULL_MESSAGE,
+        pulling(consumerGroup="own", topic="%RETRY%other"),
+        differs="Apache asks only for the group that pulls",
+    ),
+    _by(
+        "joe",
+        "sees the secret of root",
+        Ask.AUTH_GET_USER,
+        {"username": ROOT},
+        shows_body=True,
+        differs="Apache shows it to who may Get the cluster",
+    ),
+    _root(
+        "deletes all by a wrong resource",
+        Ask.AUTH_DELETE_ACL,
+        {"subject": "User:eve", "resource": "own"},
+        differs="Apache deletes all policies then",
+    ),
+    _root(
+        "is disabled",
+        Ask.AUTH_UPDATE_USER,
+        *_user(ROOT, userStatus="disable"),
+        differs="Apache lets the last super user go",
+    ),
+]
+SIGNED = [*UNKNOWN, *USERS, *POLICIES, *ADMINISTRATORS, *DIFFERENT]
