@@ -61,7 +61,7 @@ class Guard:
         Raises:
             AccessRefused: it may not.
         """
-        code = command.code
+        code, fields = command.code, command.ext_fields
         user = self._sender_of(command)
         if not self._authorizes or code in self._unauthorized:
             return
@@ -73,7 +73,6 @@ class Guard:
         if quick is None:
             self._authorize_all(user, command, address)
             return
-        fields = command.ext_fields
         one, other = fields.get(quick[0], ""), fields.get(quick[1], "")
         key = (user.username, host[:-4], code, one, other)
         fault = self._table.decided.get(key)
@@ -114,12 +113,13 @@ class Guard:
         """
         fields = command.ext_fields
         name = fields.get(ACCESS_KEY, "")
-        if command.code in self._settings.unauthenticated and not name:
-            return None
-        user = self.claimed(name)
+        user = self._table.users.get(name)
+        if user is None or not user.is_enabled:
+            if not name and command.code in self._settings.unauthenticated:
+                return None
+            user = self.claimed(name)
         made = user.signer.signature(fields, command.body, command.version)
-        said = fields.get(SIGNATURE, "")
-        if not hmac.compare_digest(made, said.encode("utf-8", "replace")):
+        if not hmac.compare_digest(made, fields.get(SIGNATURE, "").encode()):
             raise AccessRefused("check signature failed.")
         return user
 
