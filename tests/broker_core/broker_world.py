@@ -15,7 +15,6 @@ from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import (
     Command,
     decode_command,
-    decode_request,
     encode_command,
     request,
 )
@@ -118,7 +117,7 @@ class BrokerWorld:
         command.opaque = self._opaque
         command.version = version
         (frame,) = FrameReader().feed(encode_command(command))
-        self.core.receive(connection(of), decode_request(frame), self.now_ms)
+        self.core.receive(connection(of), self.core.decode(frame), self.now_ms)
         self.finish_turn()
         return self.reply_to(self._opaque, of=of)
 

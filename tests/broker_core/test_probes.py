@@ -1,6 +1,7 @@
 """Both brokers are asked everything that ours answers; that they answer alike needs Java."""
 
 import pytest
+from tests.broker_core.probes.access import SIGNED
 from tests.broker_core.probes.asking import Probe
 from tests.broker_core.probes.name_server import NAME_SERVER
 from tests.broker_core.probes.places import PLACES
@@ -13,7 +14,8 @@ from reliable_mq.wire.codes import RequestCode
 
 @pytest.mark.parametrize("code", HANDLERS, ids=lambda code: RequestCode(code).name)
 def test_both_brokers_are_asked_every_request_that_ours_answers(code: int) -> None:
-    is_asked = any(probe.code == code for probe in (*SCRIPT, *PLACES))
+    signed = (each.probe for each in SIGNED)
+    is_asked = any(probe.code == code for probe in (*SCRIPT, *PLACES, *signed))
     assert is_asked, "no probe: add one to the module of its subject in tests/broker_core/probes/"
 
 

@@ -39,6 +39,7 @@ PURPOSES = {
     "lz4": "messages that are compressed with LZ4",
     "zstd": "messages that are compressed with Zstandard",
     "mail": "mails with templates of your own",
+    "yaml": "`reliable-mq access import`: accounts of RocketMQ 4.x",
     "fastapi": "`reliable_mq.contrib.fastapi`",
     "flask": "`reliable_mq.contrib.flask`",
     "django": "`reliable_mq.contrib.django`",

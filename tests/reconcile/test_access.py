@@ -10,12 +10,12 @@ from socket import create_server
 import pytest
 import trustme
 
-from reliable_mq.client.connecting.signature import SIGNATURE
 from reliable_mq.errors import ConnectionLost
 from reliable_mq.reconcile.brokers.spark_access import OPEN, ClusterAccess, access_here
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, request
 from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.request_signature import SIGNATURE
 
 
 class Server:

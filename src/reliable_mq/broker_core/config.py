@@ -14,6 +14,12 @@ from typing import Annotated
 
 import msgspec
 
+from reliable_mq.access.access_settings import (
+    SECRET_PROPERTIES,
+    AccessSettings,
+    SecretText,
+    access_settings,
+)
 from reliable_mq.broker_core.names import TRACE_TOPIC
 from reliable_mq.broker_core.store.retention import RetentionRules, hours_ms, parse_hours
 from reliable_mq.decodable import decodable
@@ -150,6 +156,32 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"
     )
 
+    authenticates: bool = msgspec.field(default=False, name="authenticationEnabled")
+    authorizes: bool = msgspec.field(default=False, name="authorizationEnabled")
+    authentication_whitelist: str = msgspec.field(default="", name="authenticationWhitelist")
+    authorization_whitelist: str = msgspec.field(default="", name="authorizationWhitelist")
+    first_user: SecretText = msgspec.field(default=SecretText(), name="initAuthenticationUser")
+    inner_client: SecretText = msgspec.field(
+        default=SecretText(), name="innerClientAuthenticationCredentials"
+    )
+
+    @property
+    def access(self) -> AccessSettings:
+        """The settings of access control.
+
+        Raises:
+            ConfigurationError: one of them cannot be read, or would leave a door open.
+        """
+        return access_settings(
+            cluster=self.broker_cluster_name,
+            authenticates=self.authenticates,
+            authorizes=self.authorizes,
+            authentication_whitelist=self.authentication_whitelist,
+            authorization_whitelist=self.authorization_whitelist,
+            first_user=self.first_user,
+            inner_client=self.inner_client,
+        )
+
     @property
     def address(self) -> str:
         """The address of this broker for clients, "host:port"."""
@@ -219,6 +251,11 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
     Raises:
         ConfigurationError: when a value does not parse or is out of range.
     """
+    if properties.get("aclEnable", "").strip().lower() == "true":  # no warning: the door stays shut
+        raise ConfigurationError(
+            "aclEnable=true is the access control of RocketMQ 4.x: set authenticationEnabled=true "
+            "and authorizationEnabled=true instead; `reliable-mq access import` reads plain_acl.yml"
+        )
     known = {field.encode_name: field.name for field in msgspec.structs.fields(BrokerConfig)}
     unknown = [name for name in properties if name not in known]
     warnings = [_unsupported(name, list(known)) for name in unknown[:_UNSUPPORTED_SHOWN_MAX]]
@@ -227,20 +264,37 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
         warnings.append(f"{more} more properties are not supported and have no effect")
     supported = {name: value for name, value in properties.items() if name in known}
     try:
-        config = msgspec.convert(supported, BrokerConfig, strict=False)
+        config = msgspec.convert(supported, BrokerConfig, strict=False, dec_hook=_secret)
     except msgspec.ValidationError as error:
         raise ConfigurationError(_invalid(supported, str(error))) from error
     _check(config)
     return config, warnings
 
 
-# Objects that are built from these at the start do not follow later changes.
+def _secret(kind: type, text: object) -> object:
+    """Make the value of a property with a secret, for msgspec."""
+    if kind is SecretText and isinstance(text, str):
+        return SecretText(text)
+    raise NotImplementedError
+
+
+def _secret_text(value: object) -> str:
+    """Return the text of a property with a secret, for msgspec."""
+    if isinstance(value, SecretText):
+        return value.text
+    raise NotImplementedError
+
+
+# Objects that are built from these at the start do not follow later changes. Nobody who may change
+# properties over the network can switch off access control.
 _READ_AT_START = frozenset(
     {
         *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "listenPort", "namesrvAddr"),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
-        *("traceTopicEnable", "msgTraceTopicName"),
+        *("traceTopicEnable", "msgTraceTopicName", *SECRET_PROPERTIES),
+        *("authenticationEnabled", "authenticationWhitelist"),
+        *("authorizationEnabled", "authorizationWhitelist"),
     }
 )
 
@@ -254,15 +308,21 @@ def changed_config(
         ConfigurationError: when a value does not parse or is out of range, or when the broker reads
             the property only at its start.
     """
-    current = msgspec.to_builtins(config)
+    current = msgspec.to_builtins(config, enc_hook=_secret_text)
     for name in sorted(_READ_AT_START & changes.keys()):
-        if changes[name] != as_property(current[name]):
+        if name in SECRET_PROPERTIES or changes[name] != as_property(current[name]):
             raise ConfigurationError(
                 f"{name}: the broker reads this property only when it starts; change its "
                 "configuration and start it again"
             )
     values = {name: as_property(value) for name, value in current.items()}
     return broker_config({**values, **changes})
+
+
+def shown_properties(config: BrokerConfig) -> dict[str, object]:
+    """Return the properties and their values, without those that have a secret."""
+    values = msgspec.to_builtins(config, enc_hook=_secret_text)
+    return {name: value for name, value in values.items() if name not in SECRET_PROPERTIES}
 
 
 def _within(percent: int, least: int, most: int) -> int:
@@ -289,6 +349,7 @@ _CHARACTERS = {"regionId": "no control characters"}
 
 def _check(config: BrokerConfig) -> None:
     parse_delay_levels(config.delay_levels)
+    _ = config.access  # it raises for what is wrong there
     try:
         parse_hours(config.delete_when)
     except ValueError as error:

@@ -8,6 +8,8 @@ flush type promises.
 
 from collections.abc import Callable
 
+from reliable_mq.access.access_settings import begin_access
+from reliable_mq.access.access_table import PATH as ACCESS_PATH
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_loading import load_tables, warn_of_missing
@@ -20,6 +22,7 @@ from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.requests.filtered_pull import judge_new
+from reliable_mq.broker_core.requests.guarded import guarded
 from reliable_mq.broker_core.requests.handlers import (
     HANDLERS,
     answer_to_failed,
@@ -42,7 +45,13 @@ from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.answer import encode_answer
-from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command
+from reliable_mq.wire.command import (
+    ONE_WAY_FLAG,
+    REPLY_FLAG,
+    Command,
+    decode_command,
+    decode_request,
+)
 from reliable_mq.wire.record import pack_host
 
 log = limited_log(__name__)
@@ -76,6 +85,10 @@ class BrokerCore:
         )
         self.state = BrokerState(config, store, self._timers(config, store))
         self.state.processors = processors
+        guard = self.state.guard
+        self._handler_of = HANDLERS.get if guard is None else guarded(guard)
+        # A signature covers fields that no typed header has.
+        self.decode = decode_request if guard is None else decode_command
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
         self._arrived: dict[tuple[str, int], set[int]] = {}
@@ -104,6 +117,7 @@ class BrokerCore:
 
         Raises:
             StoreCorrupt: when a file has impossible content.
+            ConfigurationError: when access control is on, and nobody could create users.
         """
         state, config = self.state, self.state.config
         loaders = {
@@ -115,8 +129,11 @@ class BrokerCore:
             schedule.PATH: state.schedule.load,
             topic_counts.TIMERS_PATH: state.timers.counts.load,
             retention.PATH: state.retention.load,
+            ACCESS_PATH: state.access.load,
         }
         load_tables(self._disk, loaders)
+        if config.authenticates and begin_access(state.access, config.access):
+            self._save_now(ACCESS_PATH, state.access.dump())
         warn_of_missing(self._disk, TOPICS_PATH)
         state.topics.create_system_topics(
             config.broker_cluster_name,
@@ -168,7 +185,7 @@ class BrokerCore:
     def _handle(self, request: Request) -> None:
         """Have a request handled, and send the reply, unless it comes later."""
         state, command = self.state, request.command
-        handler = HANDLERS.get(command.code)
+        handler = self._handler_of(command.code)
         try:
             if handler is None:
                 answer: Command | None = not_supported(command)

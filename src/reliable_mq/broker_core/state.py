@@ -8,6 +8,8 @@ from itertools import chain
 
 import msgspec
 
+from reliable_mq.access.access_table import AccessTable
+from reliable_mq.access.guard import Guard
 from reliable_mq.broker_core.answers import Answers, SendReply
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
@@ -126,6 +128,8 @@ class BrokerState:
         self.halves = PendingHalves()
         self.half_counts = TopicCounts(OF_HALVES)
         self.config_version = DataVersion()
+        self.access = AccessTable()
+        self.guard = Guard(config.access, self.access) if config.authenticates else None
         self.timers = timers
         # Topics that are not saved yet, with the replies that wait: (log end, connection, frame)
         self.new_topics: dict[str, list[tuple[int, int, bytes]]] = {}

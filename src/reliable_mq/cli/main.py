@@ -61,6 +61,7 @@ VERBS = {
     "dlq": Verb("dlq", "List, show or retry the dead letters of consumer groups."),
     "topic": Verb("topic", "List, show, create, change or delete topics."),
     "group": Verb("group", "Consumer groups: members, progress, offsets, settings."),
+    "access": Verb("access", "Users and policies of brokers; import accounts of RocketMQ 4.x."),
     "message": Verb("message", "Find and show stored messages."),
     "notifiers": Verb("notifiers", "List notifiers and waiting escalations; send a test."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),

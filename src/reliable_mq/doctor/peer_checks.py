@@ -64,7 +64,9 @@ def broker(context: CheckContext, report: CheckFindings) -> None:
         report.error("the name servers know no broker", "start a broker, or look at its log")
     for each in cluster.brokers:
         if each.failure:
-            report.error(f"broker {each.name} at {each.address}: {each.failure}", "look at its log")
+            is_closed = "no permission to access Cluster:" in each.failure
+            remedy = "let the doctor's user Get the cluster" if is_closed else "look at its log"
+            report.error(f"broker {each.name} at {each.address}: {each.failure}", remedy)
             continue
         _broker(each.name, each.config, each.runtime, report)
         _timers(each.name, each.config, each.runtime, context.settings.timer_range_seconds, report)

@@ -168,7 +168,7 @@ class BrokerServer:
         self._registrar = Registrar(
             self._core.state, self.name_server_address.split(";"), self._send, self._on_broken
         )
-        await self._listener.serve()
+        await self._listener.serve(self._core.decode)
         await self._registrar.register()
         self._timers = [
             watched(work, self._on_broken)

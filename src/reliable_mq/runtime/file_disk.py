@@ -6,6 +6,7 @@ Invariant: at most one `FileDisk` holds a folder; see `folder_lock`.
 import os
 from pathlib import Path
 
+from reliable_mq.access.access_table import PATH as ACCESS_PATH
 from reliable_mq.broker_core.store.disk import path_inside
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.descriptors import Descriptors
@@ -13,6 +14,8 @@ from reliable_mq.runtime.disk_file import FileDiskFile, sync_folder
 from reliable_mq.runtime.folder_lock import FolderLock
 from reliable_mq.runtime.lease_clock import boot_id
 
+PRIVATE_PATHS = frozenset({ACCESS_PATH})
+"""Files that only the owner of the process may read."""
 _MOUNTS = Path("/proc/self/mountinfo")
 _MEMORY_KINDS = ("tmpfs", "ramfs", "devtmpfs")
 
@@ -116,7 +119,10 @@ class FileDisk:
         full.parent.mkdir(parents=True, exist_ok=True)
         new = full.with_name(full.name + ".tmp")
         try:
-            with self._files.attempt(lambda: new.open("w", encoding="utf-8")) as file:
+            opener = _private if path in PRIVATE_PATHS else None
+            with self._files.attempt(
+                lambda: open(new, "w", encoding="utf-8", opener=opener)
+            ) as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -141,6 +147,13 @@ class FileDisk:
     def close(self) -> None:
         """Release the lock of the folder."""
         self._lock.close()
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read, also if it was there before."""
+    descriptor = os.open(path, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def _is_in_memory(folder: Path) -> bool:

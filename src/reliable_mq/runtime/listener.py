@@ -14,7 +14,7 @@ import itertools
 import resource
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
 from reliable_mq.broker_core.state import PeerConnection
@@ -26,7 +26,7 @@ from reliable_mq.runtime.held_bytes import HeldBytes, UnreadAnswers
 from reliable_mq.runtime.host_names import bound_sockets
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command, decode_request
-from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.frame import Frame, FrameReader
 from reliable_mq.wire.record import pack_host
 
 log = limited_log(__name__)
@@ -51,6 +51,9 @@ _UNSENT_PAUSE = 1024 * 1024  # a peer with more unread bytes than this is not re
 _LARGE_AT_ONCE = 4
 _JOINED_MAX = 4096
 _SMALL_MAX = 65_536  # for smaller answers, only the unsent rest counts
+
+
+Decode = Callable[[Frame], Command]
 
 
 def now_ms() -> int:
@@ -84,6 +87,7 @@ class ServerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_connection",
+        "_decode",
         "_frame_began",
         "_has_unsent",
         "_held",
@@ -107,6 +111,7 @@ class ServerConnection(asyncio.Protocol):
         self._listener = listener
         self._owner = owner
         self._small_answers = owner.small_answers
+        self._decode = listener.decode
         self._reader = FrameReader()
         self._loop = asyncio.get_running_loop()
         self._last_used = self._loop.time()
@@ -145,7 +150,7 @@ class ServerConnection(asyncio.Protocol):
             return
         kept = self._reader.kept_size
         try:
-            commands = list(map(decode_request, self._reader.feed(data)))
+            commands = list(map(self._decode, self._reader.feed(data)))
         except FrameError as error:
             self._log_end(f"closed, {error}")
             self._transport.abort()
@@ -344,6 +349,7 @@ class Listener:
         self._large_end = 0.0  # after this time, the turn begins no other large request
         self._waiting: OrderedDict[ServerConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
+        self.decode: Decode = decode_request
         self.port = 0
 
     async def bind(self, host: str, port: int) -> None:
@@ -372,14 +378,18 @@ class Listener:
             self._servers.append(server)
         self.port = sockets[0].getsockname()[1]
 
-    async def serve(self) -> None:
+    async def serve(self, decode: Decode = decode_request) -> None:
         """Begin to accept connections. The owner must be ready for commands.
+
+        Args:
+            decode: makes a command of a frame. Default: sends and pulls have no other fields.
 
         Raises:
             AddressRefused: when another process has taken the address meanwhile.
         """
         if not self._servers:
             raise InvariantBroken("serve() was called before bind()")
+        self.decode = decode
         try:
             for server in self._servers:
                 await server.start_serving()

@@ -8,7 +8,9 @@ Source: Apache RocketMQ `BrokerController.registerIncrementBrokerData`, `registe
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from reliable_mq.access.users import User
 from reliable_mq.broker_core.registration import (
     registrations,
     take_order_topics,
@@ -19,13 +21,14 @@ from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.errors import FrameError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
-from reliable_mq.runtime.link import Link
+from reliable_mq.runtime.link import Link, Sign
 from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.listener import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
+from reliable_mq.wire.request_signature import add_signature
 
 log = limited_log(__name__)
 
@@ -70,6 +73,7 @@ class Registrar:
             on_request=lambda _address, _command: None,
             greet=_send_nothing,
             on_lost=self._informed.discard,
+            sign=_sign_as(state.config.access.inner_client),
             tells_outages=False,
         )
 
@@ -171,6 +175,13 @@ class Registrar:
     async def close(self) -> None:
         """Close the connections."""
         await self._links.close()
+
+
+def _sign_as(user: User | None) -> Sign | None:
+    """Return the function that signs as a user; None: requests are not signed."""
+    if user is None:
+        return None
+    return partial(add_signature, access_key=user.username, secret=user.password)
 
 
 async def _send_nothing(_address: str, _link: Link) -> None:

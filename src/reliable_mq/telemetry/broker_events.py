@@ -17,6 +17,9 @@ CONFIG_NOT_WRITTEN = warning(
     "config_not_written",
     "no room to write %(path)s; the next start computes its content again",
 )
+ACCESS_REFUSED = warning(
+    "access_refused", "request %(code)d of client %(client)s is refused: %(reason)s"
+)
 CLIENT_ANSWER_UNUSABLE = error(
     "client_answer_unusable", "cannot use the answer of client %(client)s"
 )

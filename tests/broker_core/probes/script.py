@@ -4,6 +4,7 @@ The list is a script: later probes see what earlier ones did. Topics and groups 
 new to the broker.
 """
 
+from tests.broker_core.probes.access import OFF
 from tests.broker_core.probes.admin import ADMIN
 from tests.broker_core.probes.clients import CLIENTS, LOCKS
 from tests.broker_core.probes.failures import SEND_BACKS
@@ -34,4 +35,5 @@ SCRIPT = [
     *ADMIN,
     *RULES,
     *DELETIONS,
+    *OFF,
 ]

@@ -5,8 +5,10 @@ Source: Apache RocketMQ `AdminBrokerProcessor.callConsumer`, `Broker2Client`.
 
 from functools import partial
 
+from reliable_mq.access.policies import Action
 from reliable_mq.broker_core.clients import RegisteredMember
 from reliable_mq.broker_core.delivery.client_calls import TIMEOUT_MS
+from reliable_mq.broker_core.requests.hidden import refuse_hidden
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.answer import encode_answer
@@ -31,6 +33,7 @@ def consume_message_directly(state: BrokerState, asked: Request) -> Command | No
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
         )
+    refuse_hidden(state, asked, record, Action.SUB)
     sent = {**ext, "brokerName": state.config.broker_name}
     topic = state.topics.get(ext.get("topic", ""))
     if topic is not None:

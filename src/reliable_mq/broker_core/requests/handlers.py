@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from reliable_mq.broker_core.requests import (
+    access,
     ask_client,
     broker_stats,
     cleaning,
@@ -133,6 +134,16 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.DELETE_EXPIRED_COMMITLOG: cleaning.delete_expired_commit_log,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: cleaning.clean_expired_consume_queue,
     RequestCode.CLEAN_UNUSED_TOPIC: cleaning.clean_unused_topic,
+    RequestCode.AUTH_CREATE_USER: access.create_user,
+    RequestCode.AUTH_UPDATE_USER: access.update_user,
+    RequestCode.AUTH_DELETE_USER: access.delete_user,
+    RequestCode.AUTH_GET_USER: access.get_user,
+    RequestCode.AUTH_LIST_USER: access.list_users,
+    RequestCode.AUTH_CREATE_ACL: access.create_acl,
+    RequestCode.AUTH_UPDATE_ACL: access.create_acl,
+    RequestCode.AUTH_DELETE_ACL: access.delete_acl,
+    RequestCode.AUTH_GET_ACL: access.get_acl,
+    RequestCode.AUTH_LIST_ACL: access.list_acls,
 }
 
 # Every reply to these codes says whether the broker traces. Their body limit is that of messages.

@@ -5,6 +5,8 @@ Source: Apache RocketMQ 5.4.0 `QueryMessageProcessor`, `DefaultMessageStore.quer
 
 from typing import NamedTuple
 
+from reliable_mq.access.policies import Action
+from reliable_mq.broker_core.requests.hidden import refuse_hidden
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.message_index import MessageIndex
@@ -21,12 +23,15 @@ _BODY_SIZE_MAX = FRAME_SIZE_MAX - RECORD_SIZE_MAX  # clients cannot read a large
 
 def view_message_by_id(state: BrokerState, request: Request) -> Command:
     """VIEW_MESSAGE_BY_ID: the stored record at a commit-log offset."""
-    offset = int(request.command.ext_fields["offset"])
+    ext = request.command.ext_fields
+    offset = int(ext["offset"])
     record = state.store.read_record(offset) if offset >= 0 else None
     if record is None:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
         )
+    if ext.get("topic", "").strip():  # else the sender may see everything
+        refuse_hidden(state, request, record, Action.GET)
     return reply(request.command, body=state.store.log.read(offset, record.size))
 
 
@@ -89,7 +94,7 @@ def _search(
         )
         if not selected.offsets:
             break
-        body = _bodies(state, selected.offsets)
+        body = _bodies(state, selected.offsets, "" if state.guard is None else header.topic)
         found = _Found(body, selected.end_offset, selected.end_time_ms)
         oldest = read_listed(state.store.log, selected.offsets[0])
         end_ms = oldest.store_time_ms if oldest else end_ms
@@ -98,14 +103,20 @@ def _search(
     return found
 
 
-def _bodies(state: BrokerState, offsets: list[int]) -> bytes:
-    """Return the records one after another; if they do not fit into a frame, the newest ones."""
+def _bodies(state: BrokerState, offsets: list[int], topic: str) -> bytes:
+    """Return the records one after another; if they do not fit into a frame, the newest ones.
+
+    The index knows hashes, which a sender can choose. So with access control, records of other
+    topics than `topic` are left out; "": no access control, as Apache.
+    """
     log, is_deleted = state.store.log, state.store.deletions.is_deleted
     parts: list[bytes] = []
     total = 0
     for offset in reversed(offsets):
         record = read_listed(log, offset)
-        if record and not is_deleted(record.topic, record.queue_id, offset):
+        if record is None or topic not in ("", record.topic):
+            continue
+        if not is_deleted(record.topic, record.queue_id, offset):
             total += record.size
             if total > _BODY_SIZE_MAX and parts:
                 break

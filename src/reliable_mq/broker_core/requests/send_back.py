@@ -3,9 +3,11 @@
 Source: Apache RocketMQ `AbstractSendMessageProcessor.consumerSendMsgBack`.
 """
 
+from reliable_mq.access.policies import Action
 from reliable_mq.broker_core.delivery.schedule import delayed
 from reliable_mq.broker_core.dispatch import is_queued
 from reliable_mq.broker_core.groups import GroupConfig
+from reliable_mq.broker_core.requests.hidden import refuse_hidden
 from reliable_mq.broker_core.requests.refusal import RequestRefused, no_such_group
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
@@ -44,6 +46,7 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
         )
+    refuse_hidden(state, request, record, Action.SUB)
     if state.pressure.is_disk_full:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE: the broker's disk is full"

@@ -5,10 +5,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `Configuration`.
 
 import msgspec
 
-from reliable_mq.broker_core.config import (
-    BrokerConfig,
-    changed_config,
-)
+from reliable_mq.broker_core.config import BrokerConfig, changed_config, shown_properties
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.errors import ConfigurationError
@@ -32,7 +29,7 @@ _BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 def get_broker_config(state: BrokerState, request: Request) -> Command:
     """GET_BROKER_CONFIG: facts about this broker and its supported properties, one per line."""
-    supported = msgspec.to_builtins(state.config)
+    supported = shown_properties(state.config)
     # In Apache a name with dots is a Java system property, not part of the settings.
     values = {name: value for name, value in supported.items() if "." not in name}
     values |= {**_FACTS, _PROCESSORS: state.processors}

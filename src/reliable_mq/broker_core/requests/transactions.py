@@ -10,8 +10,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from reliable_mq.access.policies import Action
 from reliable_mq.broker_core.delivery.half_check import CHECK_NOTES_SIZE
 from reliable_mq.broker_core.names import HALF_TOPIC
+from reliable_mq.broker_core.requests.hidden import refuse_hidden
 from reliable_mq.broker_core.requests.refusal import RequestRefused, too_large
 from reliable_mq.broker_core.requests.timed import TIMER_WISHES
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -109,6 +111,7 @@ def end_transaction(state: BrokerState, request: Request) -> Command | None:
     if header.commit_or_rollback == TRANSACTION_NONE:
         return None
     half = _half(state, header, request.now_ms)
+    refuse_hidden(state, request, half, Action.PUB)
     message = _committed(half)
     if state.pressure.is_disk_full:
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")

@@ -7,7 +7,12 @@ results and errors are described there. Only generators are written here.
 from collections.abc import Iterator
 from datetime import datetime
 
-from reliable_mq.client.administering.asyncio_admin import AsyncAdmin, AsyncGroups, AsyncOffsets
+from reliable_mq.client.administering.asyncio_admin import (
+    AsyncAccounts,
+    AsyncAdmin,
+    AsyncGroups,
+    AsyncOffsets,
+)
 from reliable_mq.client.administering.asyncio_messages import AsyncDeadLetters, AsyncMessages
 from reliable_mq.client.administering.asyncio_topics import AsyncTopics
 from reliable_mq.client.administering.cluster_reply import first_failure
@@ -95,6 +100,13 @@ class DeadLetters(ThreadFace[AsyncDeadLetters]):
         return self._messages.between(DEAD_LETTER_PREFIX + group, since, until)
 
 
+class Accounts(ThreadFace[AsyncAccounts]):
+    """Users of brokers with access control, and their policies."""
+
+    all = waits(AsyncAccounts.all)
+    add = waits(AsyncAccounts.add)
+
+
 class Admin:
     """The administration of a cluster. Made by `Client`. See `AsyncAdmin`."""
 
@@ -109,3 +121,5 @@ class Admin:
         self.messages = Messages(started, admin.messages)
         #: dead letters of consumer groups
         self.dead_letters = DeadLetters(started, admin.dead_letters, self.messages)
+        #: users of brokers with access control, and their policies
+        self.accounts = Accounts(started, admin.accounts)

@@ -11,10 +11,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Sends numbered messages from many threads over one producer, and prints one JSON line per round.
@@ -38,6 +41,8 @@ public final class Sender {
         DEFAULTS.put("retries", "2");
         DEFAULTS.put("send_timeout", "3000"); // milliseconds, of a send with all its tries
         DEFAULTS.put("acknowledged", ""); // file of the acknowledged messages
+        DEFAULTS.put("access_key", ""); // a user of a broker with access control
+        DEFAULTS.put("secret_key", "");
         DEFAULTS.put("rounds", "one"); // one | stdin
     }
 
@@ -52,7 +57,9 @@ public final class Sender {
 
     public static void main(String[] words) throws Exception {
         Arguments options = Arguments.parse(DEFAULTS, words);
-        DefaultMQProducer producer = new DefaultMQProducer(options.text("group"));
+        RPCHook signs = options.has("access_key") ? new AclClientRPCHook(
+            new SessionCredentials(options.text("access_key"), options.text("secret_key"))) : null;
+        DefaultMQProducer producer = new DefaultMQProducer(options.text("group"), signs);
         producer.setNamesrvAddr(options.text("namesrv"));
         producer.setSendMsgTimeout(options.number("send_timeout"));
         producer.setRetryTimesWhenSendFailed(options.number("retries"));

@@ -1,0 +1,125 @@
+"""What access control costs a send: messages a second, and the broker's processor time for each.
+
+Two bundled brokers run at once, one with access control and one without. Apache's Java client sends
+to them in turn; it signs for one of them. Only the ratio of one run is a result.
+
+    python -m bench.access_cost [--rounds 5] [--seconds 4] [--threads 16]
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bench.java_programs import WarmProgram, missing_tools
+from bench.reliable_mq_broker import ReliableMQBroker
+from bench.send_cost import processor_seconds
+from bench.send_throughput import pin_to_two_cores
+from reliable_mq.runtime.blocking_link import BlockingLink
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import request
+from reliable_mq.wire.request_signature import add_signature
+
+BODY_BYTES = 1024
+WARMUP_SECONDS = 6
+ROOT, SHOP = ("root", "a secret of root"), ("shop", "a_secret_of_shop")
+ON = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": msgspec.json.encode(
+        dict(zip(("username", "password"), ROOT, strict=True))
+    ).decode(),
+}
+POLICIES = [
+    {"resource": "Topic:bench*", "actions": ["Pub"], "decision": "Allow"},
+    {"resource": "Topic:other", "actions": ["All"], "decision": "Deny"},
+]
+
+
+class Pair(NamedTuple):
+    """A running broker and its warm sender."""
+
+    name: str
+    broker: ReliableMQBroker
+    sender: WarmProgram
+
+
+def make_user(address: str) -> None:
+    """Create the user of the signing sender, with its policies."""
+    sign = partial(add_signature, access_key=ROOT[0], secret=ROOT[1])
+    with BlockingLink(address, 10, prepare=sign) as link:
+        user = msgspec.json.encode({"username": SHOP[0], "password": SHOP[1]})
+        link.call(request(RequestCode.AUTH_CREATE_USER, {"username": SHOP[0]}, user))
+        subject = {"subject": f"User:{SHOP[0]}"}
+        acl = msgspec.json.encode({**subject, "policies": [{"entries": POLICIES}]})
+        answer = link.call(request(RequestCode.AUTH_CREATE_ACL, subject, acl))
+        assert answer.code == 0, answer.remark
+
+
+def take_round(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
+    """Send one round; return messages a second and the broker's microseconds for each."""
+    (pid,) = pair.broker.pids
+    before = processor_seconds(pid)
+    seen = pair.sender.round(threads=options.threads, seconds=options.seconds)
+    spent = processor_seconds(pid) - before
+    assert not seen["errors"], seen
+    return {"per_second": seen["per_second"], "us": spent / seen["messages"] * 1e6}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The cost of access control.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--flush", default="SYNC_FLUSH", choices=("SYNC_FLUSH", "ASYNC_FLUSH"))
+    options = parser.parse_args()
+    if reason := missing_tools():
+        print(reason, file=sys.stderr)
+        return 2
+    pin_to_two_cores()
+    with tempfile.TemporaryDirectory(prefix="reliable-mq-access-") as directory:
+        home = Path(directory)
+        signing = {"access_key": SHOP[0], "secret_key": SHOP[1]}
+        with (
+            ReliableMQBroker(home / "off", options.flush) as off,
+            ReliableMQBroker(home / "on", options.flush, settings=ON) as on,
+        ):
+            make_user(on.address)
+            pairs = []
+            for name, broker, more in (("off", off, {}), ("on", on, signing)):
+                sender = WarmProgram(
+                    "Sender",
+                    home / name,
+                    namesrv=broker.name_server_address,
+                    body=BODY_BYTES,
+                    **more,
+                )
+                pairs.append(Pair(name, broker, sender))
+            _measure(pairs, options)
+    return 0
+
+
+def _measure(pairs: list[Pair], options: argparse.Namespace) -> None:
+    for pair in pairs:
+        pair.sender.round(threads=options.threads, seconds=WARMUP_SECONDS)
+    seen: dict[str, list[dict[str, Any]]] = {"off": [], "on": []}
+    try:
+        for _ in range(options.rounds):
+            for pair in pairs:
+                seen[pair.name].append(take_round(pair, options))
+                print(pair.name, seen[pair.name][-1], flush=True)
+    finally:
+        for pair in pairs:
+            pair.sender.__exit__()
+    for what in ("per_second", "us"):
+        off, on = (statistics.median(each[what] for each in seen[name]) for name in ("off", "on"))
+        print(f"{what}: off {off:,.1f}, on {on:,.1f}, ratio {on / off:.3f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

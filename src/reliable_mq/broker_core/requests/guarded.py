@@ -1,0 +1,53 @@
+"""Handlers behind the guard of access control: each checks its request first.
+
+Receives the guard. Returns the handler of every request code, also of those that no handler
+answers: who is not known does not learn what this broker answers.
+"""
+
+from collections.abc import Callable
+
+from reliable_mq.access.guard import Guard
+from reliable_mq.access.users import AccessRefused
+from reliable_mq.broker_core.requests.handlers import HANDLERS, Handler, not_supported
+from reliable_mq.broker_core.requests.refusal import RequestRefused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.line_limit import limited_log
+from reliable_mq.plain_text import cut
+from reliable_mq.telemetry import broker_events
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command
+
+log = limited_log(__name__)
+
+_REASON_SHOWN_MAX = 300  # characters; a peer chooses the names in it
+
+
+def guarded(guard: Guard) -> Callable[[int], Handler]:
+    """Return a function that gives the guarded handler of a request code."""
+    known = {code: _guarded(guard, handler) for code, handler in HANDLERS.items()}
+    unknown = _guarded(guard, _refuse_unknown)
+
+    def handler_of(code: int) -> Handler:
+        return known.get(code, unknown)
+
+    return handler_of
+
+
+def _refuse_unknown(_state: BrokerState, request: Request) -> Command:
+    return not_supported(request.command)
+
+
+def _guarded(guard: Guard, handler: Handler) -> Handler:
+    def handle(state: BrokerState, request: Request) -> Command | None:
+        connection = request.connection
+        try:
+            guard.admit(request.command, connection.host, connection.address)
+        except AccessRefused as error:
+            reason = cut(str(error), _REASON_SHOWN_MAX)
+            broker_events.ACCESS_REFUSED.log(
+                log, code=request.command.code, client=connection.address, reason=reason
+            )
+            raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
+        return handler(state, request)
+
+    return handle

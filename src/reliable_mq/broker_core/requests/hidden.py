@@ -1,0 +1,35 @@
+"""Records that a request finds by their place in the log, and that its sender may not use.
+
+A request that names an offset may name any topic beside it. With access control, the topic that the
+record has counts. Apache's broker looks only at the topic of the request.
+"""
+
+from reliable_mq.access.policies import Action
+from reliable_mq.access.resources import topic_resource
+from reliable_mq.access.users import AccessRefused
+from reliable_mq.broker_core.requests.refusal import RequestRefused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.properties import REAL_TOPIC
+from reliable_mq.wire.record import Record
+
+
+def refuse_hidden(state: BrokerState, request: Request, record: Record, action: Action) -> None:
+    """Refuse a request if its sender may not do this with the record's topic.
+
+    A delayed, timed or half message has the topic that it is for.
+
+    Raises:
+        RequestRefused: the sender may not.
+    """
+    if state.guard is None:
+        return
+    topic = record.topic
+    if state.topics.is_system(topic):
+        topic = record.property_map().get(REAL_TOPIC, topic)
+    try:
+        state.guard.check(
+            request.command, request.connection.address, topic_resource(topic), (action,)
+        )
+    except AccessRefused as error:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None

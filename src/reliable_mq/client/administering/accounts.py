@@ -1,0 +1,171 @@
+"""Users of brokers with access control, and their policies: lists them, and adds users.
+
+Source: Apache RocketMQ `UserInfo`, `AclInfo`.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from reliable_mq.client.administering.cluster_reply import (
+    AdminTarget,
+    ClusterReply,
+    all_brokers,
+    ask_all,
+    ask_each,
+    decoded,
+    first_failure,
+    nothing,
+)
+from reliable_mq.client.flow import Flow
+from reliable_mq.decodable import decodable
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, request
+
+
+@decodable
+class PolicyLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy of a user at a broker. `sources`: addresses; empty: every address."""
+
+    resource: str
+    actions: list[str] = []
+    decision: str = "Allow"
+    sources: list[str] | None = msgspec.field(name="sourceIps", default=None)
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """A user at a broker, without its secret, and its policies."""
+
+    username: str
+    is_super: bool
+    is_enabled: bool
+    policies: list[PolicyLine] = []
+
+
+@decodable
+class _User(msgspec.Struct, rename="camel"):
+    username: str
+    user_type: str = "Normal"
+    user_status: str = "enable"
+
+
+@decodable
+class _Policy(msgspec.Struct):
+    entries: list[PolicyLine] | None = None
+
+
+@decodable
+class _Acl(msgspec.Struct):
+    subject: str
+    policies: list[_Policy] | None = None
+
+
+def accounts(cluster: AdminTarget) -> Flow[ClusterReply[dict[str, list[Account]]]]:
+    """Return the users of each broker with their policies, by broker name.
+
+    Raises:
+        NoRoute: when the name servers know no broker.
+        RemoteError, Unavailable, ProtocolError: when no broker answers.
+    """
+    brokers = yield from all_brokers(cluster)
+    users = yield from ask_all(
+        cluster, brokers, request(RequestCode.AUTH_LIST_USER), _read_users, masters_only=True
+    )
+    acls = yield from ask_all(
+        cluster, brokers, request(RequestCode.AUTH_LIST_ACL), _read_acls, masters_only=True
+    )
+    failures = {**acls.failures, **users.failures}
+    found = {
+        name: [
+            Account(
+                username=user.username,
+                is_super=user.user_type == "Super",
+                is_enabled=user.user_status == "enable",
+                policies=acls.value[name].get(user.username, []),
+            )
+            for user in listed
+        ]
+        for name, listed in users.value.items()
+        if name in acls.value
+    }
+    if not found and failures:
+        raise first_failure(failures)
+    return ClusterReply(found, failures)
+
+
+def add(
+    cluster: AdminTarget,
+    username: str,
+    secret: str,
+    *,
+    is_super: bool = False,
+    policies: Sequence[Any] = (),
+    only: Collection[str] = (),
+    dry_run: bool = False,
+) -> Flow[ClusterReply[list[str]]]:
+    """Add a user with policies at all masters; return where, by broker name.
+
+    A broker that has the user keeps it. It gets the policies only if the user has none there.
+
+    Args:
+        cluster: the cluster to ask.
+        username: the user's name.
+        secret: its secret.
+        is_super: whether it may do everything.
+        policies: rows as in `config/access.json`.
+        only: names of brokers; empty: all.
+        dry_run: return where it would be added, but add nothing.
+
+    Raises:
+        NoRoute: when the name servers know no broker.
+        RemoteError, Unavailable, ProtocolError: when no broker adds it.
+    """
+    brokers = yield from all_brokers(cluster, only)
+    subject = {"subject": f"User:{username}"}
+    ask_user = request(RequestCode.AUTH_GET_USER, {"username": username})
+    known = yield from ask_all(cluster, brokers, ask_user, _has_body, masters_only=True)
+    failures = dict(known.failures)
+    present = [name for name, is_there in known.value.items() if is_there]
+    get_acl = request(RequestCode.AUTH_GET_ACL, subject)
+    having = yield from ask_each(
+        cluster, brokers, dict.fromkeys(present, get_acl), _has_body, masters_only=True
+    )
+    failures |= having.failures
+    new = [name for name, is_there in known.value.items() if not is_there]
+    bare = [name for name, has in having.value.items() if not has] if policies else []
+    if not dry_run:
+        row = {"password": secret, "userType": "Super" if is_super else "Normal"}
+        body = msgspec.json.encode({"username": username, **row})
+        make = request(RequestCode.AUTH_CREATE_USER, {"username": username}, body)
+        made = yield from ask_each(
+            cluster, brokers, dict.fromkeys(new, make), nothing, masters_only=True
+        )
+        new, failures = list(made.value), failures | made.failures
+        if policies:
+            body = msgspec.json.encode({**subject, "policies": policies})
+            put = request(RequestCode.AUTH_CREATE_ACL, subject, body)
+            commands = dict.fromkeys([*new, *bare], put)
+            done = yield from ask_each(cluster, brokers, commands, nothing, masters_only=True)
+            failures |= done.failures
+    if failures and not known.value:
+        raise first_failure(failures)
+    return ClusterReply(sorted({*new, *bare} - failures.keys()), failures)
+
+
+def _has_body(reply: Command) -> bool:
+    return bool(reply.body)
+
+
+def _read_users(reply: Command) -> list[_User]:
+    return decoded(reply, list[_User], "the users") if reply.body else []
+
+
+def _read_acls(reply: Command) -> dict[str, list[PolicyLine]]:
+    acls = decoded(reply, list[_Acl], "the policies") if reply.body else []
+    return {
+        acl.subject.partition(":")[2]: [
+            line for policy in acl.policies or () for line in policy.entries or ()
+        ]
+        for acl in acls
+    }

@@ -1,0 +1,137 @@
+"""`access` at a running broker with access control: what one types, and what comes."""
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from bench.reliable_mq_broker import ReliableMQBroker
+from tests.access.access_world import ON, ROOT, SECRET
+from tests.access.test_plain_acl import FILE
+from tests.cli.test_admin_commands import Call
+from tests.client.cluster import PATIENT
+
+from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED, run
+from reliable_mq.client.connecting.security import Credentials
+from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import NotPermitted
+from reliable_mq.message import Message
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReliableMQBroker]:
+    """Give a running broker with access control, called "one"."""
+    directory = tmp_path_factory.mktemp("broker")
+    with ReliableMQBroker(directory, settings={**ON, "brokerName": "one"}) as running:
+        yield running
+
+
+@pytest.fixture
+def call(
+    broker: ReliableMQBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Call:
+    """Give a call of the command line as root: exit code, output, errors."""
+    monkeypatch.setenv("RELIABLE_MQ_BROKER", broker.name_server_address)
+    monkeypatch.setenv("RELIABLE_MQ_ACCESS_KEY", ROOT)
+    monkeypatch.setenv("RELIABLE_MQ_SECRET_KEY", SECRET)
+
+    def called(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            run(words)
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return called
+
+
+def client(broker: ReliableMQBroker, user: str, secret: str) -> Client:
+    who = Credentials(access_key=user, secret_key=secret)
+    settings = msgspec.structs.replace(PATIENT, credentials=who)
+    return Client(broker.name_server_address, settings=settings)
+
+
+def test_accounts_of_4x_are_imported_once_and_may_do_what_they_might(
+    call: Call, broker: ReliableMQBroker, tmp_path: Path
+) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(FILE)
+
+    code, out, err = call("access", "import", str(file), "--dry-run")
+    assert code == DONE
+    assert "user RocketMQ: would be made at one" in out
+    assert err.count("warning: ") == 2
+    assert json.loads(call("access", "list", "--json")[1])[0]["user"] == ROOT
+
+    code, out, _ = call("access", "import", str(file))
+    assert (code, out) == (DONE, "user RocketMQ: made at one\nuser rocketmq2: made at one\n")
+    code, out, _ = call("access", "import", str(file))
+    assert (code, out) == (DONE, "user RocketMQ: exists already\nuser rocketmq2: exists already\n")
+
+    code, out, _ = call("access", "list")
+    assert "Allow Pub,Sub Topic:topicB" in out
+    assert SECRET not in out
+    assert "12345678" not in out
+    for topic in ("topicA", "topicB"):
+        call("topic", "create", topic)
+    with client(broker, "RocketMQ", "12345678") as shop:
+        shop.send(Message(topic="topicB", body=b"x"))
+        with pytest.raises(NotPermitted, match="the decision is deny"):
+            shop.send(Message(topic="topicA", body=b"x"))
+    with client(broker, "rocketmq2", "abcdefgh") as boss:
+        assert "one" in boss.admin.accounts.all().value
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("accounts: [", "plain_acl.yml, line 1: it is no YAML"),
+        ("accounts:\n  - {secretKey: hidden", "it is no YAML"),
+        ("- hidden", "plain_acl.yml: it has no list `accounts`"),
+        (FILE.replace("topicC=SUB", "topicC=READ"), "topicPerms: topicC: 'READ': write PUB"),
+        ("!!python/object/apply:os.system ['hidden']", "it is no YAML"),
+        ("x" * (1 << 20) + "x", "larger than 1 MiB"),
+    ],
+)
+def test_a_file_that_cannot_be_read_changes_nothing(
+    call: Call, tmp_path: Path, text: str, fault: str
+) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(text)
+    before = call("access", "list")[1]
+
+    code, out, err = call("access", "import", str(file))
+    assert (code, out) == (BAD_USAGE, "")
+    assert fault in err
+    assert err.count("\n") == 1
+    assert "hidden" not in err
+    assert call("access", "list")[1] == before
+
+
+def test_a_missing_file_is_one_line(call: Call, tmp_path: Path) -> None:
+    code, _, err = call("access", "import", str(tmp_path / "none.yml"))
+    assert code != DONE
+    assert "No such file or directory" in err
+    assert err.count("\n") == 1
+
+
+def test_who_is_not_known_is_told_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_MQ_SECRET_KEY", "a wrong secret")
+    code, out, err = call("access", "list")
+    assert (code, out) == (FAILED, "")
+    assert "check signature failed." in err
+    assert "secret" not in err
+
+
+def test_the_file_with_the_secrets_is_for_its_owner_only(broker: ReliableMQBroker) -> None:
+    file = broker.store / "config" / "access.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert SECRET in file.read_text()
+
+
+def test_the_log_of_a_broker_has_no_secret(broker: ReliableMQBroker) -> None:
+    log = broker.directory / "broker-1.log"
+    assert SECRET not in log.read_text()
