@@ -31,6 +31,12 @@ WORKER_FAILING = error(
     "this worker failed %(times)d times in a row within %(seconds)g s of its start; it "
     "will be started again every %(again_seconds)g s: %(command)s",
 )
+WORKER_NOT_STARTED = error(
+    "worker_not_started", "a worker cannot be started, again in %(seconds)g s: %(error)s"
+)
+WORKER_METRICS_LOST = warning(
+    "worker_metrics_lost", "the counts of worker %(pid)d are lost, sums fall: %(error)s"
+)
 LEASES_NOT_RENEWED = error("leases_not_renewed", "group %(group)s: leases were not renewed")
 SIGNATURE_REFUSED = error(
     "signature_refused",
