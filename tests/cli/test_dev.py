@@ -1,17 +1,23 @@
 """`reliable-mq init` and `reliable-mq dev` as a developer uses them: real servers and signals."""
 
 import os
+import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from tests.waiting import run_process, until
 
+from reliable_mq.cli import dev_guard
+from reliable_mq.cli.dev import _without_password
+from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
 from reliable_mq.cli.init import FILES, write_project
@@ -259,8 +265,121 @@ def test_dev_needs_an_application(tmp_path: Path) -> None:
     assert not (tmp_path / ".reliable-mq").exists()
 
 
-def test_a_process_that_does_not_get_ready_is_named() -> None:
-    process = DevProcess("broker", ["false"], os.environ, DevLog())
+@only_linux
+@pytest.mark.processes
+def test_when_dev_is_killed_its_processes_and_servers_end(
+    project: Path, started: list[Dev]
+) -> None:
+    dev = Dev(project, "--also", "sh -c 'sleep 1000; true'")
+    started.append(dev)
+    dev.wait_for("is ready and consumes orders as payments")
+    assert len(processes_of(dev.mark)) >= 8
+    addresses = (project / ".reliable-mq" / "env").read_text()
+    (database,) = re.findall(r"127\.0\.0\.1:(\d+)/postgres", addresses)
+
+    dev.process.kill()
+
+    until(lambda: processes_of(dev.mark) == [], seconds=60)
+    until(lambda: refuses(int(database)), seconds=60)  # it hides its environment
+
+
+def refuses(port: int) -> bool:
+    """Return whether nobody listens on a port of this machine."""
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) != 0
+
+
+@only_linux
+@pytest.mark.processes
+def test_dev_whose_terminal_is_closed_leaves_no_process(project: Path) -> None:
+    ours, theirs = pty.openpty()
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [*COMMAND, "dev", "shop:mq", "--db", f"sqlite:///{project}/x.db", "--redis", ""],
+        cwd=project,
+        env={**plain_environment(), MARK: mark},
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    while b"started; Ctrl-C ends" not in shown:
+        shown += os.read(ours, 4096)
+
+    os.close(ours)  # each line now fails
+    process.send_signal(signal.SIGHUP)
+
+    assert process.wait(60) == DONE
+    assert processes_of(mark) == []
+
+
+@only_linux
+@pytest.mark.processes
+def test_dev_ends_with_the_reader_of_its_output(project: Path) -> None:
+    words = ["dev", "shop:mq", "--db", f"sqlite:///{project}/x.db"]
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [*COMMAND, *words], cwd=project, env={**plain_environment(), MARK: mark}, stdout=PIPE
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == DONE
+    finally:
+        process.kill()
+
+    assert processes_of(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "line", "says"),
+    [
+        ("--before", "alembic 'upgrade", '--before "alembic \'upgrade": No closing quotation'),
+        ("--also", "", "--also is empty: give a command, such as"),
+    ],
+)
+def test_a_command_that_cannot_be_read_is_one_line(
+    option: str, line: str, says: str, project: Path
+) -> None:
+    done = run_process(
+        [*COMMAND, "dev", "shop:mq", option, line],
+        cwd=project,
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stdout) == (BAD_USAGE, "")
+    assert done.stderr.startswith(f"error: {says}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:s3cret@h:1/x", "postgresql://u:***@h:1/x"),
+        ("redis://:s3@cret@h:1/0", "redis://:***@h:1/0"),
+        ("mysql://u:s/3:cret@h/x?a=b", "mysql://u:***@h/x?a=b"),
+        ("postgresql:///x?user=u&password=s3cret&a=b", "postgresql:///x?user=u&password=***&a=b"),
+        ("postgresql://h/x?sslpassword=s3cret", "postgresql://h/x?sslpassword=***"),
+        ("sqlite:///shop.db", "sqlite:///shop.db"),
+    ],
+)
+def test_the_log_shows_no_password(url: str, shown: str) -> None:
+    assert _without_password(url) == shown
+
+
+@pytest.fixture
+def guard() -> Iterator[DevGuard]:
+    with DevGuard() as made:
+        yield made
+
+
+def test_a_process_that_does_not_get_ready_is_named(guard: DevGuard) -> None:
+    process = DevProcess("broker", ["false"], os.environ, DevLog(), guard)
 
     with pytest.raises(DevFailed, match="broker did not start"):
         process.wait_for_first_line()
@@ -268,17 +387,42 @@ def test_a_process_that_does_not_get_ready_is_named() -> None:
 
 
 def test_a_process_that_does_not_end_is_killed_with_what_it_started(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, guard: DevGuard
 ) -> None:
     monkeypatch.setattr("reliable_mq.cli.dev_process.STOP_SECONDS_MAX", 0.2)
     script = "trap '' TERM; sleep 1000 & echo $!; wait; wait"
-    process = DevProcess("stubborn", ["sh", "-c", script], os.environ, DevLog())
+    process = DevProcess("stubborn", ["sh", "-c", script], os.environ, DevLog(), guard)
     child = int(process.wait_for_first_line())
 
     process.stop()
 
     assert process.exit_code == -signal.SIGKILL
     until(lambda: not Path(f"/proc/{child}").exists() or _is_zombie(child), seconds=30)
+
+
+def test_the_guard_stops_what_still_runs_and_nothing_that_was_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given a process that ignores the request, then it is killed with what it started."""
+    monkeypatch.setattr(dev_guard, "STOP_SECONDS_MAX", 0.5)
+    script = "trap '' TERM; sleep 1000 & echo $!; wait; wait"
+    polite, stubborn, removed = (
+        subprocess.Popen(["sh", "-c", line], stdout=PIPE, text=True, start_new_session=True)
+        for line in ("echo; exec sleep 1000", script, "echo; exec sleep 1000")
+    )
+    all_of_them = (polite, stubborn, removed)
+    children = [each.stdout.readline().strip() for each in all_of_them if each.stdout]
+    lines = [f"{int(signal.SIGTERM)} {each.pid}\n" for each in all_of_them]
+
+    dev_guard.guard([*lines, f"0 {removed.pid}\n"])
+
+    assert polite.wait(30) == -signal.SIGTERM
+    assert stubborn.wait(30) == -signal.SIGKILL
+    until(lambda: not Path(f"/proc/{children[1]}").exists() or _is_zombie(int(children[1])))
+    assert removed.poll() is None
+    removed.kill()
+    for each in all_of_them:
+        each.communicate()
 
 
 def _is_zombie(pid: int) -> bool:
