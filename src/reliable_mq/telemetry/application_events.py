@@ -128,7 +128,7 @@ CHECK_BACK_POSTPONED = info(
     "half message %(message_id)s of topic %(topic)s: the broker must ask again: %(error)s",
 )
 DELAYS_ROUNDED = warning("delays_rounded", "delays are rounded up to delay levels: %(error)s")
-TOPIC_OPEN = warning("topic_open", "topic %(topic)s: sends arrive again")
+TOPIC_OPEN = info("topic_open", "topic %(topic)s: sends arrive again")
 PROGRESS_UNREADABLE = warning(
     "progress_unreadable",
     "the progress of group %(group)s in topic %(topic)s cannot be read: %(error)s",
