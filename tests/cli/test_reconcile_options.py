@@ -152,12 +152,12 @@ def test_failed_increments_are_log_lines_and_their_end_is_one(
     """Given three increments that fail and one that does not, then two lines say so."""
 
     def follow(*_: object, done: Any, failed: Any, **_more: object) -> None:
-        for _ in range(3):
+        for _number in range(3):
             failed(ConfigurationError("the store is away"))
         done(summary)
         done(summary)
 
-    summary = {"verdicts": {}}
+    summary: dict[str, Any] = {"verdicts": {}}
     name = "reliable_mq.reconcile.runs.spark_follow"
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(follow=follow))
     caplog.set_level(logging.INFO, "reliable_mq")
