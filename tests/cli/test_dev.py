@@ -326,27 +326,3 @@ def test_dev_ends_with_the_reader_of_its_output(project: Path) -> None:
         process.kill()
 
     assert processes_of(mark) == []
-
-
-@pytest.mark.parametrize(
-    ("option", "line", "says"),
-    [
-        ("--before", "alembic 'upgrade", '--before "alembic \'upgrade": No closing quotation'),
-        ("--also", "", "--also is empty: give a command, such as"),
-    ],
-)
-def test_a_command_that_cannot_be_read_is_one_line(
-    option: str, line: str, says: str, project: Path
-) -> None:
-    done = run_process(
-        [*COMMAND, "dev", "shop:mq", option, line],
-        cwd=project,
-        env=plain_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-    assert (done.returncode, done.stdout) == (BAD_USAGE, "")
-    assert done.stderr.startswith(f"error: {says}")
-    assert len(done.stderr.splitlines()) == 1
