@@ -15,7 +15,7 @@ import pytest
 import typer.main
 
 from reliable_mq import ReliableMQ
-from reliable_mq.cli.commands import OLD_OPTIONS
+from reliable_mq.cli.commands import OLD_OPTIONS, VerbCommand
 from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED, VERBS, build_app, run
 
 Call = Callable[..., tuple[int, str, str]]
@@ -95,6 +95,20 @@ def test_every_command_that_needs_an_application_takes_it_by_app(words: str) -> 
     assert "--app" in options_of(COMMANDS[words])
 
 
+@pytest.mark.parametrize("verb", [each for each in COMMANDS if each not in PLACELESS])
+def test_a_verb_without_another_argument_takes_the_application_as_its_argument(verb: str) -> None:
+    arguments = [each for each in COMMANDS[verb].params if each.param_type_name == "argument"]
+
+    if " " not in verb:
+        assert arguments
+        assert arguments[0].metavar in ("[MODULE:OBJECT]", "[TOPIC]")
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_knows_old_names_of_options(words: str) -> None:
+    assert isinstance(COMMANDS[words], VerbCommand)
+
+
 @pytest.mark.parametrize("words", COMMANDS)
 def test_no_command_has_an_old_name_of_an_option_as_its_own_beside_the_new_one(words: str) -> None:
     options = options_of(COMMANDS[words])
@@ -110,13 +124,16 @@ def test_one_option_has_one_meaning(words: str) -> None:
         "--db": "URL",
         "--redis": "URL",
         "--broker": "HOST:PORT;…",
-        "--database-name": None,
-        "--table-prefix": None,
     }
     for param in COMMANDS[words].params:
-        for name in param.opts:
-            if forms.get(name) is not None:
-                assert param.metavar == forms[name], (words, name)
+        for name in forms.keys() & {*param.opts}:
+            assert param.metavar == forms[name], (words, name)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_one_thing_has_one_name(words: str) -> None:
+    """Given an old name of an option, then no command has it with the meaning of the new one."""
+    assert not options_of(COMMANDS[words]) & {"--count", "--prefix", "--at"}
 
 
 def test_the_application_is_an_option_an_argument_or_a_variable(

@@ -1,19 +1,20 @@
 """`reliable-mq init` and `reliable-mq dev` as a developer uses them: real servers and signals."""
 
 import os
+import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from tests.waiting import run_process, until
 
-from reliable_mq.cli.dev_log import DevLog
-from reliable_mq.cli.dev_process import DevFailed, DevProcess
 from reliable_mq.cli.init import FILES, write_project
 from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED
 from reliable_mq.errors import UsageError
@@ -259,27 +260,69 @@ def test_dev_needs_an_application(tmp_path: Path) -> None:
     assert not (tmp_path / ".reliable-mq").exists()
 
 
-def test_a_process_that_does_not_get_ready_is_named() -> None:
-    process = DevProcess("broker", ["false"], os.environ, DevLog())
-
-    with pytest.raises(DevFailed, match="broker did not start"):
-        process.wait_for_first_line()
-    process.stop()
-
-
-def test_a_process_that_does_not_end_is_killed_with_what_it_started(
-    monkeypatch: pytest.MonkeyPatch,
+@only_linux
+@pytest.mark.processes
+def test_when_dev_is_killed_its_processes_and_servers_end(
+    project: Path, started: list[Dev]
 ) -> None:
-    monkeypatch.setattr("reliable_mq.cli.dev_process.STOP_SECONDS_MAX", 0.2)
-    script = "trap '' TERM; sleep 1000 & echo $!; wait; wait"
-    process = DevProcess("stubborn", ["sh", "-c", script], os.environ, DevLog())
-    child = int(process.wait_for_first_line())
+    dev = Dev(project, "--also", "sh -c 'sleep 1000; true'")
+    started.append(dev)
+    dev.wait_for("is ready and consumes orders as payments")
+    assert len(processes_of(dev.mark)) >= 8
+    addresses = (project / ".reliable-mq" / "env").read_text()
+    (database,) = re.findall(r"127\.0\.0\.1:(\d+)/postgres", addresses)
 
-    process.stop()
+    dev.process.kill()
 
-    assert process.exit_code == -signal.SIGKILL
-    until(lambda: not Path(f"/proc/{child}").exists() or _is_zombie(child), seconds=30)
+    until(lambda: processes_of(dev.mark) == [], seconds=60)
+    until(lambda: refuses(int(database)), seconds=60)  # it hides its environment
 
 
-def _is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] == "Z"
+def refuses(port: int) -> bool:
+    """Return whether nobody listens on a port of this machine."""
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) != 0
+
+
+@only_linux
+@pytest.mark.processes
+def test_dev_whose_terminal_is_closed_leaves_no_process(project: Path) -> None:
+    ours, theirs = pty.openpty()
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [*COMMAND, "dev", "shop:mq", "--db", f"sqlite:///{project}/x.db", "--redis", ""],
+        cwd=project,
+        env={**plain_environment(), MARK: mark},
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    while b"started; Ctrl-C ends" not in shown:
+        shown += os.read(ours, 4096)
+
+    os.close(ours)  # each line now fails
+    process.send_signal(signal.SIGHUP)
+
+    assert process.wait(60) == DONE
+    assert processes_of(mark) == []
+
+
+@only_linux
+@pytest.mark.processes
+def test_dev_ends_with_the_reader_of_its_output(project: Path) -> None:
+    words = ["dev", "shop:mq", "--db", f"sqlite:///{project}/x.db"]
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [*COMMAND, *words], cwd=project, env={**plain_environment(), MARK: mark}, stdout=PIPE
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == DONE
+    finally:
+        process.kill()
+
+    assert processes_of(mark) == []

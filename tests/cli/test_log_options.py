@@ -58,6 +58,27 @@ def test_a_json_line_is_one_object_with_the_fields_of_its_event() -> None:
     assert "event" not in third
 
 
+def test_a_json_line_is_json_whatever_its_fields_are() -> None:
+    """Given a NaN, a loop, or a key that is no text, then every field is there as a text."""
+
+    def line_of(value: object) -> dict[str, Any]:
+        record = logging.makeLogRecord({"msg": "m", "value": value, "stack_info": "Stack: f"})
+
+        def refused(name: str) -> None:
+            raise AssertionError(name)
+
+        found: dict[str, Any] = json.loads(JsonFormatter().format(record), parse_constant=refused)
+        return found
+
+    loop: list[object] = []
+    loop.append(loop)
+    assert line_of(1.5)["value"] == 1.5
+    assert line_of(1.5)["stack"] == "Stack: f"
+    assert line_of(float("nan"))["value"] == "nan"
+    assert line_of(loop)["value"] == "[[...]]"
+    assert line_of({(1, 2): 3})["value"] == "{(1, 2): 3}"
+
+
 def test_no_line_of_text_or_json_can_be_forged() -> None:
     for formatter in (JsonFormatter(), PlainFormatter("%(levelname)s %(message)s")):
         first = written(formatter)[0]

@@ -1,20 +1,25 @@
 """The options of `reliable-mq reconcile`: in groups, and what does not fit is one line, code 1."""
 
+import logging
 import re
 import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
 from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, TableWriter
 
+from reliable_mq.cli import reconcile as reconcile_command
 from reliable_mq.cli.main import run
 from reliable_mq.cli.reconcile import FAILED
 from reliable_mq.cli.reconcile_follow import follow_until_stopped
+from reliable_mq.cli.reconcile_sources import source_options
 from reliable_mq.cli.reconcile_stop import stoppable
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.runs.run_options import RunOptions
 
 ROOT = Path(__file__).parents[2]
@@ -137,6 +142,75 @@ def test_who_follows_and_is_stopped_while_spark_is_imported_ends_with_a_line(
 
     told = capsys.readouterr().err
     assert told == f"stopped by {number.name} before the first increment had ended\n"
+
+
+def test_failed_increments_are_log_lines_and_their_end_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Given three increments that fail and one that does not, then two lines say so."""
+
+    def follow(*_: object, done: Any, failed: Any, **_more: object) -> None:
+        for _number in range(3):
+            failed(ConfigurationError("the store is away"))
+        done(summary)
+        done(summary)
+
+    summary: dict[str, Any] = {"verdicts": {}}
+    name = "reliable_mq.reconcile.runs.spark_follow"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(follow=follow))
+    caplog.set_level(logging.INFO, "reliable_mq")
+    run = RunOptions("sqlite://", "store", "out", NOW, GRACE)
+
+    follow_until_stopped(run, timedelta(seconds=1), as_json=True, after=lambda _: None)
+
+    assert [record.event for record in caplog.records if hasattr(record, "event")] == [
+        *("operation_failing", "operation_works")
+    ]
+    assert caplog.messages[0] == "reconcile --follow: the store is away"
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ((), (None, None)),
+        (("--log-format", "json", "--log-level", "debug"), ("json", "debug")),
+    ],
+)
+def test_who_follows_chooses_the_log(
+    words: tuple[str, ...],
+    wanted: tuple[str | None, str | None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    asked: list[object] = []
+    for name in ("RELIABLE_MQ_LOG_FORMAT", "RELIABLE_MQ_LOG_LEVEL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(reconcile_command, "write_log", lambda *given: asked.append(given))
+    monkeypatch.setattr(reconcile_command, "follow_until_stopped", lambda *_, **_more: None)
+    place = ("--db", "sqlite://", "--store", "s", "--out", str(tmp_path), "--follow")
+
+    assert told(capsys, *place, *words)[0] == 0
+
+    assert asked == [wanted]
+
+
+def test_who_follows_an_application_gets_its_log(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "followed_shop.py").write_text(
+        "from reliable_mq import ReliableMQ\n"
+        "mq = ReliableMQ('shop', database='sqlite:///x.db', broker='a:1', log_format='json')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    read = source_options(application="followed_shop:mq").read()
+
+    assert (read.log_format, read.log_level) == ("json", None)
 
 
 def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:

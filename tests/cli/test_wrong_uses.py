@@ -124,6 +124,17 @@ TYPED: list[tuple[str, int, str]] = [
     # a project, and everything for it
     ("init .", BAD_USAGE, "exists: give a new folder, such as reliable-mq init shop"),
     ("dev", BAD_USAGE, "no application is named: give MODULE:OBJECT, such as shop:mq, or set"),
+    ("dev wrong_ok:mq --also=", BAD_USAGE, "--also is empty: give a command, such as 'alembic"),
+    (
+        "dev wrong_ok:mq --before 'alembic",
+        BAD_USAGE,
+        "No closing quotation; quote it as in a shell",
+    ),
+    # what an application declares
+    ("asyncapi", BAD_USAGE, "no application is named: give MODULE:OBJECT, such as shop:mq, or set"),
+    ("periodic list", BAD_USAGE, "no application is named: give MODULE:OBJECT"),
+    ("periodic next nightly --app wrong_ok:mq", BAD_USAGE, "message nightly; there are: none"),
+    ("schema check --app wrong_ok:mq", BAD_USAGE, "no folder schemas: write it with reliable-mq"),
 ]
 
 

@@ -69,6 +69,7 @@ def mq() -> Iterator[ReliableMQ]:
     made = ReliableMQ("shop", broker="10.0.0.1:9876;10.0.0.2:9876", database="sqlite:///unused.db")
     made.topic("orders", payload=OrderPlaced | OrderCancelled)
     made.topic("odd|name%", groups=[], envelope="cloudevents")
+    made.topic("odd_name_", groups=[])
 
     @made.consumer("orders", group="stock", tag="placed || paid")
     def reserve(order: OrderPlaced | OrderCancelled) -> None:
@@ -135,7 +136,7 @@ def test_the_document_is_valid_and_has_topics_consumers_and_sends(mq: ReliableMQ
     ]
     assert {each["address"] for each in document["channels"].values()} == {
         *("orders", "payments", "parcels", "files", "texts", "anything", "maps", "reports"),
-        "odd|name%",
+        *("odd|name%", "odd_name_"),
     }
     actions = {name: each["action"] for name, each in document["operations"].items()}
     assert actions == {
@@ -147,7 +148,7 @@ def test_the_document_is_valid_and_has_topics_consumers_and_sends(mq: ReliableMQ
     stock = document["operations"]["receive.stock"]
     assert stock["summary"] == "Reserve the goods of an order."
     assert (stock["x-consumer-group"], stock["x-tag"]) == ("stock", "placed || paid")
-    assert document["channels"]["odd_name_"]["x-envelope"] == "cloudevents"
+    assert document["channels"]["odd.7cname.25"]["x-envelope"] == "cloudevents"
     nightly = document["operations"]["periodic.nightly"]
     assert nightly["x-schedule"] == "0 3 * * * (Europe/Berlin)"
 

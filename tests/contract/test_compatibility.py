@@ -223,7 +223,7 @@ SCHEMAS = st.one_of(
             "additionalProperties": st.booleans() | FLAT,
         },
     ),
-    st.fixed_dictionaries({"anyOf": st.lists(FLAT, min_size=1, max_size=2)}),
+    st.fixed_dictionaries({"anyOf": st.lists(FLAT, min_size=1, max_size=2)}, optional=PARTS),
     st.fixed_dictionaries({"type": st.just("array"), "items": FLAT}),
 )
 
@@ -242,6 +242,16 @@ def test_a_value_that_is_written_and_not_read_has_a_fault(
     )
     if is_written and not writes_more and not schema_faults(reader, writer):
         assert jsonschema.Draft202012Validator(reader).is_valid(value)
+
+
+def test_a_rule_beside_alternatives_counts() -> None:
+    choice = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    at_least_one = {**choice, "minimum": 1}
+
+    assert schema_faults(at_least_one, at_least_one) == []
+    assert schema_faults(choice, at_least_one) == []
+    (fault,) = schema_faults(at_least_one, choice)
+    assert str(fault) == "$: has no minimum, and must have minimum 1"
 
 
 @pytest.mark.parametrize("schema", [{"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}])

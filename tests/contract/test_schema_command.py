@@ -220,7 +220,7 @@ def test_code_that_is_older_than_the_records_is_incompatible(project: Project) -
 
 
 def test_a_missing_folder_is_told_with_what_to_do(project: Project) -> None:
-    assert project.call("check", "--against", "none") == (
+    assert project.call("check", "--folder", "none") == (
         1 if issubclass(ConfigurationError, OSError) else 2,
         "error: there is no folder none: write it with reliable-mq schema write\n",
     )

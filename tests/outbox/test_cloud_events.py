@@ -102,6 +102,13 @@ def test_an_event_of_the_java_library_without_data_has_none() -> None:
     assert event.data == b""
 
 
+def test_a_structured_event_keeps_an_extension_whose_name_begins_like_data() -> None:
+    """`dataref` is an extension of the specification: a link to the data."""
+    event = event_of(structured(dataref="http://a/b"), **{CONTENT_TYPE: JSON_EVENT})
+
+    assert event.extensions == {"dataref": "http://a/b"}
+
+
 def structured(**changes: Any) -> bytes:
     """Return a structured event with these attributes; None removes one."""
     event = {"specversion": "1.0", "id": "7", "source": "/a", "type": "order", **changes}

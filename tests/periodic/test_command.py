@@ -64,7 +64,7 @@ def test_the_list_shows_each_periodic_message_with_its_ticks(call: Call) -> None
 
 
 def test_the_next_ticks_are_shown_over_a_change_to_summer_time(call: Call) -> None:
-    code, said = call("next", "nightly", "--count", "3", "--after", "2026-03-28T12:00")
+    code, said = call("next", "nightly", "--limit", "3", "--since", "2026-03-28T12:00")
 
     assert code == 0
     assert said.split() == [

@@ -38,7 +38,11 @@ def named_wrongly(tick: "Tik") -> None:  # type: ignore[name-defined] # noqa: F8
 
 
 WRONG: dict[str, tuple[Callable[..., Any] | Any, dict[str, Any], str]] = {
-    "an async def": (nightly_async, {}, "its function is an async def; write a def"),
+    "an async def": (
+        nightly_async,
+        {},
+        "is an async def: write a def that makes the payload",
+    ),
     "a parameter": (wants_more, {}, "its parameter 'other' cannot be filled"),
     "an AsyncSession": (wants_async_session, {}, "its parameter 'session' cannot be filled"),
     "two ticks": (two_ticks, {}, "its parameter 'other' cannot be filled"),

@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from tests.app.kill_switch import Killed, KillSwitch
@@ -68,6 +69,48 @@ def test_while_a_function_runs_another_scheduler_does_not_wait_for_it(begin: Beg
         assert running.result(60).ticks == 1
     assert second.run(NOON + 2) == PeriodicCounts()
     assert payloads(first.database) == ["slow"]
+
+
+def test_a_failed_try_says_nothing_of_a_tick_that_another_one_has_fired_since(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Given a try that fails, then its lock ends before the failure is recorded."""
+
+    def fails() -> str:
+        raise ValueError("here only")
+
+    first, second = begin(declared(fails, name="hourly")), begin(declared(hourly))
+    first.run(NOON - 1)
+    record = first.ticks.fail
+
+    def late(*words: Any) -> bool:
+        assert second.run(NOON).ticks == 1
+        return record(*words)
+
+    monkeypatch.setattr(first.ticks, "fail", late)
+    assert first.run(NOON).failed == 1
+
+    (state,) = second.sender.states(NOON)
+    assert (state.fired, state.failures, state.note) == (1, 0, None)
+    assert "failed 1 time(s), again in 0 s: ValueError: here only" in caplog.text
+    assert second.run(NOON + HOUR).ticks == 1, "no wait of the failure delays the next tick"
+
+
+def test_a_row_that_is_locked_keeps_the_schedule_of_the_newer_release(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given two releases, when the earlier one finds the row locked, then no tick is lost."""
+    earlier, later = begin(declared(hourly)), begin(declared(hourly, "0,30 * * * *"))
+    earlier.run(NOON - 60)
+    later.run(NOON - 30)
+    monkeypatch.setattr(earlier.ticks, "lock", lambda _connection, _name: None)
+    earlier.run(NOON)
+    monkeypatch.undo()
+
+    earlier.run(NOON + 1)
+
+    assert payloads(later.database) == ["28 12:00"]
+    assert later.ticks.rows()["hourly"].schedule == "0,30 * * * * (UTC)"
 
 
 def test_a_clock_that_jumps_back_fires_no_tick_again(begin: Begin) -> None:

@@ -1,7 +1,10 @@
 """Each tick of a periodic message has its stubs exactly once, whatever clocks and processes do."""
 
+import logging
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 from sqlalchemy import select, text
@@ -11,7 +14,12 @@ from tests.periodic.schedulers import HOUR, NOON, Begin, declared, fired, hourly
 from reliable_mq import Tick
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import MessageRefused
-from reliable_mq.periodic.thread_periodic import RETRY_SECONDS, PeriodicCounts
+from reliable_mq.periodic.thread_periodic import (
+    RETRY_SECONDS,
+    PeriodicCounts,
+    PeriodicSender,
+    fire_forever,
+)
 
 
 def test_a_tick_is_fired_once_at_its_time(begin: Begin) -> None:
@@ -247,3 +255,31 @@ def test_whatever_a_function_raises_is_a_failed_try(begin: Begin, raised: BaseEx
     life.run(NOON - 1)
 
     assert life.run(NOON) == PeriodicCounts(ticks=1, messages=1, failed=1)
+
+
+def test_a_fault_of_the_database_is_told_once_and_its_end_once(
+    begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Given a table that is missing for three turns, then two lines say so."""
+    caplog.set_level(logging.INFO, "reliable_mq")
+    life = begin()
+    turns = iter(["missing", "missing", "missing", "there", "there"])
+    stopped = threading.Event()
+
+    class Sender:
+        next_time = None
+
+        def run_once(self, _now: float) -> PeriodicCounts:
+            turn = next(turns, None)
+            if turn is None:
+                stopped.set()
+            if turn == "missing":
+                with life.database.engine.connect() as connection:
+                    connection.execute(text("SELECT * FROM no_such_table"))
+            return PeriodicCounts()
+
+    fire_forever(cast("PeriodicSender", Sender()), stopped, interval=0.0)
+
+    told = [vars(record) for record in caplog.records if hasattr(record, "event")]
+    assert [each["event"] for each in told] == ["operation_failing", "operation_works"]
+    assert {each["what"] for each in told} == {"periodic messages"}

@@ -1,6 +1,7 @@
 """`mq.register_metrics` in a program of one's own, with an embedded broker."""
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from prometheus_client import CollectorRegistry
 from tests.waiting import until
 
 from reliable_mq import PrometheusMiddleware, ReliableMQ
+from reliable_mq.app import thread_meter
 from reliable_mq.errors import UsageError
+from reliable_mq.telemetry.families import Sample
 
 
 @pytest.fixture
@@ -53,6 +56,25 @@ def test_an_application_with_a_middleware_of_its_own_gets_no_second_one(tmp_path
     mq.register_metrics(registry)
     with pytest.raises(ValueError, match="reliable_mq_outbox"):
         mq.register_metrics(registry)
+
+
+def test_a_worker_whose_figures_cannot_be_read_once_shows_new_ones_later(
+    shop: ReliableMQ, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(thread_meter, "SET_SECONDS", 0.01)
+    registry, turns = CollectorRegistry(), count()
+    meter = shop.meter(registry)
+
+    def samples() -> list[Sample]:
+        if not (turn := next(turns)):
+            raise RuntimeError("dictionary changed size during iteration")
+        return [Sample("reliable_mq_redis_breaker_open", turn)]
+
+    monkeypatch.setattr(meter, "worker_samples", samples)
+    meter.measure_for_parent()
+
+    until(lambda: (registry.get_sample_value("reliable_mq_redis_breaker_open") or 0) >= 2)
+    assert "metrics of this worker: dictionary changed size" in caplog.text
 
 
 def test_metrics_are_registered_before_the_application_connects(shop: ReliableMQ) -> None:

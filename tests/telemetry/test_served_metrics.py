@@ -174,6 +174,24 @@ def test_several_processes_add_up_at_one_port_and_counters_outlive_a_worker(
     until(lambda: value(port, "reliable_mq_handler_calls_max", group="payments") == 6)
 
 
+def test_workers_whose_first_process_is_killed_end_and_leave_no_file(
+    shop: Shop, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    port = free_port()
+    first = start("run", "metered_shop:mq", "--processes", "2", "--metrics-port", str(port))
+    until(lambda: value(port, "reliable_mq_handler_calls_max", group="payments") == 6)
+    workers = children_of(first.child.pid)
+    assert list(folder.glob("reliable-mq-metrics-*/*.db"))
+
+    first.child.kill()
+
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    assert not list(folder.glob("reliable-mq-metrics-*"))
+
+
 def children_of(parent: int) -> list[int]:
     text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
     return [int(number) for number in text.split()]

@@ -4,6 +4,7 @@ Receives an application's parts and a registry. A scrape reads the parts; nothin
 between scrapes, except in a process among several (`measure_for_parent`).
 """
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.client.observing.prometheus import PrometheusMiddleware
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.extras import extra_of
 from reliable_mq.measuring.sql_figures import SqlFigures
 from reliable_mq.measuring.thread_kept_readings import KeptReading, KeptReadings
 from reliable_mq.settings import Settings
 from reliable_mq.telemetry.families import Sample, SampleCollector, SampleGauges
+
+log = logging.getLogger(__name__)
 
 SET_SECONDS = 2.0
 """How often a process among several sets its gauges."""
@@ -90,10 +94,15 @@ class Meter:
         self._observe_messages()
         gauges = SampleGauges(self._registry, "worker")
 
+        faults = FaultLog(log, "metrics of this worker")
+
         def set_forever() -> None:
             never = threading.Event()
             while not never.wait(SET_SECONDS):
-                gauges.set_all(self.worker_samples())
+                try:
+                    gauges.set_all(self.worker_samples())
+                except Exception as error:  # noqa: BLE001 - logged; old figures would stay for ever
+                    faults.log_fault(error)
 
         threading.Thread(target=set_forever, name="reliable-mq-meter", daemon=True).start()
 

@@ -8,7 +8,7 @@ import typer
 
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli.saying import say_lines
-from reliable_mq.cli.shared_options import Application, needed_application
+from reliable_mq.cli.shared_options import Application, Named, needed_application
 from reliable_mq.contract.document_text import as_json, as_yaml
 from reliable_mq.errors import ConfigurationError
 
@@ -21,6 +21,7 @@ class Format(StrEnum):
 
 
 def command(
+    argument: Named = "",
     application: Application = "",
     form: Annotated[Format, typer.Option("--format", help="The form of the document.")] = (
         Format.YAML
@@ -33,7 +34,7 @@ def command(
     ] = None,
 ) -> None:
     """Print the AsyncAPI 3 document: channels are topics, operations consumers and known sends."""
-    mq = options.loaded(needed_application("", application))
+    mq = options.loaded(needed_application(argument, application))
     try:
         document = mq.asyncapi(version=version)
     finally:

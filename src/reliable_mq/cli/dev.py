@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -17,11 +17,13 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from reliable_mq.cli.dev_log import DevLog
+from reliable_mq.cli.dev_guard import DevGuard
+from reliable_mq.cli.dev_log import NAME_WIDTH, DevLog
 from reliable_mq.cli.dev_probe import MARK, DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
 from reliable_mq.cli.dev_servers import FOLDER, DevServers
 from reliable_mq.cli.shared_options import Application, Named, needed_application
+from reliable_mq.errors import UsageError
 from reliable_mq.extras import extra_of
 
 TICK_SECONDS = 0.3
@@ -68,20 +70,20 @@ def command(
 
     It starts a broker, PostgreSQL and Valkey, unless the application, an option or a variable has
     an address. It creates and migrates the tables. When a file changes, it starts the workers
-    again. Ctrl-C ends all processes.
+    again. Ctrl-C ends all processes; they also end if this one is killed.
     """
     application = needed_application(argument, app)
-    log = DevLog()
-    given = {
-        "RELIABLE_MQ_DATABASE": db,
-        "RELIABLE_MQ_BROKER": broker,
-        "RELIABLE_MQ_REDIS": redis,
-    }
-    given = {name: url or os.environ.get(name, "") for name, url in given.items()}
+    steps = [_words("--before", each) for each in before or ()]
+    beside = [_words("--also", each) for each in also or ()]
     folder.mkdir(parents=True, exist_ok=True)
-    servers = DevServers(folder, {name: url for name, url in given.items() if url}, log)
-    with _stop_requests() as stopped, _changes(folder, reload, stopped) as changes:
-        run = DevRun(application, servers, log, processes, before or (), also or (), stopped)
+    log = DevLog()
+    with (
+        DevGuard() as guard,
+        _stop_requests() as stopped,
+        _changes(folder, reload, stopped, log) as changes,
+    ):
+        servers = DevServers(folder, _given_addresses(db, broker, redis), log, guard)
+        run = DevRun(application, servers, log, guard, processes, steps, beside, stopped)
         try:
             run.run_until_stopped(changes)
         finally:
@@ -91,6 +93,28 @@ def command(
             log.write_line("dev", "all processes have ended")
 
 
+def _given_addresses(db: str, broker: str, redis: str) -> dict[str, str]:
+    """Return the addresses that options or variables give, by variable."""
+    options = {"DATABASE": db, "BROKER": broker, "REDIS": redis}
+    given = {f"RELIABLE_MQ_{name}": url for name, url in options.items()}
+    return {name: found for name, url in given.items() if (found := url or os.environ.get(name))}
+
+
+def _words(option: str, line: str) -> list[str]:
+    """Return the words of a command.
+
+    Raises:
+        UsageError: there are none, or a quotation does not end.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{option} {line!r:.200}: {error}; quote it as in a shell") from error
+    if not words:
+        raise UsageError(f"{option} is empty: give a command, such as 'alembic upgrade head'")
+    return words
+
+
 class DevRun:
     """The processes of an application; they start again when its files change.
 
@@ -98,9 +122,10 @@ class DevRun:
         application: MODULE:OBJECT.
         servers: the servers.
         log: gets all lines.
+        guard: stops the processes if this one is killed.
         processes: how many worker processes.
-        before: commands that run before the workers.
-        also: commands that run beside them.
+        before: the words of commands that run before the workers.
+        also: the words of commands that run beside them.
         stopped: set when everything must end.
     """
 
@@ -109,14 +134,16 @@ class DevRun:
         application: str,
         servers: DevServers,
         log: DevLog,
+        guard: DevGuard,
         processes: int,
-        before: Sequence[str],
-        also: Sequence[str],
+        before: Sequence[Sequence[str]],
+        also: Sequence[Sequence[str]],
         stopped: threading.Event,
     ) -> None:
         self._application = application
         self._servers = servers
         self._log = log
+        self._guard = guard
         self._processes = processes
         self._before = before
         self._also = also
@@ -131,12 +158,11 @@ class DevRun:
             DevFailed, LocalServerFailed: a server does not start, or has ended.
         """
         self._start()
-        while not self._stopped.is_set():
+        while not self._stopped.is_set() and self._log.has_reader:
             self._servers.check()
             self._report_ends()
-            try:
-                changed = changes.get(timeout=TICK_SECONDS)
-            except queue.Empty:
+            changed = _next_of(changes, TICK_SECONDS)
+            if not changed:
                 continue
             self._log.write_line("dev", f"changed: {', '.join(changed)}; starting again")
             self.stop()
@@ -151,8 +177,8 @@ class DevRun:
             return
         self._servers.start_needed(needs)
         self._write_environment()
-        steps = [self._ours(_tables_command(), self._application)]
-        steps += [shlex.split(each) for each in self._before]
+        steps: list[Sequence[str]] = [self._ours(_tables_command(), self._application)]
+        steps += self._before
         for words in steps:
             step = self._process("tables" if words is steps[0] else "before", words)
             code = step.wait(self._stopped)
@@ -172,16 +198,15 @@ class DevRun:
             self._log.write_line("dev", "the application has no consumers: no worker runs")
         if not needs.is_embedded:  # then the worker has the scheduler
             self._add("resend", self._ours("resend", self._application))
-        for place, line in enumerate(self._also, 1):
-            words = shlex.split(line)
-            name = Path(words[0]).name[:8] if words else f"also-{place}"
-            self._add(name, words)
+        for words in self._also:
+            self._add(Path(words[0]).name[:NAME_WIDTH], words)
         self._log.write_line("dev", "started; Ctrl-C ends all processes")
 
     def _needs(self) -> DevNeeds | None:
         """Return what the application needs now; None: it cannot be imported."""
         words = [sys.executable, "-m", "reliable_mq.cli.dev_probe", self._application]
-        probe = DevProcess("app", words, self._servers.probe_environment(), self._log, MARK)
+        environment = self._servers.probe_environment()
+        probe = DevProcess("app", words, environment, self._log, self._guard, MARK)
         if probe.wait(self._stopped) or not probe.marked_lines:
             return None
         return msgspec.json.decode(probe.marked_lines[-1], type=DevNeeds)
@@ -204,7 +229,8 @@ class DevRun:
 
     def _process(self, name: str, words: Sequence[str]) -> DevProcess:
         try:
-            return DevProcess(name, words, self._servers.environment(), self._log)
+            environment = self._servers.environment()
+            return DevProcess(name, words, environment, self._log, self._guard)
         except OSError as error:
             raise DevFailed(f"{shlex.join(words)} cannot be started: {error.strerror}") from error
 
@@ -228,7 +254,9 @@ class DevRun:
 
 
 def _without_password(url: str) -> str:
-    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
+    """Return a URL for the log: no password before the last "@", and none in its query."""
+    url = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+    return re.sub(r"([?&]\w*passw(?:or)?d=)[^&]*", r"\1***", url, flags=re.IGNORECASE)
 
 
 def _tables_command() -> str:
@@ -237,24 +265,43 @@ def _tables_command() -> str:
 
 @contextmanager
 def _stop_requests() -> Iterator[threading.Event]:
-    """Return an event that SIGINT, SIGTERM or SIGHUP sets while the block runs."""
+    """Return an event that SIGINT, SIGTERM or SIGHUP sets while the block runs.
+
+    A second signal has its usual effect: it ends this process, and then the guard ends the others.
+    """
     stopped = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    usual = {number: signal.getsignal(number) for number in numbers}
+
+    def restore() -> None:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
+        restore()
         stopped.set()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    usual = {number: signal.signal(number, stop) for number in numbers}
+    for number in numbers:
+        signal.signal(number, stop)
     try:
         yield stopped
     finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
+        restore()
+
+
+def _next_of(changes: "queue.Queue[list[str]]", seconds: float) -> list[str]:
+    """Return all files that have changed; wait at most some seconds for the first."""
+    found = set[str]()
+    with suppress(queue.Empty):
+        found.update(changes.get(timeout=seconds))
+        while True:
+            found.update(changes.get_nowait())
+    return sorted(found)
 
 
 @contextmanager
 def _changes(
-    folder: Path, reload: bool, stopped: threading.Event
+    folder: Path, reload: bool, stopped: threading.Event, log: DevLog
 ) -> Iterator["queue.Queue[list[str]]"]:
     """Return a queue of changed files below the current folder, while the block runs."""
     changed: queue.Queue[list[str]] = queue.Queue()
@@ -274,8 +321,11 @@ def _changes(
         watcher = watchfiles.watch(
             here, watch_filter=wanted, stop_event=stopped, raise_interrupt=False, rust_timeout=500
         )
-        for changes in watcher:
-            changed.put(sorted({os.path.relpath(path, here) for _, path in changes}))
+        try:
+            for changes in watcher:
+                changed.put(sorted({os.path.relpath(path, here) for _, path in changes}))
+        except OSError as error:  # too many files, for example
+            log.write_line("dev", f"changes of files are not seen any more: {error}")
 
     thread = threading.Thread(target=watch, name="changes", daemon=True)
     thread.start()

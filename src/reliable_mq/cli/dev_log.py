@@ -1,5 +1,8 @@
 """The log of `reliable-mq dev`: lines of several processes, each with the name of its process."""
 
+import contextlib
+import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,12 +24,29 @@ class DevLog:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._colours: dict[str, str] = {}
+        self._has_reader = True
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether standard output can still be written to."""
+        return self._has_reader
 
     def write_line(self, name: str, line: str) -> None:
-        """Write one line of a process; unprintable characters become escapes."""
+        """Write one line of a process; unprintable characters become escapes.
+
+        Nothing is raised when the terminal was closed, or when the reader of a pipe has ended:
+        the processes must be read and stopped all the same.
+        """
         with self._lock:
+            if not self._has_reader:
+                return
             colour = self._colours.setdefault(name, COLOURS[len(self._colours) % len(COLOURS)])
-            say_raw(f"{coloured(f'{name:<{NAME_WIDTH}} |', colour)} {printable(line)}")
+            try:
+                say_raw(f"{coloured(f'{name:<{NAME_WIDTH}} |', colour)} {printable(line)}")
+            except OSError:
+                self._has_reader = False
+                with contextlib.suppress(OSError):  # what is buffered must not fail at the exit
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def copy_stream(
         self, name: str, stream: IO[str], is_shown: Callable[[str], bool]

@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
+from reliable_mq.cli.dev_guard import STOP_SECONDS_MAX, DevGuard
 from reliable_mq.cli.dev_log import DevLog
 from reliable_mq.errors import ReliableMQError
 
-STOP_SECONDS_MAX = 15.0
 READY_SECONDS_MAX = 30.0
 
 
@@ -29,6 +29,7 @@ class DevProcess:
         words: the command.
         environment: its variables.
         log: gets its lines.
+        guard: stops it if `dev` is killed.
         mark: lines of its standard output that begin with it are for us, and not for the log.
     """
 
@@ -38,10 +39,12 @@ class DevProcess:
         words: Sequence[str],
         environment: Mapping[str, str],
         log: DevLog,
+        guard: DevGuard,
         mark: str = "",
     ) -> None:
         self.name = name
         self.marked_lines: list[str] = []
+        self._guard = guard
         self._mark = mark
         self._first_line = ""
         self._has_line = threading.Event()
@@ -55,6 +58,7 @@ class DevProcess:
             errors="replace",
             start_new_session=True,
         )
+        guard.add(self._child.pid)
         assert self._child.stdout is not None
         assert self._child.stderr is not None
         self._copies = [
@@ -114,3 +118,4 @@ class DevProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
+        self._guard.remove(self._child.pid)

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog, FollowedFile
 from reliable_mq.cli.dev_probe import PLACEHOLDERS, DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
@@ -25,13 +26,18 @@ class DevServers:
         folder: the folder of their data.
         given: URLs that the user gave, by variable: these servers are not started.
         log: gets their lines.
+        guard: stops them if `dev` is killed.
     """
 
-    def __init__(self, folder: Path, given: Mapping[str, str], log: DevLog) -> None:
+    def __init__(
+        self, folder: Path, given: Mapping[str, str], log: DevLog, guard: DevGuard
+    ) -> None:
         self.folder = folder
         self.addresses = dict(given)
         self._log = log
+        self._guard = guard
         self._local: list[LocalServer] = []
+        self._pids: list[int] = []
         self._followed: list[FollowedFile] = []
         self._broker: DevProcess | None = None
 
@@ -56,8 +62,12 @@ class DevServers:
         return Path(tempfile.gettempdir()) / f"reliable-mq-dev-{name}" / "postgres"
 
     def _start(self, variable: str, name: str, server: LocalServer) -> None:
+        def began(pid: int) -> None:
+            self._pids.append(pid)
+            self._guard.add(pid, server.stop_signal)
+
         self._local.append(server)
-        self.addresses[variable] = server.start()
+        self.addresses[variable] = server.start(began)
         self._followed.append(FollowedFile(name, server.log_file))  # not the lines of its start
         self._log.write_line(name, f"ready at {server.url}; its data: {server.directory}")
 
@@ -65,7 +75,7 @@ class DevServers:
         store = self.folder / "broker"
         words = ("broker", "--store", str(store), "--port", "0", "--namesrv-port", "0")
         command = [sys.executable, "-m", "reliable_mq.cli.main", *words]
-        self._broker = DevProcess("broker", command, os.environ, self._log)
+        self._broker = DevProcess("broker", command, os.environ, self._log, self._guard)
         ready = dict(
             part.partition("=")[::2] for part in self._broker.wait_for_first_line().split()
         )
@@ -99,3 +109,5 @@ class DevServers:
             self._broker.stop()
         for server in reversed(self._local):
             server.stop()
+        for pid in self._pids:
+            self._guard.remove(pid)

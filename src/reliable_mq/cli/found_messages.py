@@ -46,6 +46,19 @@ def _history(database: Database, message_id: str) -> MessageHistory:
         return ledgers.read(connection, message_id)
 
 
+def ids_of(databases: Sequence[Database], found: OpenedDatabase, text: str) -> list[str]:
+    """Return the ids of the messages with an id or a business key; none: no ledger knows one.
+
+    Args:
+        databases: those that are asked.
+        found: says which brokers are asked for what no database knows.
+        text: what a person has typed.
+    """
+    if not history_of(databases, text).is_empty:
+        return [text]
+    return ids_by_key(databases, text) or ids_at_brokers(found, text)
+
+
 def ids_by_key(databases: Iterable[Database], key: str) -> list[str]:
     """Return the ids of the messages with a business key, as the databases know them.
 

@@ -19,30 +19,38 @@ from reliable_mq.telemetry.log_event import TAKEN
 OURS = "reliable_mq"
 TEXT: LogFormat = "text"
 INFO: LogLevel = "info"
+CHATTY = ("py4j",)
+"""Loggers of libraries that write lines of level INFO about each of their calls."""
 TELL_OUTAGES = ("reliable_mq.runtime.links", "reliable_mq.database.sql_faults")
 """The loggers of the connections, which tell when a peer is lost and when it is back."""
 
 
-Format = Annotated[
-    LogFormat | None,
-    typer.Option(
+def format_option(when: str = "", **more: Any) -> Any:
+    """Return the option `--log-format`; `when` says which uses of a command have it."""
+    return typer.Option(
         "--log-format",
         envvar="RELIABLE_MQ_LOG_FORMAT",
         case_sensitive=False,
         show_default=TEXT,
-        help="Write log lines as text, or as one JSON object each.",
-    ),
-]
-Level = Annotated[
-    LogLevel | None,
-    typer.Option(
+        help=f"{when}Write log lines as text, or as one JSON object each.",
+        **more,
+    )
+
+
+def level_option(when: str = "", **more: Any) -> Any:
+    """Return the option `--log-level`; `when` says which uses of a command have it."""
+    return typer.Option(
         "--log-level",
         envvar="RELIABLE_MQ_LOG_LEVEL",
         case_sensitive=False,
         show_default=INFO,
-        help="Write log lines of this level and above.",
-    ),
-]
+        help=f"{when}Write log lines of this level and above.",
+        **more,
+    )
+
+
+Format = Annotated[LogFormat | None, format_option()]
+Level = Annotated[LogLevel | None, level_option()]
 
 
 def event_of(record: logging.LogRecord) -> str:
@@ -70,7 +78,8 @@ class JsonFormatter(logging.Formatter):
     """Formats log records as JSON objects, one in a line.
 
     Always there: `time` (UTC, ISO 8601), `level`, `logger`, `message`. A line of ours has `event`
-    and the event's fields; another one has the fields of its `extra`. A traceback is `exception`.
+    and the event's fields; another one has the fields of its `extra`. A traceback is `exception`,
+    a stack is `stack`. A number that JSON does not have (NaN) is a text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -89,7 +98,13 @@ class JsonFormatter(logging.Formatter):
                 line.setdefault(name, value)
         if record.exc_info and record.exc_info[0]:
             line["exception"] = record.exc_text or self.formatException(record.exc_info)
-        return json.dumps(line, default=str).replace("\x7f", "\\u007f")
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        try:
+            text = json.dumps(line, default=str, allow_nan=False)
+        except (ValueError, TypeError, RecursionError):  # NaN, keys that are no text, a loop
+            text = json.dumps({name: str(value) for name, value in line.items()})
+        return text.replace("\x7f", "\\u007f")
 
 
 def hush_outages() -> Callable[[], None]:
@@ -128,4 +143,8 @@ def write_log(shape: LogFormat | None = None, level: LogLevel | None = None) -> 
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=(level or INFO).upper(), handlers=[handler])
+    chosen = (level or INFO).upper()
+    logging.basicConfig(level=chosen, handlers=[handler])
+    if chosen == "INFO":
+        for name in CHATTY:
+            logging.getLogger(name).setLevel(logging.WARNING)

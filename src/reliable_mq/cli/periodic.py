@@ -9,12 +9,12 @@ from msgspec.structs import asdict
 
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
-from reliable_mq.cli.printing import print_rows
-from reliable_mq.cli.saying import say, say_json
+from reliable_mq.cli.commands import VerbCommands
+from reliable_mq.cli.printing import print_names, print_rows
 from reliable_mq.cli.shared_options import Application, needed_application
 from reliable_mq.errors import UsageError
 
-app = typer.Typer(no_args_is_help=True)
+app = VerbCommands("List periodic messages with their next and last ticks.")
 
 COLUMNS = ("name", "schedule", "topic", "next_tick", "last_tick", "message_id", "note")
 
@@ -27,21 +27,16 @@ def list_periodic(application: Application = "", as_json: printing.AsJson = Fals
         rows = [asdict(each) for each in mq.periodic_messages()]
     finally:
         mq.close()
-    if as_json:
-        say_json([{name: _json_of(value) for name, value in row.items()} for row in rows])
-    elif rows:
-        print_rows(rows, COLUMNS)
-    else:
-        say("the application has no periodic message", err=True)
+    print_rows(rows, COLUMNS, as_json=as_json, none="the application has no periodic message")
 
 
 @app.command("next")
 def next_ticks(
     name: Annotated[str, typer.Argument(help="The name of the periodic message.")],
     application: Application = "",
-    count: Annotated[int, typer.Option(min=1, max=1000, help="How many ticks.")] = 10,
-    after: Annotated[
-        str, typer.Option(help="Ticks after this time, such as 2026-10-24 (UTC); default: now.")
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")] = 10,
+    since: Annotated[
+        str, typer.Option(help="Ticks after this time: ISO time (UTC), or -1h; default: now.")
     ] = "",
     as_json: printing.AsJson = False,
 ) -> None:
@@ -53,15 +48,7 @@ def next_ticks(
         known = ", ".join(schedules) or "none"
         raise UsageError(f"there is no periodic message {name}; there are: {known}")
     schedule = schedules[name]
-    begin = printing.moment_of(after, "--after") or datetime.now(UTC)
-    ticks = islice(schedule.ticks(begin.timestamp()), count)
+    begin = printing.moment_of(since, "--since") or datetime.now(UTC)
+    ticks = islice(schedule.ticks(begin.timestamp()), limit)
     times = [datetime.fromtimestamp(tick, schedule.zone).isoformat() for tick in ticks]
-    if as_json:
-        say_json(times)
-    else:
-        for time in times:
-            say(time)
-
-
-def _json_of(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value
+    print_names(times, as_json=as_json, none="there is no tick within fifty years")

@@ -7,6 +7,8 @@ a misspelt path for findings. 128 plus a signal's number: stopped by that signal
 import functools
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ import typer
 
 from reliable_mq.cli import reconcile_options as options
 from reliable_mq.cli.commands import VerbCommand
+from reliable_mq.cli.log_options import write_log
 from reliable_mq.cli.printing import plain_console
 from reliable_mq.cli.reconcile_after import (
     check_notifiers,
@@ -107,6 +110,8 @@ def command(
     void: options.Void = None,
     repair_rate: options.RepairRate = "",
     tell: options.Tell = False,
+    log_format: options.Format = None,
+    log_level: options.Level = None,
 ) -> None:
     """Give every message and consumer group one verdict from stubs, broker log, consume logs.
 
@@ -118,7 +123,7 @@ def command(
     asked |= {"increment": increment or follow, "anew": full, "runs_kept": keep_runs}
     asked |= {"export": export or None, "ledgers": given.ledgers or None}
     metrics = Path(prometheus) if prometheus else None
-    try:
+    with _bad_usage_is_failure():
         read = given.read()
         urls, asked["prefix"] = list(read.urls), read.table_prefix
         asked |= _ledgers(read)
@@ -134,20 +139,28 @@ def command(
         run = _checked(urls, metrics, asked)
         after = functools.partial(_after, run=run, broker=given.broker, metrics=metrics)
         if follow:
+            write_log(log_format or read.log_format, log_level or read.log_level)
             follow_until_stopped(run, interval, as_json=as_json, after=after)
             return
         from reliable_mq.reconcile.runs.spark_run import reconcile  # noqa: PLC0415 - seconds
 
         with stoppable():
             summary = reconcile(run)
-    except UsageError as error:
-        say_trouble("error", " ".join(str(error).split()))
-        raise typer.Exit(FAILED) from None  # 2, the code of bad usage, means findings here
     after(summary)
     if key:
         summary["key"] = verdicts_of_key(key, urls, read.table_prefix, summary["parquet"])
     _print(summary, key, as_json=as_json)
     raise typer.Exit(summary["exit_code"])
+
+
+@contextmanager
+def _bad_usage_is_failure() -> Iterator[None]:
+    """End with `FAILED` after bad usage: 2, its usual code, means findings here."""
+    try:
+        yield
+    except UsageError as error:
+        say_trouble("error", " ".join(str(error).split()))
+        raise typer.Exit(FAILED) from None
 
 
 def _ledgers(read: Sources) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`reliable-mq reconcile --follow`: increments until a signal stops the process."""
 
+import logging
 import signal
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,6 +11,8 @@ from reliable_mq.cli.saying import say, say_json
 
 if TYPE_CHECKING:
     from reliable_mq.reconcile.runs.spark_run import RunOptions
+
+log = logging.getLogger(__name__)
 
 
 def follow_until_stopped(
@@ -27,7 +30,8 @@ def follow_until_stopped(
         after: called with each summary before it is printed.
 
     Raises:
-        Any error of the first increment; an error of a later one is a line on stderr.
+        Any error of the first increment; the next increment tries again after an error of a later
+        one. The log tells it, and once a minute again while it lasts.
     """
     with asked_by_signals() as stop:
         _follow(run, every, stop, as_json=as_json, after=after)
@@ -41,17 +45,21 @@ def _follow(
     as_json: bool,
     after: Callable[[dict[str, Any]], None],
 ) -> None:
+    from reliable_mq.database.sql_faults import FaultLog, fault_line  # noqa: PLC0415 - seconds
+
+    faults = FaultLog(log, "reconcile --follow")
+
     def done(summary: dict[str, Any]) -> None:
         stop.is_interrupting = False  # later increments run in a thread of Spark
         after(summary)
+        faults.note_success()
         if as_json:
             say_json(summary)
         else:
             say(line_of(summary))
 
     def failed(error: Exception) -> None:
-        text = " ".join(str(getattr(error, "orig", None) or error).split())
-        say(f"error: {text}", err=True)
+        faults.log_line(type(error).__name__, fault_line(error))
 
     try:
         from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds

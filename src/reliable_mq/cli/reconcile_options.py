@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from reliable_mq.cli import log_options
+
 LEDGERS = "The ledgers"
 TIME = "What is judged"
 OUTPUT = "Output"
@@ -172,6 +174,14 @@ Every = Annotated[
         help="With --follow: how often, such as 60s or 10m.",
         rich_help_panel=TIME,
     ),
+]
+Format = Annotated[
+    log_options.LogFormat | None,
+    log_options.format_option("With --follow: ", rich_help_panel=OUTPUT),
+]
+Level = Annotated[
+    log_options.LogLevel | None,
+    log_options.level_option("With --follow: ", rich_help_panel=OUTPUT),
 ]
 Forget = Annotated[
     bool,

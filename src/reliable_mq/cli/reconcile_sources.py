@@ -22,12 +22,17 @@ PREFIX_VARIABLE = "RELIABLE_MQ_TABLE_PREFIX"
 
 
 class Sources(NamedTuple):
-    """What a run reads. `cluster`: name servers whose brokers are read by pulling; "": none."""
+    """What a run reads. `cluster`: name servers whose brokers are read by pulling; "": none.
+
+    `log_format` and `log_level` are settings of the application; None: it has none.
+    """
 
     urls: Sequence[str]
     table_prefix: str
     stores: Sequence[str]
     cluster: str
+    log_format: str | None = None
+    log_level: str | None = None
 
 
 class SourceOptions(NamedTuple):
@@ -61,6 +66,7 @@ class SourceOptions(NamedTuple):
         if not named and not urls:
             named = os.environ.get(APPLICATION_VARIABLE, "")
         prefix, broker, cluster = self.table_prefix, self.broker, self.cluster
+        log: tuple[str | None, str | None] = (None, None)
         if named:
             from reliable_mq.cli.database_options import loaded  # noqa: PLC0415 - with the client
 
@@ -70,14 +76,14 @@ class SourceOptions(NamedTuple):
             ]
             prefix = prefix or mq.settings.table_prefix
             broker = broker or mq.settings.broker
+            log = mq.settings.log_format, mq.settings.log_level
         elif not urls:
             urls = os.environ.get(DATABASE_VARIABLE, "").split()
         broker = broker or os.environ.get(BROKER_VARIABLE, "")
         if not stores and not cluster:
             stores, cluster = _read_at(broker)
-        return Sources(
-            urls, prefix or os.environ.get(PREFIX_VARIABLE, "") or PREFIX, stores, cluster
-        )
+        prefix = prefix or os.environ.get(PREFIX_VARIABLE, "") or PREFIX
+        return Sources(urls, prefix, stores, cluster, *log)
 
 
 def source_options(

@@ -7,21 +7,23 @@ import typer
 
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
+from reliable_mq.cli.commands import VerbCommands
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import Application, needed_application
 from reliable_mq.contract.file_schemas import read_schemas, write_schemas
 from reliable_mq.contract.payloads import PayloadSchemas
 from reliable_mq.contract.schema_check import check_schemas
 
-app = typer.Typer(no_args_is_help=True)
+app = VerbCommands("Record payload schemas; check changes of them in CI.")
+
+Folder = Annotated[Path, typer.Option(help="The folder of the records.")]
+RECORDS = Path("schemas")
 
 
 @app.command("write")
 def write(
     application: Application = "",
-    folder: Annotated[Path, typer.Option("--to", help="The folder of the records.")] = Path(
-        "schemas"
-    ),
+    folder: Folder = RECORDS,
     as_json: printing.AsJson = False,
 ) -> None:
     """Record the JSON Schema of each payload in a folder; commit the folder with your code."""
@@ -38,9 +40,7 @@ def write(
 @app.command("check")
 def check(
     application: Application = "",
-    against: Annotated[Path, typer.Option("--against", help="The folder of the records.")] = Path(
-        "schemas"
-    ),
+    folder: Folder = RECORDS,
     exact: Annotated[
         bool, typer.Option("--exact", help="Fail, too, if a payload differs from its record.")
     ] = False,
@@ -52,7 +52,7 @@ def check(
     code. A payload with a schema needs both within one version; what is only read needs backward,
     what is only sent forward.
     """
-    found = check_schemas(_payloads(application), read_schemas(against))
+    found = check_schemas(_payloads(application), read_schemas(folder))
     has_failed = bool(found.incompatible or (exact and found.unrecorded))
     if as_json:
         incompatible = [each._asdict() for each in found.incompatible]

@@ -9,8 +9,7 @@ from reliable_mq.cli import printing
 from reliable_mq.cli.database_options import OpenedDatabase, opened
 from reliable_mq.cli.found_messages import (
     history_of,
-    ids_at_brokers,
-    ids_by_key,
+    ids_of,
     overview,
     records_of,
     utc_now,
@@ -47,10 +46,7 @@ def show(
     """
     with opened(place, name=database_name, broker=broker) as found:
         asked = [found.database] if database_name else list(found.databases.values())
-        history = history_of(asked, message_id)
-        ids = [message_id]
-        if history.is_empty:
-            ids = ids_by_key(asked, message_id) or ids_at_brokers(found, message_id) or ids
+        ids = ids_of(asked, found, message_id) or [message_id]
         histories = {each: history_of(asked, each) for each in ids}
         topics, place_of_hints = found.topics, place.found_by
     if len(ids) > 1:
@@ -76,11 +72,8 @@ def states_of(
         UsageError: no ledger knows one.
     """
     asked: list[Database] = list(found.databases.values())
-    ids = [text]
-    if history_of(asked, text).is_empty:
-        ids = ids_by_key(asked, text) or ids_at_brokers(found, text)
     states = []
-    for each in ids:
+    for each in ids_of(asked, found, text):
         history = history_of(asked, each)
         records, _ = records_of(each, history, found.broker, found.client, found.topics)
         states.append((each, history, standing(each, history, records, found_by)))

@@ -159,8 +159,8 @@ class _Document:
 
 
 def legal(name: str) -> str:
-    """Return a name as a key of the document: other characters become "_"."""
-    return "".join(each if each in _LEGAL else "_" for each in name)
+    """Return a name as a key of the document: "|" becomes ".7c", so that no two names are one."""
+    return "".join(each if each in _LEGAL else f".{ord(each):x}" for each in name)
 
 
 def _add_doc(operation: Json, function: Callable[..., Any]) -> None:

@@ -51,7 +51,7 @@ class _Comparison:
     def __init__(self, reader: Json, writer: Json) -> None:
         self._reader = reader
         self._writer = writer
-        self._open: set[tuple[str, str]] = set()
+        self._open: dict[tuple[str, str], object] = {}  # its values keep their `id`
 
     def faults(self, reader: Any, writer: Any, path: str, depth: int) -> Iterator[SchemaFault]:
         if reader is True or reader == {} or writer is False:
@@ -63,7 +63,7 @@ class _Comparison:
         pair = (_place_of(reader), _place_of(writer))
         if pair in self._open:
             return
-        self._open.add(pair)
+        self._open[pair] = reader, writer
         try:
             reader = _resolved(reader, self._reader)
             writer = _resolved(writer, self._writer)
@@ -72,22 +72,26 @@ class _Comparison:
                 return
             yield from self._resolved_faults(reader, writer, path, depth + 1)
         finally:
-            self._open.discard(pair)
+            del self._open[pair]
 
     def _resolved_faults(
         self, reader: Json, writer: Json, path: str, depth: int
     ) -> Iterator[SchemaFault]:
         for part in reader.get("allOf", ()):
             yield from self.faults(part, writer, path, depth)
+        if "allOf" in writer:
+            writer = _merged([_resolved(each, self._writer) for each in writer["allOf"]], writer)
         if written := _alternatives(writer):
+            beside = _beside_alternatives(writer)
             for each in written:
-                yield from self.faults(reader, each, path, depth)
+                part = {"allOf": [beside, each]} if beside and each is not True else each
+                yield from self.faults(reader, part, path, depth)
             return
         if accepted := _alternatives(reader):
             yield from self._none_of(accepted, writer, path, depth)
+            if beside := _beside_alternatives(reader):
+                yield from self._resolved_faults(beside, writer, path, depth)
             return
-        if "allOf" in writer:
-            writer = _merged([_resolved(each, self._writer) for each in writer["allOf"]], writer)
         types = _types(writer)
         if refused := sorted(types - _accepted_types(reader)):
             words = " or ".join(sorted(_accepted_types(reader)))
@@ -160,6 +164,13 @@ def _place_of(part: Json) -> str:
 
 def _alternatives(schema: Json) -> Sequence[Any]:
     return schema.get("anyOf") or schema.get("oneOf") or ()
+
+
+def _beside_alternatives(schema: Json) -> dict[str, Any]:
+    """Return the rules that hold beside the alternatives; `allOf` is compared apart."""
+    used = "anyOf" if schema.get("anyOf") else "oneOf"
+    unused = {used, "allOf"} | _WORDS | _WORDS_OF_USE
+    return {name: value for name, value in schema.items() if name not in unused}
 
 
 def _resolved(schema: Any, root: Json) -> Any:

@@ -30,6 +30,7 @@ _NO_DATA = b"\0"  # its body of an event without data
 _NAME = re.compile("[a-z0-9]+")
 _REQUIRED = ("id", "source", "specversion", "type")
 _KNOWN = frozenset({*_REQUIRED, "datacontenttype", "dataschema", "subject", "time"})
+_DATA = frozenset({"data", "data_base64"})
 _CHECKED_LENGTH = 200
 
 
@@ -148,7 +149,7 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
             attributes = {
                 name: msgspec.json.decode(value)
                 for name, value in event.items()
-                if not name.startswith("data") or name in _KNOWN
+                if name not in _DATA
             }
             data, encoded = event.get("data"), event.get("data_base64")
             if data is not None and encoded is not None:

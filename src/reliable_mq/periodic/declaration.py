@@ -150,7 +150,10 @@ def _check_options(options: Mapping[str, object], what: str) -> None:
 def _parameters_of(function: Callable[..., Any], what: str) -> tuple[str | None, str | None]:
     """Return the names of the parameters for the tick and for the session."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise UsageError(f"{what}: its function is an async def; write a def")
+        raise UsageError(
+            f"{what}: its function is an async def: write a def that makes the payload; what must "
+            "be awaited belongs into a consumer of the topic"
+        )
     try:
         hints = get_type_hints(function)
     except NameError as error:

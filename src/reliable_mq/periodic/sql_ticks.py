@@ -78,6 +78,9 @@ class SqlTicks:
         )
         self._all = select(messages).where(of.application == application)
         self._change = update(messages).where(this)
+        self._note_failure = self._change.where(
+            of.fired == bindparam("known_fired"), of.failures == bindparam("known_failures")
+        )
         mine = and_(tick.application == application, tick.name == bindparam("this"))
         self._is_fired = select(tick.number).where(mine, tick.tick_time == bindparam("at"))
         self._forget = delete(ticks).where(mine, tick.number <= bindparam("last"))
@@ -99,6 +102,11 @@ class SqlTicks:
                 return
         with suppress(IntegrityError), self._engine.begin() as connection:  # another one inserts it
             connection.execute(insert(self._messages), row)
+
+    def has_row(self, name: str) -> bool:
+        """Return whether a periodic message has a row; does not wait for a lock."""
+        with self._engine.connect() as connection:
+            return connection.execute(self._declared, {"this": name}).first() is not None
 
     def lock(self, connection: Connection, name: str) -> PeriodicRow | None:
         """Lock a row until the end of the transaction; None: another one has the lock."""
@@ -145,12 +153,17 @@ class SqlTicks:
         if number > TICKS_KEPT:
             connection.execute(self._forget, {"this": name, "last": number - TICKS_KEPT})
 
-    def fail(self, name: str, failures: int, retry_time: float, why: str, now: float) -> None:
-        """Record a failed try, and when the next one may begin."""
-        values = {"failures": failures, "retry_time": utc_datetime(retry_time), "note": why}
+    def fail(self, name: str, row: PeriodicRow, retry_time: float, why: str, now: float) -> bool:
+        """Record a failed try, and when the next one may begin.
+
+        `row`: as it was locked for the try. The lock is gone: if another process has fired the tick
+        or has failed at it since, nothing is changed. Returns whether it was recorded.
+        """
+        values = {"failures": row.failures + 1, "retry_time": utc_datetime(retry_time), "note": why}
+        change = self._note_failure.values(**values, update_date=utc_datetime(now))
+        known = {"this": name, "known_fired": row.fired, "known_failures": row.failures}
         with self._engine.begin() as connection:
-            change = self._change.values(**values, update_date=utc_datetime(now))
-            connection.execute(change, {"this": name})
+            return connection.execute(change, known).rowcount > 0
 
     def rows(self) -> dict[str, Any]:
         """Return the rows of the application by the names of its periodic messages."""

@@ -144,10 +144,12 @@ class PeriodicSender:
             session.begin()
             connection = session.connection()
             row = self._ticks.lock(connection, name)
-            if row is None:  # locked, or removed by a person
+            if row is None:
                 session.rollback()
-                self._declared.discard(name)
                 self._look_at[name] = now + LOCKED_SECONDS
+                # Locked: the row may have the schedule of a newer release, which must stay.
+                if not self._ticks.has_row(name):  # a person has removed it
+                    self._declared.discard(name)
                 return None
             due = self._due(message, row, connection, now)
             if due is None:
@@ -234,7 +236,8 @@ class PeriodicSender:
     ) -> PeriodicCounts:
         failures, why = row.failures + 1, error_text(error)
         wait = RETRY_SECONDS[min(failures, len(RETRY_SECONDS)) - 1]
-        self._ticks.fail(message.name, failures, now + wait, why, now)
+        if not self._ticks.fail(message.name, row, now + wait, why, now):
+            wait = 0.0  # another process has tried, too: look again at once
         is_plain = isinstance(error, ReliableMQError) or failures > 1
         application_events.TICK_FAILED.log(
             log,
@@ -296,6 +299,7 @@ def fire_forever(
         wait = interval
         try:
             counts = sender.run_once(clock())
+            faults.note_success()
             if counts.is_full:
                 continue
             if sender.next_time is not None:

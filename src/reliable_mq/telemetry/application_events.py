@@ -31,6 +31,12 @@ WORKER_FAILING = error(
     "this worker failed %(times)d times in a row within %(seconds)g s of its start; it "
     "will be started again every %(again_seconds)g s: %(command)s",
 )
+WORKER_NOT_STARTED = error(
+    "worker_not_started", "a worker cannot be started, again in %(seconds)g s: %(error)s"
+)
+WORKER_METRICS_LOST = warning(
+    "worker_metrics_lost", "the counts of worker %(pid)d are lost, sums fall: %(error)s"
+)
 LEASES_NOT_RENEWED = error("leases_not_renewed", "group %(group)s: leases were not renewed")
 SIGNATURE_REFUSED = error(
     "signature_refused",
@@ -122,7 +128,7 @@ CHECK_BACK_POSTPONED = info(
     "half message %(message_id)s of topic %(topic)s: the broker must ask again: %(error)s",
 )
 DELAYS_ROUNDED = warning("delays_rounded", "delays are rounded up to delay levels: %(error)s")
-TOPIC_OPEN = warning("topic_open", "topic %(topic)s: sends arrive again")
+TOPIC_OPEN = info("topic_open", "topic %(topic)s: sends arrive again")
 PROGRESS_UNREADABLE = warning(
     "progress_unreadable",
     "the progress of group %(group)s in topic %(topic)s cannot be read: %(error)s",

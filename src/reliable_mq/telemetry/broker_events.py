@@ -170,7 +170,7 @@ CONNECTION_REFUSED = warning(
 )
 CONNECTION_BROKEN = error("connection_broken", "requests of a connection cannot be handled")
 DISK_FULL = critical("disk_full", "%(problem)s, sends are refused; %(advice)s: %(error)s")
-DISK_HAS_ROOM = warning("disk_has_room", "the disk has room again")
+DISK_HAS_ROOM = info("disk_has_room", "the disk has room again")
 CONFIG_DELAYED = warning(
     "config_delayed",
     "%(path)s: no room for it, it is written later; %(problem)s: %(advice)s",

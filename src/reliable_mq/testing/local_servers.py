@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from reliable_mq.errors import ReliableMQError
@@ -121,8 +122,11 @@ class LocalServer:
         """The process id of the running server, None when it does not run."""
         return self._process.pid if self._process is not None and self.is_running else None
 
-    def start(self) -> str:
+    def start(self, began: Callable[[int], object] = lambda _pid: None) -> str:
         """Start the server and return `url` when it answers.
+
+        Args:
+            began: called with the process id as soon as there is one, before the server answers.
 
         Raises:
             LocalServerFailed: when it does not answer within `start_seconds_max`.
@@ -141,6 +145,7 @@ class LocalServer:
                 user=self._user(),
                 start_new_session=True,  # Ctrl-C is for our parent, which stops us in turn
             )
+        began(self._process.pid)
         self._wait_until_it_answers()
         return self.url
 

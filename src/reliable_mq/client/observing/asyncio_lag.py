@@ -56,7 +56,7 @@ class LagWatch:
             self.measure_once()
 
     def measure_once(self) -> None:
-        """Measure once and call `count_fault`."""
+        """Measure once, and note each lag."""
         behind: dict[tuple[str, str], int] = {}
         now = asyncio.get_running_loop().time()
         for member in self._client.members:

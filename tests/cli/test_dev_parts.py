@@ -1,0 +1,89 @@
+"""The parts of `reliable-mq dev`: its processes, their guard, and what its log shows."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+from tests.waiting import until
+
+from reliable_mq.cli import dev_guard
+from reliable_mq.cli.dev import _without_password
+from reliable_mq.cli.dev_guard import DevGuard
+from reliable_mq.cli.dev_log import DevLog
+from reliable_mq.cli.dev_process import DevFailed, DevProcess
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:s3cret@h:1/x", "postgresql://u:***@h:1/x"),
+        ("redis://:s3@cret@h:1/0", "redis://:***@h:1/0"),
+        ("mysql://u:s/3:cret@h/x?a=b", "mysql://u:***@h/x?a=b"),
+        ("postgresql:///x?user=u&password=s3cret&a=b", "postgresql:///x?user=u&password=***&a=b"),
+        ("postgresql://h/x?sslpassword=s3cret", "postgresql://h/x?sslpassword=***"),
+        ("sqlite:///shop.db", "sqlite:///shop.db"),
+    ],
+)
+def test_the_log_shows_no_password(url: str, shown: str) -> None:
+    assert _without_password(url) == shown
+
+
+@pytest.fixture
+def guard() -> Iterator[DevGuard]:
+    with DevGuard() as made:
+        yield made
+
+
+def test_a_process_that_does_not_get_ready_is_named(guard: DevGuard) -> None:
+    process = DevProcess("broker", ["false"], os.environ, DevLog(), guard)
+
+    with pytest.raises(DevFailed, match="broker did not start"):
+        process.wait_for_first_line()
+    process.stop()
+
+
+def test_a_process_that_does_not_end_is_killed_with_what_it_started(
+    monkeypatch: pytest.MonkeyPatch, guard: DevGuard
+) -> None:
+    monkeypatch.setattr("reliable_mq.cli.dev_process.STOP_SECONDS_MAX", 0.2)
+    script = "trap '' TERM; sleep 1000 & echo $!; wait; wait"
+    process = DevProcess("stubborn", ["sh", "-c", script], os.environ, DevLog(), guard)
+    child = int(process.wait_for_first_line())
+
+    process.stop()
+
+    assert process.exit_code == -signal.SIGKILL
+    until(lambda: not Path(f"/proc/{child}").exists() or _is_zombie(child), seconds=30)
+
+
+def test_the_guard_stops_what_still_runs_and_nothing_that_was_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given a process that ignores the request, then it is killed with what it started."""
+    monkeypatch.setattr(dev_guard, "STOP_SECONDS_MAX", 0.5)
+    script = "trap '' TERM; sleep 1000 & echo $!; wait; wait"
+    polite, stubborn, removed = (
+        subprocess.Popen(["sh", "-c", line], stdout=PIPE, text=True, start_new_session=True)
+        for line in ("echo; exec sleep 1000", script, "echo; exec sleep 1000")
+    )
+    all_of_them = (polite, stubborn, removed)
+    children = [each.stdout.readline().strip() for each in all_of_them if each.stdout]
+    lines = [f"{int(signal.SIGTERM)} {each.pid}\n" for each in all_of_them]
+
+    dev_guard.guard([*lines, f"0 {removed.pid}\n"])
+
+    assert polite.wait(30) == -signal.SIGTERM
+    assert stubborn.wait(30) == -signal.SIGKILL
+    until(lambda: not Path(f"/proc/{children[1]}").exists() or _is_zombie(int(children[1])))
+    assert removed.poll() is None
+    removed.kill()
+    for each in all_of_them:
+        each.communicate()
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] == "Z"
