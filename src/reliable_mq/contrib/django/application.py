@@ -162,7 +162,7 @@ class DjangoMQ(ReliableMQ):
         alias = database or handler_alias() or MAIN_DATABASE
         return _AtomicScope(*self._outbox(name_of_alias(alias)))
 
-    if not TYPE_CHECKING:  # the types are those of `ReliableMQ.consumer`
+    if not TYPE_CHECKING:  # the types are those of `ReliableMQ`
 
         def consumer(
             self, topic: str, *, group: str, database: str = MAIN_DATABASE, **options: Any
@@ -182,6 +182,23 @@ class DjangoMQ(ReliableMQ):
                 super(DjangoMQ, self).consumer(topic, group=group, database=name, **options)(
                     handler
                 )
+                return function
+
+            return register
+
+        def periodic(
+            self, *schedule: str, database: str = MAIN_DATABASE, **options: Any
+        ) -> Callable[[F], F]:
+            """Send a message at each tick; see `ReliableMQ.periodic`.
+
+            The function may use the Django ORM: its rows, its messages and the row of the tick are
+            one COMMIT on the alias `database` (default: the first alias of RELIABLE_MQ).
+            """
+            name = name_of_alias(database)
+
+            def register(function: F) -> F:
+                maker = _within_django(function, partial(self._converted, name, alias_of(name)))
+                super(DjangoMQ, self).periodic(*schedule, database=name, **options)(maker)
                 return function
 
             return register

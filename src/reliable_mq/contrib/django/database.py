@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
-from sqlalchemy import ExceptionContext, event
+from sqlalchemy import ExceptionContext, NullPool, event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import SessionTransaction
 
@@ -91,6 +91,18 @@ class DjangoDatabase(Database):
             event.listen(self.joined_engine, "handle_error", self._mark_aborted)
         hold_transactions_of(self.leading_engine)
         self.handler_session = partial(DjangoSession, self.leading_engine)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options of an engine of ours. In a test of Django it keeps no connection.
+
+        Otherwise the test runner could not drop its database.
+        """
+        options = super()._options()
+        if not is_under_test():
+            return options
+        of_a_pool = {"pool_size", "pool_recycle", "max_overflow"}
+        kept = {name: value for name, value in options.items() if name not in of_a_pool}
+        return {**kept, "poolclass": NullPool}
 
     def handover_to(self, relay: Handover) -> Handover:
         """Return what hands stubs over when Django has committed them.

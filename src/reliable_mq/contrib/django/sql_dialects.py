@@ -28,6 +28,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
+from reliable_mq.contrib.django.configuration import is_under_test
 from reliable_mq.database.sql_faults import is_transaction_lost
 from reliable_mq.database.sql_handler_session import running_session
 from reliable_mq.errors import ConfigurationError, UsageError
@@ -90,11 +91,13 @@ class DjangoTransactions:
     def do_close(self, dbapi_connection: Any) -> None:
         """Leave the connection open: Django closes it. Give one of Django's pool back.
 
-        A thread of a worker that kept it would take it from all others.
+        A thread of a worker that kept it would take it from all others. In a test of Django it
+        would keep the runner from dropping the database.
         """
         wrapper: Any = connections[self.alias]
         is_ours = self.is_leading and wrapper.connection is dbapi_connection
-        if is_ours and not wrapper.in_atomic_block and getattr(wrapper, "pool", None):
+        is_needed = getattr(wrapper, "pool", None) or is_under_test()
+        if is_ours and is_needed and not wrapper.in_atomic_block:
             wrapper.close()
 
     def do_terminate(self, dbapi_connection: Any) -> None:
