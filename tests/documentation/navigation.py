@@ -13,6 +13,7 @@ TUTORIAL: tuple[str, ...] = ("first_order", "web", "workers", "migrations", "tes
 HOW_TO: tuple[str, ...] = (
     *(
         "questions",
+        "develop",
         "consumers",
         "own_session",
         "dead_letters",
