@@ -6,8 +6,6 @@ Answers as the IETF's draft of that header wants them: 400 without a key, 422 wh
 for another request, 409 while the first one runs.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from threading import Event
 from typing import Annotated
 
@@ -19,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from reliable_mq import ReliableMQ, injected
+from reliable_mq.contrib.fastapi import lifespan
 from reliable_mq.errors import CallRefused, CallRunning, KeyReused
 
 mq = ReliableMQ("shop", broker="embedded:broker", database="sqlite:///shop.db")
@@ -50,14 +49,7 @@ class Placed(BaseModel):
     number: int
 
 
-@asynccontextmanager
-async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-    """Let go of the connections in the loop that they belong to."""
-    yield
-    await mq.database.close_async()
-
-
-app = FastAPI(lifespan=lifespan)
+app = FastAPI(lifespan=lifespan(mq))
 
 
 @app.post("/orders", status_code=201)
@@ -95,7 +87,7 @@ def pack(order: dict[str, object]) -> None:
 if __name__ == "__main__":
     mq.create_tables()
     Table.metadata.create_all(mq.database.engine)
-    with mq, TestClient(app) as client:
+    with TestClient(app) as client:
         for body, key in (("tea", "k-1"), ("tea", "k-1"), ("tea", "k-1"), ("rum", "k-1")):
             headers = {"Idempotency-Key": key}
             answer = client.post("/orders", json={"item": body}, headers=headers)

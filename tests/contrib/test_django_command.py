@@ -10,6 +10,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from tests.contrib.django_project import project, set_up
+from tests.waiting import until
 
 from reliable_mq.contrib.django.application import DjangoMQ
 
@@ -22,10 +23,25 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.d
 RELIABLE_MQ = {"NAME": "shop", "BROKER": "127.0.0.1:1"}
 """
 
+CONSUMERS = """
+from reliable_mq.contrib.django import mq
+
+@mq.consumer("orders", group="payments")
+def pay(order: dict) -> None: ...
+"""
+MANAGE = """
+import os, sys
+from django.core.management import execute_from_command_line
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop_settings")
+execute_from_command_line(sys.argv)
+"""
+
 
 @pytest.fixture
 def mq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DjangoMQ]:
     monkeypatch.setenv("RELIABLE_MQ_APP", "another.project:mq")
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # the command changes it
     with project(f"sqlite:///{tmp_path / 'shop.db'}") as made:
         yield made
 
@@ -78,3 +94,36 @@ def test_options_of_manage_py_are_obeyed_and_not_passed_on(
 
     assert "rmq_message_stub" in manage("reliable_mq", "create-tables")
     assert manage("reliable_mq", "stub", "list", "--json").strip() == "[]"
+
+
+@pytest.mark.processes
+def test_all_processes_of_a_worker_find_the_project_wherever_it_was_started(tmp_path: Path) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name, source in {
+        "shop_settings.py": SETTINGS.replace("shop.db", f"{tmp_path}/shop.db").replace(
+            '"reliable_mq.contrib.django"', '"reliable_mq.contrib.django", "shop_app"'
+        ),
+        "shop_app/__init__.py": "",
+        "shop_app/consumers.py": CONSUMERS,
+        "manage.py": MANAGE,
+    }.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(source)
+    around = {name: each for name, each in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    words = [sys.executable, str(project / "manage.py")]
+    subprocess.run([*words, "migrate", "-v0"], cwd=elsewhere, env=around, check=True)
+
+    log = tmp_path / "worker.log"
+    with log.open("w") as output:
+        worker = subprocess.Popen(
+            [*words, "reliable_mq", "run", "--processes", "2"],
+            cwd=elsewhere,
+            env=around,
+            stderr=output,
+        )
+        try:
+            until(lambda: log.read_text().count("application shop is ready") == 2, log.read_text)
+        finally:
+            worker.terminate()
+            worker.wait(60)

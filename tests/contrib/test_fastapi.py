@@ -129,6 +129,20 @@ def test_all_of_one_request_get_one_transaction(client: TestClient) -> None:
     assert client.post("/twice/7").json() is True
 
 
+def test_the_same_session_is_the_same_transaction(mq: ReliableMQ) -> None:
+    def own_session() -> Session:
+        return mq.database.session()
+
+    def function_of(dependency: Any) -> Any:
+        return dependency.dependency
+
+    one, same = (function_of(transaction(mq, session=Depends(own_session))) for _ in range(2))
+    other = function_of(transaction(mq, session=Depends(own_session, use_cache=False)))
+
+    assert one is same is function_of(transaction(mq, session=own_session))
+    assert other is not one
+
+
 @pytest.mark.parametrize("begins", [False, True])
 def test_messages_are_sent_in_the_session_of_the_applications_own_dependency(
     mq: ReliableMQ, begins: bool

@@ -230,7 +230,11 @@ def commands() -> list[tuple[str, list[str]]]:
     for name, pod in pods():
         found += [(name, list(each["args"])) for each in pod["containers"]]  # type: ignore[attr-defined]
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    ours = {name: each for name, each in compose.items() if each["image"] == "reliable-mq"}
+    ours = {
+        name: each
+        for name, each in compose.items()
+        if each["image"] == "reliable-mq" and "entrypoint" not in each
+    }
     found += [(f"compose {name}", each["command"]) for name, each in ours.items()]
     return found
 
@@ -250,6 +254,18 @@ def test_a_command_of_the_deployment_has_only_options_that_exist(words: list[str
     known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
     used = {word.partition("=")[0] for word in words[1:] if word.startswith("--")}
     assert used <= known
+
+
+def test_compose_makes_all_tables_that_its_shop_needs() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    python, flag, module = services["tables"]["entrypoint"]
+    source = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text()
+
+    assert (python, flag, services["tables"]["command"]) == ("python", "-m", [])
+    assert "mq.create_tables()" in source
+    assert "metadata.create_all" in source
+    for name in ("worker", "resend"):
+        assert f"{services[name]['command'][1]}".startswith(f"{module.rpartition('.')[0]}:")
 
 
 @pytest.mark.parametrize(

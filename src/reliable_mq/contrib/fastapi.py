@@ -18,6 +18,7 @@ commits: raise instead.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -60,7 +61,7 @@ def transaction(
         database: the name of the database; None: that of the session, or "main".
         half: see `ReliableMQ.transaction`.
     """
-    return Depends(_asynchronous(mq, session, database, half), scope="function")
+    return Depends(_asynchronous(mq, _own(session), database, half), scope="function")
 
 
 def sync_transaction(
@@ -75,41 +76,60 @@ def sync_transaction(
     Write it as `Tx = Annotated[Transaction, sync_transaction(mq)]`. The rest is as for
     `transaction`, with a `Session`.
     """
-    return Depends(_synchronous(mq, session, database, half), scope="function")
+    return Depends(_synchronous(mq, _own(session), database, half), scope="function")
+
+
+@dataclass(frozen=True)
+class _Own:
+    """An application's dependency. Two are equal if FastAPI calls their function once."""
+
+    function: Callable[..., Any] | None
+    use_cache: bool
+    scope: str | None
+    depends: params.Depends = field(compare=False)  # older ones have no hash
+
+
+def _own(session: OwnSession | None) -> _Own | None:
+    if session is None:
+        return None
+    given: params.Depends = session if isinstance(session, params.Depends) else Depends(session)
+    return _Own(given.dependency, given.use_cache, given.scope, given)
 
 
 @lru_cache(maxsize=256)  # the same function again, so that FastAPI calls it once in a request
 def _asynchronous(
-    mq: ReliableMQ, session: OwnSession | None, database: str | None, half: bool
+    mq: ReliableMQ, own: _Own | None, database: str | None, half: bool
 ) -> Callable[..., AsyncIterator[AsyncTransaction]]:
-    own = session if isinstance(session, params.Depends) else Depends(session)
-
     async def of_request() -> AsyncIterator[AsyncTransaction]:
         async with async_request_transaction(mq, database=database, half=half) as tx:
             yield tx
 
-    async def of_session(given: Any = own) -> AsyncIterator[AsyncTransaction]:
+    if own is None:
+        return of_request
+
+    async def of_session(given: Any = own.depends) -> AsyncIterator[AsyncTransaction]:
         async with async_request_transaction(mq, given, database=database, half=half) as tx:
             yield tx
 
-    return of_request if session is None else of_session
+    return of_session
 
 
 @lru_cache(maxsize=256)
 def _synchronous(
-    mq: ReliableMQ, session: OwnSession | None, database: str | None, half: bool
+    mq: ReliableMQ, own: _Own | None, database: str | None, half: bool
 ) -> Callable[..., Iterator[Transaction]]:
-    own = session if isinstance(session, params.Depends) else Depends(session)
-
     def of_request() -> Iterator[Transaction]:
         with request_transaction(mq, database=database, half=half) as tx:
             yield tx
 
-    def of_session(given: Any = own) -> Iterator[Transaction]:
+    if own is None:
+        return of_request
+
+    def of_session(given: Any = own.depends) -> Iterator[Transaction]:
         with request_transaction(mq, given, database=database, half=half) as tx:
             yield tx
 
-    return of_request if session is None else of_session
+    return of_session
 
 
 def health_router(mq: ReliableMQ, *, prefix: str = "/health") -> APIRouter:

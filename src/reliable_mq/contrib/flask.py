@@ -28,6 +28,8 @@ the commit.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import wraps
+from importlib.util import find_spec
+from inspect import iscoroutinefunction
 from typing import Any, TypeVar, Unpack, overload
 
 from sqlalchemy.orm import Session
@@ -38,7 +40,7 @@ from reliable_mq.consume.handler_types import ConsumerOptions, F, PayloadHandler
 from reliable_mq.contrib.health import Health, liveness, readiness
 from reliable_mq.contrib.request_transaction import request_transaction
 from reliable_mq.database.sql_handler_session import refuse_second_transaction, running_session
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.extras import extra_of
 from reliable_mq.outbox.sql_transaction import Transaction
 from reliable_mq.topic import Topic
@@ -162,9 +164,24 @@ class FlaskMQ:
     @overload
     def consumer(self, topic: str, **options: Unpack[ConsumerOptions]) -> Callable[[F], F]: ...
     def consumer(self, topic: str | Topic[Any], **options: Any) -> Callable[[Any], Any]:
-        """Register a handler as `ReliableMQ.consumer` does; it runs in an application context."""
+        """Register a handler as `ReliableMQ.consumer` does; it runs in an application context.
+
+        An `async def` runs on a loop of its own, in a thread, as async views of Flask do. So it
+        takes a `Session`.
+
+        Raises:
+            ConfigurationError: an `async def` needs a package that is not installed. Also as
+                `ReliableMQ.consumer`.
+            UsageError: as `ReliableMQ.consumer`.
+        """
 
         def register(function: Any) -> Any:
+            if iscoroutinefunction(function) and find_spec("asgiref") is None:
+                raise ConfigurationError(
+                    f"handler {function.__name__}: an async def needs asgiref; "
+                    "pip install 'flask[async]'"
+                )
+
             @wraps(function)
             def handler(*given: Any, **named: Any) -> Any:
                 if self._app is None:

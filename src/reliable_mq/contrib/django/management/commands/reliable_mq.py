@@ -12,6 +12,7 @@ import os
 import sys
 from argparse import REMAINDER, ArgumentParser
 from pathlib import Path
+from sysconfig import get_path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -55,7 +56,18 @@ class Command(BaseCommand):
         os.environ[APPLICATION_VARIABLE] = APPLICATION
         here = str(Path.cwd())
         sys.path[:0] = [] if here in sys.path else [here]
+        share_path()
         run(words)
+
+
+def share_path() -> None:
+    """Let the processes of `run --processes` import what this one can.
+
+    Python gives them neither the folder of `manage.py` nor `--pythonpath`.
+    """
+    installed = tuple(get_path(each) for each in ("stdlib", "purelib", "platlib"))
+    own = (each for each in sys.path if each and not each.startswith(installed))
+    os.environ["PYTHONPATH"] = os.pathsep.join(own)
 
 
 def without_options_of_django(words: list[str]) -> list[str]:
