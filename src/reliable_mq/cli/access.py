@@ -107,6 +107,7 @@ def grant(
     ] = None,
     broker_names: options.BrokerNames = None,
     dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
     as_json: printing.AsJson = False,
 ) -> None:
     """Give a user policies at all brokers that have it; one on the same resource is replaced."""
@@ -123,7 +124,12 @@ def grant(
     except AccessRefused as error:
         raise UsageError(f"a policy cannot be read: {error}") from error
     with administered(cluster) as admin:
-        answers = admin.accounts.grant(user, policies, brokers=broker_names or (), dry_run=dry_run)
+        answers = done_if_agreed(
+            partial(admin.accounts.grant, user, policies, brokers=broker_names or ()),
+            lambda names: f"change policies of {user} at {', '.join(names)}?" if names else "",
+            dry_run=dry_run,
+            yes=yes,
+        )
     print_where(f"policies of {user}", "made", answers, dry_run=dry_run, as_json=as_json)
     end_with(answers.failures)
 
