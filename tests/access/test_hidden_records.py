@@ -10,6 +10,7 @@ from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.java_hash import index_hash
 from reliable_mq.wire.message_id import decode_offset_message_id
+from reliable_mq.wire.recall_handle import decode_recall_handle, encode_recall_handle
 
 OWN = "own"
 MALLORY = "mallory"
@@ -127,3 +128,34 @@ def java_hash_of(text: str) -> int:
     for character in text:
         value = (31 * value + ord(character)) & 0xFFFFFFFF
     return value
+
+
+@pytest.mark.parametrize("how", ["recall", "property", "property with topic"])
+def test_a_timed_message_of_another_topic_is_not_taken_back(how: str) -> None:
+    """Apache's broker looks for the key alone, unless it has the topic's name in it, as text."""
+    world = AccessWorld(recallMessageEnable="true", mappedFileSizeTimerLog="4096")
+    for name in (TOPIC, OWN):
+        world.create_topic_as_root(name)
+    world.make_user(MALLORY)
+    world.allow(MALLORY, f"Topic:{OWN}")
+    key = "A" * 32
+    timed = {"TIMER_DELAY_MS": "3500", "UNIQ_KEY": key}
+    sent = world.ask_as(ROOT, Ask.SEND_MESSAGE_V2, send_header(TOPIC, 0, **timed), b"stays")
+    world.ask_as(MALLORY, Ask.SEND_MESSAGE_V2, send_header(OWN, 0, **timed), b"goes")
+
+    handle = decode_recall_handle(sent.ext_fields["recallHandle"])
+    assert handle is not None
+    if how == "recall":
+        forged = encode_recall_handle(handle._replace(topic=OWN))
+        answer = world.ask_as(MALLORY, Ask.RECALL_MESSAGE, {"topic": OWN, "recallHandle": forged})
+    else:
+        named = key if how == "property" else f"{TOPIC}+{key}"
+        properties = {"TIMER_DEL_UNIQKEY": named, "TIMER_DELIVER_MS": handle.time}
+        header = send_header(OWN, 0, UNIQ_KEY="B" * 32, **properties)
+        answer = world.ask_as(MALLORY, Ask.SEND_MESSAGE_V2, header, b"0")
+    assert answer.code == Code.SUCCESS
+
+    world.pass_time(6_000)
+    assert [record.body for record in world.records(TOPIC)] == [b"stays"]
+    own = [] if how != "property with topic" else [b"goes"]
+    assert [record.body for record in world.records(OWN)] == own, "her own message is gone"

@@ -85,6 +85,66 @@ def test_accounts_of_4x_are_imported_once_and_may_do_what_they_might(
         assert "one" in boss.admin.accounts.all().value
 
 
+def test_a_user_lives_from_add_to_remove(
+    call: Call, broker: ReliableMQBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def done(*words: str) -> str:
+        code, out, err = call("access", *words)
+        assert (code, err) == (DONE, ""), err
+        return out
+
+    file = tmp_path / "secret"
+    file.write_text("a secret of ann\n")
+    add = ("add", "ann", "--secret-file", str(file))
+    assert done(*add, "--dry-run") == "user ann would be made at one\n"
+    assert done(*add) == "user ann made at one\n"
+    assert done(*add) == "user ann exists already\n"
+    monkeypatch.setenv("RELIABLE_MQ_NEW_SECRET", "a secret of bea")
+    assert done("add", "bea", "--super") == "user bea made at one\n"
+    with client(broker, "bea", "a secret of bea") as bea:
+        bea.create_topic("granted", 1)
+
+    grant = ("grant", "ann", "--allow", "Topic:granted=Pub,Sub", "--deny", "Topic:grant*=All")
+    assert done(*grant, "--from", "127.0.0.0/8") == "policies of ann made at one\n"
+    listed = done("list")
+    assert "Allow Pub,Sub Topic:granted from 127.0.0.0/8; Deny All Topic:grant* from" in listed
+    with client(broker, "ann", "a secret of ann") as ann:
+        ann.send(Message(topic="granted", body=b"x"))
+        assert done("remove", "ann", "--dry-run") == "user ann would be removed at one\n"
+        assert done("remove", "ann", "--yes") == "user ann removed at one\n"
+        with pytest.raises(NotPermitted, match=r"User:ann is not found\."):
+            ann.send(Message(topic="granted", body=b"x"))
+    assert done("remove", "bea", "--yes") == "user bea removed at one\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("add", "ann"), "no secret is given: use --secret-file FILE, or set RELIABLE_MQ_NEW"),
+        (("add", "ann", "--secret-file", "none"), "none: No such file or directory"),
+        (("grant", "ann"), "nothing to grant: give --allow RESOURCE=ACTIONS or --deny"),
+        (("grant", "ann", "--allow", "Topic:a"), "Topic:a: write RESOURCE=ACTIONS"),
+        (("grant", "ann", "--allow", "Topic:a=Fly"), "there is no action 'Fly'; there are All,"),
+        (("grant", "ann", "--allow", "a=Pub"), "a policy cannot be read: The resource is null."),
+        (
+            ("grant", "ann", "--allow", "Topic:a=Pub", "--from", "nowhere"),
+            "a policy cannot be read: The source ip is invalid.",
+        ),
+        (("grant", "nobody", "--allow", "Topic:a=Pub"), "no broker has the user nobody"),
+        (("remove", "nobody", "--yes"), "no broker has the user nobody"),
+    ],
+)
+def test_a_wrong_use_is_one_line(
+    call: Call, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], fault: str
+) -> None:
+    monkeypatch.delenv("RELIABLE_MQ_NEW_SECRET", raising=False)
+    code, out, err = call("access", *words)
+    assert code != DONE
+    assert out == ""
+    assert fault in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

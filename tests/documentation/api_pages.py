@@ -54,6 +54,7 @@ ELSEWHERE = {
         "reliable_mq.client.administering.asyncio_admin.AsyncOffsets",
         "reliable_mq.client.administering.asyncio_messages.AsyncMessages",
         "reliable_mq.client.administering.asyncio_messages.AsyncDeadLetters",
+        "reliable_mq.client.administering.asyncio_accounts.AsyncAccounts",
         "reliable_mq.client.administering.cluster_reply.ClusterReply",
     ),
     "sending": (

@@ -9,6 +9,7 @@ from contextlib import suppress
 from random import Random
 
 from tests.broker_core.broker_world import BrokerWorld, connection
+from tests.fuzz.access import access
 from tests.fuzz.mutations import mutated, mutated_json, odd_text
 from tests.fuzz.requests import _HEARTBEAT, START_MS, request_bytes
 from tests.reconcile.plain_scan import scan
@@ -326,4 +327,5 @@ TARGETS: Mapping[str, tuple[int, Callable[[Random, Input], None]]] = {
     "properties": (1, properties),
     "json": (1, json_texts),
     "names": (1, name_server),
+    "access": (3, access),
 }

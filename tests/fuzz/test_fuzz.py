@@ -12,7 +12,7 @@ from tests.fuzz.__main__ import main
 from tests.fuzz.cases import play
 from tests.fuzz.targets import TARGETS, Input
 
-CASES = {"broker": 12, "store": 12, "timers": 2}
+CASES = {"broker": 12, "store": 12, "timers": 2, "access": 12}
 
 
 @pytest.mark.parametrize("target", TARGETS)

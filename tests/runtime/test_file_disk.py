@@ -1,6 +1,7 @@
 """What only a real disk has: a lock, holes, folders that cannot be written."""
 
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -176,3 +177,22 @@ def test_looks_at_holes_take_no_room_where_files_are_kept_in_memory() -> None:
         assert (Path(folder) / "sparse").stat().st_blocks * 512 < 1 << 20
         file.close()
         disk.close()
+
+
+def test_the_file_of_users_is_for_its_owner_only(tmp_path: Path) -> None:
+    """Also if its first version, or what a crash left beside it, was open to others."""
+    folder = tmp_path / "config"
+    folder.mkdir()
+    for name in ("access.json", "access.json.tmp"):
+        (folder / name).write_text("old")
+        (folder / name).chmod(0o644)
+    disk = FileDisk(tmp_path)
+    disk.write_text("config/access.json", "{}")
+    disk.write_text("config/topics.json", "{}")
+    disk.close()
+
+    assert stat.S_IMODE((folder / "access.json").stat().st_mode) == 0o600
+    assert (folder / "access.json").read_text() == "{}"
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert stat.S_IMODE((folder / "topics.json").stat().st_mode) == 0o666 & ~umask

@@ -18,6 +18,7 @@ from reliable_mq.runtime.registrar import Registrar, Replies
 from reliable_mq.wire import fastjson, frame
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.request_signature import ACCESS_KEY, SIGNATURE, RequestSigner
 
 
 class WatchedNameServer(NameServer):
@@ -27,11 +28,13 @@ class WatchedNameServer(NameServer):
         super().__init__()
         self.told: list[set[str]] = []
         self.codes: list[int] = []
+        self.commands: list[Command] = []
 
     def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool:
         taken = list(commands)
         for command in taken:
             self.codes.append(command.code)
+            self.commands.append(command)
             if command.code == Ask.REGISTER_BROKER:
                 wrapper = fastjson.loads(command.body)["topicConfigSerializeWrapper"]
                 self.told.append(set(wrapper["topicConfigTable"]))
@@ -45,8 +48,8 @@ class WatchedNameServer(NameServer):
 class Scene:
     """A broker's state, a name server and the registrar between them."""
 
-    def __init__(self) -> None:
-        self.world = BrokerWorld()
+    def __init__(self, **properties: str) -> None:
+        self.world = BrokerWorld(None, **properties)
         self.world.state.take_unregistered()
         self.server = WatchedNameServer()
         self.sent: Replies = []
@@ -244,3 +247,29 @@ def test_a_broker_that_tells_topics_alone_tells_all_in_one_registration_as_far_a
         assert all(scene.server.knows(topic.topic_name) for topic in many(4_000))
 
     played(act)
+
+
+def test_a_broker_with_an_inner_client_signs_its_registrations() -> None:
+    """A name server of Apache's ignores it; a proxy before it may not."""
+
+    async def scene() -> None:
+        inner = '{"accessKey":"inner","secretKey":"a secret of inner"}'
+        with_client = Scene(innerClientAuthenticationCredentials=inner)
+        await with_client.start()
+        await with_client.stop()
+        assert {command.code for command in with_client.server.commands} >= {
+            Ask.REGISTER_BROKER,
+            Ask.UNREGISTER_BROKER,
+        }
+        signer = RequestSigner(b"a secret of inner")
+        for command in with_client.server.commands:
+            fields = command.ext_fields
+            assert fields[ACCESS_KEY] == "inner"
+            made = signer.signature(fields, command.body, command.version)
+            assert fields[SIGNATURE] == made.decode()
+        without = Scene()
+        await without.start()
+        await without.stop()
+        assert not any(ACCESS_KEY in command.ext_fields for command in without.server.commands)
+
+    asyncio.run(scene())

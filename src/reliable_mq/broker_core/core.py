@@ -110,6 +110,7 @@ class BrokerCore:
             files,
             precision_ms=config.timer_precision_ms,
             roll_slots=config.timer_roll_window,
+            recalls_within_topic=config.authorizes,
         )
 
     def open(self, now_ms: int) -> None:

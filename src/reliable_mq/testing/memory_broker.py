@@ -17,7 +17,6 @@ from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import (
     Command,
     decode_command,
-    decode_request,
     encode_command,
 )
 from reliable_mq.wire.frame import FrameReader
@@ -83,7 +82,7 @@ class MemoryBroker:
             flags = int(command.ext_fields["sysFlag"]) & ~_SUSPEND
             command.ext_fields["sysFlag"] = str(flags)
         (frame,) = FrameReader().feed(encode_command(command))
-        self.core.receive(_connection(of), decode_request(frame), self._clock.epoch_ms)
+        self.core.receive(_connection(of), self.core.decode(frame), self._clock.epoch_ms)
         self._finish_turn()
         for answer in self._inbox.get(of, []):
             if answer.is_reply and answer.opaque == self._opaque:
@@ -105,7 +104,7 @@ class MemoryBroker:
     def answer(self, frame: bytes, of: int) -> None:
         """Take a client's answer to what the broker asked."""
         (cut,) = FrameReader().feed(frame)
-        self.core.receive(_connection(of), decode_request(cut), self._clock.epoch_ms)
+        self.core.receive(_connection(of), self.core.decode(cut), self._clock.epoch_ms)
         self._finish_turn()
 
     def records(self, topic: str) -> list[Record]:

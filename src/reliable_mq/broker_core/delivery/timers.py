@@ -54,15 +54,24 @@ class Timers:
         files: the timer log and the wheel.
         precision_ms: duration of a slot, in milliseconds.
         roll_slots: a message that is due after more slots enters the wheel again later.
+        recalls_within_topic: whether a recall finds only messages of the topic that it was sent to.
+            False: any message with its key, as in Apache's broker.
     """
 
     def __init__(
-        self, store: MessageStore, files: TimerStore, *, precision_ms: int, roll_slots: int
+        self,
+        store: MessageStore,
+        files: TimerStore,
+        *,
+        precision_ms: int,
+        roll_slots: int,
+        recalls_within_topic: bool = False,
     ) -> None:
         self._store = store
         self._files = files
         self._precision_ms = precision_ms
         self._roll_slots = roll_slots
+        self._recalls_within_topic = recalls_within_topic
         self.counts = TopicCounts(OF_TIMERS)
         self._buckets: dict[int, array[int]] = {}  # positions in the timer log, by due time
         self._due: list[int] = []  # a heap of the keys of the buckets
@@ -196,8 +205,14 @@ class Timers:
         if slot_ms < self._loaded_ms or is_loading:
             self._wait(position, due_ms)
             if magic & DELETE and not magic & ROLL:
-                self._deleted.setdefault(timed.out_ms, {})[timed.deleted_key] = timed.topic
+                self._deleted.setdefault(timed.out_ms, {})[
+                    self._recalled(timed.topic, timed.deleted_key)
+                ] = timed.topic
         return True
+
+    def _recalled(self, topic: str, key: str) -> str:
+        """Return the key of a recall in `_deleted`."""
+        return f"{topic}\0{key}" if self._recalls_within_topic else key
 
     def _wait(self, position: int, due_ms: int) -> None:
         bucket = self._buckets.get(due_ms)
@@ -237,7 +252,9 @@ class Timers:
             if timed is None:
                 return
             if entry.magic & DELETE and not entry.magic & ROLL:
-                self._deleted.setdefault(timed.out_ms, {})[timed.deleted_key] = timed.topic
+                self._deleted.setdefault(timed.out_ms, {})[
+                    self._recalled(timed.topic, timed.deleted_key)
+                ] = timed.topic
             if not entry.due_ms:
                 due_ms = entry.slot_ms + 1 if entry.magic & ROLL else timed.due_ms
                 entry = entry._replace(due_ms=due_ms)
@@ -288,7 +305,8 @@ class Timers:
         is_deletion = bool(entry.magic & DELETE)
         if not is_roll:
             deleted = self._deleted.get(timed.out_ms, {})
-            met = [key for key in timed.own_keys if key in deleted and not is_deletion]
+            own = [self._recalled(timed.topic, key) for key in timed.own_keys]
+            met = [key for key in own if key in deleted and not is_deletion]
             deleted.update(dict.fromkeys(met, ""))
             if is_deletion or met:
                 return entry.size

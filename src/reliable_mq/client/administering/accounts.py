@@ -14,6 +14,7 @@ from reliable_mq.client.administering.cluster_reply import (
     all_brokers,
     ask_all,
     ask_each,
+    check_found,
     decoded,
     first_failure,
     nothing,
@@ -151,6 +152,78 @@ def add(
     if failures and not known.value:
         raise first_failure(failures)
     return ClusterReply(sorted({*new, *bare} - failures.keys()), failures)
+
+
+def grant(
+    cluster: AdminTarget,
+    username: str,
+    policies: Sequence[Any],
+    *,
+    only: Collection[str] = (),
+    dry_run: bool = False,
+) -> Flow[ClusterReply[list[str]]]:
+    """Give a user policies at all masters that have it; return where, by broker name.
+
+    Args:
+        cluster: the cluster to ask.
+        username: the user's name.
+        policies: rows as in `config/access.json`; those on the same resource are replaced.
+        only: names of brokers; empty: all.
+        dry_run: return where it would be done, but do nothing.
+
+    Raises:
+        NotFound: when no broker has the user.
+        NoRoute: when the name servers know no broker.
+        RemoteError, Unavailable, ProtocolError: when no broker does it.
+    """
+    subject = {"subject": f"User:{username}"}
+    body = msgspec.json.encode({**subject, "policies": list(policies)})
+    put = request(RequestCode.AUTH_CREATE_ACL, subject, body)
+    return (yield from _change(cluster, username, put, only=only, dry_run=dry_run))
+
+
+def remove(
+    cluster: AdminTarget, username: str, *, only: Collection[str] = (), dry_run: bool = False
+) -> Flow[ClusterReply[list[str]]]:
+    """Remove a user and its policies at all masters; return where it was, by broker name.
+
+    Args:
+        cluster: the cluster to ask.
+        username: the user's name.
+        only: names of brokers; empty: all.
+        dry_run: return where it would be done, but do nothing.
+
+    Raises:
+        NotFound: when no broker has the user.
+        NoRoute: when the name servers know no broker.
+        RemoteError, Unavailable, ProtocolError: when no broker does it.
+    """
+    delete = request(RequestCode.AUTH_DELETE_USER, {"username": username})
+    return (yield from _change(cluster, username, delete, only=only, dry_run=dry_run))
+
+
+def _change(
+    cluster: AdminTarget,
+    username: str,
+    command: Command,
+    *,
+    only: Collection[str],
+    dry_run: bool,
+) -> Flow[ClusterReply[list[str]]]:
+    """Send a command to the masters that have a user; return where it was done."""
+    brokers = yield from all_brokers(cluster, only)
+    ask_user = request(RequestCode.AUTH_GET_USER, {"username": username})
+    answers = yield from ask_all(cluster, brokers, ask_user, _has_body, masters_only=True)
+    there = {name: None for name, is_there in answers.value.items() if is_there}
+    known = check_found(ClusterReply(there, answers.failures), f"no broker has the user {username}")
+    names, failures = sorted(known.value), known.failures
+    if not dry_run:
+        commands = dict.fromkeys(names, command)
+        done = yield from ask_each(cluster, brokers, commands, nothing, masters_only=True)
+        names, failures = sorted(done.value), {**failures, **done.failures}
+        if not names:
+            raise first_failure(failures)
+    return ClusterReply(names, failures)
 
 
 def _has_body(reply: Command) -> bool:

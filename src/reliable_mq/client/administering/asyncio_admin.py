@@ -4,14 +4,14 @@ Flows in this folder hold all logic. Answers of several brokers are a `ClusterRe
 and `failures` by broker name. A verb raises when no broker has answered.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from datetime import datetime
 from typing import TypeVar
 
 import msgspec
 
-from reliable_mq.client.administering import accounts, groups, members, offset_resets, progress
-from reliable_mq.client.administering.accounts import Account
+from reliable_mq.client.administering import groups, members, offset_resets, progress
+from reliable_mq.client.administering.asyncio_accounts import AsyncAccounts
 from reliable_mq.client.administering.asyncio_messages import AsyncDeadLetters, AsyncMessages
 from reliable_mq.client.administering.asyncio_topics import AsyncTopics
 from reliable_mq.client.administering.cluster_reply import AdminTarget, ClusterReply, epoch_ms
@@ -50,61 +50,6 @@ class AsyncAdmin:
         self.dead_letters = AsyncDeadLetters(engine, cluster)
         #: users of brokers with access control, and their policies
         self.accounts = AsyncAccounts(engine, cluster)
-
-
-@checked_verbs
-class AsyncAccounts:
-    """Users of brokers with access control, and their policies."""
-
-    def __init__(self, engine: AsyncEngine, cluster: AdminTarget) -> None:
-        self._engine = engine
-        self._cluster = cluster
-
-    async def all(self) -> ClusterReply[dict[str, list[Account]]]:
-        """Return the users of each broker with their policies, by broker name.
-
-        Raises:
-            NoRoute: when the name servers know no broker.
-            RemoteError, Unavailable, ProtocolError: when no broker answers.
-        """
-        return await self._engine.run(accounts.accounts(self._cluster))
-
-    async def add(
-        self,
-        username: str,
-        secret: str,
-        *,
-        is_super: bool = False,
-        policies: Sequence[Mapping[str, object]] = (),
-        brokers: Collection[str] = (),
-        dry_run: bool = False,
-    ) -> ClusterReply[list[str]]:
-        """Add a user with policies at all masters; return where, by broker name.
-
-        A broker that has the user keeps it. It gets the policies only if the user has none there.
-
-        Args:
-            username: the user's name.
-            secret: its secret.
-            is_super: whether it may do everything.
-            policies: rows as in the answer to `mqadmin getAcl`: policyType and entries.
-            brokers: names of brokers; empty: all.
-            dry_run: return where it would be added, but add nothing.
-
-        Raises:
-            NoRoute: when the name servers know no broker.
-            RemoteError, Unavailable, ProtocolError: when no broker adds it.
-        """
-        flow = accounts.add(
-            self._cluster,
-            username,
-            secret,
-            is_super=is_super,
-            policies=policies,
-            only=brokers,
-            dry_run=dry_run,
-        )
-        return await self._engine.run(flow)
 
 
 @checked_verbs

@@ -7,12 +7,8 @@ results and errors are described there. Only generators are written here.
 from collections.abc import Iterator
 from datetime import datetime
 
-from reliable_mq.client.administering.asyncio_admin import (
-    AsyncAccounts,
-    AsyncAdmin,
-    AsyncGroups,
-    AsyncOffsets,
-)
+from reliable_mq.client.administering.asyncio_accounts import AsyncAccounts
+from reliable_mq.client.administering.asyncio_admin import AsyncAdmin, AsyncGroups, AsyncOffsets
 from reliable_mq.client.administering.asyncio_messages import AsyncDeadLetters, AsyncMessages
 from reliable_mq.client.administering.asyncio_topics import AsyncTopics
 from reliable_mq.client.administering.cluster_reply import first_failure
@@ -105,6 +101,8 @@ class Accounts(ThreadFace[AsyncAccounts]):
 
     all = waits(AsyncAccounts.all)
     add = waits(AsyncAccounts.add)
+    grant = waits(AsyncAccounts.grant)
+    remove = waits(AsyncAccounts.remove)
 
 
 class Admin:
