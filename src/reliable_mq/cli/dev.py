@@ -216,6 +216,7 @@ class DevRun:
         lines = [f"export {name}={shlex.quote(url)}\n" for name, url in addresses.items()]
         path = self._servers.folder / "env"
         path.touch(mode=0o600)  # a URL may have a password
+        path.chmod(0o600)  # it may be there, with another mode
         path.write_text("".join(lines), "utf-8")
         if addresses == self._written:
             return
