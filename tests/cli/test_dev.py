@@ -189,9 +189,14 @@ def test_dev_runs_everything_reloads_on_a_change_and_leaves_no_process(
 def test_dev_uses_what_the_environment_names_and_starts_the_rest(
     project: Path, started: list[Dev], postgres_url: str
 ) -> None:
+    addresses = project / ".reliable-mq" / "env"
+    addresses.parent.mkdir()
+    addresses.touch(0o644)
     dev = Dev(project, "--no-reload", RELIABLE_MQ_DATABASE=postgres_url)
     started.append(dev)
     dev.wait_for("started; Ctrl-C ends all processes")
+
+    assert addresses.stat().st_mode & 0o777 == 0o600, "a URL may have a password"
 
     assert dev.count("postgres |") == 0
     assert dev.count("valkey   | ready") == dev.count("broker   | ready") == 1

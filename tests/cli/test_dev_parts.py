@@ -11,10 +11,11 @@ import pytest
 from tests.waiting import until
 
 from reliable_mq.cli import dev_guard
-from reliable_mq.cli.dev import _without_password
+from reliable_mq.cli.dev import _locked, _without_password
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
+from reliable_mq.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,24 @@ def test_the_log_shows_no_password(url: str, shown: str) -> None:
 def guard() -> Iterator[DevGuard]:
     with DevGuard() as made:
         yield made
+
+
+def test_a_folder_has_one_dev_until_the_guard_of_the_last_one_has_ended(tmp_path: Path) -> None:
+    def lock_twice() -> None:
+        with (
+            pytest.raises(UsageError, match=r"another reliable-mq dev uses .*: stop it, or give"),
+            _locked(tmp_path),
+        ):
+            pass
+
+    with _locked(tmp_path) as lock:
+        lock_twice()
+        guard = DevGuard(lock)
+    lock_twice()
+    with guard:
+        pass
+    with _locked(tmp_path):
+        pass
 
 
 def test_a_process_that_does_not_get_ready_is_named(guard: DevGuard) -> None:

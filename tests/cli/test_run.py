@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.waiting import run_process
 
 from reliable_mq import ReliableMQ
 from reliable_mq.app.thread_signals import WorkerDied
@@ -147,6 +148,26 @@ def test_workers_whose_supervisor_is_killed_finish_their_handlers_and_end(
 
     said = supervisor.stdout.read()  # until both have ended
     assert sorted(said.split()) == ["closed", "closed", "orphan", "orphan"]
+
+
+def test_a_worker_whose_supervisor_ended_before_it_began_ends(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "handled").touch()
+    reads, writes = os.pipe()
+    os.close(writes)
+
+    done = run_process(
+        [sys.executable, "worker.py", str(reads)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        pass_fds=(reads,),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    os.close(reads)
+    assert done.stdout.splitlines()[-1] == "orphan"
 
 
 def test_an_error_of_the_supervisor_leaves_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,27 @@ def test_each_payload_is_recorded_once_and_nothing_is_to_be_said_after_that(
     assert record["reads"]["required"] == ["id", "total"]
 
 
+def test_a_second_class_of_a_schema_is_recorded_and_compared_by_itself(project: Project) -> None:
+    """Given a group that reads only some fields, then its own class is held, too."""
+    seen = """
+@schema("order.placed", version=1)
+class OrderSeen(BaseModel):
+    id: int
+
+@mq.consumer("orders", group="mail")
+def tell(order: OrderSeen) -> None: ...
+"""
+    project.write(SHARED + seen)
+    assert "order.placed.orders.mail.v1.payload.json written" in project.call("write")[1]
+    assert project.call("check") == (0, "every payload is as recorded\n")
+
+    project.write(SHARED + seen.replace("id: int", "id: str"))
+
+    code, said = project.call("check")
+    assert code == 1
+    assert said.startswith("order.placed.orders.mail v1: backward: $.id: may be integer, and must")
+
+
 CHANGES: list[tuple[str, tuple[str, str], str]] = [
     (
         "a field that is read is required",

@@ -94,6 +94,18 @@ def test_each_rule_says_what_is_wrong_and_what_to_do() -> None:
         assert rule["annotations"]["description"]
 
 
+def test_a_rule_about_databases_keeps_applications_apart() -> None:
+    """Given two applications whose databases are called main, then one cannot hide the other."""
+    about_databases = [
+        labels.split(", ")
+        for rule in rules()
+        for labels in _BY.findall(rule["expr"])
+        if "database" in labels
+    ]
+    assert len(about_databases) >= 5
+    assert all("job" in labels for labels in about_databases)
+
+
 def test_each_log_event_that_a_rule_names_is_in_the_catalogue() -> None:
     for rule in rules():
         text = rule["annotations"]["description"]

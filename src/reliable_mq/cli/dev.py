@@ -1,5 +1,6 @@
 """`reliable-mq dev`: all that an application needs on a developer's machine, in one terminal."""
 
+import fcntl
 import os
 import queue
 import re
@@ -78,7 +79,8 @@ def command(
     folder.mkdir(parents=True, exist_ok=True)
     log = DevLog()
     with (
-        DevGuard() as guard,
+        _locked(folder) as lock,
+        DevGuard(lock) as guard,
         _stop_requests() as stopped,
         _changes(folder, reload, stopped, log) as changes,
     ):
@@ -216,6 +218,7 @@ class DevRun:
         lines = [f"export {name}={shlex.quote(url)}\n" for name, url in addresses.items()]
         path = self._servers.folder / "env"
         path.touch(mode=0o600)  # a URL may have a password
+        path.chmod(0o600)  # it may be there, with another mode
         path.write_text("".join(lines), "utf-8")
         if addresses == self._written:
             return
@@ -261,6 +264,23 @@ def _without_password(url: str) -> str:
 
 def _tables_command() -> str:
     return "migrate" if find_spec("alembic") else "create-tables"
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """Hold the lock of a folder while the block runs; return its descriptor.
+
+    Raises:
+        UsageError: another `dev` uses the folder.
+    """
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"another reliable-mq dev uses {folder}: stop it, or give another --folder"
+            ) from error
+        yield file.fileno()
 
 
 @contextmanager

@@ -29,15 +29,19 @@ class DevGuard:
     """The side of `dev`; at the end of the block, the guard ends, too.
 
     Invariant: it knows of each process that was added and not removed.
+
+    Args:
+        held: descriptors that stay open until it has ended, such as that of a lock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *held: int) -> None:
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=held,
         )
 
     def add(self, pid: int, stop_signal: signal.Signals = signal.SIGTERM) -> None:

@@ -240,7 +240,7 @@ def _supervise(
         WorkerDied: every worker fails repeatedly at its start.
     """
     heart, workers, is_well = Heartbeat(), list[_Worker](), True
-    with Lifeline() as lifeline:
+    with Lifeline() as lifeline, _none_left(workers):
         try:
             with stop_on_signal() as stopped:
                 for words in commands:
@@ -250,17 +250,24 @@ def _supervise(
                     for each in workers:
                         each.restart_if_due()
                     is_well = not all(each.is_failing for each in workers)
+        finally:
             heart.end()
-            _end(workers)
-        finally:  # also after an error, and after a second signal
-            heart.end()
-            for each in workers:
-                each.kill()
+        _end(workers)
     if not is_well:
         raise WorkerDied(
             f"each worker failed {SHORT_LIVES_MAX} times in a row within "
             f"{SHORT_LIFE_SECONDS:g} s of its start; its last output says why"
         )
+
+
+@contextmanager
+def _none_left(workers: list[_Worker]) -> Iterator[None]:
+    """Kill the workers that still run after the block: after an error or a second Ctrl-C."""
+    try:
+        yield
+    finally:
+        for each in workers:
+            each.kill()
 
 
 def _end(workers: list[_Worker]) -> None:

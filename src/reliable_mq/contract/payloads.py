@@ -66,27 +66,33 @@ def declared_payloads(
 ) -> list[DeclaredPayload]:
     """Return the payloads of an application, each name once, in the order of their names.
 
+    A second class with the same `schema` is a payload of its own: of the topic that it is sent to,
+    or of the group that reads it.
+
     Args:
         sent: the type that is sent to each topic.
         consumers: the consumers.
     """
     found: dict[str, DeclaredPayload] = {}
-    for each in _all(sent, consumers):
-        found.setdefault(each.name, each)
+    for own in _all(sent, consumers):
+        each = _shared(own.kind) or own
+        if found.setdefault(each.name, each).kind != each.kind:
+            part = each._replace(name=f"{each.name}.{own.name}", rule=own.rule)
+            found[part.name] = part
     return [found[name] for name in sorted(found)]
 
 
 def _all(sent: Mapping[str, Any], consumers: Iterable[Consumer]) -> Iterator[DeclaredPayload]:
+    """Yield each payload under the name that it has without a schema."""
     for topic, kind in sent.items():
         for member in members_of(kind):
-            yield _shared(member) or DeclaredPayload(f"{topic}.sent", kind, "forward")
+            yield DeclaredPayload(f"{topic}.sent", member, "forward")
     for consumer in consumers:
         kind = payload_type_of(consumer.plan)
         if kind is None:
             continue
         for member in members_of(kind):
-            name = f"{consumer.topic}.{consumer.group}"
-            yield _shared(member) or DeclaredPayload(name, kind, "backward")
+            yield DeclaredPayload(f"{consumer.topic}.{consumer.group}", member, "backward")
 
 
 def _shared(kind: Any) -> DeclaredPayload | None:

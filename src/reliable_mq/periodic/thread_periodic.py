@@ -160,20 +160,33 @@ class PeriodicSender:
                 session.commit()
                 _log_skipped(message, due)
                 return PeriodicCounts(skipped=due.skipped)
-            try:
-                message_ids = self._call(message, session, due.tick, due.skipped)
-                at = row.fired + 1
-                self._ticks.fire(connection, name, due.tick, at, message_ids, now)
-                session.commit()
-            except (Exception, SystemExit) as raised:  # noqa: BLE001 - logged by `_failed`
-                error = session.cause_of(raised) if isinstance(raised, Exception) else raised
-                session.rollback()
-                return self._failed(message, due.tick, row, error, now)
+            return self._fire(message, session, connection, row, due, due.tick, now)
+
+    def _fire(
+        self,
+        message: PeriodicMessage,
+        session: HandlerSession,
+        connection: Connection,
+        row: PeriodicRow,
+        due: DueTick,
+        tick: float,
+        now: float,
+    ) -> PeriodicCounts:
+        """Fire a due tick in the transaction that has the lock of its row."""
+        try:
+            message_ids = self._call(message, session, tick, due.skipped)
+            at = row.fired + 1
+            self._ticks.fire(connection, message.name, tick, at, message_ids, now)
+            session.commit()
+        except (Exception, SystemExit) as raised:  # noqa: BLE001 - logged by `_failed`
+            error = session.cause_of(raised) if isinstance(raised, Exception) else raised
+            session.rollback()
+            return self._failed(message, tick, row, error, now)
         _log_skipped(message, due)
         application_events.TICK_FIRED.log(
             log,
-            periodic=name,
-            tick=_time_text(message, due.tick),
+            periodic=message.name,
+            tick=_time_text(message, tick),
             messages=len(message_ids),
             message_id=message_ids[0] if message_ids else None,
         )
