@@ -27,6 +27,14 @@ COMMIT_LOG_SEGMENT_SIZE = 1024 * 1024 * 1024
 CONSUME_QUEUE_UNIT_SIZE = 20
 CONSUME_QUEUE_FILE_SIZE = 300_000 * CONSUME_QUEUE_UNIT_SIZE
 
+# Connections of a broker or a name server. One address may have half of all, so as many are left
+# to the others.
+CONNECTIONS_MAX = 20_000
+CONNECTIONS_OF_ADDRESS_MAX = 10_000
+# Bytes that all connections together may hold. Above, those that hold most are closed.
+RECEIVED_SIZE_MAX = 256 * 1024 * 1024  # incomplete frames and waiting requests
+UNSENT_SIZE_MAX = 256 * 1024 * 1024  # unread answers
+
 # The most that one subscription or heartbeat may have: reading more would delay everybody.
 TAGS_MAX = 1_000
 REGISTERED_TOPICS_MAX = 300_000  # at a name server: topics, each counted once for a broker name

@@ -20,15 +20,19 @@ from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import (
     COMMIT_LOG_SEGMENT_SIZE,
+    CONNECTIONS_MAX,
+    CONNECTIONS_OF_ADDRESS_MAX,
     CONSUME_QUEUE_FILE_SIZE,
     DELAY_LEVELS_TEXT,
     FRAME_SIZE_MAX,
     MESSAGE_BODY_SIZE_MAX,
     PORT_MAX,
     QUEUES_MAX,
+    RECEIVED_SIZE_MAX,
     REFUSES_SENDS_PERCENT,
     REMOVES_FILES_PERCENT,
     TOPIC_LENGTH_MAX,
+    UNSENT_SIZE_MAX,
 )
 from reliable_mq.plain_text import cut
 from reliable_mq.wire.java_int import I32, I32_MAX
@@ -52,6 +56,8 @@ _PullSize = Annotated[int, msgspec.Meta(ge=1, le=FRAME_SIZE_MAX - 64 * 1024)]  #
 _BodySize = Annotated[int, msgspec.Meta(ge=1, le=MESSAGE_BODY_SIZE_MAX)]
 _QueueCount = Annotated[int, msgspec.Meta(ge=1, le=QUEUES_MAX)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+_HeldSize = Annotated[int, msgspec.Meta(ge=4 * FRAME_SIZE_MAX, le=I32_MAX)]  # of many peers
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[%|a-zA-Z0-9_.-]+$", max_length=TOPIC_LENGTH_MAX)]
 _Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]*$")]  # fits into a property
 
@@ -150,6 +156,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"
     )
 
+    connections_max: _Count = msgspec.field(default=CONNECTIONS_MAX, name="maxConnections")
+    connections_of_address_max: _Count = msgspec.field(
+        default=CONNECTIONS_OF_ADDRESS_MAX, name="maxConnectionsOfAddress"
+    )
+    received_size_max: _HeldSize = msgspec.field(default=RECEIVED_SIZE_MAX, name="maxReceivedBytes")
+    unsent_size_max: _HeldSize = msgspec.field(default=UNSENT_SIZE_MAX, name="maxUnsentBytes")
+
     @property
     def address(self) -> str:
         """The address of this broker for clients, "host:port"."""
@@ -189,6 +202,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def delays_ms(self) -> dict[int, int]:
         """The delay of each level, from level 1."""
         return parse_delay_levels(self.delay_levels)
+
+
+def has_access_control(config: BrokerConfig) -> bool:
+    """Whether a client must prove who it is, and may do only what was granted to it."""
+    values = msgspec.to_builtins(config)
+    return bool(values.get("authenticationEnabled") and values.get("authorizationEnabled"))
 
 
 def parse_delay_levels(text: str) -> dict[int, int]:

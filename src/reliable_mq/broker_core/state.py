@@ -137,6 +137,7 @@ class BrokerState:
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
         self.processors = 1  # of the machine
+        self.is_exposed = False  # whether strangers reach it and may do everything
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
         self.waiting_queries: list[Request] = []  # queries that wait for the index
         self.is_index_stuck = False  # whether the index cannot be written
