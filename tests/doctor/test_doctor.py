@@ -198,6 +198,12 @@ VALUES = [
         Level.WARNING,
     ),
     ("broker", with_broker(config={"brokerPermission": "4"}), "permission 4", Level.ERROR),
+    (
+        "broker",
+        with_broker(config={"openToEverybody": "true"}),
+        "open to everybody",
+        Level.WARNING,
+    ),
     ("broker", with_broker(config={"messageDelayLevel": "1s 9s"}), "'1s 9s'", Level.ERROR),
     (
         "broker",
