@@ -67,6 +67,7 @@ OFFSETS_ASKED_MAX = 100_000  # the most offsets that one request clones, compare
 COUNTERS_MAX = 100_000  # of the activity of topics, groups and queues; about 1 KB of memory each
 LOCKS_MAX = 100_000  # of queues, for all groups at a broker
 NAME_LENGTH_MAX = 255  # characters of a name in a request, if no other limit is shorter
+QUOTAS_TEXT_MAX = 64 * 1024  # characters of the quotas of topics, or of groups, that have their own
 RULES_MAX = 5_000  # modes of groups and topics at a broker, and topics forbidden to groups
 ATTRIBUTES_LENGTH_MAX = 64 * 1024  # characters of a change of one topic's or group's attributes
 FILTER_LENGTH_MAX = 64 * 1024  # characters of an expression

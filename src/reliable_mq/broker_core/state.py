@@ -9,6 +9,7 @@ from itertools import chain
 import msgspec
 
 from reliable_mq.broker_core.answers import Answers, SendReply
+from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
@@ -133,6 +134,7 @@ class BrokerState:
         self._ends: list[tuple[int, bytes]] = []  # replies to requests that ended a transaction
         self._ends_ms = 0
         self.pressure = Pressure(_pressure_limits(config))
+        self.quotas = BrokerQuotas(config)
         self.retention = LogRetention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
@@ -369,6 +371,7 @@ class BrokerState:
         self.retention.change_rules(config.retention)
         self.pressure.change_limits(_pressure_limits(config), is_full=self.retention.is_full)
         self.store.log.read_ahead(is_wanted=config.data_read_ahead)
+        self.quotas.change(config)
         self.config = config
 
 
