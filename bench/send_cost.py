@@ -172,7 +172,7 @@ class Bench:
         )
 
 
-def _encrypted(directory: Path) -> tuple[dict[str, str], TLS]:
+def encrypted(directory: Path) -> tuple[dict[str, str], TLS]:
     """Return the settings of a broker that demands TLS, and those of its clients."""
     authority, certificate = directory / "ca.pem", directory / "server.pem"
     ca = trustme.CA()
@@ -197,8 +197,8 @@ def main() -> int:
         directory = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="reliable-mq-send-"))
         )
-        encrypted, tls = _encrypted(directory) if options.tls else ({}, None)
-        broker = ReliableMQBroker(directory / "broker", options.flush, settings=encrypted)
+        settings, tls = encrypted(directory) if options.tls else ({}, None)
+        broker = ReliableMQBroker(directory / "broker", options.flush, settings=settings)
         stack.enter_context(broker)
         bench = Bench(
             broker,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import shutil
 import socket
 import ssl
 import struct
@@ -365,3 +366,33 @@ async def _leave(echo: Echo, made: Certificates) -> None:
     reader, writer = await connect_encrypted(echo, made.client())
     assert await is_served(reader, writer)
     writer.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="not installed: openssl")
+def test_a_client_cannot_repeat_its_handshake(made: Certificates) -> None:
+    """A repeated one would cost the server much more than the client, again and again."""
+
+    async def test() -> None:
+        with made.server() as tls:
+            async with serving(tls=tls) as echo:
+                good = await connect_encrypted(echo, made.client())
+                words = ("-connect", f"{HOST}:{echo.listener.port}", "-tls1_2", "-CAfile", made.ca)
+                client = await asyncio.create_subprocess_exec(
+                    "openssl",
+                    "s_client",
+                    *words,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,
+                )
+                assert client.stdin is not None
+                await eventually(lambda: tls.outcomes["done"] == 2)
+                client.stdin.write(b"R\n")
+                shown, _ = await client.communicate()
+                assert b"RENEGOTIATING" in shown
+                assert b"no renegotiation" in shown
+                await eventually(lambda: len(echo.gone) == 1)
+                assert tls.outcomes["done"] == 2
+                assert await is_served(*good)
+
+    run(test)

@@ -25,7 +25,7 @@ WATCH_SECONDS = 1.0
 """How often the files of the certificate are looked at."""
 # Everybody can begin a handshake, and a step of one takes up to some milliseconds (with an RSA key
 # of 4,096 bits). So all steps of one turn of the loop have this time; others wait for later turns.
-_TURN_SECONDS = 0.01
+_TURN_SECONDS = 0.002
 
 # Outcomes of handshakes, as a metric has them.
 DONE: Final = "done"
