@@ -5,7 +5,7 @@ a bundled broker beside it. What is measured is processor time, so it says the s
 that has other things to do, within a tenth.
 
     python -m bench.send_cost [--messages 20000] [--rounds 3] [--flush ASYNC_FLUSH] [--profile]
-                              [--busy-wait 0]
+                              [--busy-wait 0] [--tls]
 """
 
 import argparse
@@ -21,10 +21,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import trustme
 import uvloop
 
 from bench.reliable_mq_broker import ReliableMQBroker
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.connecting.security import TLS
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message
@@ -170,6 +172,16 @@ class Bench:
         )
 
 
+def encrypted(directory: Path) -> tuple[dict[str, str], TLS]:
+    """Return the settings of a broker that demands TLS, and those of its clients."""
+    authority, certificate = directory / "ca.pem", directory / "server.pem"
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(authority))
+    ca.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    settings = {"tls.server.mode": "enforcing", "tls.server.certPath": str(certificate)}
+    return settings, TLS(ca=str(authority))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Processor time of a send.")
     parser.add_argument("--messages", type=int, default=20_000, help="in a round")
@@ -179,17 +191,21 @@ def main() -> int:
     parser.add_argument("--profile", action="store_true", help="show where the time goes")
     busy_wait = ClientSettings().busy_wait_seconds
     parser.add_argument("--busy-wait", type=float, default=busy_wait, help="seconds")
+    parser.add_argument("--tls", action="store_true", help="encrypt all connections")
     options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="reliable-mq-send-") as directory,
-        ReliableMQBroker(Path(directory), options.flush) as broker,
-    ):
+    with contextlib.ExitStack() as stack:
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="reliable-mq-send-"))
+        )
+        settings, tls = encrypted(directory) if options.tls else ({}, None)
+        broker = ReliableMQBroker(directory / "broker", options.flush, settings=settings)
+        stack.enter_context(broker)
         bench = Bench(
             broker,
             options.messages,
             options.rounds,
             profile=options.profile,
-            settings=ClientSettings(busy_wait_seconds=options.busy_wait),
+            settings=ClientSettings(busy_wait_seconds=options.busy_wait, tls=tls),
         )
         faces = options.faces or ["tasks", "threads"]
         if "tasks" in faces:

@@ -162,13 +162,15 @@ class RemoteError(ReliableMQError):
     """The peer answered with an error.
 
     `code` is a response code of the remoting protocol, `remark` the peer's text. The subclasses say
-    whose fault a code is. A code that does not say so stays in this class.
+    whose fault a code is. A code that does not say so stays in this class. `pause_seconds`: how
+    long the peer wants the same request to wait. Default 0.0: it does not say.
     """
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(f"code {code}: {remark}")
         self.code = code
         self.remark = remark
+        self.pause_seconds = 0.0
 
 
 class BrokerBusy(RemoteError):

@@ -27,6 +27,14 @@ COMMIT_LOG_SEGMENT_SIZE = 1024 * 1024 * 1024
 CONSUME_QUEUE_UNIT_SIZE = 20
 CONSUME_QUEUE_FILE_SIZE = 300_000 * CONSUME_QUEUE_UNIT_SIZE
 
+# Connections of a broker or a name server. One address may have half of all, so as many are left
+# to the others.
+CONNECTIONS_MAX = 20_000
+CONNECTIONS_OF_ADDRESS_MAX = 10_000
+# Bytes that all connections together may hold. Above, those that hold most are closed.
+RECEIVED_SIZE_MAX = 256 * 1024 * 1024  # incomplete frames and waiting requests
+UNSENT_SIZE_MAX = 256 * 1024 * 1024  # unread answers
+
 # The most that one subscription or heartbeat may have: reading more would delay everybody.
 TAGS_MAX = 1_000
 REGISTERED_TOPICS_MAX = 300_000  # at a name server: topics, each counted once for a broker name
@@ -59,6 +67,7 @@ OFFSETS_ASKED_MAX = 100_000  # the most offsets that one request clones, compare
 COUNTERS_MAX = 100_000  # of the activity of topics, groups and queues; about 1 KB of memory each
 LOCKS_MAX = 100_000  # of queues, for all groups at a broker
 NAME_LENGTH_MAX = 255  # characters of a name in a request, if no other limit is shorter
+QUOTAS_TEXT_MAX = 64 * 1024  # characters of the quotas of topics, or of groups, that have their own
 RULES_MAX = 5_000  # modes of groups and topics at a broker, and topics forbidden to groups
 ATTRIBUTES_LENGTH_MAX = 64 * 1024  # characters of a change of one topic's or group's attributes
 FILTER_LENGTH_MAX = 64 * 1024  # characters of an expression

@@ -12,6 +12,7 @@ import pytest
 from bench.child_process import LoggedProcess
 from tests.broker_core.probes.asking import pulling, sending
 from tests.broker_core.raw_client import NoAnswer, RawClient
+from tests.runtime.tls_world import Certificates
 
 from reliable_mq.cli.main import BAD_USAGE, FAILED, run
 from reliable_mq.runtime.addresses import advertised_ip
@@ -328,3 +329,71 @@ def test_a_broker_on_every_address_tells_clients_one_they_can_reach() -> None:
 )
 def test_an_address_that_has_colons_is_told_in_brackets(host: str, address: str) -> None:
     assert address_of(host, 9) == address
+
+
+def secured(tmp_path: Path) -> Certificates:
+    (tmp_path / "certificates").mkdir()
+    return Certificates(tmp_path / "certificates")
+
+
+def test_a_broker_with_a_key_that_has_a_password_demands_tls(start: Start, tmp_path: Path) -> None:
+    """The file of TLS may be one of its own, as for Apache's broker."""
+    made = secured(tmp_path)
+    cert, key = made.pair("server", b"open sesame")
+    (tmp_path / "tls.properties").write_text(
+        f"tls.server.certPath={cert}\ntls.server.keyPath={key}\n"
+        "tls.server.keyPassword=open sesame\n"
+    )
+    (tmp_path / "broker.conf").write_text(f"tls.config.file={tmp_path / 'tls.properties'}\n")
+    words = ("--config", str(tmp_path / "broker.conf"), "--set", "tls.server.mode=enforcing")
+    broker = start("broker", "--store", str(tmp_path / "store"), *FREE_PORTS, *words)
+    for address in ready(broker):
+        host, _, port = address.rpartition(":")
+        with RawClient(address) as client, pytest.raises(NoAnswer):
+            client.ask(Ask.GET_BROKER_RUNTIME_INFO, {})
+        with socket.create_connection((host, int(port))) as plain:
+            made.client().wrap_socket(plain, server_hostname=host).close()
+    assert broker.stop() == 0
+    assert "sesame" not in broker.output()
+
+
+def test_a_name_server_takes_tls_limits_and_properties(start: Start, tmp_path: Path) -> None:
+    made = secured(tmp_path)
+    words = {"tls.server.certPath": made.issue("server"), "maxConnections": "2"}
+    settings = [word for name, value in words.items() for word in ("--set", f"{name}={value}")]
+    server = start("namesrv", "--port", "0", *settings, "--set", "enableTopicList=false")
+    address = server.wait_for(r"^ready namesrv=(\S+)$", START_SECONDS)[1]
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port))) as plain,
+        made.client().wrap_socket(plain, server_hostname=host),
+        RawClient(address) as client,
+    ):
+        assert b"enableTopicList=false" in client.ask(Ask.GET_NAMESRV_CONFIG, {}).body
+        with RawClient(address) as another, pytest.raises((NoAnswer, ConnectionResetError)):
+            another.ask(Ask.GET_NAMESRV_CONFIG, {})
+    assert "2 connections are open (maxConnections)" in server.output()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--set", "tls.server.keyPassword=hush"), "write it into the file of --config"),
+        (("--set", "tls.server.certpath=x"), "did you mean tls.server.certPath?"),
+        (("--set", "tls.server.mode=enforcing"), "give the certificate"),
+        (("--set", "tls.server.certPath=/no/where"), "/no/where: No such file"),
+        (("--set", "tls.config.file=/no/where"), "tls.config.file /no/where: No such"),
+        (("--set", "maxConnections=0"), "maxConnections"),
+        (("--set", "maxReceivedBytes=1"), "maxReceivedBytes"),
+    ],
+)
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_wrong_settings_of_connections_are_one_line(
+    refused: Refused, tmp_path: Path, server: str, words: tuple[str, ...], told: str
+) -> None:
+    place = ("--store", str(tmp_path), *FREE_PORTS) if server == "broker" else ("--port", "0")
+    code, shown = refused(server, *place, *words)
+    assert code == BAD_USAGE
+    assert told in shown
+    assert "hush" not in shown
+    assert shown.count("\n") == 1

@@ -198,6 +198,7 @@ VALUES = [
         Level.WARNING,
     ),
     ("broker", with_broker(config={"brokerPermission": "4"}), "permission 4", Level.ERROR),
+    ("broker", with_broker(config={"openToEverybody": "true"}), "is open to", Level.WARNING),
     ("broker", with_broker(config={"messageDelayLevel": "1s 9s"}), "'1s 9s'", Level.ERROR),
     (
         "broker",

@@ -41,7 +41,7 @@ HOW_TO: tuple[str, ...] = (
         "sagas",
     ),
     *("payload_changes", "payload_schemas", "asyncapi", "cloud_events", "testing", "type-checking"),
-    *("deployment", "sizing", "upgrades", "backups", "reconciliation_daily"),
+    *("deployment", "tls", "sizing", "upgrades", "backups", "reconciliation_daily"),
     *("from_celery", "from_procrastinate", "from_own_outbox"),
 )
 REFERENCE: tuple[str, ...] = (

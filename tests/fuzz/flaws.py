@@ -184,14 +184,18 @@ def bodies_of_any_size() -> None:
     put(peer_texts, "SLOW_TEXT_SIZE_MAX", _ENDLESS)
 
 
+def _note_nothing(_self: object, _connection_id: int, _size: int) -> None:
+    """Count no bytes."""
+
+
 def half_frames_are_kept() -> None:
     """All frames that have not come in whole are kept."""
-    put(listener, "RECEIVED_SIZE_MAX", _ENDLESS)
+    put(listener.Listener, "note_received", _note_nothing)
 
 
 def unread_answers_are_kept() -> None:
     """All answers that nobody reads are kept, and who does not read is still read from."""
-    put(listener, "UNSENT_SIZE_MAX", _ENDLESS)
+    put(listener.Listener, "note_unsent", _note_nothing)
     put(listener, "_UNSENT_PAUSE", 2**30)
     put(listener, "_LARGE_AT_ONCE", _ENDLESS)
 

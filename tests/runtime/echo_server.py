@@ -10,7 +10,9 @@ from tests.waiting import scene_limit
 
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.runtime.listener import Listener
+from reliable_mq.runtime.connection_limits import ConnectionLimits
+from reliable_mq.runtime.listener import IDLE_SECONDS, Listener
+from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.wire.command import Command, encode_command, reply, request
 
 
@@ -44,11 +46,15 @@ class Echo:
 
 @asynccontextmanager
 async def serving(
-    host: str = "127.0.0.1", *, times: int = 1, idle_seconds: float | None = None
+    host: str = "127.0.0.1",
+    *,
+    times: int = 1,
+    idle_seconds: float = IDLE_SECONDS,
+    limits: ConnectionLimits | None = None,
+    tls: ServerTls | None = None,
 ) -> AsyncIterator[Echo]:
     echo = Echo(times)
-    if idle_seconds is not None:
-        echo.listener = Listener(echo, idle_seconds)
+    echo.listener = Listener(echo, idle_seconds, limits=limits, tls=tls)
     await echo.listener.bind(host, 0)
     await echo.listener.serve()
     try:

@@ -22,7 +22,7 @@ from reliable_mq.broker_core.state import PeerConnection, Turn
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import FRAME_SIZE_MAX
-from reliable_mq.runtime import broker_server
+from reliable_mq.runtime import broker_chores, broker_server
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.listener import now_ms
@@ -146,8 +146,8 @@ def test_a_background_task_that_fails_ends_the_broker(
     broken: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker_server, "_CHECKPOINT_SECONDS", 0.02)
-    monkeypatch.setattr(broker_server, "_CHECKPOINT_STEP_SECONDS", 0.02)
+    monkeypatch.setattr(broker_chores, "_CHECKPOINT_SECONDS", 0.02)
+    monkeypatch.setattr(broker_chores, "_CHECKPOINT_STEP_SECONDS", 0.02)
     watch, bug = Watch(), RuntimeError("nobody expected it")
 
     async def scenario() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.echo_server import Echo, connect, is_served, run, serving
 from tests.waiting import eventually
 
-from reliable_mq.runtime import listener
+from reliable_mq.runtime.connection_limits import ConnectionLimits
 from reliable_mq.wire.command import encode_command, request
 
 
@@ -19,10 +19,10 @@ def _are_gone(echo: Echo, count: int) -> bool:
 
 
 def test_frames_that_do_not_come_in_whole_take_so_much_memory_of_all_connections_together(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test() -> None:
-        async with serving() as echo:
+        async with serving(limits=ConnectionLimits(received_size=1_000_000)) as echo:
             part = encode_command(request(7, body=b"x" * 100_000))[:-1]
             peers = []
             for count in range(1, 16):
@@ -36,16 +36,13 @@ def test_frames_that_do_not_come_in_whole_take_so_much_memory_of_all_connections
             length = struct.unpack(">i", await reader.readexactly(4))[0]
             await reader.readexactly(length)
 
-    monkeypatch.setattr(listener, "RECEIVED_SIZE_MAX", 1_000_000)
     run(test)
     assert "frames that have not come in whole take too much memory" in caplog.text
 
 
-def test_a_peer_whose_frames_come_whole_is_not_closed_for_those_of_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_peer_whose_frames_come_whole_is_not_closed_for_those_of_others() -> None:
     async def test() -> None:
-        async with serving() as echo:
+        async with serving(limits=ConnectionLimits(received_size=1_000_000)) as echo:
             frame = encode_command(request(7, body=b"x" * 100_000))
             reader, writer = await connect(echo)
             for _ in range(15):
@@ -57,7 +54,6 @@ def test_a_peer_whose_frames_come_whole_is_not_closed_for_those_of_others(
                 length = struct.unpack(">i", await reader.readexactly(4))[0]
                 await reader.readexactly(length)
 
-    monkeypatch.setattr(listener, "RECEIVED_SIZE_MAX", 1_000_000)
     run(test)
 
 
@@ -82,12 +78,14 @@ def test_one_byte_now_and_then_does_not_keep_a_frame_alive(
 
 
 def test_answers_that_nobody_reads_take_so_much_memory_of_all_connections_together(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Ten peers ask for 15 MiB each and read nothing; another one asks, and reads."""
 
     async def test() -> None:
-        async with serving(times=15 * 1024) as echo:
+        async with serving(
+            times=15 * 1024, limits=ConnectionLimits(unsent_size=32 * 1024 * 1024)
+        ) as echo:
             loop = asyncio.get_running_loop()
             silent = []
             for _ in range(10):
@@ -102,18 +100,17 @@ def test_answers_that_nobody_reads_take_so_much_memory_of_all_connections_togeth
             for client in silent:
                 client.close()
 
-    monkeypatch.setattr(listener, "UNSENT_SIZE_MAX", 32 * 1024 * 1024)
     run(test)
     assert "does not read its answers" in caplog.text
 
 
-def test_an_answer_of_which_the_system_has_taken_a_part_counts_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_answer_of_which_the_system_has_taken_a_part_counts_whole() -> None:
     """The system takes some MiB of each answer; what is left of two would be below the limit."""
 
     async def test() -> None:
-        async with serving(times=8 * 1024) as echo:
+        async with serving(
+            times=8 * 1024, limits=ConnectionLimits(unsent_size=14 * 1024 * 1024)
+        ) as echo:
             writers = []
             for _ in range(2):
                 _, writer = await connect(echo)
@@ -124,5 +121,4 @@ def test_an_answer_of_which_the_system_has_taken_a_part_counts_whole(
             for writer in writers:
                 writer.close()
 
-    monkeypatch.setattr(listener, "UNSENT_SIZE_MAX", 14 * 1024 * 1024)
     run(test)

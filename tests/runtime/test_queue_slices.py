@@ -12,7 +12,7 @@ from tests.waiting import eventually
 
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, pack_unit
 from reliable_mq.broker_core.store.message_store import MessageStore
-from reliable_mq.runtime import broker_server
+from reliable_mq.runtime import broker_chores
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -53,8 +53,8 @@ def test_queues_that_grow_while_others_are_synced_are_written_before_the_checkpo
 
     monkeypatch.setattr(LogWriter, "run", run_and_grow)
     monkeypatch.setattr(MessageStore, "begin_checkpoint", counted)
-    monkeypatch.setattr(broker_server, "_CHECKPOINT_SECONDS", 0.02)
-    monkeypatch.setattr(broker_server, "_CHECKPOINT_STEP_SECONDS", 0.02)
+    monkeypatch.setattr(broker_chores, "_CHECKPOINT_SECONDS", 0.02)
+    monkeypatch.setattr(broker_chores, "_CHECKPOINT_STEP_SECONDS", 0.02)
     asyncio.run(scenario())
     assert max(left[:3]) < count / 4
     assert not watch.causes

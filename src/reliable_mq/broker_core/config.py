@@ -21,20 +21,25 @@ from reliable_mq.access.access_settings import (
     access_settings,
 )
 from reliable_mq.broker_core.names import TRACE_TOPIC
+from reliable_mq.broker_core.quotas import parse_quotas
 from reliable_mq.broker_core.store.retention import RetentionRules, hours_ms, parse_hours
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import (
     COMMIT_LOG_SEGMENT_SIZE,
+    CONNECTIONS_MAX,
+    CONNECTIONS_OF_ADDRESS_MAX,
     CONSUME_QUEUE_FILE_SIZE,
     DELAY_LEVELS_TEXT,
     FRAME_SIZE_MAX,
     MESSAGE_BODY_SIZE_MAX,
     PORT_MAX,
     QUEUES_MAX,
+    RECEIVED_SIZE_MAX,
     REFUSES_SENDS_PERCENT,
     REMOVES_FILES_PERCENT,
     TOPIC_LENGTH_MAX,
+    UNSENT_SIZE_MAX,
 )
 from reliable_mq.plain_text import cut
 from reliable_mq.wire.java_int import I32, I32_MAX
@@ -58,6 +63,9 @@ _PullSize = Annotated[int, msgspec.Meta(ge=1, le=FRAME_SIZE_MAX - 64 * 1024)]  #
 _BodySize = Annotated[int, msgspec.Meta(ge=1, le=MESSAGE_BODY_SIZE_MAX)]
 _QueueCount = Annotated[int, msgspec.Meta(ge=1, le=QUEUES_MAX)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+_Rate = Annotated[int, msgspec.Meta(ge=0, le=I32_MAX)]  # for each second; 0: no limit
+_HeldSize = Annotated[int, msgspec.Meta(ge=4 * FRAME_SIZE_MAX, le=I32_MAX)]  # of many peers
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[%|a-zA-Z0-9_.-]+$", max_length=TOPIC_LENGTH_MAX)]
 _Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]*$")]  # fits into a property
 
@@ -164,6 +172,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     inner_client: SecretText = msgspec.field(
         default=SecretText(), name="innerClientAuthenticationCredentials"
     )
+    connections_max: _Count = msgspec.field(default=CONNECTIONS_MAX, name="maxConnections")
+    connections_of_address_max: _Count = msgspec.field(
+        default=CONNECTIONS_OF_ADDRESS_MAX, name="maxConnectionsOfAddress"
+    )
+    topic_messages_max: _Rate = msgspec.field(default=0, name="maxMessagesPerSecondOfTopic")
+    topic_bytes_max: _Rate = msgspec.field(default=0, name="maxBytesPerSecondOfTopic")
+    topic_quotas: str = msgspec.field(default="", name="quotasOfTopics")
+    group_messages_max: _Rate = msgspec.field(default=0, name="maxMessagesPerSecondOfGroup")
+    group_bytes_max: _Rate = msgspec.field(default=0, name="maxBytesPerSecondOfGroup")
+    group_quotas: str = msgspec.field(default="", name="quotasOfGroups")
+    received_size_max: _HeldSize = msgspec.field(default=RECEIVED_SIZE_MAX, name="maxReceivedBytes")
+    unsent_size_max: _HeldSize = msgspec.field(default=UNSENT_SIZE_MAX, name="maxUnsentBytes")
 
     @property
     def access(self) -> AccessSettings:
@@ -221,6 +241,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def delays_ms(self) -> dict[int, int]:
         """The delay of each level, from level 1."""
         return parse_delay_levels(self.delay_levels)
+
+
+def has_access_control(config: BrokerConfig) -> bool:
+    """Whether a client must prove who it is, and may do only what was granted to it."""
+    return config.authenticates and config.authorizes
 
 
 def parse_delay_levels(text: str) -> dict[int, int]:
@@ -347,9 +372,18 @@ def _invalid(properties: Mapping[str, str], reason: str) -> str:
 _CHARACTERS = {"regionId": "no control characters"}
 
 
+def _check_quotas(name: str, text: str) -> None:
+    try:
+        parse_quotas(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{name}: {error}") from error
+
+
 def _check(config: BrokerConfig) -> None:
     parse_delay_levels(config.delay_levels)
     _ = config.access  # it raises for what is wrong there
+    _check_quotas("quotasOfTopics", config.topic_quotas)
+    _check_quotas("quotasOfGroups", config.group_quotas)
     try:
         parse_hours(config.delete_when)
     except ValueError as error:

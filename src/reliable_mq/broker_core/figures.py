@@ -16,6 +16,8 @@ def broker_samples(state: BrokerState, now_ms: int) -> Iterator[Sample]:
     """
     for name, value in _figures(state, now_ms):
         yield Sample(f"{_PREFIX}{name}", value)
+    for what, count in state.quotas.refusals().items():
+        yield Sample(f"{_PREFIX}quota_refusals_total", count, (what,))
 
 
 def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:

@@ -11,6 +11,7 @@ import msgspec
 from reliable_mq.access.access_table import AccessTable
 from reliable_mq.access.guard import Guard
 from reliable_mq.broker_core.answers import Answers, SendReply
+from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
@@ -137,10 +138,12 @@ class BrokerState:
         self._ends: list[tuple[int, bytes]] = []  # replies to requests that ended a transaction
         self._ends_ms = 0
         self.pressure = Pressure(_pressure_limits(config))
+        self.quotas = BrokerQuotas(config)
         self.retention = LogRetention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
         self.processors = 1  # of the machine
+        self.is_exposed = False  # whether strangers reach it and may do everything
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
         self.waiting_queries: list[Request] = []  # queries that wait for the index
         self.is_index_stuck = False  # whether the index cannot be written
@@ -372,6 +375,7 @@ class BrokerState:
         self.retention.change_rules(config.retention)
         self.pressure.change_limits(_pressure_limits(config), is_full=self.retention.is_full)
         self.store.log.read_ahead(is_wanted=config.data_read_ahead)
+        self.quotas.change(config)
         self.config = config
 
 

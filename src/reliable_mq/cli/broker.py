@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from reliable_mq.cli import log_options, metrics
+from reliable_mq.cli import log_options, metrics, server_properties
 from reliable_mq.cli.serving import beat_until, stop_signals
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import port_of
@@ -14,8 +14,8 @@ from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.garbage import keep_collections_short
+from reliable_mq.runtime.tls_settings import take_tls
 from reliable_mq.wire.addresses import split_addresses
-from reliable_mq.wire.java_properties import parse_properties
 
 _HOST = "127.0.0.1"
 _PORT = 10911
@@ -60,14 +60,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="A property, name=value; overrides the file; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    settings: server_properties.Settings = None,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
     log_format: log_options.Format = None,
@@ -80,7 +73,7 @@ def command(
     flushDiskType is SYNC_FLUSH, cleanFileForciblyEnable is false. Options override properties.
     """
     log_options.write_log(log_format, log_level)
-    properties = _properties(config, settings or [])
+    properties = server_properties.read_server_properties(config, settings or [])
     options = _options(properties, store, host, port, namesrv_port, namesrv)
     uvloop.run(_serve(options, (metrics_host, metrics_port)))
 
@@ -112,6 +105,7 @@ def _options(
         port=configured_port if port is None else port,
         name_server_port=name_server_port,
         name_servers=";".join(split_addresses(listed)) if listed.strip(" ;,") else "",
+        tls=take_tls(properties),
         properties=properties,
     )
 
@@ -122,23 +116,6 @@ def _port(properties: dict[str, str]) -> int:
     if port is None:
         raise ConfigurationError(f"listenPort={text}: a port is 0..{PORT_MAX}")
     return port
-
-
-def _properties(config: Path | None, settings: list[str]) -> dict[str, str]:
-    properties: dict[str, str] = {}
-    if config is not None:
-        try:
-            properties = parse_properties(config.read_text("utf-8"))
-        except OSError as error:
-            raise ConfigurationError(f"--config {config}: {error.strerror}") from error
-        except ValueError as error:
-            raise ConfigurationError(f"--config {config}: it is not a text in UTF-8") from error
-    for setting in settings:
-        name, sign, value = setting.partition("=")
-        if not sign or not name.strip():
-            raise ConfigurationError(f"--set {setting}: write name=value")
-        properties[name.strip()] = value.strip()
-    return properties
 
 
 async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> None:

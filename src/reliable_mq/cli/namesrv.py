@@ -3,14 +3,24 @@
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 import uvloop
 
-from reliable_mq.cli import log_options, metrics
+from reliable_mq.cli import log_options, metrics, server_properties
 from reliable_mq.cli.serving import beat_until, stop_signals
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import PORT_MAX
+from reliable_mq.line_limit import limited_log
+from reliable_mq.name_server.core import NameServerConfig, changed_config
+from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.server_tls import ServerTls
+from reliable_mq.runtime.tls_settings import is_exposed, take_tls
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record import address_of
+
+log = limited_log(__name__)
 
 
 def command(
@@ -20,6 +30,14 @@ def command(
         Path | None,
         typer.Option(help="File that stores settings of tools and brokers (kvConfig.json)."),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file with properties of Apache RocketMQ, such as namesrv.conf.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: server_properties.Settings = None,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
     log_format: log_options.Format = None,
@@ -30,16 +48,27 @@ def command(
     When it is ready, it prints one line: "ready namesrv=HOST:PORT". SIGTERM stops it.
     """
     log_options.write_log(log_format, log_level)
-    uvloop.run(_serve(host, port, kv_config, (metrics_host, metrics_port)))
+    properties = server_properties.read_server_properties(config, settings or [])
+    tls = ServerTls(take_tls(properties))
+    limits = take_limits(properties)
+    try:
+        own = changed_config(NameServerConfig(), properties)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"a property of the name server: {error}") from error
+    server = NameServer(kv_config, config=own, limits=limits, tls=tls)
+    uvloop.run(_serve(server, host, port, tls, (metrics_host, metrics_port)))
 
 
 async def _serve(
-    host: str, port: int, settings_file: Path | None, metrics_at: tuple[str, int]
+    server: NameServer, host: str, port: int, tls: ServerTls, metrics_at: tuple[str, int]
 ) -> None:
     with stop_signals() as stop:
-        server = NameServer(settings_file)
         await server.start(host, port)
+        if is_exposed(server.ips, tls.settings):
+            broker_events.NAME_SERVER_EXPOSED.log(log, address=address_of(host, server.port))
+        tls.watch()
         metrics.serve_figures(*metrics_at, server.measure)
         print(f"ready namesrv={address_of(host, server.port)}", flush=True)
         await beat_until(stop)
+        tls.close()
         await server.close()

@@ -132,6 +132,13 @@ def _broker(
             "arrive at other times than requested",
             f"messageDelayLevel={DELAY_LEVELS_TEXT}",
         )
+    if config.get("openToEverybody") == "true":
+        report.warn(
+            f"broker {name} is open to everybody: strangers reach it, and need no account and no "
+            "certificate to read and delete every message",
+            "listen at 127.0.0.1; or authenticationEnabled=true and authorizationEnabled=true; or "
+            "tls.server.mode=enforcing and tls.server.need.client.auth=require",
+        )
     _disk(name, config, runtime, report)
 
 

@@ -66,10 +66,10 @@ def changed_config(config: NameServerConfig, changes: Mapping[str, str]) -> Name
 class NameServerCore:
     """Stores the registrations of brokers and answers route requests from them."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: NameServerConfig | None = None) -> None:
         self.routes = RouteTable()
         self.settings = SettingsTable()
-        self.config = NameServerConfig()
+        self.config = config or NameServerConfig()
         self.listen_port = 0  # shown among the settings; the owner of the listening socket sets it
         self._handlers: dict[int, Callable[[int, Command, int], Command | Steps[Command]]] = {
             RequestCode.PUT_KV_CONFIG: self._put_setting,

@@ -10,29 +10,31 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from reliable_mq.broker_core.config import BrokerConfig, broker_config
+from reliable_mq.broker_core.config import BrokerConfig, broker_config, has_access_control
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import PeerConnection, Turn
-from reliable_mq.broker_core.store.disk import is_out_of_room, lack_of, sync_files
+from reliable_mq.broker_core.store.disk import is_out_of_room, lack_of
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
+from reliable_mq.runtime.broker_chores import BrokerChores
+from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.file_disk import FileDisk
-from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
+from reliable_mq.runtime.tls_contexts import client_context
+from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
-from reliable_mq.watched_time import ClockReading
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of
 
@@ -41,10 +43,6 @@ log = limited_log(__name__)
 _TICK_SECONDS = 0.02
 _FEW_SPEAKERS = 2
 _INDEX_PAUSE_SECONDS = 0.001
-_CHECKPOINT_SECONDS = 10.0
-_CHECKPOINT_STEP_SECONDS = 0.5
-_UNNOTED_MAX = 256 * 1024 * 1024  # bytes of the log; a start needs a second or two to read them
-_QUEUES_AT_ONCE = 16  # creating the file of a new queue takes about 0.3 ms
 
 
 class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -52,6 +50,7 @@ class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     Without `name_servers` ("host:port;host:port"), the broker runs a name server of its own on
     `name_server_port`. With port 0, the system chooses a port. `properties`: see `broker_config`.
+    `tls`: for the broker and for its own name server. Default: all connections are plain.
     """
 
     store: Path
@@ -60,6 +59,7 @@ class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
     name_server_port: int = 9876
     name_servers: str = ""
     properties: Mapping[str, str] = msgspec.field(default_factory=dict)
+    tls: TlsSettings = TlsSettings()
 
 
 class BrokerServer:
@@ -69,6 +69,9 @@ class BrokerServer:
         options: address, store and properties.
         on_broken: takes an unexpected exception of the broker's background work. An exception
             within one client's command is answered to that client instead.
+
+    Raises:
+        ConfigurationError: when a file of the TLS settings cannot be used.
     """
 
     small_answers = SMALL_ANSWERS
@@ -77,7 +80,8 @@ class BrokerServer:
         self._options = options
         self._on_broken = on_broken
         self._loop: asyncio.AbstractEventLoop
-        self._listener = Listener(self)
+        self._tls = ServerTls(options.tls)
+        self._listener = Listener(self, tls=self._tls)
         self._name_server: NameServer | None = None
         self._turn_is_due = False
         self._turn_began_ms = 0
@@ -134,7 +138,8 @@ class BrokerServer:
         self._loop = asyncio.get_running_loop()
         await self._listener.bind(options.host, options.port)
         if not options.name_servers:
-            self._name_server = NameServer(options.store / "config" / "kvConfig.json")
+            settings_file = options.store / "config" / "kvConfig.json"
+            self._name_server = NameServer(settings_file, tls=self._tls)
             await self._name_server.start(options.host, options.name_server_port)
         properties = {
             "brokerIP1": options.host,
@@ -142,17 +147,17 @@ class BrokerServer:
             "namesrvAddr": self.name_server_address,
             "listenPort": str(self._listener.port),
         }
-        self._config, warnings = broker_config(properties)
+        config, warnings = broker_config(properties)
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
+        self._limit(config)
         disk = self._disk = FileDisk(options.store)
         self._core = BrokerCore(
-            self._config, disk, process_id=os.getpid(), processors=os.cpu_count() or 1
+            config, disk, process_id=os.getpid(), processors=os.cpu_count() or 1
         )
         self._core.open(now_ms())
-        sync_interval = (
-            0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
-        )
+        self._core.state.is_exposed = self._is_exposed(config)
+        sync_interval = 0 if self._core.state.is_sync_flush else config.flush_interval_ms / 1000
         syncs: Syncs | None = kernel_syncs(self._on_broken)
         if self._core.state.is_sync_flush:  # syncs are small, and a client waits for each
             syncs = PromptSyncs(syncs, on_broken=self._on_broken)
@@ -165,30 +170,54 @@ class BrokerServer:
             self._saved,
             on_broken=self._on_broken,
         )
+        own = self._name_server
         self._registrar = Registrar(
-            self._core.state, self.name_server_address.split(";"), self._send, self._on_broken
+            self._core.state,
+            self.name_server_address.split(";"),
+            self._send,
+            self._on_broken,
+            tls=client_context(options.tls) if options.tls.is_client else None,
+            dial=own.private_socket if own is not None else None,
         )
+        self._tls.watch()
         await self._listener.serve(self._core.decode)
         await self._registrar.register()
+        chores = BrokerChores(self._core, self._log_writer)
         self._timers = [
             watched(work, self._on_broken)
             for work in (
                 self._tick_forever(),
                 self._register_forever(),
-                self._checkpoint_forever(),
+                chores.checkpoint_forever(),
                 self._index_forever(),
-                self._clean_forever(),
-                self._checkpoint_timers_forever(),
+                chores.clean_forever(),
+                chores.checkpoint_timers_forever(),
             )
         ]
 
+    def _limit(self, config: BrokerConfig) -> None:
+        """Apply the settings that limit connections, at the start and when they change."""
+        self._config = config
+        limits = take_limits(msgspec.to_builtins(config, enc_hook=str))
+        self._listener.limits = limits
+        if self._name_server is not None:
+            self._name_server.limits = limits
+
+    def _is_exposed(self, config: BrokerConfig) -> bool:
+        """Whether strangers can do everything; the log tells it loudly."""
+        if has_access_control(config) or not is_exposed(self._listener.ips, self._options.tls):
+            return False
+        broker_events.BROKER_EXPOSED.log(log, address=self.address)
+        return True
+
     def measure(self) -> list[LoopFigures]:
         """Note figures for metrics from now on, on the running loop; return them."""
-        own = [measure_broker(self._core.state, self._listener.connections)]
+        own = [measure_broker(self._core.state, self._listener, self._tls)]
         return own + (self._name_server.measure() if self._name_server else [])
 
     async def _abandon(self) -> None:
         """Release what a failed start has opened."""
+        self._tls.close()
         await self._listener.close()
         if self._name_server:
             await self._name_server.close()
@@ -285,21 +314,12 @@ class BrokerServer:
     def _note_room(self, has_room: bool) -> None:
         self._core.state.pressure.note_room(has_room=has_room)
 
-    async def _clean_forever(self) -> None:
-        """Check the disk, and remove files that are too old."""
-        housekeeping, ticks, run = self._core.housekeeping, ticks_clock(), ticks_run()
-        while True:
-            found = await self._log_writer.run(housekeeping.survey_job())
-            await self._flush_queues()
-            job = housekeeping.begin(found, ClockReading(time.time(), ticks(), run))
-            if job is not None:
-                await self._log_writer.run(job)
-            await asyncio.sleep(self._config.clean_interval_ms / 1000)
-
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             self._speakers.clear()
+            if self._core.state.config is not self._config:
+                self._limit(self._core.state.config)
             self._core.tick(now_ms())
             self._run_turn()
 
@@ -321,43 +341,6 @@ class BrokerServer:
                 elif is_wanted:  # queries that waited are answered
                     self._schedule_turn(now_ms())
 
-    async def _checkpoint_forever(self) -> None:
-        """Write a checkpoint: after a kill, a start reads only the log behind the checkpoint."""
-        seconds = 0.0
-        while True:
-            await asyncio.sleep(_CHECKPOINT_STEP_SECONDS)
-            seconds += _CHECKPOINT_STEP_SECONDS
-            if seconds < _CHECKPOINT_SECONDS and self._core.state.store.unnoted_size < _UNNOTED_MAX:
-                continue
-            seconds = 0.0
-            await self._flush_queues()
-            await self._log_writer.run(self._core.state.store.begin_checkpoint())
-
-    async def _flush_queues(self) -> None:
-        """Write and sync the files of most queues, a few at a time, so that no request waits long.
-
-        Between two syncs the thread writes other files, for example that of a new topic.
-        """
-        upkeep = self._core.state.store.upkeep
-        await self._write_queues()
-        for _ in range(upkeep.unsynced // _QUEUES_AT_ONCE):
-            files = upkeep.take_unsynced(_QUEUES_AT_ONCE)
-            await self._log_writer.run(partial(sync_files, files))
-        await self._write_queues()  # other queues have grown during the syncs
-
-    async def _write_queues(self) -> None:
-        upkeep = self._core.state.store.upkeep
-        for _ in range(upkeep.unwritten // _QUEUES_AT_ONCE):
-            upkeep.flush_some(_QUEUES_AT_ONCE)
-            await asyncio.sleep(0)
-
-    async def _checkpoint_timers_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.timer_interval_ms / 1000)
-            work = self._core.begin_timer_checkpoint(now_ms())
-            if work:
-                await self._log_writer.run(work)
-
     async def _register_forever(self) -> None:
         while True:
             await asyncio.sleep(self._core.state.config.register_interval_ms / 1000)
@@ -369,6 +352,7 @@ class BrokerServer:
             task.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)
         await self._registrar.unregister()
+        self._tls.close()
         self._listener.stop_reading()
         await self._finish()
         await self._listener.close()

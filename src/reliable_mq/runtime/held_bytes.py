@@ -39,12 +39,12 @@ class HeldBytes:
     """Bytes in memory by connection, the longest holder first.
 
     Args:
-        size_max: limit for all connections together, in bytes.
+        size_max: limit for all connections together, in bytes; it may change.
         size_now: returns the current size of a connection: noted sizes may be outdated.
     """
 
     def __init__(self, size_max: int, size_now: Callable[[int], int]) -> None:
-        self._size_max = size_max
+        self.size_max = size_max
         self._size_now = size_now
         self._sizes: Sizes = {}
         self._total = 0
@@ -57,13 +57,13 @@ class HeldBytes:
         milliseconds for very many.
         """
         self._set(connection, size)
-        if self._total <= self._size_max:
+        if self._total <= self.size_max:
             return []
         for each in list(self._sizes):
             self._set(each, self._size_now(each))
         gone: list[int] = []
         for each in sorted(self._sizes, key=self._sizes.__getitem__, reverse=True):
-            if self._total <= self._size_max * _SHARE_AFTERWARDS:
+            if self._total <= self.size_max * _SHARE_AFTERWARDS:
                 break
             self._set(each, 0)
             gone.append(each)

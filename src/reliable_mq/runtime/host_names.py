@@ -46,6 +46,31 @@ async def bound_sockets(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
+def connected_pair() -> tuple[socket.socket, socket.socket]:
+    """Return two sockets of this process that are connected to each other over TCP.
+
+    A pair of the Unix kind would have no addresses, which servers need of their peers.
+
+    Raises:
+        OSError: when this machine has no loopback address, or another process took the place.
+    """
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as door:
+        ours = socket.create_connection(door.getsockname())
+        try:
+            theirs, peer = door.accept()
+        except BaseException:
+            ours.close()
+            raise
+    if peer != ours.getsockname():  # another process was faster
+        ours.close()
+        theirs.close()
+        raise ConnectionRefusedError("another process connected to the socket of this one")
+    for each in (ours, theirs):
+        each.setblocking(False)
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ours, theirs
+
+
 def _bound(address: str, port: int) -> socket.socket:
     is_v6 = ":" in address
     bound = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_STREAM)

@@ -5,6 +5,7 @@ A connection is opened on first use, and opened again after it was lost.
 
 import asyncio
 import random
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
@@ -24,6 +25,9 @@ log = limited_log(__name__)
 Greet = Callable[[str, Link], Awaitable[None]]
 """Introduces this client on a new link, before any other request uses it."""
 
+Dial = Callable[[], Awaitable[socket.socket]]
+"""Returns a connected socket, which the caller owns."""
+
 
 class Links:
     """One link per address, opened on first use and opened again after it was lost.
@@ -42,6 +46,8 @@ class Links:
         busy_wait_seconds: how long a single caller that asks repeatedly polls for a reply before
             it sleeps; 0: not at all.
         tells_outages: whether to log when an address cannot be reached, and when it can again.
+        dial: returns a connected socket, whatever the address is: for a server in this process,
+            which may refuse plain connections of others. None: connect to the address.
     """
 
     BACKOFF_SECONDS = 0.05
@@ -61,7 +67,9 @@ class Links:
         tls_hostname: str = "",
         busy_wait_seconds: float = 0.0,
         tells_outages: bool = True,
+        dial: Dial | None = None,
     ) -> None:
+        self._dial = dial
         self._sign = sign
         self._tls = tls
         self._tls_hostname = tls_hostname
@@ -211,17 +219,19 @@ class Links:
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         loop = asyncio.get_running_loop()
+
+        def made() -> Link:
+            busy_wait = BusyWait(self._busy_wait_seconds)
+            return Link(address, self._on_request, self._lost, self._sign, busy_wait)
+
+        if self._dial is not None:
+            _, link = await loop.create_connection(made, sock=await self._dial())
+            return link
         failure = OSError("the name has no address")
         for ip in await addresses_of(host, int(port)):
             try:
                 _, link = await loop.create_connection(
-                    lambda: Link(
-                        address,
-                        self._on_request,
-                        self._lost,
-                        self._sign,
-                        BusyWait(self._busy_wait_seconds),
-                    ),
+                    made,
                     ip,
                     int(port),
                     ssl=self._tls,

@@ -12,6 +12,7 @@ import asyncio
 import ipaddress
 import itertools
 import resource
+import socket
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,9 +22,13 @@ from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
 from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.held_bytes import HeldBytes, UnreadAnswers
-from reliable_mq.runtime.host_names import bound_sockets
+from reliable_mq.runtime.host_names import bound_sockets, connected_pair
+from reliable_mq.runtime.server_tls import ServerTls
+from reliable_mq.runtime.tls_connection import TlsGate, is_hello
+from reliable_mq.runtime.tls_settings import TlsMode
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import Frame, FrameReader
@@ -32,9 +37,6 @@ from reliable_mq.wire.record import pack_host
 log = limited_log(__name__)
 
 IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this long
-# Limits for all connections together. Above a limit, the connections that hold the most are closed.
-RECEIVED_SIZE_MAX = 256 * 1024 * 1024  # incomplete frames and waiting requests
-UNSENT_SIZE_MAX = 256 * 1024 * 1024  # unread answers
 # Limits of a loop turn for requests with large answers: their number, and the seconds after which
 # none is begun. Seconds count too, because one table may take as much work as many pulls.
 _LARGE_IN_TURN = 32
@@ -91,6 +93,7 @@ class ServerConnection(asyncio.Protocol):
         "_frame_began",
         "_has_unsent",
         "_held",
+        "_is_admitted",
         "_is_busy",
         "_is_told",
         "_is_unread",
@@ -107,9 +110,12 @@ class ServerConnection(asyncio.Protocol):
         "_unread",
     )
 
-    def __init__(self, listener: "Listener", owner: ConnectionOwner) -> None:
+    def __init__(
+        self, listener: "Listener", owner: ConnectionOwner, *, is_admitted: bool = False
+    ) -> None:
         self._listener = listener
         self._owner = owner
+        self._is_admitted = is_admitted  # whether it counts for no limit of connections
         self._small_answers = owner.small_answers
         self._decode = listener.decode
         self._reader = FrameReader()
@@ -139,10 +145,17 @@ class ServerConnection(asyncio.Protocol):
             broker_events.CONNECTION_REFUSED.log(log, client=ip)
             self._transport.abort()
             return
-        self._connection = PeerConnection(
-            self._listener.opened(self), pack_host(ip, peer[1]), f"{ip}:{peer[1]}"
-        )
+        number = self._listener.opened(self, "" if self._is_admitted else ip)
+        if number is None:
+            self._transport.abort()
+            return
+        self._connection = PeerConnection(number, pack_host(ip, peer[1]), f"{ip}:{peer[1]}")
         self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """Use an encrypted transport from now on; the peer has sent no request yet."""
+        self._transport = transport
+        self._last_used = self._loop.time()
 
     def data_received(self, data: bytes) -> None:
         self._last_used = self._loop.time()
@@ -152,7 +165,7 @@ class ServerConnection(asyncio.Protocol):
         try:
             commands = list(map(self._decode, self._reader.feed(data)))
         except FrameError as error:
-            self._log_end(f"closed, {error}")
+            self._log_end(f"closed, {self._listener.no_tls if is_hello(data) else error}")
             self._transport.abort()
             return
         begun = self._reader.kept_size
@@ -334,23 +347,36 @@ class Listener:
     Args:
         owner: receives the commands.
         idle_seconds: a connection that is silent in both directions for this long is closed.
+        limits: the most connections, and what they may hold together.
+        tls: the mode and the certificate; None: all connections are plain.
     """
 
-    def __init__(self, owner: ConnectionOwner, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(
+        self,
+        owner: ConnectionOwner,
+        idle_seconds: float = IDLE_SECONDS,
+        *,
+        limits: ConnectionLimits | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
         self._owner = owner
         self._idle_seconds = idle_seconds
+        self._tls = tls
+        limits = limits or ConnectionLimits()
+        self._admission = Admission(limits)
         self._ids = itertools.count(1)
         self.connections: dict[int, ServerConnection] = {}  # by id; others only read it
         self._servers: list[asyncio.Server] = []  # one for each address of the host
         self._idle_check: asyncio.TimerHandle | None = None
-        self._received = HeldBytes(RECEIVED_SIZE_MAX, self._received_by)
-        self._unsent = HeldBytes(UNSENT_SIZE_MAX, self._unsent_to)
+        self._received = HeldBytes(limits.received_size, self._received_by)
+        self._unsent = HeldBytes(limits.unsent_size, self._unsent_to)
         self._large_left = _LARGE_IN_TURN
         self._large_end = 0.0  # after this time, the turn begins no other large request
         self._waiting: OrderedDict[ServerConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
         self.decode: Decode = decode_request
         self.port = 0
+        self.ips: list[str] = []  # the addresses at which it listens
 
     async def bind(self, host: str, port: int) -> None:
         """Bind the address. Connections are accepted only after `serve`.
@@ -370,13 +396,57 @@ class Listener:
             ) from error
         for bound in sockets:
             server = await loop.create_server(
-                lambda: ServerConnection(self, self._owner),
+                self._accepted,
                 sock=bound,
                 backlog=_BACKLOG,
                 start_serving=False,
             )
             self._servers.append(server)
         self.port = sockets[0].getsockname()[1]
+        self.ips = [_plain_ip(bound.getsockname()[0]) for bound in sockets]
+
+    def _accepted(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        connection = ServerConnection(self, self._owner)
+        if self._tls is not None and self._tls.decides_by_first_byte:
+            return TlsGate(connection, self._tls)
+        return connection
+
+    async def private_socket(self) -> socket.socket:
+        """Return a socket that is connected to this listener, for this process itself.
+
+        The connection is plain whatever the mode of TLS is, and counts for no limit. Nobody else
+        can have it: it comes from a socket that listens for this one connection.
+        """
+        ours, theirs = connected_pair()
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: ServerConnection(self, self._owner, is_admitted=True), sock=theirs
+        )
+        return ours
+
+    @property
+    def no_tls(self) -> str:
+        """Why a peer that begins a TLS handshake is closed."""
+        is_off = self._tls is None or self._tls.settings.mode is TlsMode.DISABLED
+        return "it speaks TLS, and " + (
+            "tls.server.mode is disabled" if is_off else "there is no tls.server.certPath"
+        )
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        """The limits; they may be changed while it listens. Lower ones close nothing at once."""
+        return self._admission.limits
+
+    @limits.setter
+    def limits(self, limits: ConnectionLimits) -> None:
+        self._admission.limits = limits
+        self._received.size_max = limits.received_size
+        self._unsent.size_max = limits.unsent_size
+
+    @property
+    def refused(self) -> int:
+        """How many connections were refused since the start, because there were too many."""
+        return self._admission.refused
 
     async def serve(self, decode: Decode = decode_request) -> None:
         """Begin to accept connections. The owner must be ready for commands.
@@ -490,9 +560,16 @@ class Listener:
         if self._waiting and not self._is_turn_due:
             raise InvariantBroken(f"{len(self._waiting)} connections wait, and no turn is due")
 
-    def opened(self, connection: ServerConnection) -> int:
-        """Record a new connection and return its id."""
+    def opened(self, connection: ServerConnection, ip: str) -> int | None:
+        """Record a new connection and return its id; None: there are too many.
+
+        `ip` is the address for which it counts; "": it counts for none.
+        """
         connection_id = next(self._ids)
+        refusal = self._admission.admit(connection_id, ip) if ip else ""
+        if refusal:
+            broker_events.CONNECTION_TOO_MANY.log(log, client=ip, reason=refusal)
+            return None
         self.connections[connection_id] = connection
         return connection_id
 
@@ -500,6 +577,7 @@ class Listener:
         """Forget a closed connection."""
         gone = self.connections.pop(connection.id, None)
         if gone is not None:
+            self._admission.leave(connection.id)
             self._waiting.pop(gone, None)
             self._received.set_size(connection.id, 0)
             self._unsent.set_size(connection.id, 0)

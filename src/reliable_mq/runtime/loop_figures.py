@@ -6,11 +6,13 @@ figures, and a scrape returns the last ones.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 
 from reliable_mq.broker_core.figures import broker_samples
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.listener import Listener
+from reliable_mq.runtime.server_tls import OUTCOMES, ServerTls
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
 from reliable_mq.telemetry.metrics import Source
@@ -54,11 +56,22 @@ class LoopFigures:
         return [*noted, Sample(self._age_name, time.monotonic() - at)]
 
 
-def measure_broker(state: BrokerState, connections: Sized) -> LoopFigures:
+def connection_samples(prefix: str, listener: Listener, tls: ServerTls | None) -> Iterator[Sample]:
+    """Yield the samples of a server's connections; the names begin with `prefix`."""
+    yield Sample(f"{prefix}connections", len(listener.connections))
+    yield Sample(f"{prefix}refused_connections_total", listener.refused)
+    for outcome in OUTCOMES:
+        count = tls.outcomes[outcome] if tls is not None else 0
+        yield Sample(f"{prefix}tls_handshakes_total", count, (outcome,))
+    expires_at = tls.expires_at if tls is not None else 0.0
+    yield Sample(f"{prefix}tls_certificate_expiry_seconds", expires_at)
+
+
+def measure_broker(state: BrokerState, listener: Listener, tls: ServerTls) -> LoopFigures:
     """Note the figures of a broker from now on, on the running loop; return them."""
 
     def take() -> Iterator[Sample]:
         yield from broker_samples(state, time.time_ns() // 1_000_000)
-        yield Sample("reliable_mq_broker_connections", len(connections))
+        yield from connection_samples("reliable_mq_broker_", listener, tls)
 
     return LoopFigures(take, "broker")

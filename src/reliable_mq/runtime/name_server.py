@@ -6,6 +6,7 @@ turn of the loop. A thread writes the settings file, once for all changes since 
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,10 +17,12 @@ from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import StoreCorrupt
 from reliable_mq.limits import REGISTRATIONS_SIZE_MAX
 from reliable_mq.line_limit import limited_log
-from reliable_mq.name_server.core import NameServerCore
+from reliable_mq.name_server.core import NameServerConfig, NameServerCore
 from reliable_mq.name_server.registration_queue import RegistrationQueue
+from reliable_mq.runtime.connection_limits import ConnectionLimits
 from reliable_mq.runtime.listener import Listener, now_ms
-from reliable_mq.runtime.loop_figures import LoopFigures
+from reliable_mq.runtime.loop_figures import LoopFigures, connection_samples
+from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.answer import encode_answer
@@ -39,14 +42,25 @@ class NameServer:
     Args:
         settings_file: the file of settings that tools and brokers put (`kvConfig.json`). None:
             settings are not saved.
+        config: the properties that clients see and change.
+        limits: of the connections.
+        tls: the mode and the certificate; the caller closes it. None: all connections are plain.
     """
 
     small_answers: frozenset[int] = frozenset()
 
-    def __init__(self, settings_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        settings_file: Path | None = None,
+        *,
+        config: NameServerConfig | None = None,
+        limits: ConnectionLimits | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
         self._settings_file = settings_file
-        self._core = NameServerCore()
-        self._listener = Listener(self)
+        self._core = NameServerCore(config)
+        self._tls = tls
+        self._listener = Listener(self, limits=limits, tls=tls)
         self._expiry: asyncio.TimerHandle | None = None
         self._registrations = RegistrationQueue(
             lambda connection, command: self._core.begin(connection, command, now_ms())
@@ -60,6 +74,24 @@ class NameServer:
     def port(self) -> int:
         """The port it listens on."""
         return self._listener.port
+
+    @property
+    def ips(self) -> list[str]:
+        """The addresses at which it listens."""
+        return self._listener.ips
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        """The limits of its connections; they may be changed."""
+        return self._listener.limits
+
+    @limits.setter
+    def limits(self, limits: ConnectionLimits) -> None:
+        self._listener.limits = limits
+
+    async def private_socket(self) -> socket.socket:
+        """Return a connected socket for a broker in this process; see `Listener`."""
+        return await self._listener.private_socket()
 
     async def start(self, host: str, port: int) -> None:
         """Listen; see `Listener.bind`.
@@ -81,7 +113,7 @@ class NameServer:
         routes, prefix = self._core.routes, "reliable_mq_name_server_"
         yield Sample(f"{prefix}brokers", routes.broker_count)
         yield Sample(f"{prefix}topics", routes.topic_count)
-        yield Sample(f"{prefix}connections", len(self._listener.connections))
+        yield from connection_samples(prefix, self._listener, self._tls)
 
     def _expire(self) -> None:
         self._expiry = asyncio.get_running_loop().call_later(_EXPIRY_SECONDS, self._expire)

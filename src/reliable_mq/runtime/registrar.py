@@ -7,6 +7,7 @@ Source: Apache RocketMQ `BrokerController.registerIncrementBrokerData`, `registe
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -22,7 +23,7 @@ from reliable_mq.errors import FrameError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.link import Link, Sign
-from reliable_mq.runtime.links import Links
+from reliable_mq.runtime.links import Dial, Links
 from reliable_mq.runtime.listener import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.outages import Outages
@@ -49,6 +50,8 @@ class Registrar:
         addresses: the name servers, "host:port" each.
         send: sends replies after the name servers have received their topics.
         on_broken: takes an unexpected exception.
+        tls: encrypts the connections to the name servers; None: plain.
+        dial: see `Links`; for a name server in this process.
     """
 
     def __init__(
@@ -57,6 +60,9 @@ class Registrar:
         addresses: Sequence[str],
         send: Callable[[Replies], None],
         on_broken: OnBroken = die,
+        *,
+        tls: ssl.SSLContext | None = None,
+        dial: Dial | None = None,
     ) -> None:
         self._on_broken = on_broken
         self._state = state
@@ -75,6 +81,8 @@ class Registrar:
             on_lost=self._informed.discard,
             sign=_sign_as(state.config.access.inner_client),
             tells_outages=False,
+            tls=tls,
+            dial=dial,
         )
 
     def register_changes(self, replies: Replies) -> None:

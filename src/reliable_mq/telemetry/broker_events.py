@@ -168,6 +168,7 @@ CONNECTION_REFUSED = warning(
     "connection_refused",
     "%(client)s: refused, few descriptors are left; raise the limit of files",
 )
+CONNECTION_TOO_MANY = warning("connection_too_many", "%(client)s: refused, %(reason)s")
 CONNECTION_BROKEN = error("connection_broken", "requests of a connection cannot be handled")
 DISK_FULL = critical("disk_full", "%(problem)s, sends are refused; %(advice)s: %(error)s")
 DISK_HAS_ROOM = info("disk_has_room", "the disk has room again")
@@ -195,7 +196,38 @@ ANSWER_NOT_ENCODED = warning(
 )
 CONNECTION_CUT = warning("connection_cut", "%(client)s: %(reason)s")
 CONNECTION_SILENT = info("connection_silent", "%(client)s: closed, it was silent too long")
+BROKER_EXPOSED = error(
+    "broker_exposed",
+    "%(address)s IS OPEN TO EVERYBODY: whoever reaches it reads and deletes every message; listen "
+    "at 127.0.0.1, or set authenticationEnabled=true and authorizationEnabled=true, or demand "
+    "certificates: tls.server.mode=enforcing and tls.server.need.client.auth=require",
+)
+NAME_SERVER_EXPOSED = error(
+    "name_server_exposed",
+    "%(address)s IS OPEN TO EVERYBODY: whoever reaches it registers brokers, and so receives "
+    "messages; listen at 127.0.0.1, or demand certificates: tls.server.mode=enforcing and "
+    "tls.server.need.client.auth=require",
+)
 REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")
 FIGURES_FAILED = error(
     "figures_failed", "the figures of the %(source)s for its metrics cannot be read; it serves on"
+)
+TLS_WANTED = warning(
+    "tls_wanted",
+    "%(client)s: closed, it does not speak TLS, and tls.server.mode is enforcing",
+)
+TLS_REFUSED = warning("tls_refused", "%(client)s: closed, the TLS handshake failed: %(reason)s")
+TLS_GIVEN_UP = warning(
+    "tls_given_up", "%(client)s: closed, its TLS handshake was not done in %(seconds)g s"
+)
+TLS_BROKEN = warning("tls_broken", "%(client)s: closed, its TLS connection broke: %(reason)s")
+TLS_RELOADED = info("tls_reloaded", "%(path)s: new connections have this certificate")
+TLS_NOT_RELOADED = warning(
+    "tls_not_reloaded",
+    "the changed certificate is not used, the one before it goes on: %(error)s",
+)
+TLS_CERTIFICATE_DOUBTFUL = warning(
+    "tls_certificate_doubtful",
+    "%(path)s: clients will refuse this certificate: %(problem)s; give a new one, it is read "
+    "without a restart",
 )

@@ -6,6 +6,7 @@ metric, ours has its name and attributes, in Prometheus' spelling: dots become u
 and `_total` are appended.
 """
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -269,18 +270,48 @@ _WORKER = (
 )
 
 
-def _of_broker(
-    name: str, text: str, kind: Kind = "gauge", unit: Unit = "", labels: tuple[str, ...] = ()
+def _of_server(
+    source: Source,
+    name: str,
+    text: str,
+    kind: Kind = "gauge",
+    unit: Unit = "",
+    labels: tuple[str, ...] = (),
 ) -> Metric:
-    return Metric(f"reliable_mq_broker_{name}", kind, unit, labels, text, "broker")
+    prefix = f"reliable_mq_{source.replace(' ', '_')}"
+    return Metric(f"{prefix}_{name}", kind, unit, labels, text, source)
 
+
+def _of_sockets(source: Source) -> tuple[Metric, ...]:
+    """Return the metrics of the connections of a server."""
+    refused = "Connections refused since the start: too many, in all or of one address"
+    outcomes = "TLS handshakes of this process: done, failed, given_up (too slow), plain (no TLS)"
+    expiry = (
+        "When the certificate of this process expires, as a Unix time; 0: there is no valid one"
+    )
+    return (
+        _of_server(source, "refused_connections_total", refused, "counter"),
+        _of_server(source, "tls_handshakes_total", outcomes, "counter", labels=("outcome",)),
+        _of_server(source, "tls_certificate_expiry_seconds", expiry, unit="seconds"),
+    )
+
+
+_of_broker = partial(_of_server, "broker")
+_of_name_server = partial(_of_server, "name server")
 
 _BROKER = (
+    *_of_sockets("broker"),
     _of_broker("messages_in_total", "Messages that were stored since the start", "counter"),
     _of_broker("messages_out_total", "Messages that pulls have got since the start", "counter"),
     _of_broker("in_bytes_total", "Bytes of the stored messages", "counter", "bytes"),
     _of_broker("out_bytes_total", "Bytes of the messages that pulls have got", "counter", "bytes"),
     _of_broker("refused_sends_total", "Sends refused since the start: disk or flow", "counter"),
+    _of_broker(
+        "quota_refusals_total",
+        "Requests refused since the start by quotas: sends to a topic, pulls of a group",
+        "counter",
+        labels=("of",),
+    ),
     _of_broker("connections", "Open connections of clients and tools"),
     _of_broker("waiting_sends", "Sends that wait until the log is stored"),
     _of_broker("waiting_pulls", "Pulls that wait for a message"),
@@ -304,37 +335,14 @@ _BROKER = (
 )
 
 _NAME_SERVER = (
-    Metric(
-        "reliable_mq_name_server_brokers",
-        "gauge",
-        "",
-        (),
-        "Registered brokers",
-        "name server",
-    ),
-    Metric(
-        "reliable_mq_name_server_topics",
-        "gauge",
-        "",
-        (),
-        "Registered topics; one at several brokers counts for each",
-        "name server",
-    ),
-    Metric(
-        "reliable_mq_name_server_connections",
-        "gauge",
-        "",
-        (),
-        "Open connections of brokers, clients and tools",
-        "name server",
-    ),
-    Metric(
-        "reliable_mq_name_server_reading_age_seconds",
-        "gauge",
-        "seconds",
-        (),
+    *_of_sockets("name server"),
+    _of_name_server("brokers", "Registered brokers"),
+    _of_name_server("topics", "Registered topics; one at several brokers counts for each"),
+    _of_name_server("connections", "Open connections of brokers, clients and tools"),
+    _of_name_server(
+        "reading_age_seconds",
         "Age of these figures: above a few seconds, the event loop does not run",
-        "name server",
+        unit="seconds",
     ),
 )
 

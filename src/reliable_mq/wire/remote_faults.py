@@ -4,10 +4,16 @@ Receives the code and the remark of an error reply. Returns the exception to rai
 Source: Apache RocketMQ `ResponseCode`, `BrokerFastFailure`, `AclException`.
 """
 
+from collections.abc import Mapping
+
 from reliable_mq.errors import BrokerBusy, NotFound, NotPermitted, Refused, RemoteError
 from reliable_mq.wire.codes import ResponseCode
 
 _USER_NOT_EXIST, _POLICY_NOT_EXIST = 3001, 3002
+
+RETRY_AFTER_MS = "retryAfterMs"
+"""A field of our broker's refusals: after so many ms the same request may succeed."""
+_RETRY_MS_MAX = 3_600_000
 
 _CLASSES: dict[int, type[RemoteError]] = {
     ResponseCode.SYSTEM_BUSY: BrokerBusy,
@@ -29,8 +35,20 @@ _BUSY_WORDS = ("BUSY", "[OVERLOAD]", "[REJECTREQUEST]", "_CLEAN_QUEUE]")
 _ACCESS_WORDS = ("AclException", "AuthenticationException", "AuthorizationException")
 
 
-def remote_error(code: int, remark: str | None) -> RemoteError:
-    """Return the most specific error for a reply with this code and remark."""
+def pause_seconds(ext: Mapping[str, str]) -> float:
+    """Return how long a refused request should wait, at most an hour; 0.0: the peer says nothing.
+
+    `ext`: the fields of the refusal.
+    """
+    text = ext.get(RETRY_AFTER_MS, "")
+    is_number = text.isascii() and text.isdecimal() and len(text) < 11
+    return min(int(text), _RETRY_MS_MAX) / 1000 if is_number else 0.0
+
+
+def remote_error(
+    code: int, remark: str | None, ext: Mapping[str, str] | None = None
+) -> RemoteError:
+    """Return the most specific error for a reply with this code, remark and fields."""
     text = remark or ""
     kind = _CLASSES.get(code, RemoteError)
     if code == ResponseCode.SYSTEM_ERROR:
@@ -38,4 +56,7 @@ def remote_error(code: int, remark: str | None) -> RemoteError:
             kind = NotPermitted
         elif any(word in text for word in _BUSY_WORDS):
             kind = BrokerBusy
-    return kind(code, text)
+    error = kind(code, text)
+    if ext:
+        error.pause_seconds = pause_seconds(ext)
+    return error

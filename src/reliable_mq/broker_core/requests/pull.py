@@ -73,6 +73,8 @@ def pull_message(state: BrokerState, request: Request) -> None:
     command = request.command
     header = command.pull_header or PullMessageHeader.decode(command.ext_fields)
     name = header.consumer_group
+    if state.quotas.groups is not None and name in state.groups.by_name:
+        state.quotas.groups.take(name, 0, 0, request.now_ms)
     group = state.groups.by_name.get(name) or state.find_group(name, request.now_ms)
     topic, wanted = _allowed(state, group, header, request.connection.address)
     found = _find(state, header, wanted)
@@ -428,6 +430,8 @@ def _note_progress(
     else:
         state.offsets.note_pull(group, topic, queue_id, found.next_offset)
     state.statistics.pulled(group, topic, queue_id, found.messages, len(found.body))
+    if state.quotas.groups is not None:
+        state.quotas.groups.charge(group, found.messages, len(found.body))
     if not commits or found.status == _RESET:  # the client's offset is from before the reset
         return
     if state.offsets.may_commit(group, topic, (queue_id,)):

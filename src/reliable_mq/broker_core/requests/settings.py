@@ -24,6 +24,7 @@ _FACTS = {
     "useTLS": False,
 }
 _PROCESSORS = "clientCallbackExecutorThreads"  # `exportMetrics` reads the CPU count from here
+EXPOSED = "openToEverybody"  # ours; the doctor reads it
 _BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
@@ -32,7 +33,7 @@ def get_broker_config(state: BrokerState, request: Request) -> Command:
     supported = shown_properties(state.config)
     # In Apache a name with dots is a Java system property, not part of the settings.
     values = {name: value for name, value in supported.items() if "." not in name}
-    values |= {**_FACTS, _PROCESSORS: state.processors}
+    values |= {**_FACTS, _PROCESSORS: state.processors, EXPOSED: state.is_exposed}
     version = msgspec.json.encode(state.config_version).decode()
     body = format_properties(values).encode()
     return reply(request.command, ext={"version": version}, body=body)

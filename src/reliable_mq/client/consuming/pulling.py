@@ -27,7 +27,7 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import LANGUAGE, VERSION, Command
 from reliable_mq.wire.headers import PullResultHeader
 from reliable_mq.wire.record import COMPRESSED, Record, iter_records
-from reliable_mq.wire.remote_faults import remote_error
+from reliable_mq.wire.remote_faults import pause_seconds, remote_error
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def _accept(
     begun: float,
 ) -> Flow[float]:
     if reply.code == ResponseCode.FLOW_CONTROL:
-        return _FLOW_CONTROL_SECONDS
+        return pause_seconds(reply.ext_fields) or _FLOW_CONTROL_SECONDS
     if reply.code not in _PULL_RESULTS:
         raise remote_error(reply.code, reply.remark)
     header = reply.pull_result or PullResultHeader.decode(reply.ext_fields)

@@ -23,7 +23,13 @@ from reliable_mq.client.sending.slow_brokers import (
     SlowBrokers,
 )
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import BrokerBusy, ReliableMQError, RequestTimeout, Unavailable
+from reliable_mq.errors import (
+    BrokerBusy,
+    ReliableMQError,
+    RemoteError,
+    RequestTimeout,
+    Unavailable,
+)
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
@@ -210,7 +216,7 @@ class SendRetries:
                 sent, instant = instant.seconds, (yield NOW)
                 if self.is_answer(reply, tried, instant.seconds - sent, instant.seconds):
                     return BrokerAnswer(reply, chosen, requests)
-                failure = remote_error(reply.code, reply.remark)
+                failure = remote_error(reply.code, reply.remark, reply.ext_fields)
                 self._note_refusal(tried, failure, instant.seconds - sent, instant.seconds)
                 if self._is_about_account(reply):
                     break
@@ -311,14 +317,19 @@ class SendRetries:
         """Wait for the backoff before the same broker is tried again; return whether to retry.
 
         After "busy", the pause is random between zero and the backoff: many clients have met the
-        same busy broker, and must not return together.
+        same busy broker, and must not return together. A broker that says how long gets that pause,
+        or up to half of it more.
         """
         if attempt == self._settings.retries:
             return False
         settings = self._settings
         longest = min(settings.backoff_seconds * 4.0**attempt, settings.backoff_seconds_max)
         chance = int.from_bytes(self._random_bytes(2)) / 0xFFFF
-        pause = longest * (chance if isinstance(failure, BrokerBusy) else 1 - chance / 2)
+        asked = failure.pause_seconds if isinstance(failure, RemoteError) else 0.0
+        if asked:
+            pause = asked * (1 + chance / 2)
+        else:
+            pause = longest * (chance if isinstance(failure, BrokerBusy) else 1 - chance / 2)
         if pause >= left:
             return False
         yield Wait(pause)

@@ -1,0 +1,64 @@
+"""`--config` and `--set` of the servers: properties with Apache RocketMQ's names.
+
+Receives a file and words of the command line; returns properties. It knows no property but those
+that hold a secret.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.runtime.tls_settings import CONFIG_FILE, KEY_PASSWORDS, PREFIX
+from reliable_mq.wire.java_properties import parse_properties
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A property, name=value; overrides the file; repeatable.",
+        show_default=False,
+    ),
+]
+
+
+def read_server_properties(config: Path | None, settings: Sequence[str]) -> dict[str, str]:
+    """Return the properties of a file, of the file that `tls.config.file` names, and of `--set`.
+
+    Each overrides those before it. A password is accepted in a file only: everybody on the machine
+    can read a command line.
+
+    Raises:
+        ConfigurationError: when a file cannot be read, or a setting is not name=value.
+    """
+    properties = _of_file("--config", config) if config is not None else {}
+    given: dict[str, str] = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        name = name.strip()
+        if name in KEY_PASSWORDS:
+            raise ConfigurationError(
+                f"--set {name}: everybody on this machine can read a command line; write it into "
+                "the file of --config"
+            )
+        if not sign or not name:
+            raise ConfigurationError(f"--set {setting}: write name=value")
+        given[name] = value.strip()
+    tls_file = {**properties, **given}.get(CONFIG_FILE)
+    for of_tls in (properties, given):
+        of_tls.pop(CONFIG_FILE, None)
+    if tls_file:
+        found = _of_file(CONFIG_FILE, Path(tls_file))
+        properties |= {name: value for name, value in found.items() if name.startswith(PREFIX)}
+    return {**properties, **given}
+
+
+def _of_file(what: str, path: Path) -> dict[str, str]:
+    try:
+        return parse_properties(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{what} {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{what} {path}: it is not a text in UTF-8") from error

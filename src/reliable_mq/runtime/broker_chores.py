@@ -1,0 +1,81 @@
+"""The chores of a broker: what its event loop begins at intervals, and a thread does.
+
+They receive the core and the log writer. Each runs for ever; the broker cancels them at its end.
+"""
+
+import asyncio
+import time
+from functools import partial
+
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.store.disk import sync_files
+from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
+from reliable_mq.runtime.listener import now_ms
+from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.watched_time import ClockReading
+
+_CHECKPOINT_SECONDS = 10.0
+_CHECKPOINT_STEP_SECONDS = 0.5
+_UNNOTED_MAX = 256 * 1024 * 1024  # bytes of the log; a start needs a second or two to read them
+_QUEUES_AT_ONCE = 16  # creating the file of a new queue takes about 0.3 ms
+
+
+class BrokerChores:
+    """The chores of one broker.
+
+    Args:
+        core: says what is due.
+        log_writer: its thread does what may block.
+    """
+
+    def __init__(self, core: BrokerCore, log_writer: LogWriter) -> None:
+        self._core = core
+        self._log_writer = log_writer
+
+    async def clean_forever(self) -> None:
+        """Check the disk, and remove files that are too old."""
+        housekeeping, ticks, run = self._core.housekeeping, ticks_clock(), ticks_run()
+        while True:
+            found = await self._log_writer.run(housekeeping.survey_job())
+            await self._flush_queues()
+            job = housekeeping.begin(found, ClockReading(time.time(), ticks(), run))
+            if job is not None:
+                await self._log_writer.run(job)
+            await asyncio.sleep(self._core.state.config.clean_interval_ms / 1000)
+
+    async def checkpoint_forever(self) -> None:
+        """Write a checkpoint: after a kill, a start reads only the log behind the checkpoint."""
+        seconds = 0.0
+        while True:
+            await asyncio.sleep(_CHECKPOINT_STEP_SECONDS)
+            seconds += _CHECKPOINT_STEP_SECONDS
+            if seconds < _CHECKPOINT_SECONDS and self._core.state.store.unnoted_size < _UNNOTED_MAX:
+                continue
+            seconds = 0.0
+            await self._flush_queues()
+            await self._log_writer.run(self._core.state.store.begin_checkpoint())
+
+    async def _flush_queues(self) -> None:
+        """Write and sync the files of most queues, a few at a time, so that no request waits long.
+
+        Between two syncs the thread writes other files, for example that of a new topic.
+        """
+        upkeep = self._core.state.store.upkeep
+        await self._write_queues()
+        for _ in range(upkeep.unsynced // _QUEUES_AT_ONCE):
+            files = upkeep.take_unsynced(_QUEUES_AT_ONCE)
+            await self._log_writer.run(partial(sync_files, files))
+        await self._write_queues()  # other queues have grown during the syncs
+
+    async def _write_queues(self) -> None:
+        upkeep = self._core.state.store.upkeep
+        for _ in range(upkeep.unwritten // _QUEUES_AT_ONCE):
+            upkeep.flush_some(_QUEUES_AT_ONCE)
+            await asyncio.sleep(0)
+
+    async def checkpoint_timers_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._core.state.config.timer_interval_ms / 1000)
+            work = self._core.begin_timer_checkpoint(now_ms())
+            if work:
+                await self._log_writer.run(work)

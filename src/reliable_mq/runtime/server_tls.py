@@ -1,0 +1,168 @@
+"""The TLS of a server: its certificate, which is read again when its files change, and figures.
+
+Several listeners of a process share one object. It knows nothing of what they speak.
+"""
+
+import asyncio
+import ssl
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.tls_contexts import Examined, examine, server_context
+from reliable_mq.runtime.tls_settings import TlsMode, TlsSettings
+from reliable_mq.telemetry import broker_events
+
+log = limited_log(__name__)
+
+HANDSHAKE_SECONDS = 10.0
+"""A handshake that takes longer is given up."""
+WATCH_SECONDS = 1.0
+"""How often the files of the certificate are looked at."""
+# Everybody can begin a handshake, and a step of one takes up to some milliseconds (with an RSA key
+# of 4,096 bits). So all steps of one turn of the loop have this time; others wait for later turns.
+_TURN_SECONDS = 0.002
+
+# Outcomes of handshakes, as a metric has them.
+DONE: Final = "done"
+FAILED: Final = "failed"
+GIVEN_UP: Final = "given_up"
+PLAIN: Final = "plain"
+OUTCOMES = (DONE, FAILED, GIVEN_UP, PLAIN)
+
+Signature = tuple[tuple[int, int, int], ...]
+
+
+class ServerTls:
+    """What the listeners of a process need to accept encrypted connections.
+
+    Invariant X1: `context` is made from the newest files that could be used together. While steps
+    of handshakes wait, a turn is due.
+
+    Args:
+        settings: the mode and the files.
+        handshake_seconds: after so many seconds a handshake is given up.
+
+    Raises:
+        ConfigurationError: when a file cannot be used.
+    """
+
+    def __init__(self, settings: TlsSettings, handshake_seconds: float = HANDSHAKE_SECONDS) -> None:
+        self.settings = settings
+        self.handshake_seconds = handshake_seconds
+        self.context: ssl.SSLContext | None = None  #: None: there is no certificate
+        self.expires_at = 0.0  #: of the certificate, seconds since the epoch; 0.0: unknown
+        self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        self._loaded: Signature = ()  # of the files in use
+        self._refused: Signature = ()  # of files that cannot be used; they were told
+        self._seen: Signature = ()  # at the last look
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_turn_due = False
+        self._next_look: asyncio.TimerHandle | None = None
+        if settings.is_serving:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Read the files for the first time. A doubtful certificate is told, and used."""
+        self._seen = self._signature()
+        path = self.settings.server.cert
+        context = server_context(self.settings)
+        examined = examine(context, path)
+        self._take(context, examined, self._seen)
+        if examined.fault:
+            broker_events.TLS_CERTIFICATE_DOUBTFUL.log(log, path=path, problem=examined.fault)
+
+    @property
+    def is_enforcing(self) -> bool:
+        """Whether plain connections are refused."""
+        return self.settings.mode is TlsMode.ENFORCING
+
+    @property
+    def decides_by_first_byte(self) -> bool:
+        """Whether the first byte says if a connection is encrypted; else all are plain."""
+        return self.context is not None
+
+    def watch(self) -> None:
+        """Look at the files from now on, on the running loop, until `close`."""
+        if self.context is not None and self._next_look is None:
+            self._look_later()
+
+    def close(self) -> None:
+        """Look at the files no more."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+
+    def _look_later(self) -> None:
+        self._next_look = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._look_later()
+        self.look_once()
+
+    def look_once(self) -> bool:
+        """Read the files again if they have changed; return whether they are in use now.
+
+        Certificate and key are two files, and somebody replaces one after the other. So files that
+        have changed since the last look are left for the next one. Files that cannot be used are
+        told once, and the certificate in use stays.
+        """
+        found = self._signature()
+        is_settled, self._seen = found == self._seen, found
+        if found in (self._loaded, self._refused) or not is_settled:
+            return False
+        path = self.settings.server.cert
+        try:
+            context = server_context(self.settings)
+            examined = examine(context, path)
+        except (ConfigurationError, ssl.SSLError) as error:
+            self._refuse(found, error)
+            return False
+        if examined.fault:
+            self._refuse(found, f"{path}: {examined.fault}")
+            return False
+        self._take(context, examined, found)
+        broker_events.TLS_RELOADED.log(log, path=path)
+        return True
+
+    def _take(self, context: ssl.SSLContext, examined: Examined, found: Signature) -> None:
+        self.context, self.expires_at = context, examined.expires_at
+        self._loaded, self._refused = found, ()
+
+    def _refuse(self, found: Signature, why: object) -> None:
+        self._refused = found
+        broker_events.TLS_NOT_RELOADED.log(log, error=why)
+
+    def _signature(self) -> Signature:
+        """Return what changes when one of the files is written or replaced."""
+        found: list[tuple[int, int, int]] = []
+        for path in self.settings.server.paths:
+            try:
+                status = Path(path).stat()
+            except OSError:
+                found.append((0, 0, 0))
+            else:
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        return tuple(found)
+
+    def take_step(self, step: Callable[[], None]) -> None:
+        """Call a step of a handshake in a later turn, after those that wait."""
+        self._waiting.append(step)
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            asyncio.get_running_loop().call_soon(self._run_turn)
+
+    def _run_turn(self) -> None:
+        self._is_turn_due = False
+        end = time.monotonic() + _TURN_SECONDS
+        while self._waiting:
+            self._waiting.popleft()()
+            if time.monotonic() >= end:
+                break
+        if self._waiting:
+            self._is_turn_due = True
+            asyncio.get_running_loop().call_soon(self._run_turn)

@@ -1,0 +1,305 @@
+"""An encrypted connection of a server, between its socket and the protocol that speaks on it.
+
+`TlsGate` stands before a protocol of any kind until the first byte has come. That byte says whether
+a TLS handshake follows. A plain connection then goes past the gate, and costs nothing more.
+`TlsConnection` decrypts what comes and encrypts what leaves, in memory (`ssl.MemoryBIO`). To the
+socket it is the protocol, and to the protocol behind it the transport.
+Source: Apache RocketMQ `NettyRemotingServer.TlsModeHandler`.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Iterable
+from typing import Any, Protocol, cast
+
+from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.server_tls import DONE, FAILED, GIVEN_UP, PLAIN, ServerTls
+from reliable_mq.runtime.tls_contexts import fault_of
+from reliable_mq.telemetry import broker_events
+
+log = limited_log(__name__)
+
+HANDSHAKE = 0x16
+"""The first byte of a TLS connection; no frame shorter than 352 MiB begins with it."""
+
+_RECORD_SIZE = 16 * 1024  # the most plain bytes of one TLS record
+# Bytes until a handshake is done: OpenSSL accepts a chain of 100 KiB, and one read of the socket
+# brings up to 256 KiB, in which the first requests may follow the handshake.
+_HELLO_SIZE_MAX = 512 * 1024
+
+
+class SecuredProtocol(Protocol):
+    """A protocol of asyncio that can get another transport while it is connected."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the plain transport; nothing has come yet."""
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """Take the encrypted transport, instead of the plain one, before the first data."""
+
+    def data_received(self, data: bytes) -> None:
+        """Take plain data."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+
+    def pause_writing(self) -> None:
+        """Stop writing: the peer reads too slowly."""
+
+    def resume_writing(self) -> None:
+        """Write again."""
+
+
+def is_hello(data: bytes) -> bool:
+    """Whether the first bytes of a connection begin a TLS handshake."""
+    return data[:1] == b"\x16"
+
+
+class TlsGate(asyncio.Protocol):
+    """Waits for the first byte of a connection, and then gives the connection to who speaks on it.
+
+    Args:
+        inner: the protocol that speaks on the connection.
+        tls: the mode and the certificate.
+    """
+
+    def __init__(self, inner: SecuredProtocol, tls: ServerTls) -> None:
+        self._inner = inner
+        self._tls = tls
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Tell the protocol behind the gate that there is a connection."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Look at the first byte; see the class."""
+        if self._transport.is_closing():
+            return
+        context = self._tls.context
+        if is_hello(data) and context is not None:
+            encrypted = TlsConnection(self._inner, self._tls, self._transport, context)
+            self._transport.set_protocol(encrypted)
+            encrypted.data_received(data)
+        elif self._tls.is_enforcing:
+            self._tls.outcomes[PLAIN] += 1
+            broker_events.TLS_WANTED.log(log, client=address_of_peer(self._transport))
+            self._transport.abort()
+        else:
+            self._transport.set_protocol(cast("asyncio.Protocol", self._inner))
+            self._inner.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell it to the protocol: nothing had come."""
+        self._inner.connection_lost(exc)
+
+
+def address_of_peer(transport: asyncio.BaseTransport) -> str:
+    """Return the address of a peer for a log line."""
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if peer else "a peer that has left"
+
+
+class TlsConnection(asyncio.Protocol, asyncio.Transport):
+    """One encrypted connection.
+
+    Args:
+        inner: the protocol that speaks on it.
+        tls: where outcomes are counted.
+        transport: the plain transport below.
+        context: has the certificate. A later one is for later connections.
+    """
+
+    def __init__(
+        self,
+        inner: SecuredProtocol,
+        tls: ServerTls,
+        transport: asyncio.Transport,
+        context: ssl.SSLContext,
+    ) -> None:
+        self._inner = inner
+        self._tls = tls
+        self._transport = transport
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._cipher = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._is_open = False  # whether the handshake is done
+        self._hello_size = 0
+        self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(
+            tls.handshake_seconds, self._give_up
+        )
+
+    # What the socket calls.
+
+    def data_received(self, data: bytes) -> None:
+        """Decrypt data, and hand it on. Before the handshake is done, continue that."""
+        self._incoming.write(data)
+        if self._is_open:
+            self._read()
+            return
+        self._hello_size += len(data)
+        if self._hello_size > _HELLO_SIZE_MAX:
+            self._refuse(f"a handshake of more than {_HELLO_SIZE_MAX} bytes")
+        else:
+            self._transport.pause_reading()
+            self._tls.take_step(self._shake_hands)
+
+    def _shake_hands(self) -> None:
+        """Do one step of the handshake."""
+        if self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        try:
+            self._cipher.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return
+        except ssl.SSLError as error:
+            self._flush()  # the alert tells the peer why
+            self._refuse(fault_of(error))
+            return
+        self._is_open = True
+        self._stop_timer()
+        self._tls.outcomes[DONE] += 1
+        self._flush()
+        self._inner.secured(self)
+        if self._incoming.pending or self._cipher.pending():
+            self._read()
+
+    def _read(self) -> None:
+        """Decrypt what has come. A record that has not come in whole waits."""
+        cipher, incoming = self._cipher, self._incoming
+        pieces: list[bytes] = []
+        has_ended = False
+        try:
+            while True:
+                piece = cipher.read(_RECORD_SIZE)
+                if not piece:
+                    has_ended = True
+                    break
+                pieces.append(piece)
+                if not (incoming.pending or cipher.pending()):
+                    break
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._tell_broken(error)
+            has_ended = True
+        if self._outgoing.pending:
+            self._flush()
+        if pieces:
+            self._inner.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if has_ended:
+            self.close()
+
+    def eof_received(self) -> None:
+        """Let the transport close: the peer sends no more."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell it to the protocol."""
+        if self._timer is not None:
+            self._fail("the peer left; perhaps it does not trust the certificate")
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Tell the protocol that the peer reads too slowly."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tell the protocol that the peer reads again."""
+        self._inner.resume_writing()
+
+    def _give_up(self) -> None:
+        self._timer = None
+        self._tls.outcomes[GIVEN_UP] += 1
+        broker_events.TLS_GIVEN_UP.log(
+            log, client=address_of_peer(self._transport), seconds=self._tls.handshake_seconds
+        )
+        self._transport.abort()
+
+    def _refuse(self, reason: str) -> None:
+        self._fail(reason)
+        self._transport.close()
+
+    def _fail(self, reason: str) -> None:
+        self._stop_timer()
+        self._tls.outcomes[FAILED] += 1
+        broker_events.TLS_REFUSED.log(log, client=address_of_peer(self._transport), reason=reason)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # What the protocol calls.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt data and send it."""
+        self.writelines((data,))
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Encrypt all data and send it together."""
+        if self._transport.is_closing():
+            return
+        cipher = self._cipher
+        try:
+            for data in list_of_data:
+                sent, size = cipher.write(data), len(data)
+                while sent < size:
+                    sent += cipher.write(memoryview(data)[sent:])
+        except ssl.SSLError as error:
+            self._tell_broken(error)
+            self._transport.abort()
+            return
+        self._flush()
+
+    def _tell_broken(self, error: ssl.SSLError) -> None:
+        broker_events.TLS_BROKEN.log(
+            log, client=address_of_peer(self._transport), reason=fault_of(error)
+        )
+
+    def _flush(self) -> None:
+        data = self._outgoing.read()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Tell the peer that nothing more comes, and close when all has left."""
+        if self._transport.is_closing():
+            return
+        if self._is_open:
+            with contextlib.suppress(ssl.SSLError):  # the peer has not answered yet, or never will
+                self._cipher.unwrap()
+            self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        return self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        """Read no more from the socket."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._transport.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set when the protocol is told to pause; in encrypted bytes."""
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many encrypted bytes wait for the socket."""
+        return self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return a fact of the connection; `ssl_object` has the peer's certificate."""
+        if name == "ssl_object":
+            return self._cipher
+        return self._transport.get_extra_info(name, default)

@@ -1,0 +1,144 @@
+"""How many connections a server keeps: in all, and of one address."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.runtime.echo_server import Echo, connect, is_served, run, serving
+from tests.waiting import eventually
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.message import Message
+from reliable_mq.runtime.blocking_link import BlockingLink
+from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits, take_limits
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import request
+
+
+async def is_refused(echo: Echo) -> bool:
+    reader, writer = await connect(echo)
+    try:
+        return not await is_served(reader, writer)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return True
+    finally:
+        writer.close()
+
+
+def limits(most: int, of_address: int) -> ConnectionLimits:
+    return ConnectionLimits(connections=most, of_address=of_address)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "word"),
+    [(limits(3, 9), "maxConnections"), (limits(9, 3), "maxConnectionsOfAddress")],
+)
+def test_too_many_connections_are_refused_with_one_line_until_one_leaves(
+    allowed: ConnectionLimits, word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with serving(limits=allowed) as echo:
+            peers = [await connect(echo) for _ in range(3)]
+            for peer in peers:
+                assert await is_served(*peer)
+            assert await is_refused(echo)
+            assert echo.listener.refused == 1
+            for peer in peers:
+                assert await is_served(*peer)
+            peers[0][1].close()
+            await eventually(lambda: len(echo.gone) == 1)
+            assert not await is_refused(echo)
+
+    caplog.set_level(logging.INFO, "reliable_mq.runtime")
+    run(test)
+    (record,) = caplog.records
+    assert getattr(record, "event", "") == "connection_too_many"
+    assert f"({word})" in record.getMessage()
+
+
+def test_an_address_that_has_all_it_may_leaves_the_others_theirs() -> None:
+    admission = Admission(limits(10, 5))
+    assert [bool(admission.admit(n, "192.0.2.1")) for n in range(7)] == [False] * 5 + [True] * 2
+    assert [bool(admission.admit(n, "192.0.2.2")) for n in range(7, 13)] == [False] * 5 + [True]
+
+
+def test_a_network_of_ipv6_counts_as_one_address() -> None:
+    admission = Admission(limits(10, 2))
+    assert not admission.admit(1, "2001:db8::1")
+    assert not admission.admit(2, "2001:db8::ffff:2")
+    assert admission.admit(3, "2001:db8:0:0:3::")
+    assert not admission.admit(4, "2001:db8:0:1::1")
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 2)), max_size=80))
+def test_what_was_admitted_and_has_not_left_is_counted(
+    steps: list[tuple[bool, int, int]],
+) -> None:
+    admission = Admission(limits(6, 3))
+    inside: dict[int, str] = {}
+    for comes, number, host in steps:
+        ip = f"192.0.2.{host}"
+        if comes and number not in inside:
+            is_full = len(inside) >= 6 or list(inside.values()).count(ip) >= 3
+            assert bool(admission.admit(number, ip)) == is_full
+            if not is_full:
+                inside[number] = ip
+        elif not comes:
+            admission.leave(number)
+            inside.pop(number, None)
+
+
+def test_a_server_in_this_process_is_reached_though_it_is_full() -> None:
+    async def test() -> None:
+        async with serving(limits=limits(1, 1)) as echo:
+            first = await connect(echo)
+            assert await is_served(*first)
+            assert await is_refused(echo)
+            own = await asyncio.open_connection(sock=await echo.listener.private_socket())
+            assert await is_served(*own)
+            first[1].close()
+            await eventually(lambda: len(echo.gone) == 1)
+            assert not await is_refused(echo), "it counts for nobody"
+
+    run(test)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1000001"])
+def test_an_impossible_limit_is_an_error_that_names_it(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="maxConnections"):
+        take_limits({"maxConnections": value})
+
+
+def test_the_limits_of_a_running_broker_change(tmp_path: Path) -> None:
+    """And its own name server has the same; the broker's own connection to it counts for nobody."""
+
+    async def scene() -> None:
+        options = BrokerOptions(
+            store=tmp_path,
+            port=0,
+            name_server_port=0,
+            properties={"maxConnections": "7"},
+        )
+        server = BrokerServer(options)
+        await server.start()
+        try:
+            assert server._listener.limits.connections == 7
+            async with AsyncClient(server.name_server_address) as client:
+                await client.create_topic("t", 1)
+                change = request(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxConnections=1")
+                with BlockingLink(server.address, 30) as link:
+                    assert (await asyncio.to_thread(link.call, change)).code == 0
+                await eventually(lambda: server._listener.limits.connections == 1)
+                assert server._name_server is not None
+                assert server._name_server.limits.connections == 1
+                await client.send(Message(topic="t", body=b"x"))
+        finally:
+            await server.close()
+
+    uvloop.run(scene())
