@@ -2,7 +2,6 @@
 
 import os
 import queue
-import re
 import shlex
 import signal
 import sys
@@ -16,13 +15,22 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from sqlalchemy.exc import ArgumentError
 
+from reliable_mq.cli.credentials import FORMS, credential, variable
 from reliable_mq.cli.dev_log import DevLog
 from reliable_mq.cli.dev_probe import MARK, DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
 from reliable_mq.cli.dev_servers import FOLDER, DevServers
-from reliable_mq.cli.shared_options import Application, Named, needed_application
+from reliable_mq.cli.shared_options import (
+    DATABASE_VARIABLE,
+    Application,
+    Named,
+    needed_application,
+)
+from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.extras import extra_of
+from reliable_mq.idempotency.redis_servers import hidden
 
 TICK_SECONDS = 0.3
 WATCHED = (".py", ".toml", ".env")
@@ -33,14 +41,23 @@ def command(
     app: Application = "",
     db: Annotated[
         str,
-        typer.Option(metavar="URL", help="Use this database; default: a PostgreSQL of its own."),
+        typer.Option(
+            metavar="URL",
+            callback=credential,
+            help=f"Use this database; default: a PostgreSQL of its own. {FORMS}",
+        ),
     ] = "",
     broker: Annotated[
         str,
         typer.Option(metavar="HOST:PORT;…", help="Use this cluster; default: a broker of its own."),
     ] = "",
     redis: Annotated[
-        str, typer.Option(metavar="URL", help="Use this Redis; default: a Valkey of its own.")
+        str,
+        typer.Option(
+            metavar="URL",
+            callback=credential,
+            help=f"Use this Redis; default: a Valkey of its own. {FORMS}",
+        ),
     ] = "",
     processes: Annotated[int, typer.Option(min=1, max=256, help="How many worker processes.")] = 1,
     before: Annotated[
@@ -77,7 +94,7 @@ def command(
         "RELIABLE_MQ_BROKER": broker,
         "RELIABLE_MQ_REDIS": redis,
     }
-    given = {name: url or os.environ.get(name, "") for name, url in given.items()}
+    given = {name: url or variable(name) for name, url in given.items()}
     folder.mkdir(parents=True, exist_ok=True)
     servers = DevServers(folder, {name: url for name, url in given.items() if url}, log)
     with _stop_requests() as stopped, _changes(folder, reload, stopped) as changes:
@@ -196,7 +213,7 @@ class DevRun:
             return
         self._written = addresses
         for name, url in addresses.items():
-            self._log.write_line("dev", f"{name}={_without_password(url)}")
+            self._log.write_line("dev", f"{name}={_shown(name, url)}")
         self._log.write_line("dev", f"for another terminal: . {shlex.quote(str(path))}")
 
     def _ours(self, *words: str) -> list[str]:
@@ -227,8 +244,14 @@ class DevRun:
         self._running.clear()
 
 
-def _without_password(url: str) -> str:
-    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
+def _shown(variable: str, url: str) -> str:
+    """Return an address without its password."""
+    if variable == "RELIABLE_MQ_REDIS":
+        return hidden(url)
+    try:
+        return shown_url(url) if variable == DATABASE_VARIABLE else url
+    except (ArgumentError, ValueError):
+        return "…"
 
 
 def _tables_command() -> str:

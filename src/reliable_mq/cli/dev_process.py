@@ -45,7 +45,7 @@ class DevProcess:
         self._mark = mark
         self._first_line = ""
         self._has_line = threading.Event()
-        self._child = subprocess.Popen(
+        self._child = subprocess.Popen(  # noqa: S603 - a list of words of the developer
             list(words),
             env={**environment, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
@@ -55,8 +55,8 @@ class DevProcess:
             errors="replace",
             start_new_session=True,
         )
-        assert self._child.stdout is not None
-        assert self._child.stderr is not None
+        assert self._child.stdout is not None  # noqa: S101 - for type checkers
+        assert self._child.stderr is not None  # noqa: S101 - for type checkers
         self._copies = [
             log.copy_stream(name, self._child.stderr, lambda _: True),
             log.copy_stream(name, self._child.stdout, self._note),

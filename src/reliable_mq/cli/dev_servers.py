@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from reliable_mq.cli.credentials import without_credentials
 from reliable_mq.cli.dev_log import DevLog, FollowedFile
 from reliable_mq.cli.dev_probe import PLACEHOLDERS, DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
@@ -65,7 +66,7 @@ class DevServers:
         store = self.folder / "broker"
         words = ("broker", "--store", str(store), "--port", "0", "--namesrv-port", "0")
         command = [sys.executable, "-m", "reliable_mq.cli.main", *words]
-        self._broker = DevProcess("broker", command, os.environ, self._log)
+        self._broker = DevProcess("broker", command, without_credentials(os.environ), self._log)
         ready = dict(
             part.partition("=")[::2] for part in self._broker.wait_for_first_line().split()
         )
