@@ -52,7 +52,7 @@ REFERENCE: tuple[str, ...] = (
 )
 EXPLANATION: tuple[str, ...] = (
     *("promises", "protocol", "crashes", "why_a_broker", "comparison"),
-    *("guarantees", "half_messages", "reconciliation"),
+    *("guarantees", "half_messages", "reconciliation", "security"),
 )
 PROJECT = ("project/architecture.md", "project/changelog.md", "project/style.md")
 

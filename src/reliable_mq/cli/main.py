@@ -95,7 +95,7 @@ def _attach(root: typer.Typer, name: str, module: ModuleType) -> None:
             root.add_typer(app, name=name, help=VERBS[name].summary)
             return
         command = app.registered_commands[0].callback
-        assert command is not None
+        assert command is not None  # noqa: S101 - for type checkers
     root.command(name, cls=getattr(module, "command_class", VerbCommand))(command)
 
 
