@@ -48,6 +48,7 @@ REFERENCE: tuple[str, ...] = (
     *("extras", "outbox", "consuming", "resend", "escalation", "retention", "databases", "doctor"),
     *("observation", "administration", "client", "client_sending", "client_consuming", "broker"),
     *("reconciliation_verdicts", "reconciliation_results", "spark_sources"),
+    "audit",
     *("state_machines", "glossary"),
 )
 EXPLANATION: tuple[str, ...] = (

@@ -62,6 +62,7 @@ VERBS = {
     "topic": Verb("topic", "List, show, create, change or delete topics."),
     "group": Verb("group", "Consumer groups: members, progress, offsets, settings."),
     "message": Verb("message", "Find and show stored messages."),
+    "audit": Verb("audit", "List who changed what, at a broker and in databases."),
     "notifiers": Verb("notifiers", "List notifiers and waiting escalations; send a test."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
     "demo": Verb("demo", "Replay real orders while processes are killed; check every effect."),

@@ -22,6 +22,7 @@ from reliable_mq.broker_core.state import PeerConnection, Turn
 from reliable_mq.broker_core.store.disk import is_out_of_room, lack_of, sync_files
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.audit_file import AuditFile
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
@@ -41,8 +42,7 @@ log = limited_log(__name__)
 _TICK_SECONDS = 0.02
 _FEW_SPEAKERS = 2
 _INDEX_PAUSE_SECONDS = 0.001
-_CHECKPOINT_SECONDS = 10.0
-_CHECKPOINT_STEP_SECONDS = 0.5
+_CHECKPOINT_SECONDS, _CHECKPOINT_STEP_SECONDS = 10.0, 0.5
 _UNNOTED_MAX = 256 * 1024 * 1024  # bytes of the log; a start needs a second or two to read them
 _QUEUES_AT_ONCE = 16  # creating the file of a new queue takes about 0.3 ms
 
@@ -87,6 +87,7 @@ class BrokerServer:
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
+        self._audit = AuditFile(options.store)
         self._config: BrokerConfig
         self._log_writer: LogWriter
 
@@ -150,18 +151,17 @@ class BrokerServer:
             self._config, disk, process_id=os.getpid(), processors=os.cpu_count() or 1
         )
         self._core.open(now_ms())
-        sync_interval = (
-            0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
-        )
+        state = self._core.state
+        sync_interval = 0 if state.is_sync_flush else self._config.flush_interval_ms / 1000
         syncs: Syncs | None = kernel_syncs(self._on_broken)
-        if self._core.state.is_sync_flush:  # syncs are small, and a client waits for each
+        if state.is_sync_flush:  # syncs are small, and a client waits for each
             syncs = PromptSyncs(syncs, on_broken=self._on_broken)
         self._log_writer = LogWriter(
             disk,
             sync_interval,
             self._stored,
             syncs,
-            self._note_room,
+            lambda has_room: state.pressure.note_room(has_room=has_room),
             self._saved,
             on_broken=self._on_broken,
         )
@@ -243,6 +243,8 @@ class BrokerServer:
 
     def _carry_out(self, turn: Turn) -> None:
         self._turn_is_due = False
+        if turn.audit:  # before the first reply
+            self._audit.write(turn.audit, self._core.state.config, now_ms())
         if turn.replies:
             self._send(turn.replies)
         if turn.batch or turn.files:
@@ -281,9 +283,6 @@ class BrokerServer:
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
         self._run_turn()
-
-    def _note_room(self, has_room: bool) -> None:
-        self._core.state.pressure.note_room(has_room=has_room)
 
     async def _clean_forever(self) -> None:
         """Check the disk, and remove files that are too old."""
@@ -375,6 +374,7 @@ class BrokerServer:
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover
             self._close_core()
+        self._audit.close()
         if self._disk:
             self._disk.close()
         await self._registrar.close()
