@@ -219,6 +219,16 @@ def test_nobody_can_fill_the_audit_with_refused_requests(world: AuditWorld) -> N
     assert world.took()["changed"] == 0
 
 
+def test_a_name_without_proof_is_told_apart_from_a_user(world: AuditWorld) -> None:
+    """Given a request that names a user, and nobody checks it, then the actor stays unknown."""
+    world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "x", "AccessKey": "root" * 100})
+    row = world.took()
+
+    assert row["actor"] == "-"
+    assert row["detail"]["claims"].startswith("rootroot")
+    assert len(row["detail"]["claims"]) < 350
+
+
 def test_the_user_of_a_request_is_its_actor(world: AuditWorld) -> None:
     """Given a request whose signer is known, then the line has the name."""
     handle = world.core._handle

@@ -38,7 +38,8 @@ class AuditLine(msgspec.Struct, kw_only=True):
         changed: 1 if it changed something, else 0.
         result: the name of the answer's code.
         detail: what it is about (`on`), values `before` and `after`, and the reason of a refusal
-            (`why`). `left_out`: how many refused requests before it have no line.
+            (`why`). `claims`: the user whom a request names without proof. `left_out`: how many
+            refused requests before it have no line.
     """
 
     create_date: str
@@ -78,6 +79,7 @@ class AuditRecord:
         is_done: bool,
         hides: bool = False,
         why: str = "",
+        claims: str = "",
     ) -> None:
         """Add the line of one request.
 
@@ -92,6 +94,7 @@ class AuditRecord:
             is_done: whether the answer is not an error.
             hides: whether a change may be one that `seen` does not show.
             why: the text of an error.
+            claims: the user whom a request names without proof.
         """
         changed = is_done and (hides or seen is None or seen[0] != seen[1])
         if not changed and not self._may_tell(now_ms):
@@ -101,6 +104,8 @@ class AuditRecord:
             detail["before"], detail["after"] = map(_bounded, seen)
         if why:
             detail["why"] = cut(why, _TEXT_MAX)
+        if claims:
+            detail["claims"] = cut(claims, _TEXT_MAX)
         if self._left_out:
             detail["left_out"], self._left_out = self._left_out, 0
         message_id = on.get("message_id", "")

@@ -19,6 +19,7 @@ from reliable_mq.wire.command import Command
 from reliable_mq.wire.java_properties import as_property
 from reliable_mq.wire.peer_texts import read_json, read_properties
 
+ACCESS_KEY = "AccessKey"  # the field of a signed request with the name of its user
 _NAMES_MAX = 20  # of one line: a request may name thousands
 _QUEUES_MAX = 256
 _HIDDEN = "***"
@@ -273,6 +274,7 @@ def end(state: BrokerState, request: Request, pending: _PendingAct, answer: Comm
         is_done=is_done,
         hides=entry.hides,
         why="" if is_done or answer is None else answer.remark or "",
+        claims="" if request.user else request.command.ext_fields.get(ACCESS_KEY, ""),
     )
 
 
