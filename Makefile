@@ -53,7 +53,7 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 .NOTPARALLEL:
 
 .DEFAULT_GOAL := help
-.PHONY: help interpreter ready demo test interop wheel deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean frameworks
+.PHONY: help interpreter ready demo test interop wheel sbom pins deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean frameworks
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -73,6 +73,13 @@ frameworks: ready ## the integrations with all servers, and with the two newest 
 
 wheel: ready ## build the wheel, install it into a new environment, and reconcile with it there
 	$(BIN)/pytest tests/packaging
+
+sbom: ready ## build the wheel with its software bill of materials: build/sbom
+	@$(BIN)/python -m tests.packaging.sbom
+
+pins: ready ## write the newest allowed version of every package into .github/constraints.txt
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --no-annotate --no-header \
+	--no-emit-index-url --no-emit-find-links --output-file .github/constraints.txt pyproject.toml
 
 deployment: ready ## check the files of deploy/ and .github/ with their own linters
 	$(BIN)/pytest -n 0 tests/deployment

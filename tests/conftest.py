@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import psycopg
 import pymysql
 import pytest
 from tests.local_mysql import LocalMySQL, find_mysqld
+from tests.planted_secrets import PLANTED, leaks_in_files, planted
 from tests.postgres_databases import new_database
 from tests.recorded_tables import recorded
 from tests.telemetry import noted_events
@@ -219,14 +220,31 @@ def mysql_url(mysql_server: LocalMySQL) -> Iterator[str]:
 def postgres_url(postgres_server: LocalPostgres) -> Iterator[str]:
     """Give the SQLAlchemy URL of an empty database of this test's own."""
     with new_database(postgres_server) as url:
-        yield url
+        yield planted(url)
 
 
 @pytest.fixture
 def redis_url(valkey_server: LocalValkey) -> str:
     """Give the URL of an empty Valkey."""
     valkey_server.flush()
-    return valkey_server.url
+    return planted(valkey_server.url)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that passed, if a password was printed or logged: see `tests.planted_secrets`."""
+    report = yield
+    if report.passed:
+        places = [name for name, text in report.sections if PLANTED in text]
+        if report.when == "call":  # after it, the folder is removed
+            folder = getattr(item, "funcargs", {}).get("tmp_path")
+            places += leaks_in_files(folder) if isinstance(folder, Path) else ()
+        if places:
+            report.outcome = "failed"
+            report.longrepr = f"the password of a server is in: {', '.join(places)}"
+    return report
 
 
 ON_MYSQL_TOO = frozenset(
@@ -286,7 +304,7 @@ def other_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest)
         yield f"sqlite:///{tmp_path / 'other.db'}"
         return
     with new_database(request.getfixturevalue("postgres_server")) as url:
-        yield url
+        yield planted(url)
 
 
 @pytest.fixture

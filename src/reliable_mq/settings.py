@@ -4,11 +4,25 @@ import logging
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack
 
 import msgspec
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import EnvSettingsSource, SettingsConfigDict
+from pydantic import (
+    Field,
+    SecretStr,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
 
 from reliable_mq import old_names
 from reliable_mq.database.sql_types import TABLE_PREFIX_PATTERN
@@ -38,7 +52,11 @@ EMBEDDED = "embedded:"
 SECONDS_MAX = 3.2e9
 """What is longer, or no number, takes a due time out of the calendar."""
 
+SECRETS_DIR_VARIABLE = "RELIABLE_MQ_SECRETS_DIR"
+"""The variable that names a folder with a file for each setting that is not to be a variable."""
+
 _PREFIX = "RELIABLE_MQ_"
+_HIDDEN = str(SecretStr("hidden"))  # how pydantic shows every secret
 # pydantic's text, and that of `renamed_settings`
 _FIELD_OF_ERROR = re.compile(r'field "(\w+)"(?: \(now "(\w+)"\))?')
 _JSON_EXAMPLES = {"databases": '{"name": "URL"}', "client": '{"retries": 3}'}
@@ -59,6 +77,19 @@ class ClusterSettings(RenamedSettings):
     renamed_inside: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "client": old_names.CLIENT_SETTINGS
     }
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *given: Any, **sources: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return pydantic's sources; a variable names the folder of secret files."""
+        folder = EnvSettingsSource(settings_cls).env_vars.get(SECRETS_DIR_VARIABLE.lower())
+        files = sources["file_secret_settings"]
+        if folder and isinstance(files, SecretsSettingsSource) and files.secrets_dir is None:
+            if not Path(folder).is_dir():
+                raise ConfigurationError(f"{SECRETS_DIR_VARIABLE}: {folder} is not a folder")
+            sources["file_secret_settings"] = SecretsSettingsSource(settings_cls, folder)
+        return super().settings_customise_sources(settings_cls, *given, **sources)
 
     #: leads the names of topics and groups where several share a cluster: orders is shop%orders
     namespace: str = ""
@@ -83,6 +114,11 @@ class ClusterSettings(RenamedSettings):
     #: other settings of the client: a `ClientSettings`, or some of its fields by name; in the
     #: environment a JSON object. What differs from its defaults goes before the settings above
     client: dict[str, Any] = Field(default_factory=dict, repr=False)
+
+    @field_serializer("client", when_used="json")
+    def _without_values(self, given: Mapping[str, object]) -> dict[str, str]:
+        """Leave secrets out of JSON. The form for Python has them: settings are copied by it."""
+        return dict.fromkeys(given, _HIDDEN)
 
     @field_validator("client", mode="before")
     @classmethod
@@ -211,6 +247,14 @@ class Settings(ClusterSettings):
 
         def __init__(self, **given: Unpack[AllSettingOptions]) -> None: ...
 
+    @field_serializer("database", "redis", "escalation_webhook", when_used="json")
+    def _without_secret(self, given: str) -> str:
+        return given and _HIDDEN
+
+    @field_serializer("databases", when_used="json")
+    def _without_urls(self, given: Mapping[str, str]) -> dict[str, str]:
+        return dict.fromkeys(given, _HIDDEN)
+
     @field_validator("log_format", "log_level", mode="before")
     @classmethod
     def _in_lower_case(cls, given: object) -> object:
@@ -328,7 +372,7 @@ def _warn_unknown_variables() -> None:
     prefix, known = _PREFIX.lower(), Settings.model_fields.keys() | Settings.renamed.keys()
     for variable in EnvSettingsSource(Settings).env_vars:
         name = variable.removeprefix(prefix)
-        if name == variable or name in known:
+        if name == variable or name in known or variable == SECRETS_DIR_VARIABLE.lower():
             continue
         if close := _closest(name):
             meant = f"{_PREFIX}{close.upper()}"

@@ -50,7 +50,7 @@ def test_an_account_that_may_only_read_is_told(postgres_url: str) -> None:
         )
         try:
             with closing(
-                World(postgres_url.replace("postgres@", "reader@"), makes_tables=False)
+                World(postgres_url.replace("//postgres:", "//reader:"), makes_tables=False)
             ) as seen:
                 (told,) = seen.findings("writes")
         finally:

@@ -70,11 +70,12 @@ REFERENCE: tuple[str, ...] = (
     *("observation", "administration", "client", "client_sending", "client_consuming", "broker"),
     "access_codes",
     *("reconciliation_verdicts", "reconciliation_results", "spark_sources"),
+    "audit",
     *("state_machines", "glossary"),
 )
 EXPLANATION: tuple[str, ...] = (
     *("promises", "protocol", "crashes", "why_a_broker", "comparison"),
-    *("guarantees", "half_messages", "reconciliation"),
+    *("guarantees", "half_messages", "reconciliation", "security"),
 )
 PROJECT = ("project/architecture.md", "project/changelog.md", "project/style.md")
 

@@ -31,6 +31,8 @@ export RELIABLE_MQ_RELAY_LEASE_SECONDS=10
 
 - A name ends with its unit. A number without a unit counts things.
 - In a variable, a list is a JSON array (`[1, 5, 10]`), a dictionary is a JSON object.
+- Instead of a variable, a file can have the value: `RELIABLE_MQ_SECRETS_DIR=/run/secrets` names a
+  folder. Its file `reliable_mq_database` stands for `RELIABLE_MQ_DATABASE`. A variable wins.
 - A wrong value, or a name that does not exist, is one `ConfigurationError`. It names the setting.
 - A variable that sets nothing (a misspelt name) is logged with the name that was meant.
 - Earlier names still work, with a warning. They are at the end of this page.

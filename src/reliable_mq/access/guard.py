@@ -50,10 +50,11 @@ class Guard:
         self._authorizes, self._unauthorized = settings.authorizes, settings.unauthorized
         self._table = table
 
-    def admit(self, command: Command, host: bytes, address: str) -> None:
+    def authorize(self, user: User | None, command: Command, host: bytes, address: str) -> None:
         """Return if a request may be handled.
 
         Args:
+            user: who has signed it, by `sender_of`; None: nobody.
             command: the request, with all its fields.
             host: the packed address of its sender, the port in the last 4 bytes.
             address: the same as "ip:port".
@@ -62,7 +63,6 @@ class Guard:
             AccessRefused: it may not.
         """
         code, fields = command.code, command.ext_fields
-        user = self._sender_of(command)
         if not self._authorizes or code in self._unauthorized:
             return
         if user is None:
@@ -88,7 +88,7 @@ class Guard:
         """Return if the sender of an admitted request may do one of these actions, too.
 
         Args:
-            command: the request; `admit` has let it pass.
+            command: the request; `authorize` has let it pass.
             address: the address of its sender, "ip:port".
             resource: what the request is about, though it does not name it.
             actions: one of them is enough.
@@ -105,7 +105,7 @@ class Guard:
         if fault:
             raise AccessRefused(fault)
 
-    def _sender_of(self, command: Command) -> User | None:
+    def sender_of(self, command: Command) -> User | None:
         """Return the user who has signed a request; None: nobody has, which is allowed.
 
         Raises:

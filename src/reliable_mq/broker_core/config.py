@@ -62,6 +62,8 @@ _Positive = Annotated[int, msgspec.Meta(ge=1, le=I32_MAX)]
 _PullSize = Annotated[int, msgspec.Meta(ge=1, le=FRAME_SIZE_MAX - 64 * 1024)]  # fits into a reply
 _BodySize = Annotated[int, msgspec.Meta(ge=1, le=MESSAGE_BODY_SIZE_MAX)]
 _QueueCount = Annotated[int, msgspec.Meta(ge=1, le=QUEUES_MAX)]
+_AuditSize = Annotated[int, msgspec.Meta(ge=64 * 1024, le=I32_MAX)]
+_AuditCount = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _Rate = Annotated[int, msgspec.Meta(ge=0, le=I32_MAX)]  # for each second; 0: no limit
@@ -159,6 +161,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
     timer_interval_ms: _Positive = msgspec.field(default=1_000, name="timerFlushIntervalMs")
     recall_with_topic: bool = msgspec.field(default=False, name="appendTopicForTimerDeleteKey")
+    audit_file_size: _AuditSize = msgspec.field(default=10 * 1024 * 1024, name="auditFileSize")
+    audit_file_count: _AuditCount = msgspec.field(default=10, name="auditFileCount")
     recall_messages: bool = msgspec.field(default=False, name="recallMessageEnable")
     lock_lifetime_ms: _Positive = msgspec.field(
         default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"

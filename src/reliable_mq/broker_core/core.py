@@ -21,6 +21,8 @@ from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
+from reliable_mq.broker_core.requests import audited
+from reliable_mq.broker_core.requests.audited import AUDITED
 from reliable_mq.broker_core.requests.filtered_pull import judge_new
 from reliable_mq.broker_core.requests.guarded import guarded
 from reliable_mq.broker_core.requests.handlers import (
@@ -186,6 +188,7 @@ class BrokerCore:
     def _handle(self, request: Request) -> None:
         """Have a request handled, and send the reply, unless it comes later."""
         state, command = self.state, request.command
+        pending = audited.begin(state, request) if command.code in AUDITED else None
         handler = self._handler_of(command.code)
         try:
             if handler is None:
@@ -196,6 +199,8 @@ class BrokerCore:
                 answer = handler(state, request)
         except Exception as error:  # noqa: BLE001 - it is told and logged there
             answer = answer_to_failed(state, request, error)
+        if pending is not None:
+            audited.end(state, request, pending, answer)
         if answer is not None and not command.flag & ONE_WAY_FLAG:
             state.reply(request.connection.id, encode_answer(answer))
 
@@ -236,6 +241,8 @@ class BrokerCore:
         log, statistics = state.store.log, state.statistics
         batch = state.store.take_batch() if log.pending else None
         turn = Turn(batch, state.answers.end_turn(log.end), files, state.registered_replies)
+        if state.audit.lines:
+            turn.audit = state.audit.take()
         state.registered_replies = []
         if batch or statistics.turn_pulls:
             statistics.note_turn_end(batch.end if batch else None, began_ms, now_ms)

@@ -46,6 +46,10 @@ class RequestModes:
         """Whether this group and topic have a mode."""
         return mode.consumer_group in self._file.message_request_mode_map.get(mode.topic, {})
 
+    def mode_of(self, topic: str, group: str) -> RequestMode | None:
+        """Return the mode of a group and topic; None: it has none."""
+        return self._file.message_request_mode_map.get(topic, {}).get(group)
+
     def set_mode(self, mode: RequestMode) -> None:
         """Set the mode of a group and topic."""
         modes = self._file.message_request_mode_map.setdefault(mode.topic, {})

@@ -3,7 +3,7 @@
 Receives changes from the request handlers. Returns a `Turn`. Performs no I/O itself.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from reliable_mq.access.access_table import AccessTable
 from reliable_mq.access.guard import Guard
 from reliable_mq.broker_core.answers import Answers, SendReply
+from reliable_mq.broker_core.audit import AuditRecord
 from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
@@ -73,11 +74,12 @@ class PeerConnection(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, gc=False):
-    """A command, its connection, and its time of arrival."""
+    """A command, its connection, and its time of arrival. `user`: who has signed it; "": nobody."""
 
     connection: PeerConnection
     command: Command
     now_ms: int
+    user: str = ""
 
 
 class Turn(msgspec.Struct):
@@ -86,6 +88,7 @@ class Turn(msgspec.Struct):
     `batch` is written (and synced) first. Then the caller reports it to the core, and more replies
     may leave. `replies` may leave at once. `files` are configuration texts by path. The caller
     reports when they are written; the core returns no other files before.
+    `audit` has new lines of the audit, which are written before any reply leaves.
     `registered_replies` leave when the name servers know the current topics, or cannot be reached.
     """
 
@@ -93,6 +96,7 @@ class Turn(msgspec.Struct):
     replies: list[tuple[int, bytes]]
     files: dict[str, str]
     registered_replies: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
+    audit: Sequence[bytes] = ()
 
 
 class BrokerState:
@@ -150,6 +154,7 @@ class BrokerState:
         self.answers = Answers()
         self.registered_replies: list[tuple[int, bytes]] = []  # for the next turn
         self.files = ConfigFiles()
+        self.audit = AuditRecord()
         self._message_count = 0
 
     @property

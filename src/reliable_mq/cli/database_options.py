@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from typing import Annotated, NamedTuple
 
 import typer
-from sqlalchemy.engine import make_url
+from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.loading import load_application
+from reliable_mq.cli.credentials import FORMS, credential, variable
 from reliable_mq.cli.shared_options import (
     APPLICATION_VARIABLE,
     BROKER_VARIABLE,
@@ -27,6 +28,7 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
+from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.settings import MAIN_DATABASE
 
@@ -35,8 +37,9 @@ Db = Annotated[
     typer.Option(
         "--db",
         metavar="URL",
+        callback=credential,
         help=f"SQLAlchemy URL of the database, without an application; default:"
-        f" {DATABASE_VARIABLE}.",
+        f" {DATABASE_VARIABLE}. {FORMS}",
         show_default=False,
     ),
 ]
@@ -88,6 +91,9 @@ class Place(NamedTuple):
     table_prefix: str
     found_by: str
 
+    def __repr__(self) -> str:
+        return f"Place({self.found_by!r})"
+
     @property
     def is_known(self) -> bool:
         """Whether there is an application or a database."""
@@ -122,7 +128,7 @@ def place_of(
     found_by = f"--app {shlex.quote(application)}" if application else _shown(db)
     if not application and not db:
         application = os.environ.get(APPLICATION_VARIABLE, "")
-        db = "" if application else os.environ.get(DATABASE_VARIABLE, "")
+        db = "" if application else variable(DATABASE_VARIABLE)
     if application or db:
         note_place(found_by)
     return Place(application, db, table_prefix, found_by)
@@ -149,10 +155,10 @@ def _shown(db: str) -> str:
     if not db:
         return ""
     try:
-        has_password = make_url(db).password is not None
+        is_whole = shown_url(db) == make_url(db).render_as_string(hide_password=False)
     except (ArgumentError, ValueError):
-        has_password = True
-    return "--db URL" if has_password else f"--db {shlex.quote(db)}"
+        is_whole = False
+    return f"--db {shlex.quote(db)}" if is_whole else "--db URL"
 
 
 def loaded(application: str) -> ReliableMQ:

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import queue
-import re
 import shlex
 import signal
 import sys
@@ -17,15 +16,24 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from sqlalchemy.exc import ArgumentError
 
+from reliable_mq.cli.credentials import FORMS, credential, variable
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import NAME_WIDTH, DevLog
 from reliable_mq.cli.dev_probe import MARK, DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
 from reliable_mq.cli.dev_servers import FOLDER, DevServers
-from reliable_mq.cli.shared_options import Application, Named, needed_application
+from reliable_mq.cli.shared_options import (
+    DATABASE_VARIABLE,
+    Application,
+    Named,
+    needed_application,
+)
+from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import UsageError
 from reliable_mq.extras import extra_of
+from reliable_mq.idempotency.redis_servers import hidden
 
 TICK_SECONDS = 0.3
 WATCHED = (".py", ".toml", ".env")
@@ -36,14 +44,23 @@ def command(
     app: Application = "",
     db: Annotated[
         str,
-        typer.Option(metavar="URL", help="Use this database; default: a PostgreSQL of its own."),
+        typer.Option(
+            metavar="URL",
+            callback=credential,
+            help=f"Use this database; default: a PostgreSQL of its own. {FORMS}",
+        ),
     ] = "",
     broker: Annotated[
         str,
         typer.Option(metavar="HOST:PORT;…", help="Use this cluster; default: a broker of its own."),
     ] = "",
     redis: Annotated[
-        str, typer.Option(metavar="URL", help="Use this Redis; default: a Valkey of its own.")
+        str,
+        typer.Option(
+            metavar="URL",
+            callback=credential,
+            help=f"Use this Redis; default: a Valkey of its own. {FORMS}",
+        ),
     ] = "",
     processes: Annotated[int, typer.Option(min=1, max=256, help="How many worker processes.")] = 1,
     before: Annotated[
@@ -99,7 +116,7 @@ def _given_addresses(db: str, broker: str, redis: str) -> dict[str, str]:
     """Return the addresses that options or variables give, by variable."""
     options = {"DATABASE": db, "BROKER": broker, "REDIS": redis}
     given = {f"RELIABLE_MQ_{name}": url for name, url in options.items()}
-    return {name: found for name, url in given.items() if (found := url or os.environ.get(name))}
+    return {name: found for name, url in given.items() if (found := url or variable(name))}
 
 
 def _words(option: str, line: str) -> list[str]:
@@ -224,7 +241,7 @@ class DevRun:
             return
         self._written = addresses
         for name, url in addresses.items():
-            self._log.write_line("dev", f"{name}={_without_password(url)}")
+            self._log.write_line("dev", f"{name}={_shown(name, url)}")
         self._log.write_line("dev", f"for another terminal: . {shlex.quote(str(path))}")
 
     def _ours(self, *words: str) -> list[str]:
@@ -256,10 +273,14 @@ class DevRun:
         self._running.clear()
 
 
-def _without_password(url: str) -> str:
-    """Return a URL for the log: no password before the last "@", and none in its query."""
-    url = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
-    return re.sub(r"([?&]\w*passw(?:or)?d=)[^&]*", r"\1***", url, flags=re.IGNORECASE)
+def _shown(variable: str, url: str) -> str:
+    """Return an address without its password."""
+    if variable == "RELIABLE_MQ_REDIS":
+        return hidden(url)
+    try:
+        return shown_url(url) if variable == DATABASE_VARIABLE else url
+    except (ArgumentError, ValueError):
+        return "…"
 
 
 def _tables_command() -> str:

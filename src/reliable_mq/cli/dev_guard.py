@@ -35,7 +35,7 @@ class DevGuard:
     """
 
     def __init__(self, *held: int) -> None:
-        self._guard = subprocess.Popen(
+        self._guard = subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-I", "-S", __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -53,7 +53,7 @@ class DevGuard:
         self._tell(f"0 {pid}\n")
 
     def _tell(self, line: str) -> None:
-        assert self._guard.stdin is not None
+        assert self._guard.stdin is not None  # noqa: S101 - for type checkers
         with contextlib.suppress(OSError):  # somebody has killed the guard
             self._guard.stdin.write(line.encode())
             self._guard.stdin.flush()
@@ -67,7 +67,7 @@ class DevGuard:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._guard.stdin is not None
+        assert self._guard.stdin is not None  # noqa: S101 - for type checkers
         with contextlib.suppress(OSError):
             self._guard.stdin.close()
         if kind is None or not issubclass(kind, KeyboardInterrupt):  # a second Ctrl-C does not wait

@@ -48,7 +48,7 @@ class DevProcess:
         self._mark = mark
         self._first_line = ""
         self._has_line = threading.Event()
-        self._child = subprocess.Popen(
+        self._child = subprocess.Popen(  # noqa: S603 - a list of words of the developer
             list(words),
             env={**environment, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
@@ -59,8 +59,8 @@ class DevProcess:
             start_new_session=True,
         )
         guard.add(self._child.pid)
-        assert self._child.stdout is not None
-        assert self._child.stderr is not None
+        assert self._child.stdout is not None  # noqa: S101 - for type checkers
+        assert self._child.stderr is not None  # noqa: S101 - for type checkers
         self._copies = [
             log.copy_stream(name, self._child.stderr, lambda _: True),
             log.copy_stream(name, self._child.stdout, self._note),

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from reliable_mq.cli.credentials import without_credentials
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog, FollowedFile
 from reliable_mq.cli.dev_probe import PLACEHOLDERS, DevNeeds
@@ -76,6 +77,8 @@ class DevServers:
         words = ("broker", "--store", str(store), "--port", "0", "--namesrv-port", "0")
         command = [sys.executable, "-m", "reliable_mq.cli.main", *words]
         self._broker = DevProcess("broker", command, os.environ, self._log, self._guard)
+        around = without_credentials(os.environ)
+        self._broker = DevProcess("broker", command, around, self._log, self._guard)
         ready = dict(
             part.partition("=")[::2] for part in self._broker.wait_for_first_line().split()
         )

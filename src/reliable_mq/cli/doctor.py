@@ -7,6 +7,7 @@ import typer
 
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
+from reliable_mq.cli.credentials import FORMS, credential
 from reliable_mq.cli.saying import coloured, say, say_json, say_raw
 from reliable_mq.cli.shared_options import pasteable, takes_options_of
 from reliable_mq.cli.stub_show import states_of
@@ -32,7 +33,8 @@ def command(
         str,
         typer.Option(
             metavar="URL",
-            help="Redis URL, with --db; default: RELIABLE_MQ_REDIS.",
+            callback=credential,
+            help=f"Redis URL, with --db; default: RELIABLE_MQ_REDIS. {FORMS}",
             show_default=False,
         ),
     ] = "",

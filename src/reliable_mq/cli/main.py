@@ -63,6 +63,7 @@ VERBS = {
     "group": Verb("group", "Consumer groups: members, progress, offsets, settings."),
     "access": Verb("access", "Users and policies of brokers; import accounts of RocketMQ 4.x."),
     "message": Verb("message", "Find and show stored messages."),
+    "audit": Verb("audit", "List who changed what, at a broker and in databases."),
     "notifiers": Verb("notifiers", "List notifiers and waiting escalations; send a test."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
     "demo": Verb("demo", "Replay real orders while processes are killed; check every effect."),
@@ -96,7 +97,7 @@ def _attach(root: typer.Typer, name: str, module: ModuleType) -> None:
             root.add_typer(app, name=name, help=VERBS[name].summary)
             return
         command = app.registered_commands[0].callback
-        assert command is not None
+        assert command is not None  # noqa: S101 - for type checkers
     root.command(name, cls=getattr(module, "command_class", VerbCommand))(command)
 
 

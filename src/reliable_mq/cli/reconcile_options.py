@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from reliable_mq.cli import log_options
+from reliable_mq.cli.credentials import FORMS, credentials
 from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 
 LEDGERS = "The ledgers"
@@ -20,9 +21,10 @@ Databases = Annotated[
     typer.Option(
         "--db",
         metavar="URL",
+        callback=credentials,
         help="SQLAlchemy URL of a database; repeat it for all that have stubs or consume logs."
         " The first one stores the record of the run. Default: those of --app, or"
-        " RELIABLE_MQ_DATABASE.",
+        f" RELIABLE_MQ_DATABASE. {FORMS}",
         rich_help_panel=LEDGERS,
     ),
 ]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reliable_mq.cli import reconcile_options as options
+from reliable_mq.cli.credentials import variable
 from reliable_mq.cli.shared_options import (
     APPLICATION_VARIABLE,
     BROKER_VARIABLE,
@@ -35,6 +36,9 @@ class Sources(NamedTuple):
     log_format: LogFormat | None = None
     log_level: LogLevel | None = None
 
+    def __repr__(self) -> str:
+        return f"Sources({len(self.urls)} databases, stores={self.stores}, {self.cluster!r})"
+
 
 class SourceOptions(NamedTuple):
     """The options that say what a run reads, as they were typed; "" and None: not given."""
@@ -47,6 +51,9 @@ class SourceOptions(NamedTuple):
     cluster: str
     broker: str
     ledgers: str
+
+    def __repr__(self) -> str:
+        return f"SourceOptions({self.application or self.argument!r}, {len(self.db)} databases)"
 
     def read(self) -> Sources:
         """Return what the options, the application and the variables name.
@@ -79,7 +86,7 @@ class SourceOptions(NamedTuple):
             broker = broker or mq.settings.broker
             log = mq.settings.log_format, mq.settings.log_level
         elif not urls:
-            urls = os.environ.get(DATABASE_VARIABLE, "").split()
+            urls = variable(DATABASE_VARIABLE).split()
         broker = broker or os.environ.get(BROKER_VARIABLE, "")
         if not stores and not cluster:
             stores, cluster = _read_at(broker)

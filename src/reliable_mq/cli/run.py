@@ -170,7 +170,7 @@ class _Worker:
 
     def _start(self) -> None:
         self._born = time.monotonic()
-        self.child = subprocess.Popen(
+        self.child = subprocess.Popen(  # noqa: S603 - our own command
             [*self._words, "--lifeline", str(self._lifeline.descriptor)],
             env=without_probes(self._environment),
             pass_fds=(self._lifeline.descriptor,),

@@ -27,6 +27,7 @@ from reliable_mq.database.sql_faults import drop_lost_transactions
 from reliable_mq.database.sql_places import place_of
 from reliable_mq.database.sql_transactions import has_pending
 from reliable_mq.database.sql_types import MYSQL, dialect_family
+from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import UsageError
 
 _ASKS = "reliable_mq_asks"
@@ -64,8 +65,8 @@ class SameDatabase:
         if not self._is_ours(connection):
             theirs = connection.engine.url
             raise UsageError(
-                f"the transaction is bound to {theirs.render_as_string()}, but this application's "
-                f"database is {self._ours.url.render_as_string()}: a message written there would "
+                f"the transaction is bound to {shown_url(theirs)}, but this application's "
+                f"database is {shown_url(self._ours.url)}: a message written there would "
                 "never be sent. Use a session or connection of this database, name the other one "
                 "by mq.transaction(…, database=…), or use a ReliableMQ of that database"
             )

@@ -47,7 +47,7 @@ from reliable_mq.database.sql_types import (
     for_one_statement,
     missing_table_text,
 )
-from reliable_mq.database.sql_urls import checked_url, known_drivers
+from reliable_mq.database.sql_urls import checked_url, known_drivers, shown_url
 from reliable_mq.database.sql_watched_time import watched_time_table
 from reliable_mq.database.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
@@ -122,7 +122,7 @@ class Database:
         finding_table(self.metadata, prefix)
         self.processes = process_table(self.metadata, prefix)
         self.handling_times = HandlingTimes()
-        self._watch = DatabaseWatch(str(self.url))
+        self._watch = DatabaseWatch(shown_url(self.url))
         self.engine = self._make_engine()
         #: returns a new session
         self.session: Callable[[], Session] = partial(Session, self.engine)
@@ -164,7 +164,7 @@ class Database:
                 engine = create_engine(url, **self._options())
         except (ArgumentError, NoSuchDriver) as error:
             what = str(error).partition("\n")[0]  # the rest explains URLs
-            raise ConfigurationError(f"database={self.url}: {what}") from error
+            raise ConfigurationError(f"database={shown_url(self.url)}: {what}") from error
         self._prepare(engine)
         return engine
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_places import place_of
-from reliable_mq.database.sql_urls import checked_url
+from reliable_mq.database.sql_urls import checked_url, shown_url
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.settings import MAIN_DATABASE, Settings
 
@@ -103,7 +103,7 @@ class Databases(Mapping[str, Database]):
             other = names.setdefault(place_of(url), name)
             if other != name:
                 raise ConfigurationError(
-                    f"the databases {other!r} and {name!r} are the same, {url.render_as_string()}: "
+                    f"the databases {other!r} and {name!r} are the same, {shown_url(url)}: "
                     "leave one of the names out"
                 )
         return names

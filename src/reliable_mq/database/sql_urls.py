@@ -1,9 +1,9 @@
 """The URLs of databases: which are supported, and what is wrong with the others."""
 
 import re
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote_plus, unquote
 
-from sqlalchemy import URL
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from reliable_mq.database.sql_places import whole_url
@@ -12,6 +12,8 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import NotAPlace
 
 _SQLITE_DRIVERS = ("sqlite", "sqlite+pysqlite", "sqlite+aiosqlite")
+_SECRET_OPTION = re.compile("pass|pwd|secret|token|credential", re.IGNORECASE)
+_HIDDEN = "***"
 _IN_MEMORY = {("mode", "memory"), ("vfs", "memdb")}
 
 
@@ -39,11 +41,23 @@ def checked_url(url: str) -> URL:
     name = parsed.get_backend_name()
     known_drivers(name)
     if dialect_family(name) == "mysql" and not parsed.database:
-        shown = parsed.render_as_string()
+        shown = shown_url(parsed)
         raise ConfigurationError(f"database={shown!r} names a MySQL server, but no database")
     if name == "sqlite":
         _check_file_can_be(parsed)
     return parsed
+
+
+def shown_url(url: URL | str) -> str:
+    """Return a URL for people: `***` stands for its password, and for options with a secret.
+
+    Drivers also take a password as an option: `?password=…`, `?sslpassword=…`, `?passwd=…`.
+    """
+    url = make_url(url)
+    query = {
+        name: _HIDDEN if _SECRET_OPTION.search(name) else value for name, value in url.query.items()
+    }
+    return url.set(query=query).render_as_string().replace(quote_plus(_HIDDEN), _HIDDEN)
 
 
 def _check_file_can_be(url: URL) -> None:

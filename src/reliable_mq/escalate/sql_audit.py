@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table, insert
+from sqlalchemy import Connection, Table, insert, or_, select
 
 from reliable_mq.database.sql_types import plain_text, utc_datetime
+from reliable_mq.escalate.audit_filter import AuditFilter
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,3 +58,41 @@ class SqlAudit:
         ]
         if rows:
             connection.execute(self._insert, rows)
+
+    def entries(
+        self, connection: Connection, wanted: AuditFilter, limit: int
+    ) -> list[dict[str, Any]]:
+        """Return the newest entries that are wanted, the newest first, without their numbers."""
+        table = self.table.c
+        found = select(self.table).order_by(table.create_date.desc(), table.seq.desc()).limit(limit)
+        if wanted.since is not None:
+            found = found.where(table.create_date >= wanted.since)
+        if wanted.until is not None:
+            found = found.where(table.create_date < wanted.until)
+        if wanted.actor:
+            found = found.where(table.actor == wanted.actor)
+        if wanted.action:
+            found = found.where(table.action.icontains(wanted.action, autoescape=True))
+        if wanted.text:
+            has_text = [
+                column.icontains(wanted.text, autoescape=True)
+                for column in (table.message_id, table.detail)
+            ]
+            found = found.where(or_(*has_text))
+        if wanted.is_changed:
+            found = found.where(table.changed == 1)
+        rows = [dict(row._mapping) for row in connection.execute(found)]
+        return [
+            {name: value for name, value in row.items() if name != "seq"}
+            | {"detail": detail_of(row["detail"])}
+            for row in rows
+        ]
+
+
+def detail_of(text: str) -> dict[str, Any]:
+    """Return the detail of an entry. A text that is no JSON object is shown as it is."""
+    try:
+        detail = json.loads(text)
+    except ValueError:
+        detail = None
+    return detail if isinstance(detail, dict) else {"why": text}

@@ -1,10 +1,10 @@
 """Read all rows of one message from the tables of one database."""
 
-import json
 from typing import Any
 
 from sqlalchemy import Connection, Table, and_, inspect, or_, select, true
 
+from reliable_mq.escalate.sql_audit import detail_of
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.escalate.timeline import MessageHistory
 
@@ -63,7 +63,7 @@ class SqlHistory:
             ),
             escalations=self._all(connection, self._escalations, message_id, order),
             alerts=self._alerts_of(connection, message_id),
-            audits=[row | {"detail": _detail(row["detail"])} for row in audits],
+            audits=[row | {"detail": detail_of(row["detail"])} for row in audits],
             findings=self._findings_of(connection, message_id),
         )
 
@@ -101,15 +101,6 @@ class SqlHistory:
         if not inspect(connection).has_table(self._findings.name):
             return []
         return self._all(connection, self._findings, message_id, self._findings.c.create_date)
-
-
-def _detail(text: str) -> dict[str, Any]:
-    """Return the detail of an audit row. A text that is no JSON object is shown as it is."""
-    try:
-        detail = json.loads(text)
-    except ValueError:
-        detail = None
-    return detail if isinstance(detail, dict) else {"why": text}
 
 
 def readable(history: MessageHistory) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class KeptReading:
                 self._figures, self._read_at = figures, now
             self._next_at = now + max(KEPT_SECONDS, (now - begun) * PART)
             done, self._reading = self._reading, None
-        assert done is not None
+        assert done is not None  # noqa: S101 - for type checkers
         done.set()
 
     def samples(self) -> Iterator[Sample]:

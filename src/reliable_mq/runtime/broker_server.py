@@ -21,6 +21,7 @@ from reliable_mq.broker_core.state import PeerConnection, Turn
 from reliable_mq.broker_core.store.disk import is_out_of_room, lack_of
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.audit_file import AuditFile
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.broker_chores import BrokerChores
 from reliable_mq.runtime.connection_limits import take_limits
@@ -91,6 +92,7 @@ class BrokerServer:
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
+        self._audit = AuditFile(options.store)
         self._config: BrokerConfig
         self._log_writer: LogWriter
 
@@ -156,17 +158,18 @@ class BrokerServer:
             config, disk, process_id=os.getpid(), processors=os.cpu_count() or 1
         )
         self._core.open(now_ms())
-        self._core.state.is_exposed = self._is_exposed(config)
-        sync_interval = 0 if self._core.state.is_sync_flush else config.flush_interval_ms / 1000
+        state = self._core.state
+        state.is_exposed = self._is_exposed(config)
+        sync_interval = 0 if state.is_sync_flush else config.flush_interval_ms / 1000
         syncs: Syncs | None = kernel_syncs(self._on_broken)
-        if self._core.state.is_sync_flush:  # syncs are small, and a client waits for each
+        if state.is_sync_flush:  # syncs are small, and a client waits for each
             syncs = PromptSyncs(syncs, on_broken=self._on_broken)
         self._log_writer = LogWriter(
             disk,
             sync_interval,
             self._stored,
             syncs,
-            self._note_room,
+            lambda has_room: state.pressure.note_room(has_room=has_room),
             self._saved,
             on_broken=self._on_broken,
         )
@@ -272,6 +275,8 @@ class BrokerServer:
 
     def _carry_out(self, turn: Turn) -> None:
         self._turn_is_due = False
+        if turn.audit:  # before the first reply
+            self._audit.write(turn.audit, self._core.state.config, now_ms())
         if turn.replies:
             self._send(turn.replies)
         if turn.batch or turn.files:
@@ -359,6 +364,7 @@ class BrokerServer:
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover
             self._close_core()
+        self._audit.close()
         if self._disk:
             self._disk.close()
         await self._registrar.close()

@@ -20,6 +20,14 @@ CONFIG_NOT_WRITTEN = warning(
 ACCESS_REFUSED = warning(
     "access_refused", "request %(code)d of client %(client)s is refused: %(reason)s"
 )
+AUDIT_NOT_WRITTEN = error(
+    "audit_not_written",
+    "%(path)s: %(problem)s; changes by administrators have no line until it can be written again; "
+    "%(advice)s",
+)
+AUDIT_WRITTEN_AGAIN = warning(
+    "audit_written_again", "%(path)s can be written again; %(lost)d lines are missing"
+)
 CLIENT_ANSWER_UNUSABLE = error(
     "client_answer_unusable", "cannot use the answer of client %(client)s"
 )

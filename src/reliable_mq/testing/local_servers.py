@@ -92,6 +92,11 @@ def _open_to_others(path: Path) -> bool:
     return all(step.stat().st_mode & 0o005 == 0o005 for step in (path, *path.parents))
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment without our variables: a server needs none, and some have secrets."""
+    return {name: value for name, value in os.environ.items() if "RELIABLE_MQ_" not in name}
+
+
 class LocalServer:
     """A child process that listens on one loopback port.
 
@@ -142,6 +147,7 @@ class LocalServer:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
+                env=_environment(),
                 user=self._user(),
                 start_new_session=True,  # Ctrl-C is for our parent, which stops us in turn
             )

@@ -109,8 +109,8 @@ def _number(text: str, like: Value) -> float:
 
 
 def _compare_numbers(left: Value, right: Value) -> int:
-    assert isinstance(left, int | float)
-    assert isinstance(right, int | float)
+    assert isinstance(left, int | float)  # noqa: S101 - for type checkers
+    assert isinstance(right, int | float)  # noqa: S101 - for type checkers
     if isinstance(left, float) or isinstance(right, float):
         return compare_floating(float(left), float(right))
     return (left > right) - (left < right)

@@ -41,7 +41,9 @@ def _guarded(guard: Guard, handler: Handler) -> Handler:
     def handle(state: BrokerState, request: Request) -> Command | None:
         connection = request.connection
         try:
-            guard.admit(request.command, connection.host, connection.address)
+            user = guard.sender_of(request.command)
+            request.user = user.username if user is not None else ""
+            guard.authorize(user, request.command, connection.host, connection.address)
         except AccessRefused as error:
             reason = cut(str(error), _REASON_SHOWN_MAX)
             broker_events.ACCESS_REFUSED.log(

@@ -69,7 +69,7 @@ class RowsOfMessages(RowsToRead):
 
         ids: Sequence[str] = sorted(set(rows.values_list("message_id", flat=True)))
         database = shared().databases[name_of_alias(rows.db)]
-        assert isinstance(database, DjangoDatabase)
+        assert isinstance(database, DjangoDatabase)  # noqa: S101 - for type checkers
         actions = OperatorActions(
             database,
             verb,

@@ -38,7 +38,7 @@ def _bring(_apps: Any, schema_editor: Any) -> None:
     from reliable_mq.contrib.django.application import shared  # noqa: PLC0415 - needs settings
 
     database = shared().databases[name_of_alias(alias)]
-    assert isinstance(database, DjangoDatabase)
+    assert isinstance(database, DjangoDatabase)  # noqa: S101 - for type checkers
     with database.joined_engine.connect() as connection:
         noted = revision_of(connection, database.prefix)
         if noted is None:

@@ -18,6 +18,7 @@ from adbc_driver_postgresql import StatementOptions as PostgresOptions
 from adbc_driver_sqlite import StatementOptions as SqliteOptions
 from sqlalchemy import URL
 
+from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import Unavailable
 
 APPLICATION = "reliable_mq reconcile"
@@ -97,4 +98,4 @@ def file_uri(url: URL) -> str:
 
 def _one_line(url: URL, error: Error) -> str:
     said = " ".join(str(error).split())
-    return f"{url.render_as_string()}: {said}"
+    return f"{shown_url(url)}: {said}"

@@ -22,6 +22,7 @@ from sqlalchemy import (
 from reliable_mq.database.sql_scheduling_tables import retention_table
 from reliable_mq.database.sql_schema import check_revision
 from reliable_mq.database.sql_types import MYSQL
+from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.databases.ledger_columns import (
     COLUMNS,
@@ -94,7 +95,7 @@ def check_ledgers(url: str, prefix: str, wanted: Mapping[str, Sequence[str]]) ->
         sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached.
     """
     tables = {table_of(name, prefix).name: columns for name, columns in wanted.items()}
-    place = sync_url(url).render_as_string()
+    place = shown_url(sync_url(url))
     with connected(url) as connection:
         inspector = inspect(connection)
         missing = sorted(tables.keys() - set(inspector.get_table_names()))

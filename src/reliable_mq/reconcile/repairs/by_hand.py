@@ -8,12 +8,11 @@ broker. A message that a repair sends again goes to every group of the topic.
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import make_url
-
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
+from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
 
@@ -21,7 +20,7 @@ from reliable_mq.reconcile.judgement.verdict import Verdict
 class LedgerLocations:
     """Where a run read its ledgers. `name_servers` "": the run used no cluster."""
 
-    urls: Sequence[str]
+    urls: Sequence[str] = field(repr=False)
     prefix: str
     name_servers: str
 
@@ -29,7 +28,7 @@ class LedgerLocations:
         """Return the options for these locations. A password is left out, as in every report."""
         words = ["--app", "MODULE:OBJECT"]  # the application has all its databases
         if len(self.urls) == 1:
-            words = ["--db", make_url(self.urls[0]).render_as_string()]
+            words = ["--db", shown_url(self.urls[0])]
             words += ["--table-prefix", self.prefix] if self.prefix != DEFAULT_PREFIX else []
         return [*words, "--broker", self.name_servers or "HOST:PORT"] if at_broker else words
 

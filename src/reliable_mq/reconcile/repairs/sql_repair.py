@@ -9,7 +9,7 @@ the second time changes nothing.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -72,7 +72,7 @@ class RepairOrder:
         sleep: waits for some seconds.
     """
 
-    urls: Sequence[str]
+    urls: Sequence[str] = field(repr=False)
     prefix: str
     run_id: str
     past: datetime

@@ -65,7 +65,7 @@ class Ledgers:
         carried: of an increment: the URI of the carried events. None: it is the first one.
     """
 
-    urls: Sequence[str]
+    urls: Sequence[str] = field(repr=False)
     prefix: str
     logs: BrokerLogs
     window: sql_ledger.IdWindow

@@ -10,7 +10,7 @@ tally came back counts. For all other outputs Spark writes the verdicts (`RowTas
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class JudgementContext:
     """The input that every task needs. Details of findings come from the tables at `urls`."""
 
     world: World
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = field(repr=False)
     prefix: str
     events_at_once: int = EVENTS_AT_ONCE
     increment: Increment | None = None

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pyspark.sql import SparkSession
-from sqlalchemy import make_url
 
 from reliable_mq.database.sql_clock import measure
+from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.spark_brokers import (
     UNNAMED,
@@ -60,7 +60,7 @@ def whole_of(options: RunOptions, logs: BrokerLogs) -> dict[str, str | None]:
     """Return ledger -> why it could not be read, or None. With a reason the run is partial."""
     if options.ledgers is not None:
         return {f"export {options.ledgers}": None}
-    tables = (f"tables of {make_url(url).render_as_string()}" for url in options.databases)
+    tables = (f"tables of {shown_url(url)}" for url in options.databases)
     whole: dict[str, str | None] = dict.fromkeys((*tables, LOG, "consumer progress"))
     return whole | {f"log of broker {name}": why for name, why in sorted(logs.missing.items())}
 
@@ -199,4 +199,4 @@ def database_clocks(
     for url in urls:
         with connected(url) as connection:
             ahead, took = measure(connection, local)
-        yield LedgerClock(f"the database {make_url(url).render_as_string()}", ahead, took / 2)
+        yield LedgerClock(f"the database {shown_url(url)}", ahead, took / 2)
