@@ -9,7 +9,7 @@ import json
 import time
 from pathlib import Path
 
-from reliable_mq.broker_core.config import broker_config
+from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.timed import put_into_wheel
 from reliable_mq.broker_core.store.appender import StoredMessage

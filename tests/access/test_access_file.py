@@ -8,7 +8,7 @@ from tests.access.access_world import INIT_USER, ON, ROOT, SECRET, AccessWorld, 
 from tests.broker_core.broker_world import BrokerWorld, send_header
 
 from reliable_mq.access.access_table import PATH, AccessTable
-from reliable_mq.broker_core.config import broker_config, shown_properties
+from reliable_mq.broker_core.config_reading import broker_config, shown_properties
 from reliable_mq.errors import ConfigurationError, StoreCorrupt
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode as Ask

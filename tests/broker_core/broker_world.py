@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from reliable_mq.broker_core.config import broker_config
+from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import BrokerState, PeerConnection, Turn
 from reliable_mq.broker_core.store.appender import StoredMessage

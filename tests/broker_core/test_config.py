@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, there
 
-from reliable_mq.broker_core.config import BrokerConfig, broker_config
+from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.java_properties import parse_properties

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld, send_header
 
-from reliable_mq.broker_core.config import broker_config
+from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.broker_core.quotas import Quotas, Rate, parse_quotas
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.errors import ConfigurationError

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from tests.fuzz.name_server_flaws import brokers_without_bounds, put, registrations_side_by_side
 
-from reliable_mq.broker_core import clients, config, core
+from reliable_mq.broker_core import clients, config, config_reading, core
 from reliable_mq.broker_core import offsets as offset_table
 from reliable_mq.broker_core.delivery import long_poll, order_lock
 from reliable_mq.broker_core.filter import sql92, tokens
@@ -88,7 +88,7 @@ def a_file_for_each_queue() -> None:
 
 def numbers_without_bounds() -> None:
     """What reads as a number is one."""
-    changed = config.changed_config
+    changed = config_reading.changed_config
 
     def unchecked(
         now: config.BrokerConfig, changes: Mapping[str, str]

@@ -14,7 +14,7 @@ from tests.fuzz.mutations import mutated, mutated_json, odd_text
 from tests.fuzz.requests import _HEARTBEAT, START_MS, request_bytes
 from tests.reconcile.plain_scan import scan
 
-from reliable_mq.broker_core.config import broker_config
+from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.errors import (
     ConfigurationError,
     FrameError,

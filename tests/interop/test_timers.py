@@ -11,7 +11,7 @@ from tests.interop.java_shell import run_source
 from tests.waiting import until
 from tests.with_java import INTEROP, Broker, skipped_without_java
 
-from reliable_mq.broker_core.config import broker_config
+from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.wire.codes import RequestCode as Ask

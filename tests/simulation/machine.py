@@ -15,7 +15,8 @@ from tests.simulation.plan import BODY_SIZE_MAX, DELAY_LEVELS, HALF_TIMEOUT_MS
 from tests.simulation.watched_disk import WatchedDisk
 from tests.simulation.world import World
 
-from reliable_mq.broker_core.config import BrokerConfig, broker_config
+from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import StoreError

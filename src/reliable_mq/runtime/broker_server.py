@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from reliable_mq.broker_core.config import BrokerConfig, broker_config, has_access_control
+from reliable_mq.broker_core.config import BrokerConfig, has_access_control
+from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import PeerConnection, Turn

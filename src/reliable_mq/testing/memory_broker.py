@@ -4,7 +4,7 @@ Receives commands; hands on replies at once. Nothing runs by itself: `tick` does
 clock. What it acknowledged is on its disk, so that `restart` finds it as after SIGKILL.
 """
 
-from reliable_mq.broker_core.config import broker_config
+from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.registration import registrations
 from reliable_mq.broker_core.state import PeerConnection

@@ -5,7 +5,8 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `Configuration`.
 
 import msgspec
 
-from reliable_mq.broker_core.config import BrokerConfig, changed_config, shown_properties
+from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.broker_core.config_reading import changed_config, shown_properties
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.errors import ConfigurationError
