@@ -226,6 +226,27 @@ def test_an_explicit_block_commits_also_after_a_query(mq: ReliableMQ) -> None:
     assert kept(mq) == (["tea"], 1)
 
 
+@pytest.mark.parametrize("status", [201, 409])
+def test_an_explicit_block_belongs_to_the_transaction_of_its_request(
+    mq: ReliableMQ, status: int
+) -> None:
+    messages = FlaskMQ(mq, db=db)
+    app = factory(mq, messages, with_db=True)
+
+    @app.post("/both")
+    def both() -> tuple[str, int]:
+        db.session.execute(text("SELECT 1"))  # begins a transaction
+        messages.tx.session.add(Order(item="tea"))
+        with messages.transaction() as tx:
+            tx.send("orders", {})
+        return "", status
+
+    assert app.test_client().post("/both").status_code == status
+    assert kept(mq) == ((["tea"], 1) if status == 201 else ([], 0))
+    with app.app_context():
+        db.engine.dispose()
+
+
 def test_an_async_consumer_says_at_once_what_it_lacks(
     mq: ReliableMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:

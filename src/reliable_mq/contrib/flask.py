@@ -155,6 +155,8 @@ class FlaskMQ:
         if session is not None and running_session() is not None:
             name = self.mq.databases.name_of(session) if database is None else database
             refuse_second_transaction(self.mq.databases[name].url)
+        if session is not None and has_request_context() and _OPEN in request.environ:
+            return self.mq.transaction(session, database=database, half=half)
         return request_transaction(self.mq, session, database=database, half=half)
 
     @overload
