@@ -281,6 +281,7 @@ _BROKER = (
     _of_broker("in_bytes_total", "Bytes of the stored messages", "counter", "bytes"),
     _of_broker("out_bytes_total", "Bytes of the messages that pulls have got", "counter", "bytes"),
     _of_broker("refused_sends_total", "Sends refused since the start: disk or flow", "counter"),
+    _of_broker("refused_access_total", "Requests refused by access control", "counter"),
     _of_broker("connections", "Open connections of clients and tools"),
     _of_broker("waiting_sends", "Sends that wait until the log is stored"),
     _of_broker("waiting_pulls", "Pulls that wait for a message"),

@@ -43,6 +43,7 @@ def _guarded(guard: Guard, handler: Handler) -> Handler:
         try:
             guard.admit(request.command, connection.host, connection.address)
         except AccessRefused as error:
+            state.refused_access += 1
             reason = cut(str(error), _REASON_SHOWN_MAX)
             broker_events.ACCESS_REFUSED.log(
                 log, code=request.command.code, client=connection.address, reason=reason
