@@ -9,6 +9,7 @@ from tests.broker_core.broker_world import BrokerWorld, send_header
 
 from reliable_mq.access.access_table import PATH, AccessTable
 from reliable_mq.broker_core.config_reading import broker_config, shown_properties
+from reliable_mq.broker_core.figures import broker_samples
 from reliable_mq.errors import ConfigurationError, StoreCorrupt
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -199,6 +200,8 @@ def test_refusals_are_logged_without_secrets(caplog: pytest.LogCaptureFixture) -
     world.ask_as("joe", Ask.SEND_MESSAGE_V2, send_header(), b"x")
     world.ask_as("joe", Ask.SEND_MESSAGE_V2, send_header(), b"x", secret="guessed secret")
     assert "is refused: User:joe has no permission" in caplog.text
+    figures = {each.name: each.value for each in broker_samples(world.state, world.now_ms)}
+    assert figures["reliable_mq_broker_refused_access_total"] == 2
     assert "secret" not in caplog.text
 
 

@@ -28,6 +28,7 @@ def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:
     yield "in_bytes_total", counts.put_size
     yield "out_bytes_total", counts.got_size
     yield "refused_sends_total", state.pressure.refused
+    yield "refused_access_total", state.refused_access
     yield "waiting_sends", state.answers.waiting
     yield "waiting_pulls", len(state.pulls)
     yield "topics", len(state.topics)

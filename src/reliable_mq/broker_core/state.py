@@ -134,6 +134,7 @@ class BrokerState:
         self.half_counts = TopicCounts(OF_HALVES)
         self.config_version = DataVersion()
         self.access = AccessTable()
+        self.refused_access = 0  # requests that access control has refused
         self.guard = Guard(config.access, self.access) if config.authenticates else None
         self.timers = timers
         # Topics that are not saved yet, with the replies that wait: (log end, connection, frame)

@@ -312,6 +312,7 @@ _BROKER = (
         "counter",
         labels=("of",),
     ),
+    _of_broker("refused_access_total", "Requests refused by access control", "counter"),
     _of_broker("connections", "Open connections of clients and tools"),
     _of_broker("waiting_sends", "Sends that wait until the log is stored"),
     _of_broker("waiting_pulls", "Pulls that wait for a message"),

@@ -23,7 +23,12 @@ from reliable_mq.wire.request_signature import ACCESS_KEY, SIGNATURE, add_signat
 
 NOBODY = ""
 OFF = [
-    Probe(f"{code.name} without access control", code, {"username": "u"}, is_bug_there=True)
+    Probe(
+        f"{code.name} without access control",
+        code,
+        {"username": "u", "subject": "User:u"},
+        is_bug_there=True,
+    )
     for code in Ask
     if code.name.startswith("AUTH_")
 ]
@@ -187,6 +192,11 @@ POLICIES = [
     *_uses("joe", "without policies"),
     _root("no policies of joe", Ask.AUTH_GET_ACL, {"subject": "User:joe"}, shows_body=True),
     _root("policies of nobody", Ask.AUTH_GET_ACL, {"subject": "User:nobody"}, shows_body=True),
+    _root("policies of no user", Ask.AUTH_GET_ACL, {"subject": "joe"}),
+    _root("policies of a group", Ask.AUTH_GET_ACL, {"subject": "Group:joe"}),
+    _root("deletes policies of no user", Ask.AUTH_DELETE_ACL, {"subject": "joe"}),
+    _root("policies for no user", Ask.AUTH_CREATE_ACL, *_acl("joe", "Topic:a"), is_bug_there=True),
+    _root("policies of an empty name", Ask.AUTH_GET_ACL, {"subject": "User:"}),
     _root("policies for nobody", Ask.AUTH_CREATE_ACL, *_acl("User:nobody", "Topic:a")),
     _root(
         "a policy without a body", Ask.AUTH_CREATE_ACL, {"subject": "User:joe"}, is_bug_there=True

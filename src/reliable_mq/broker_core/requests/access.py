@@ -84,7 +84,9 @@ def create_acl(state: BrokerState, request: Request) -> None:
     if not isinstance(row, dict) or not policies:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The body of acl is null")
     subject = row.get("subject") or request.command.ext_fields.get("subject", "")
-    name = _username_in(subject)
+    name = username_of(subject) if isinstance(subject, str) else None
+    if name is None:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the subject must be User:NAME")
 
     def put() -> None:
         acl: Acl = acl_of(policies)
@@ -96,7 +98,7 @@ def create_acl(state: BrokerState, request: Request) -> None:
 def delete_acl(state: BrokerState, request: Request) -> None:
     """AUTH_DELETE_ACL: delete a user's policy on a resource, or all of its policies."""
     table, ext = _table(state), request.command.ext_fields
-    name = _username_in(ext.get("subject", ""))
+    name = _username_in(request)
     named = ext.get("resource", "").strip()
     resource = resource_of(named)
     if named and resource is None:
@@ -108,9 +110,9 @@ def delete_acl(state: BrokerState, request: Request) -> None:
 
 def get_acl(state: BrokerState, request: Request) -> Command:
     """AUTH_GET_ACL: a user without policies has an empty answer."""
-    name = _username_in(request.command.ext_fields.get("subject", ""))
+    table = _table(state)
     try:
-        return _shown(request, _table(state).acl_row(name))
+        return _shown(request, table.acl_row(_username_in(request)))
     except AccessRefused as error:
         raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from error
 
@@ -144,10 +146,10 @@ def _change_in(request: Request) -> UserChange:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
-def _username_in(subject: Any) -> str:
-    name = username_of(subject) if isinstance(subject, str) else None
-    if not name:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the subject must be User:NAME")
+def _username_in(request: Request) -> str:
+    name = username_of(request.command.ext_fields.get("subject", ""))
+    if name is None:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, "The subject is null.")
     return name
 
 

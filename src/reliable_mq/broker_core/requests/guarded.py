@@ -45,6 +45,7 @@ def _guarded(guard: Guard, handler: Handler) -> Handler:
             request.user = user.username if user is not None else ""
             guard.authorize(user, request.command, connection.host, connection.address)
         except AccessRefused as error:
+            state.refused_access += 1
             reason = cut(str(error), _REASON_SHOWN_MAX)
             broker_events.ACCESS_REFUSED.log(
                 log, code=request.command.code, client=connection.address, reason=reason
