@@ -4,6 +4,7 @@ Receives the checkout. Returns every page by its place in the site, with links t
 site. Writes nothing.
 """
 
+import html
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -35,6 +36,7 @@ OF_THE_ROOT = {
 RECORDS = ("decisions/", "project/changelog.md")
 """Pages that a search for how things are does not find: they say how they came to be."""
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
+_BAR = re.compile(r"`([^`]*\\\|[^`]*)`")
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]*)(#[^)\s]*)?\)")
 _CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _DIAGRAM = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
@@ -91,6 +93,7 @@ def pages() -> dict[str, str]:
         for place, text in found.items()
     }
     found |= {place: make() for place, make in GENERATED.items()}
+    found = {place: _with_bars(text) for place, text in found.items()}
     found |= {f"examples/{each.name}.md": _example(each) for each in examples()}
     found["examples/index.md"] = "# Examples\n\nEach is run by the tests.\n\n" + "".join(
         f"- [{_title(each.name)}]({each.name}.md)\n" for each in examples()
@@ -131,6 +134,20 @@ def _with_tables(text: str) -> str:
         return "\n".join(lines) + "\n"
 
     return _DIAGRAM.sub(rows, text)
+
+
+def _with_bars(text: str) -> str:
+    """Let code in a cell of a table have a bar: Markdown would show its backslash, too."""
+
+    def as_html(found: re.Match[str]) -> str:
+        return f"<code>{html.escape(found[1]).replace(chr(92) + '|', '&#124;')}</code>"
+
+    def mend(prose: str) -> str:
+        return "\n".join(
+            _BAR.sub(as_html, line) if line.startswith("|") else line for line in prose.split("\n")
+        )
+
+    return _outside_code(text, mend)
 
 
 def _title(name: str) -> str:

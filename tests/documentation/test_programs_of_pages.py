@@ -53,7 +53,7 @@ bank = httpx.Client(base_url="https://bank.example", transport=httpx.MockTranspo
 Retry = lambda wait, **more: RealRetry(0.1, **more)
 with mq:
     with mq.transaction() as tx:
-        tx.send("orders", {"id": 7})
+        tx.send("orders", OrderPlaced(order_id=7, item="tea"))
     def paid():
         with Session(mq.database.engine) as session:
             return session.query(Payment).count()

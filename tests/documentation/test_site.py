@@ -100,6 +100,14 @@ def test_each_page_says_its_language_its_title_and_what_it_is(built: dict[Path, 
     assert len({page.titles[0] for page in built.values()}) == len(built)
 
 
+def test_code_in_a_table_shows_no_backslash_before_a_bar(site: Path) -> None:
+    shown = [path for path in site.rglob("*.html") if "\\|" in path.read_text().split("<pre")[0]]
+    text = (site / "reference" / "metrics.html").read_text()
+
+    assert shown == []
+    assert "failed&#124;later" in text or "failed|later" in text
+
+
 def test_search_knows_every_page_without_a_server(site: Path) -> None:
     text = (site / "search.js").read_text("utf-8")  # a script: a page may load it from a file
 

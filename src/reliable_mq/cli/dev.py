@@ -38,6 +38,11 @@ from reliable_mq.idempotency.redis_servers import hidden
 TICK_SECONDS = 0.3
 WATCHED = (".py", ".toml", ".env")
 
+Folder = Annotated[Path, typer.Option(help="Folder of the servers' data, and of the file env.")]
+Reload = Annotated[
+    bool, typer.Option("--reload/--no-reload", help="Start again when a file changes.")
+]
+
 
 def command(
     argument: Named = "",
@@ -77,12 +82,8 @@ def command(
             help="Run this beside the workers, such as 'uvicorn web:app'; repeatable.",
         ),
     ] = None,
-    folder: Annotated[
-        Path, typer.Option(help="Folder of the servers' data, and of the file env.")
-    ] = Path(FOLDER),
-    reload: Annotated[
-        bool, typer.Option("--reload/--no-reload", help="Start again when a file changes.")
-    ] = True,
+    folder: Folder = Path(FOLDER),
+    reload: Reload = True,
 ) -> None:
     """Run all that an application needs: servers, workers, resend scheduler, in one log.
 
