@@ -191,6 +191,18 @@ def test_no_command_prints_a_secret_when_servers_are_there(
             assert "Traceback" not in printed, printed
 
 
+def test_a_test_of_notifiers_that_fails_shows_no_address_with_a_secret(
+    shop: str, servers: dict[str, str], said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a mail server and a webhook that are away, then the errors have no password or path."""
+    set_only(monkeypatch, {**servers, "RELIABLE_MQ_ESCALATION_TIMEOUT_SECONDS": "1"})
+    said("create-tables", shop)
+    for form in ([], ["--json"]):
+        printed = said("notifiers", shop, "--test", *form)
+        assert printed.startswith("1\n"), printed
+        assert not leaks(printed), printed
+
+
 def test_a_refused_login_is_told_without_the_password(
     postgres_server: LocalPostgres,
     shop: str,
