@@ -132,7 +132,7 @@ def set_only(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> N
 def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[..., str]:
     """Give a call of the command line: all that it prints, and all log lines of all levels."""
     caplog.set_level(logging.DEBUG)
-    logging.getLogger("reliable_mq").setLevel(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "reliable_mq")
 
     def called(*words: str) -> str:
         caplog.clear()
