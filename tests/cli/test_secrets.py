@@ -132,7 +132,7 @@ def set_only(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> N
 def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[..., str]:
     """Give a call of the command line: all that it prints, and all log lines of all levels."""
     caplog.set_level(logging.DEBUG)
-    logging.getLogger("reliable_mq").setLevel(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "reliable_mq")
 
     def called(*words: str) -> str:
         caplog.clear()
@@ -189,6 +189,18 @@ def test_no_command_prints_a_secret_when_servers_are_there(
             printed = said(*words_of(words), *once, *form)
             assert not leaks(printed), (words, printed)
             assert "Traceback" not in printed, printed
+
+
+def test_a_test_of_notifiers_that_fails_shows_no_address_with_a_secret(
+    shop: str, servers: dict[str, str], said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a mail server and a webhook that are away, then the errors have no password or path."""
+    set_only(monkeypatch, {**servers, "RELIABLE_MQ_ESCALATION_TIMEOUT_SECONDS": "1"})
+    said("create-tables", shop)
+    for form in ([], ["--json"]):
+        printed = said("notifiers", shop, "--test", *form)
+        assert printed.startswith("1\n"), printed
+        assert not leaks(printed), printed
 
 
 def test_a_refused_login_is_told_without_the_password(

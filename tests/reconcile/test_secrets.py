@@ -54,3 +54,23 @@ def test_a_run_shows_no_password(postgres_url: str, tmp_path: Path) -> None:
     for file in (*files, tmp_path / "out"):
         assert not leaks(file.read_bytes().decode("latin-1")), file
     assert PLANTED["database"] in url
+
+
+def test_a_database_that_is_away_or_has_no_tables_is_named_without_its_password(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    place, _, name = postgres_url.rpartition("@")[2].partition("/")
+    store = StoreWriter(tmp_path / "store")
+    store.send(message_id(1), b"x", topic="free")
+    words = ["--store", store.write(), "--out", str(tmp_path / "report")]
+    for url, says in (
+        (postgres("127.0.0.1:1"), "database:"),
+        (postgres(place, name), "has no table rmq_consume_log"),
+        (postgres(place, name).replace("+psycopg", "+odd"), "not a database URL"),
+    ):
+        done = subprocess.run(
+            [*COMMAND, "--db", url, *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode != 0
+        assert says in done.stderr
+        assert not leaks(done.stdout + done.stderr)

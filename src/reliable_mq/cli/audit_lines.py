@@ -3,6 +3,7 @@
 Receives the folder of a store. Another process may write, and may give files new numbers meanwhile.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -43,23 +44,25 @@ def lines_of(store: Path, wanted: AuditFilter, limit: int) -> FoundLines:
     rows: list[Row] = []
     unreadable = 0
     for file in files:
-        for line in _backwards(file):
+        newest_last = deque[Row](maxlen=limit - len(rows))  # a file can be large
+        for line in _lines(file):
             row = _row_of(line)
             if row is None:
                 unreadable += 1
             elif wanted.takes(row, line):
-                rows.append(row)
-                if len(rows) == limit:
-                    return FoundLines(rows, unreadable)
+                newest_last.append(row)
+        rows += reversed(newest_last)
+        if len(rows) == limit:
+            break
     return FoundLines(rows, unreadable)
 
 
-def _backwards(file: Path) -> Iterator[str]:
+def _lines(file: Path) -> Iterator[str]:
     try:
-        lines = file.read_text("utf-8", "replace").splitlines()
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            yield from opened
     except FileNotFoundError:  # it has got another number, or was removed
         return
-    yield from reversed(lines)
 
 
 def _row_of(line: str) -> Row | None:

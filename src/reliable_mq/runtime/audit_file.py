@@ -2,7 +2,7 @@
 
 Receives lines. The event loop writes them to the page cache before any reply of their turn leaves,
 so a killed process has told nobody of a change that the file does not have. After a power loss the
-lines of the last seconds may be missing: nothing waits for a sync.
+lines of the last half minute may be missing: nothing waits for a sync.
 
 When the file is full, it becomes `audit.log.1`, that one `audit.log.2`, and so on; the last one is
 removed. Only the owner of the process may read the files.
