@@ -58,7 +58,7 @@ class Pipe(asyncio.Transport):
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerTls, ssl.SSLContext]]:
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ServerTls, ssl.SSLContext]:
     made = Certificates(tmp_path_factory.mktemp("certificates"))
     return ServerTls(made.settings()), made.client()
 
@@ -100,7 +100,7 @@ def speak(
                 data[place] ^= change[1]
             for piece in _split(bytes(data), [cut - at for cut in cuts]):
                 if not pipe.is_closed:
-                    pipe.protocol.data_received(piece)  # type: ignore[attr-defined]
+                    pipe.protocol.data_received(piece)
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
             at += len(data)
@@ -156,7 +156,7 @@ def test_garbage_is_given_to_nobody(tls: tuple[ServerTls, ssl.SSLContext], garba
         gate.connection_made(pipe)
         for piece in (garbage[:1], garbage[1:]):
             if piece and not pipe.is_closed:
-                pipe.protocol.data_received(piece)  # type: ignore[attr-defined]
+                pipe.protocol.data_received(piece)
                 await asyncio.sleep(0)
         pipe.protocol.connection_lost(None)
         assert inner.got == b""
