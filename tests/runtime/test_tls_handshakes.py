@@ -6,6 +6,7 @@ import logging
 import shutil
 import socket
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.waiting import eventually
 
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_connection import TlsConnection
+from reliable_mq.runtime.tls_settings import TlsSettings
 
 
 @pytest.fixture
@@ -225,5 +227,27 @@ def test_a_client_cannot_repeat_its_handshake(made: Certificates) -> None:
                 await eventually(lambda: len(echo.gone) == 1)
                 assert tls.outcomes["done"] == 2
                 assert await is_served(*good)
+
+    run(test)
+
+
+def test_steps_of_handshakes_leave_two_thirds_of_the_time_to_others() -> None:
+    """However many wait: a stranger needs no account to begin one."""
+
+    async def test() -> None:
+        tls = ServerTls(TlsSettings())
+        ended: list[float] = []
+
+        def step() -> None:
+            end = time.monotonic() + 0.003
+            while time.monotonic() < end:
+                pass
+            ended.append(end)
+
+        for _ in range(10):
+            tls.take_step(step)
+        began = time.monotonic()
+        await eventually(lambda: len(ended) == 10)
+        assert ended[-1] - began >= 9 * 0.009, "nine rests, and what comes before each"
 
     run(test)
