@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from reliable_mq.message import Message
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits, take_limits
+from reliable_mq.runtime.host_names import connected_pair
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
 
@@ -107,6 +109,28 @@ def test_a_server_in_this_process_is_reached_though_it_is_full() -> None:
             assert not await is_refused(echo), "it counts for nobody"
 
     run(test)
+
+
+def test_a_stranger_who_is_faster_gets_no_private_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect_truly = socket.create_connection
+    strangers: list[socket.socket] = []
+
+    def late(address: tuple[str, int]) -> socket.socket:
+        strangers.append(connect_truly(address))
+        return connect_truly(address)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("reliable_mq.runtime.host_names.socket.create_connection", late)
+        with pytest.raises(ConnectionRefusedError, match="another process"):
+            connected_pair()
+    (stranger,) = strangers
+    with stranger:
+        assert stranger.recv(1) == b"", "it is closed"
+    ours, theirs = connected_pair()
+    with ours, theirs:
+        assert theirs.getpeername() == ours.getsockname()
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "1000001"])

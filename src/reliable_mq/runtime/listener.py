@@ -419,9 +419,14 @@ class Listener:
         can have it: it comes from a socket that listens for this one connection.
         """
         ours, theirs = connected_pair()
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: ServerConnection(self, self._owner, is_admitted=True), sock=theirs
-        )
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: ServerConnection(self, self._owner, is_admitted=True), sock=theirs
+            )
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
         return ours
 
     @property

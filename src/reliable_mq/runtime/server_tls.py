@@ -24,8 +24,10 @@ HANDSHAKE_SECONDS = 10.0
 WATCH_SECONDS = 1.0
 """How often the files of the certificate are looked at."""
 # Everybody can begin a handshake, and a step of one takes up to some milliseconds (with an RSA key
-# of 4,096 bits). So all steps of one turn of the loop have this time; others wait for later turns.
+# of 4,096 bits). So all steps of one turn of the loop have this time. The next steps wait twice as
+# long as these took: a flood of handshakes has a third of the loop's time.
 _TURN_SECONDS = 0.002
+_REST = 2
 
 # Outcomes of handshakes, as a metric has them.
 DONE: Final = "done"
@@ -62,6 +64,7 @@ class ServerTls:
         self._seen: Signature = ()  # at the last look
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_turn_due = False
+        self._rests_until = 0.0  # before this time, no step begins
         self._next_look: asyncio.TimerHandle | None = None
         if settings.is_serving:
             self._begin()
@@ -153,16 +156,22 @@ class ServerTls:
         """Call a step of a handshake in a later turn, after those that wait."""
         self._waiting.append(step)
         if not self._is_turn_due:
-            self._is_turn_due = True
-            asyncio.get_running_loop().call_soon(self._run_turn)
+            self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        self._is_turn_due = True
+        loop, rest = asyncio.get_running_loop(), self._rests_until - time.monotonic()
+        if rest > 0:
+            loop.call_later(rest, self._run_turn)
+        else:
+            loop.call_soon(self._run_turn)
 
     def _run_turn(self) -> None:
         self._is_turn_due = False
-        end = time.monotonic() + _TURN_SECONDS
-        while self._waiting:
+        began = now = time.monotonic()
+        while self._waiting and now < began + _TURN_SECONDS:
             self._waiting.popleft()()
-            if time.monotonic() >= end:
-                break
+            now = time.monotonic()
+        self._rests_until = now + _REST * (now - began)
         if self._waiting:
-            self._is_turn_due = True
-            asyncio.get_running_loop().call_soon(self._run_turn)
+            self._schedule_turn()

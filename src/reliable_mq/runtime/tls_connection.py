@@ -20,13 +20,8 @@ from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
 
-HANDSHAKE = 0x16
-"""The first byte of a TLS connection; no frame shorter than 352 MiB begins with it."""
-
+_HANDSHAKE = b"\x16"
 _RECORD_SIZE = 16 * 1024  # the most plain bytes of one TLS record
-# Bytes until a handshake is done: OpenSSL accepts a chain of 100 KiB, and one read of the socket
-# brings up to 256 KiB, in which the first requests may follow the handshake.
-_HELLO_SIZE_MAX = 512 * 1024
 
 
 class SecuredProtocol(Protocol):
@@ -52,8 +47,11 @@ class SecuredProtocol(Protocol):
 
 
 def is_hello(data: bytes) -> bool:
-    """Whether the first bytes of a connection begin a TLS handshake."""
-    return data[:1] == b"\x16"
+    """Whether the first bytes of a connection begin a TLS handshake.
+
+    A frame with this first byte would be longer than 352 MiB.
+    """
+    return data[:1] == _HANDSHAKE
 
 
 class TlsGate(asyncio.Protocol):
@@ -125,7 +123,6 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._cipher = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_open = False  # whether the handshake is done
-        self._hello_size = 0
         self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(
             tls.handshake_seconds, self._give_up
         )
@@ -137,11 +134,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._incoming.write(data)
         if self._is_open:
             self._read()
-            return
-        self._hello_size += len(data)
-        if self._hello_size > _HELLO_SIZE_MAX:
-            self._refuse(f"a handshake of more than {_HELLO_SIZE_MAX} bytes")
-        else:
+        else:  # OpenSSL bounds the messages of a handshake: a chain may have 100 KiB
             self._transport.pause_reading()
             self._tls.take_step(self._shake_hands)
 
