@@ -37,7 +37,9 @@ COUNT, LOAD = 300, 2000
 TOPIC, GROUP = "orders", "payments"
 
 
-@pytest.fixture(params=["bundled", pytest.param("apache", marks=[pytest.mark.java, pytest.mark.interop])])
+@pytest.fixture(
+    params=["bundled", pytest.param("apache", marks=[pytest.mark.java, pytest.mark.interop])]
+)
 def broker(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
     """Give a running broker's name server and store directory."""
     with tempfile.TemporaryDirectory() as folder:
