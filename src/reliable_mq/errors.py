@@ -25,6 +25,7 @@
     │   ├── NotFound               yours; there is no such topic, group, or message
     │   │   └── FoundNowhere           … at any broker of the cluster
     │   └── Refused                yours; the peer never accepts such a request
+    │       └── WrongPeer              yours; the address of a name server is another program's
     ├── ProtocolError          theirs; the bytes break the protocol
     │   ├── FrameError             a frame cannot be separated from the stream
     │   └── RecordError            the bytes are not a stored record
@@ -195,6 +196,14 @@ class FoundNowhere(NotFound):
 
 class Refused(RemoteError):
     """The peer read the request and never accepts such a request."""
+
+
+class WrongPeer(Refused):
+    """What answers at the address of a name server is no name server."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.args = (text,)  # our own text, not a peer's remark
 
 
 class ProtocolError(ReliableMQError):

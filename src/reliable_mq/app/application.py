@@ -755,8 +755,10 @@ class ReliableMQ:
         self._share_relays()
         self._connections.start_worker("consumers", self._declared.consumers, self.databases)
         consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
+        is_reached = self._connections.client._engine.name_servers.has_answered
+        state = "is ready and consumes" if is_reached else "is started, and waits for a broker for"
         application_events.APPLICATION_READY.log(
-            log, application=self.name, consumes=", ".join(consumed)
+            log, application=self.name, state=state, consumes=", ".join(consumed)
         )
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)

@@ -19,7 +19,11 @@ from reliable_mq.telemetry.log_event import TAKEN
 OURS = "reliable_mq"
 TEXT: LogFormat = "text"
 INFO: LogLevel = "info"
-TELL_OUTAGES = ("reliable_mq.runtime.links", "reliable_mq.database.sql_faults")
+TELL_OUTAGES = (
+    "reliable_mq.runtime.link",
+    "reliable_mq.runtime.links",
+    "reliable_mq.database.sql_faults",
+)
 """The loggers of the connections, which tell when a peer is lost and when it is back."""
 
 

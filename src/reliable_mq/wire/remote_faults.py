@@ -29,6 +29,14 @@ _BUSY_WORDS = ("BUSY", "[OVERLOAD]", "[REJECTREQUEST]", "_CLEAN_QUEUE]")
 _ACCESS_WORDS = ("AclException", "AuthenticationException", "AuthorizationException")
 
 
+def no_name_server(address: str) -> str:
+    """Return the text for a broker that was asked a question of a name server."""
+    return (
+        f"{address} is a broker, not a name server: give the address after namesrv= in its ready"
+        " line (port 9876)"
+    )
+
+
 def remote_error(code: int, remark: str | None) -> RemoteError:
     """Return the most specific error for a reply with this code and remark."""
     text = remark or ""
