@@ -186,7 +186,7 @@ def test_a_dead_letter_is_mailed_shown_retried_and_settled(
     until(lambda: status_of(shop.mq, message_id) == 1)
     assert shop.calls == [*shop.calls[:2], ("payments", message_id)]
     assert json.loads(call("dlq", "list", *here)[1]) == []
-    (letter,) = json.loads(call("dlq", "list", *here, "--all")[1])
+    (letter,) = json.loads(call("dlq", "list", *here, "--also-settled")[1])
     assert letter["state"] == "consumed since"
     asked_again_in_vain(call, message_id, shop.payments, place)
     told = json.loads(call("stub", "show", message_id, *place, "--json")[1])

@@ -78,6 +78,11 @@ class Declarations:
         read = {each.topic for each in self._consumers.values()}
         return tuple(sorted(read.union(self._topics)))
 
+    @property
+    def groups(self) -> frozenset[str]:
+        """The consumer groups that have a handler here, or that a declared topic must reach."""
+        return frozenset(self._consumers).union(*self._topics.values())
+
     def leases(self, databases: Iterable[str]) -> dict[str, dict[str, float]]:
         """Return the lease of each consumer group, seconds, by the name of its database."""
         return {

@@ -15,6 +15,7 @@ from reliable_mq.old_names import now_called
 F = TypeVar("F", bound=Callable[..., Any])
 
 OLD_OPTIONS: Mapping[str, str] = {
+    "--all": "--also-settled",
     "--at": "--broker-name",
     "--count": "--limit",
     "--database": "--database-name",

@@ -172,7 +172,8 @@ class OpenedDatabase(NamedTuple):
 
     `database`: the chosen one. `databases`: all of the application, by name. `broker`: its name
     servers; "": unknown. `client`: settings to connect to them, from the application or, without
-    one, from the environment. `topics`: those that the application declares or consumes.
+    one, from the environment. `topics`: those that the application declares or consumes. `groups`:
+    its consumer groups, and those that its topics must reach; None: there is no application.
     """
 
     database: Database
@@ -180,6 +181,7 @@ class OpenedDatabase(NamedTuple):
     broker: str
     client: ClientSettings
     topics: tuple[str, ...] = ()
+    groups: frozenset[str] | None = None
 
 
 @contextmanager
@@ -200,16 +202,17 @@ def opened(place: Place, *, name: str = "", broker: str = "") -> Iterator[Opened
         }
         client, broker = of_environment(), broker or os.environ.get(BROKER_VARIABLE, "")
         topics: tuple[str, ...] = ()
+        groups: frozenset[str] | None = None
     else:
         mq = loaded(place.application)
         client = configured(mq.settings)
         databases, broker = mq.databases, broker or mq.settings.broker
-        topics = mq.topics
+        topics, groups = mq.topics, mq._declared.groups
     database = databases[name or next(iter(databases))]
     try:
         for each in databases.values():
             each.check_file()
-        yield OpenedDatabase(database, databases, broker, client, topics)
+        yield OpenedDatabase(database, databases, broker, client, topics, groups)
     except DBAPIError as error:
         if is_missing_table(error):
             raise ConfigurationError(missing_table_text(database.stubs.name)) from error
