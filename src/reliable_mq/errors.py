@@ -39,6 +39,9 @@
 `retryable` on the class says whether the same call may succeed later.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 _QUERY_NOT_FOUND = 22
 
 
@@ -78,6 +81,15 @@ def closed(what: str) -> UsageError:
 
 class ConfigurationError(UsageError):
     """A setting is wrong."""
+
+
+@contextmanager
+def named_setting(name: str) -> Iterator[None]:
+    """Name the setting or variable in the error of a value that is read within the block."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}") from error
 
 
 class ForkedClient(UsageError):

@@ -6,6 +6,7 @@ be imported also shows its own frames.
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from reliable_mq import (
     Retry,
     Subscription,
 )
-from reliable_mq.cli.main import BAD_USAGE, FAILED, run
+from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED, run
 from reliable_mq.cli.metrics import serve_metrics
 from reliable_mq.errors import ReliableMQError
 
@@ -60,7 +61,24 @@ TYPED: list[tuple[str, int, str]] = [
     ("run wrong_exit:mq", BAD_USAGE, "(sys.exit(3)): put that below `if __name__ =="),
     ("run wrong_setting:mq", BAD_USAGE, "wrong_setting.py:3: there is no setting databse; did you"),
     ("run wrong_name:mq", BAD_USAGE, "wrong_name.py:2: application 'a shop' is not a legal name"),
-    ("run wrong_ok:mq", BAD_USAGE, "decorate a handler"),
+    ("run wrong_ok:mq", BAD_USAGE, "decorate a handler, or name the module that imports them"),
+    ("run wrong_ok.mq", BAD_USAGE, "'wrong_ok.mq' is not MODULE:OBJECT; write wrong_ok:mq"),
+    ("run wrong_ok.number", BAD_USAGE, "write for example wrong_ok.number:mq"),
+    ("run wrong_boom.mq", BAD_USAGE, "write for example wrong_boom.mq:mq"),
+    ("stub list wrong_ok:mq", BAD_USAGE, "create-tables --app wrong_ok:mq"),
+    ("dlq list wrong_ok:mq", BAD_USAGE, "create-tables --app wrong_ok:mq"),
+    ("topic list wrong_ok:mq", FAILED, "no name server answers (127.0.0.1:1"),
+    ("group list wrong_ok:mq", FAILED, "no name server answers (127.0.0.1:1"),
+    ("stub list a:mq --app b:mq", BAD_USAGE, "two applications are named: a:mq and one by --app"),
+    ("stub show 1 wrong_ok:mq", BAD_USAGE, "is an option here: write --app wrong_ok:mq"),
+    ("stub retry wrong_ok:mq", BAD_USAGE, "is an option here: write --app wrong_ok:mq"),
+    ("topic show wrong_ok:mq", BAD_USAGE, "is an option here: write --app wrong_ok:mq"),
+    ("group reset g wrong_ok:mq", BAD_USAGE, "is an option here: write --app wrong_ok:mq"),
+    ("pause wrong_ok:mq", BAD_USAGE, "is an option here: write --app wrong_ok:mq"),
+    ("doctor wrong_ok:mq --broker 127.0.0.1:2", BAD_USAGE, "--broker is for --db: application wr"),
+    ("doctor wrong_ok:mq --redis redis://x", BAD_USAGE, "says its own (setting redis, or RELIAB"),
+    ("resend wrong_ok:mq --broker 127.0.0.1:2", BAD_USAGE, "--broker is for --db"),
+    ("stub list --app wrong_ok:mq --table-prefix x_", BAD_USAGE, "--table-prefix is for --db"),
     ("doctor a:mq --app b:mq", BAD_USAGE, "two applications are named: a:mq and --app b:mq; give"),
     (
         "resend wrong_ok:mq --db sqlite:///x.db",
@@ -70,7 +88,8 @@ TYPED: list[tuple[str, int, str]] = [
     ("create-tables wrong_empty:mq", BAD_USAGE, "no database is set: set database=… or RELIABLE"),
     ("stub show 1 --app wrong_ok:mq", BAD_USAGE, "run reliable-mq create-tables --app wrong_ok:mq"),
     # the command line
-    ("runn wrong_ok:mq", BAD_USAGE, "No such command 'runn'"),
+    ("runn wrong_ok:mq", BAD_USAGE, "'runn': did you mean 'run'? See reliable-mq --help"),
+    ("stub lst", BAD_USAGE, "'lst': did you mean 'list'? See reliable-mq stub --help"),
     ("run wrong_ok:mq --process 3", BAD_USAGE, "No such option: --process"),
     ("run wrong_ok:mq --processes 0", BAD_USAGE, "Invalid value for '--processes'"),
     ("run wrong_ok:mq more", BAD_USAGE, "unexpected extra argument"),
@@ -85,6 +104,8 @@ TYPED: list[tuple[str, int, str]] = [
     ("stub list --db sqlite:///text.db", FAILED, "file is not a database"),
     ("stub list --db postgresql://u:p@127.0.0.1:1/x", FAILED, "start the database, or correct its"),
     ("stub list --db mysql://u@127.0.0.1:1/x", FAILED, "start the database, or correct its URL"),
+    ("create-tables --db sqlite:///no/where/x.db", BAD_USAGE, "there is no folder no/where: make"),
+    ("migrate --db sqlite:///no/where/x.db", BAD_USAGE, "there is no folder no/where: make it"),
     ("create-tables --db sqlite:///x.db --table-prefix Bad-;", BAD_USAGE, "prefix"),
     ("stub list TABLES --database-name other", BAD_USAGE, "--database-name needs --app"),
     ("stub list TABLES --since yesterday", BAD_USAGE, "--since takes a time like 2026-11-20T08:00"),
@@ -101,7 +122,7 @@ TYPED: list[tuple[str, int, str]] = [
     # Redis, the broker, the cluster
     ("doctor TABLES --redis localhost", BAD_USAGE, "is not a Redis URL: it must begin with redis:"),
     ("topic list", BAD_USAGE, "no cluster is named: give --broker HOST:PORT of a name server, or"),
-    ("topic list --broker localhost", BAD_USAGE, "'localhost' is no host:port: it has no port"),
+    ("topic list --broker localhost", BAD_USAGE, "it has no port; write localhost:9876"),
     ("topic list --broker http://h:80", BAD_USAGE, "is no host:port"),
     ("topic list --broker embedded:x", BAD_USAGE, "start reliable-mq broker and give --broker"),
     ("topic list NOWHERE", FAILED, "start one (reliable-mq broker), or correct the address"),
@@ -110,7 +131,9 @@ TYPED: list[tuple[str, int, str]] = [
     ("dlq list TABLES", BAD_USAGE, "dead letters are at the broker: give --app, or --broker"),
     ("dlq list NOWHERE", FAILED, "start one (reliable-mq broker), or correct the address"),
     ("dlq retry NOWHERE", BAD_USAGE, "give either MESSAGE_IDs or a filter such as --group"),
+    ("dlq retry --waiting --also-settled NOWHERE", BAD_USAGE, "either --waiting or --also-settled"),
     ("broker", BAD_USAGE, "--store is missing: name the folder of the store"),
+    ("broker store", BAD_USAGE, "the store is an option here: write --store store"),
     ("broker --store text.db --port 0", FAILED, "choose a folder you can write"),
     ("broker STORE --set flush", BAD_USAGE, "--set flush: write name=value"),
     ("broker STORE --config nope.conf", BAD_USAGE, "--config nope.conf: No such file"),
@@ -349,3 +372,106 @@ def test_wrong_code_is_an_error_of_one_line_that_says_what_to_do(name: str) -> N
 
     assert says in str(found.value)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        (
+            {"BROKER": "127.0.0.1"},
+            "RELIABLE_MQ_BROKER: name server '127.0.0.1' is no host:port: it",
+        ),
+        ({"BROKER": "127.0.0.1"}, "it has no port; write 127.0.0.1:9876"),
+        (
+            {"BROKER": "127.0.0.1:1", "ACCESS_KEY": "x"},
+            "access_key has no secret_key: set secret_key (RELIABLE_MQ_SECRET_KEY), too",
+        ),
+        (
+            {"BROKER": "127.0.0.1:1", "SECRET_KEY": "x"},
+            "secret_key has no access_key: set access_key (RELIABLE_MQ_ACCESS_KEY), too",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    variables: dict[str, str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"RELIABLE_MQ_{name}", value)
+    with pytest.raises(SystemExit) as ended:
+        run(("topic", "list"))
+    out, err = capfd.readouterr()
+
+    assert (ended.value.code, out, err.count("\n")) == (BAD_USAGE, "", 1)
+    assert says in err
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize("verb", ["broker --store s", "namesrv"])
+def test_a_port_in_use_names_the_option_for_another_one(
+    verb: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for option in ("--port", "--namesrv-port") if verb.startswith("broker") else ("--port",):
+            ports = {"--port": "0", "--namesrv-port": "0"} if verb.startswith("broker") else {}
+            words = [word for each in (ports | {option: port}).items() for word in each]
+            with pytest.raises(SystemExit) as ended:
+                run([*verb.split(), *words])
+            err = capfd.readouterr().err
+
+            assert ended.value.code == FAILED
+            assert err.endswith(f"choose another address: {option} (0: a free one)\n")
+
+
+@pytest.mark.usefixtures("there")
+def test_a_status_is_typed_in_any_case(capfd: pytest.CaptureFixture[str]) -> None:
+    for status in ("unconfirmed", "UNCONFIRMED", "Voided"):
+        with pytest.raises(SystemExit) as ended:
+            run(("stub", "list", "--status", status, *TABLES, "--json"))
+        assert (ended.value.code, capfd.readouterr().out) == (DONE, "[]\n")
+
+
+@pytest.mark.usefixtures("there")
+def test_the_pause_of_a_topic_that_nobody_has_warns(capfd: pytest.CaptureFixture[str]) -> None:
+    mq = shop()
+    with mq.transaction() as tx:
+        tx.send("paused-orders", {})
+    mq.close()
+    capfd.readouterr()
+    warned = {}
+    for topic in ("paused-orders", "paused-ordrs"):
+        with pytest.raises(SystemExit) as ended:
+            run(("pause", topic, "--for", "2h", *TABLES))
+        out, warned[topic] = capfd.readouterr()
+        assert (ended.value.code, out) == (DONE, f"{topic} paused\n")
+
+    assert warned == {
+        "paused-orders": "",
+        "paused-ordrs": "warning: no stub and no consumer has topic paused-ordrs\n",
+    }
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize("verb", ["void", "retry"])
+def test_a_stub_that_stays_says_whether_it_is_missing_or_settled(
+    verb: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mq = shop()
+    with mq.transaction() as tx:
+        message_id = tx.send("orders", {})
+    with mq.database.engine.begin() as connection:
+        connection.execute(mq.database.stubs.update().values(status=1))
+    mq.close()
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        run(("stub", verb, "nosuch", message_id, *TABLES))
+
+    assert ended.value.code == FAILED
+    assert capfd.readouterr().out.splitlines() == [
+        f"nosuch {verb}: there is no such stub",
+        f"{message_id} {verb}: it is CONFIRMED",
+    ]

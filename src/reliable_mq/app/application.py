@@ -748,7 +748,10 @@ class ReliableMQ:
             ConfigurationError: a table is missing, or retention windows contradict each other.
         """
         if not self._declared.consumers:
-            raise UsageError(f"application {self.name} has no consumers: decorate a handler")
+            raise UsageError(
+                f"application {self.name} has no consumers: decorate a handler, or name the module"
+                " that imports them"
+            )
         check_upkeep(self.settings, self._policy, self._declared.consumers)
         self.databases.check_tables()
         self._half_messages.join()

@@ -230,7 +230,16 @@ def application_of(place: Place, name: str, *, broker: str = "", redis: str = ""
         name: the name of an application that only has a database, such as "resend".
         broker: its name servers; "": the setting.
         redis: its Redis URL; "": the setting.
+
+    Raises:
+        UsageError: name servers or Redis are given for an application, which has its own.
     """
+    for option, given in (("broker", broker), ("redis", redis)):
+        if place.application and given:
+            raise UsageError(
+                f"--{option} is for --db: application {place.application} says its own (setting"
+                f" {option}, or RELIABLE_MQ_{option.upper()})"
+            )
     if place.application:
         return loaded(place.application)
     mq = ReliableMQ(

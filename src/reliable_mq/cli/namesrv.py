@@ -8,6 +8,7 @@ import uvloop
 
 from reliable_mq.cli import log_options, metrics
 from reliable_mq.cli.serving import beat_until, stop_signals
+from reliable_mq.errors import AddressRefused
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.wire.record import address_of
@@ -38,7 +39,10 @@ async def _serve(
 ) -> None:
     with stop_signals() as stop:
         server = NameServer(settings_file)
-        await server.start(host, port)
+        try:
+            await server.start(host, port)
+        except AddressRefused as error:
+            raise AddressRefused(f"{error}: --port (0: a free one)") from error
         metrics.serve_figures(*metrics_at, server.measure)
         print(f"ready namesrv={address_of(host, server.port)}", flush=True)
         await beat_until(stop)
