@@ -9,10 +9,13 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, select
 
 from reliable_mq import (
     TLS,
@@ -266,6 +269,57 @@ def odd(**given: Any) -> dict[str, Any]:
     return given
 
 
+@dataclass
+class Placed:
+    by: object
+
+
+def handler(payload: dict[str, Any]) -> None:
+    """Handle nothing."""
+
+
+def other(payload: dict[str, Any]) -> None:
+    """Handle nothing, too."""
+
+
+def once(*, request: str | None) -> None:
+    """Do nothing."""
+
+
+def handled_twice() -> None:
+    mq = shop()
+    for each in (handler, other):
+        mq.consumer("orders", group="payments")(each)
+
+
+def commits_itself() -> None:
+    mq = shop()
+    try:
+        with mq.transaction() as tx:
+            tx.send("orders", {})
+            tx.session.commit()
+    finally:
+        with mq.database.engine.connect() as connection:
+            assert connection.execute(mq.database.stubs.select()).all() == [], "it commits nothing"
+        mq.close()
+
+
+async def commits_itself_asynchronously() -> None:
+    mq = shop()
+    try:
+        async with mq.transaction() as tx:
+            await tx.send("orders", {})
+            await tx.session.commit()
+    finally:
+        await mq.database.close_async()
+
+
+def bare(verb: str) -> None:
+    """Use a decorator without its parentheses."""
+    decorate: Any = getattr(shop(), verb)
+    decorate(handler)
+
+
 THREE: Any = 3
 MESSAGE: dict[str, Any] = {"topic": "orders", "body": b"x"}
 SUBSCRIPTION: dict[str, Any] = {"group": "g", "topics": {"t": "*"}}
@@ -321,7 +375,75 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
         lambda: sent("orders", object()),
         "a payload is a pydantic model, dataclass, dict, list, str or bytes",
     ),
-    "tx.send with a number as delay": (lambda: sent("orders", {}, delay=5), "timedelta(seconds="),
+    "tx.send with a number as delay": (lambda: sent("orders", {}, delay=5), "timedelta(seconds=5)"),
+    "tx.send of a number": (lambda: sent("orders", 7), "list, str or bytes, not an int"),
+    "tx.send of nothing": (lambda: sent("orders", None), "list, str or bytes, not None"),
+    "tx.send of an object in a dict": (
+        lambda: sent("orders", {"items": [{"price": 1}, {"price": THREE, "by": object()}]}),
+        "a dict cannot be written as JSON: items[1].by: Encoding objects of type object",
+    ),
+    "tx.send of an object in a dataclass": (
+        lambda: sent("orders", Placed(by=object())),
+        "a Placed cannot be written as JSON: by: ",
+    ),
+    "a key that is a dict": (
+        lambda: sent("orders", {}, key={"a": 1}),
+        "a key is a text or a number, not a dict: {'a': 1}",
+    ),
+    "a commit within a transaction": (
+        commits_itself,
+        "tx.session.commit() within mq.transaction(): the block commits rows and messages",
+    ),
+    "an asynchronous commit within a transaction": (
+        lambda: asyncio.run(commits_itself_asynchronously()),
+        "tx.session.commit() within mq.transaction(): the block commits rows and messages",
+    ),
+    "a second handler of a group": (
+        handled_twice,
+        f"has the handler {__name__}.handler already: give {__name__}.other a group of its own",
+    ),
+    "a consumer without parentheses": (
+        lambda: bare("consumer"),
+        '@mq.consumer needs parentheses: write @mq.consumer("orders", group=',
+    ),
+    "an idempotent function without parentheses": (
+        lambda: bare("idempotent"),
+        "@mq.idempotent needs parentheses: write @mq.idempotent(key=",
+    ),
+    "a periodic message without parentheses": (
+        lambda: bare("periodic"),
+        "@mq.periodic needs parentheses: write @mq.periodic(",
+    ),
+    "no key of an idempotent function": (
+        lambda: shop().idempotent(key="request")(once)(request=None),
+        "the key is None: give what names the request, such as an order number or its",
+    ),
+    "an engine as database": (
+        lambda: shop(database=create_engine("sqlite://")),
+        "it must be a URL, such as 'postgresql+psycopg://user@host/name', not an Engine",
+    ),
+    "a number as broker": (
+        lambda: shop(broker=9876),
+        "it must be one text, such as 'host:9876;host:9876', not an int",
+    ),
+    "a list as broker": (lambda: shop(broker=["h:9876"]), "'host:9876;host:9876', not a list"),
+    "a broker without a port": (
+        lambda: shop(broker="127.0.0.1"),
+        "broker (RELIABLE_MQ_BROKER): name server '127.0.0.1' is no host:port: it has no port; w",
+    ),
+    "waits that are a text": (
+        lambda: shop(retry_waits_seconds="5"),
+        "it must be a tuple of seconds, such as (1, 5, 30), not a str",
+    ),
+    "a wait that is a text": (
+        lambda: shop(retry_waits_seconds=("soon",)),
+        "it must be a number in a tuple of seconds, such as (1, 5, 30), not a str",
+    ),
+    "a word that is no choice": (lambda: shop(relay="mine"), "it must be 'own' or 'shared'"),
+    "an account without a secret": (
+        lambda: shop(access_key="x"),
+        "access_key has no secret_key: set secret_key (RELIABLE_MQ_SECRET_KEY), too",
+    ),
     "tx.send to an illegal topic": (lambda: sent("a b", {}), "'a b' is not a legal name"),
     "an unknown database": (
         lambda: shop().transaction(database="billing"),
@@ -475,3 +597,40 @@ def test_a_stub_that_stays_says_whether_it_is_missing_or_settled(
         f"nosuch {verb}: there is no such stub",
         f"{message_id} {verb}: it is CONFIRMED",
     ]
+
+
+@pytest.mark.usefixtures("there")
+def test_a_send_of_the_application_or_of_no_block_says_how_to_write_it() -> None:
+    """Given an attribute that there is not, then type checkers see that, too."""
+    mq: Any = shop()
+    for owner in (mq, mq.transaction()):
+        with pytest.raises(
+            AttributeError, match=r"write `with mq.transaction\(\) as tx: tx.send\("
+        ):
+            owner.send("orders", {})
+        with pytest.raises(AttributeError, match=r"has no attribute .colour.$"):
+            _ = owner.colour
+        assert not hasattr(owner, "send")
+        assert "__getattr__" in vars(type(owner))
+
+
+@pytest.mark.usefixtures("there")
+def test_a_session_of_a_block_may_use_savepoints_and_one_of_the_caller_may_commit() -> None:
+    mq = shop()
+    with mq.transaction() as tx, tx.session.begin_nested():
+        message_id = tx.send("orders", {})
+    with mq.database.session() as session:
+        with mq.transaction(session) as tx:
+            session.execute(select(1))
+            tx.send("orders", {})
+        session.execute(select(1))
+        session.commit()
+    assert message_id
+    mq.close()
+
+
+def test_a_retry_takes_seconds_or_a_timedelta() -> None:
+    assert Retry(after=timedelta(minutes=1)) == Retry(after=60)
+    assert Retry(after=timedelta(minutes=1)).after == 60.0
+    with pytest.raises(ReliableMQError, match=r"within 0\.\.7200 s"):
+        Retry(after=timedelta(hours=3))

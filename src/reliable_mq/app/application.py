@@ -33,13 +33,18 @@ from reliable_mq.idempotency.key_reading import KeySource
 from reliable_mq.idempotency.keyed_function import KeyedFunction, Source
 from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX
-from reliable_mq.misspelt import names_checked
+from reliable_mq.misspelt import names_checked, parentheses_checked
 from reliable_mq.names import check_name
 from reliable_mq.outbox.asyncio_producer import Producer
 from reliable_mq.outbox.cloud_events import envelope_of
 from reliable_mq.outbox.composing import ManyOptions
 from reliable_mq.outbox.resend_policy import ResendPolicy, Wait, ladder
-from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
+from reliable_mq.outbox.sql_transaction import (
+    Given,
+    TransactionScope,
+    missing_attribute,
+    source_of,
+)
 from reliable_mq.outbox.thread_half_messages import HalfMessages
 from reliable_mq.outbox.thread_outboxes import Outboxes
 from reliable_mq.periodic.declaration import PeriodicState, periodic_message
@@ -359,6 +364,7 @@ class ReliableMQ:
 
         return register
 
+    @parentheses_checked
     def periodic(
         self,
         *schedule: str,
@@ -736,6 +742,11 @@ class ReliableMQ:
         from reliable_mq.app.thread_meter import Meter  # noqa: PLC0415
 
         return Meter(self._connections, self.databases, self.settings, registry)
+
+    if not TYPE_CHECKING:  # a type checker must see that the attribute is missing
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
 
     def start(self) -> None:
         """Start this application's consumers in this process; returns when they have subscribed.
