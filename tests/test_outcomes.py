@@ -133,7 +133,7 @@ def test_the_reason_names_the_error_that_a_retry_was_raised_from_or_after() -> N
     [
         ({"counts": 1}, "counts of Retry is 1: give True or False"),
         ({"reason": None}, "the reason of Retry is None: give text"),
-        ({"after": "5"}, "after of Retry is '5': give a finite number or None"),
+        ({"after": "5"}, "after of Retry is '5': give a number of seconds, a timedelta or None"),
         ({"after": math.inf}, "within 0..7200 s"),
     ],
 )

@@ -25,6 +25,7 @@
     │   ├── NotFound               yours; there is no such topic, group, or message
     │   │   └── FoundNowhere           … at any broker of the cluster
     │   └── Refused                yours; the peer never accepts such a request
+    │       └── WrongPeer              yours; the address of a name server is another program's
     ├── ProtocolError          theirs; the bytes break the protocol
     │   ├── FrameError             a frame cannot be separated from the stream
     │   └── RecordError            the bytes are not a stored record
@@ -37,6 +38,9 @@
 
 `retryable` on the class says whether the same call may succeed later.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _QUERY_NOT_FOUND = 22
 
@@ -77,6 +81,15 @@ def closed(what: str) -> UsageError:
 
 class ConfigurationError(UsageError):
     """A setting is wrong."""
+
+
+@contextmanager
+def named_setting(name: str) -> Iterator[None]:
+    """Name the setting or variable in the error of a value that is read within the block."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}") from error
 
 
 class ForkedClient(UsageError):
@@ -197,6 +210,14 @@ class FoundNowhere(NotFound):
 
 class Refused(RemoteError):
     """The peer read the request and never accepts such a request."""
+
+
+class WrongPeer(Refused):
+    """What answers at the address of a name server is no name server."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.args = (text,)  # our own text, not a peer's remark
 
 
 class ProtocolError(ReliableMQError):

@@ -3,10 +3,18 @@
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, isfunction, signature
 from typing import ParamSpec, TypeVar
 
 from reliable_mq.errors import UsageError
+
+_DECORATORS = {
+    "consumer": 'consumer("orders", group="payments")',
+    "idempotent": 'idempotent(key="request_id")',
+    "periodic": 'periodic("0 3 * * *", topic="reports")',
+    "transaction_listener": 'transaction_listener("orders")',
+}
+"""How a decorator is written, by its name."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +53,29 @@ def names_checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
+        _check_parentheses(function.__name__, args)
         check_names(f"{function.__name__}()", named, known)
         return function(*args, **named)
 
     return called
+
+
+def parentheses_checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a decorator that needs parentheses say so; `names_checked` does that, too."""
+
+    @wraps(function)
+    def called(*args: P.args, **named: P.kwargs) -> R:
+        _check_parentheses(function.__name__, args)
+        return function(*args, **named)
+
+    return called
+
+
+def _check_parentheses(name: str, args: tuple[object, ...]) -> None:
+    """Check that a decorator did not get its function at once: `@mq.consumer`.
+
+    Raises:
+        UsageError: it did.
+    """
+    if name in _DECORATORS and len(args) > 1 and isfunction(args[1]):
+        raise UsageError(f"@mq.{name} needs parentheses: write @mq.{_DECORATORS[name]}")

@@ -10,6 +10,7 @@ Returns checked outcomes. It does not know what a consumer does with them.
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from numbers import Real
 from typing import Any, NamedTuple, TypeGuard
 
@@ -63,16 +64,16 @@ class Retry(_Word):
     The framework rolls the handler's transaction back. The bare client has no transaction.
 
     Args:
-        after: seconds until the next delivery, at most two hours. Any real number, also of numpy
-            or `fractions`. None: the usual wait.
+        after: seconds until the next delivery, or a timedelta; at most two hours. Any real number,
+            also of numpy or `fractions`. None: the usual wait. The attribute has seconds.
         reason: the reason, for the log and, after the last attempt, for the dead letter. Without
             a reason, they name the error that this was raised from, if there is one.
         counts: whether this is an attempt. A `Retry` that does not count never brings the message
             nearer to the dead letters. Use it when a resource is busy, for example.
 
     Raises:
-        UsageError: when `after` is not a number, is negative, or is above two hours; when the
-            reason is not a text; when `counts` is not a bool.
+        UsageError: when `after` is neither a number nor a timedelta, is negative, or is above two
+            hours; when the reason is not a text; when `counts` is not a bool.
     """
 
     after: float | None = None
@@ -80,8 +81,10 @@ class Retry(_Word):
     __match_args__ = ("after", "reason")
 
     def __init__(
-        self, after: float | None = None, reason: str = "", *, counts: bool = True
+        self, after: float | timedelta | None = None, reason: str = "", *, counts: bool = True
     ) -> None:
+        if isinstance(after, timedelta):
+            after = after.total_seconds()
         text = "again" if after is None else f"again after {after} s"
         super().__init__(f"{text}: {reason}" if reason else text)
         self.reason, self.counts = reason, counts
@@ -278,7 +281,7 @@ def _fault_of(outcome: Retry | Reject) -> _Fault | None:
         return _Fault("counts", outcome.counts, "True or False")
     after = outcome.after
     if after is not None and (not isinstance(after, Real) or isinstance(after, bool)):
-        return _Fault("after", after, "a finite number or None")
+        return _Fault("after", after, "a number of seconds, a timedelta or None")
     return None
 
 

@@ -14,6 +14,19 @@ def cut(text: str, length_max: int) -> str:
     return f"{text[:length_max]}... ({len(text) - length_max} characters more)"
 
 
+def times(count: int) -> str:
+    """Return how often, as a person says it: "once", "3 times"."""
+    return "once" if count == 1 else f"{count} times"
+
+
+def a_kind(value: object) -> str:
+    """Return the type of a value with its article, "an int"; "None" for None."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def printable(text: str, length_max: int | None = None) -> str:
     r"""Return a text with unprintable characters as escapes, such as `\x1b` and `\n`.
 

@@ -29,6 +29,7 @@ from reliable_mq.database.sql_types import TABLE_PREFIX_PATTERN
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.misspelt import meant
+from reliable_mq.plain_text import a_kind
 from reliable_mq.renamed_settings import RenamedSettings
 from reliable_mq.signature import signer_of
 from reliable_mq.telemetry import application_events
@@ -60,6 +61,16 @@ _HIDDEN = str(SecretStr("hidden"))  # how pydantic shows every secret
 # pydantic's text, and that of `renamed_settings`
 _FIELD_OF_ERROR = re.compile(r'field "(\w+)"(?: \(now "(\w+)"\))?')
 _JSON_EXAMPLES = {"databases": '{"name": "URL"}', "client": '{"retries": 3}'}
+_EXAMPLES = {
+    "database": "a URL, such as 'postgresql+psycopg://user@host/name'",
+    "redis": "a URL, such as 'redis://host:6379'",
+    "broker": "one text, such as 'host:9876;host:9876'",
+    "retry_waits_seconds": "a tuple of seconds, such as (1, 5, 30)",
+    "resend_waits_seconds": "a tuple of seconds, such as (10, 60, 600)",
+    "databases": "a dict of URLs by name",
+}
+_WRONG_TYPES = ("_type", "_parsing")
+"""How pydantic's names for values of a wrong type end."""
 _DATABASE_NAME = r"[a-z][a-z0-9_-]{0,31}"
 
 S = TypeVar("S", bound="ClusterSettings")
@@ -337,9 +348,21 @@ def _read(kind: type[S], given: Mapping[str, Any]) -> S:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         reason = str(first["msg"]).removeprefix("Value error, ")
+        reason = reason.replace("Input should be", "it must be")
+        if str(first["type"]).endswith(_WRONG_TYPES) and first["loc"]:
+            reason = _of_type(str(first["loc"][0]), reason, first["input"], len(first["loc"]) > 1)
         raise ConfigurationError(f"setting {place}: {reason}" if place else reason) from error
     except ValueError as error:  # pydantic's SettingsError: a variable that has to be JSON
         raise ConfigurationError(_not_json(str(error))) from error
+
+
+def _of_type(name: str, reason: str, given: object, is_part: bool) -> str:
+    """Return what a setting of a wrong type, or a part of it, must be. A value is not shown."""
+    wanted = reason.removeprefix("it must be ").partition(",")[0].replace("a valid ", "a ")
+    wanted = wanted.replace("a string", "a text").replace("a integer", "a whole number")
+    if name in _EXAMPLES:
+        wanted = f"{wanted} in {_EXAMPLES[name]}" if is_part else _EXAMPLES[name]
+    return f"it must be {wanted}, not {a_kind(given)}"
 
 
 def _not_json(says: str) -> str:

@@ -227,7 +227,7 @@ def test_a_transaction_neither_waits_for_nor_fails_with_a_broker_that_is_away(
         ({"database": "mysql://u:pa55@h:70000/db"}, "a port is a number from 1 to 65535"),
         ({"database": "mssql://u@h/d"}, "not supported"),
         ({"database": "sqlite://"}, "use a file"),
-        ({"claim_lease_seconds": 0}, "setting claim_lease_seconds: Input should be greater than 0"),
+        ({"claim_lease_seconds": 0}, "setting claim_lease_seconds: it must be greater than 0"),
         ({"resend_waits_seconds": (5.0, 1.0)}, "resend_waits_seconds must be positive seconds"),
         ({"no_such_setting": 1}, "no_such_setting"),
         ({"send_outside_transaction": "shout"}, "'warn', 'raise' or 'allow'"),
@@ -302,7 +302,7 @@ def test_options_of_a_consumer_that_cannot_work_are_refused() -> None:
     ):
         with pytest.raises(UsageError):
             mq.consumer("orders", group="other", **options)(pay)
-    with pytest.raises(UsageError, match="already has a handler"):
+    with pytest.raises(UsageError, match=r" has the handler .* already: give "):
         mq.consumer("orders", group="payments")(pay)
     with pytest.raises(UsageError, match="no consumers"):
         ReliableMQ("empty", database="sqlite:///x.db").start()

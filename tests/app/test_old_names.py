@@ -268,7 +268,7 @@ def test_an_attribute_is_read_by_its_old_name_with_a_warning_at_the_readers_line
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({OLD: -1}, f"setting {OLD}: Input should be greater than 0; {SAYS}"),
+        ({OLD: -1}, f"setting {OLD}: it must be greater than 0; {SAYS}"),
         ({OLD: 1e12}, f"{OLD}=1000000000000.0: at most 3.2e+09 seconds, a hundred years; {SAYS}"),
         ({"duplicate_window": 1}, WINDOW_SAYS),
     ],

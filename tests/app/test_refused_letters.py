@@ -51,8 +51,8 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     made = Known()
 
     @contextmanager
-    def given(*_: str) -> Iterator[Known]:
-        yield made
+    def given(*_: str) -> Iterator[tuple[Known, None]]:
+        yield made, None
 
     monkeypatch.setattr(dlq, "_known", given)
     return made

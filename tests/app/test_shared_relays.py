@@ -75,5 +75,5 @@ def test_a_process_that_only_commits_says_that_it_is_alive(database_url: str) ->
 
 def test_a_relay_that_is_neither_own_nor_shared_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
-    with pytest.raises(ConfigurationError, match="relay: Input should be 'own' or 'shared'"):
+    with pytest.raises(ConfigurationError, match="relay: it must be 'own' or 'shared'"):
         ReliableMQ("shop", database=url, relay="theirs")  # type: ignore[arg-type]

@@ -128,8 +128,11 @@ def test_whatever_else_is_returned_means_consumed(
         (lambda: (each for each in [Retry()]), "'generator', which is not awaited"),
         (returns(Reject), "missing 1 required positional argument: 'reason'"),
         (raises(Consumed), "exceptions must derive from BaseException"),
-        (returns(Odd), "after of Odd is of type str: give a finite number or None"),
-        (raises(Odd), "after of Odd is of type str: give a finite number or None"),
+        (
+            returns(Odd),
+            "after of Odd is of type str: give a number of seconds, a timedelta or None",
+        ),
+        (raises(Odd), "after of Odd is of type str: give a number of seconds, a timedelta or None"),
     ],
 )
 def test_what_cannot_be_meant_is_a_failed_attempt_and_told(

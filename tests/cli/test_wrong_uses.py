@@ -1,30 +1,26 @@
-"""Wrong uses, in one list: each gives one line that says what to do, and the right exit code.
+"""Wrong uses, in two lists: each gives one line that says what to do, and the right exit code.
 
-The first list is typed at the command line, the second one is written in code. A module that cannot
+The first list is typed at the command line. `wrong_code` has the second one. A module that cannot
 be imported also shows its own frames.
 """
 
-import asyncio
 import os
+import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
+from tests.cli.wrong_code import WRITTEN, shop
 
 from reliable_mq import (
-    TLS,
-    Client,
-    ClientSettings,
-    Credentials,
-    Message,
     ReliableMQ,
     Retry,
-    Subscription,
 )
-from reliable_mq.cli.main import BAD_USAGE, FAILED, run
-from reliable_mq.cli.metrics import serve_metrics
+from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED, run
 from reliable_mq.errors import ReliableMQError
 
 MODULES = {
@@ -60,7 +56,24 @@ TYPED: list[tuple[str, int, str]] = [
     ("run wrong_exit:mq", BAD_USAGE, "(sys.exit(3)): put that below `if __name__ =="),
     ("run wrong_setting:mq", BAD_USAGE, "wrong_setting.py:3: there is no setting databse; did you"),
     ("run wrong_name:mq", BAD_USAGE, "wrong_name.py:2: application 'a shop' is not a legal name"),
-    ("run wrong_ok:mq", BAD_USAGE, "decorate a handler"),
+    ("run wrong_ok:mq", BAD_USAGE, "decorate a handler, or name the module that imports them"),
+    ("run wrong_ok.mq", BAD_USAGE, "'wrong_ok.mq' is not MODULE:OBJECT; write wrong_ok:mq"),
+    ("run wrong_ok.number", BAD_USAGE, "write for example wrong_ok.number:mq"),
+    ("run wrong_boom.mq", BAD_USAGE, "write for example wrong_boom.mq:mq"),
+    ("stub list wrong_ok:mq", BAD_USAGE, "create-tables --app wrong_ok:mq"),
+    ("dlq list wrong_ok:mq", BAD_USAGE, "create-tables --app wrong_ok:mq"),
+    ("topic list wrong_ok:mq", FAILED, "no name server answers (127.0.0.1:1"),
+    ("group list wrong_ok:mq", FAILED, "no name server answers (127.0.0.1:1"),
+    ("stub list a:mq --app b:mq", BAD_USAGE, "two applications are named: a:mq and one by --app"),
+    ("stub show 1 wrong_ok:mq", BAD_USAGE, "is an option here: write --app wrong_ok:mq"),
+    ("stub retry wrong_ok:mq", BAD_USAGE, "is an option here: write --app wrong_ok:mq"),
+    ("topic show wrong_ok:mq", BAD_USAGE, "is an option here: write --app wrong_ok:mq"),
+    ("group reset g wrong_ok:mq", BAD_USAGE, "is an option here: write --app wrong_ok:mq"),
+    ("pause wrong_ok:mq", BAD_USAGE, "is an option here: write --app wrong_ok:mq"),
+    ("doctor wrong_ok:mq --broker 127.0.0.1:2", BAD_USAGE, "--broker is for --db: application wr"),
+    ("doctor wrong_ok:mq --redis redis://x", BAD_USAGE, "says its own (setting redis, or RELIAB"),
+    ("resend wrong_ok:mq --broker 127.0.0.1:2", BAD_USAGE, "--broker is for --db"),
+    ("stub list --app wrong_ok:mq --table-prefix x_", BAD_USAGE, "--table-prefix is for --db"),
     ("doctor a:mq --app b:mq", BAD_USAGE, "two applications are named: a:mq and --app b:mq; give"),
     (
         "resend wrong_ok:mq --db sqlite:///x.db",
@@ -70,7 +83,8 @@ TYPED: list[tuple[str, int, str]] = [
     ("create-tables wrong_empty:mq", BAD_USAGE, "no database is set: set database=… or RELIABLE"),
     ("stub show 1 --app wrong_ok:mq", BAD_USAGE, "run reliable-mq create-tables --app wrong_ok:mq"),
     # the command line
-    ("runn wrong_ok:mq", BAD_USAGE, "No such command 'runn'"),
+    ("runn wrong_ok:mq", BAD_USAGE, "'runn': did you mean 'run'? See reliable-mq --help"),
+    ("stub lst", BAD_USAGE, "'lst': did you mean 'list'? See reliable-mq stub --help"),
     ("run wrong_ok:mq --process 3", BAD_USAGE, "No such option: --process"),
     ("run wrong_ok:mq --processes 0", BAD_USAGE, "Invalid value for '--processes'"),
     ("run wrong_ok:mq more", BAD_USAGE, "unexpected extra argument"),
@@ -85,6 +99,8 @@ TYPED: list[tuple[str, int, str]] = [
     ("stub list --db sqlite:///text.db", FAILED, "file is not a database"),
     ("stub list --db postgresql://u:p@127.0.0.1:1/x", FAILED, "start the database, or correct its"),
     ("stub list --db mysql://u@127.0.0.1:1/x", FAILED, "start the database, or correct its URL"),
+    ("create-tables --db sqlite:///no/where/x.db", BAD_USAGE, "there is no folder no/where: make"),
+    ("migrate --db sqlite:///no/where/x.db", BAD_USAGE, "there is no folder no/where: make it"),
     ("create-tables --db sqlite:///x.db --table-prefix Bad-;", BAD_USAGE, "prefix"),
     ("stub list TABLES --database-name other", BAD_USAGE, "--database-name needs --app"),
     ("stub list TABLES --since yesterday", BAD_USAGE, "--since takes a time like 2026-11-20T08:00"),
@@ -101,7 +117,7 @@ TYPED: list[tuple[str, int, str]] = [
     # Redis, the broker, the cluster
     ("doctor TABLES --redis localhost", BAD_USAGE, "is not a Redis URL: it must begin with redis:"),
     ("topic list", BAD_USAGE, "no cluster is named: give --broker HOST:PORT of a name server, or"),
-    ("topic list --broker localhost", BAD_USAGE, "'localhost' is no host:port: it has no port"),
+    ("topic list --broker localhost", BAD_USAGE, "it has no port; write localhost:9876"),
     ("topic list --broker http://h:80", BAD_USAGE, "is no host:port"),
     ("topic list --broker embedded:x", BAD_USAGE, "start reliable-mq broker and give --broker"),
     ("topic list NOWHERE", FAILED, "start one (reliable-mq broker), or correct the address"),
@@ -110,7 +126,9 @@ TYPED: list[tuple[str, int, str]] = [
     ("dlq list TABLES", BAD_USAGE, "dead letters are at the broker: give --app, or --broker"),
     ("dlq list NOWHERE", FAILED, "start one (reliable-mq broker), or correct the address"),
     ("dlq retry NOWHERE", BAD_USAGE, "give either MESSAGE_IDs or a filter such as --group"),
+    ("dlq retry --waiting --also-settled NOWHERE", BAD_USAGE, "either --waiting or --also-settled"),
     ("broker", BAD_USAGE, "--store is missing: name the folder of the store"),
+    ("broker store", BAD_USAGE, "the store is an option here: write --store store"),
     ("broker --store text.db --port 0", FAILED, "choose a folder you can write"),
     ("broker STORE --set flush", BAD_USAGE, "--set flush: write name=value"),
     ("broker STORE --config nope.conf", BAD_USAGE, "--config nope.conf: No such file"),
@@ -215,138 +233,6 @@ def test_a_module_with_an_error_shows_its_own_frames_and_one_line(
     assert ended.value.code == BAD_USAGE
 
 
-def shop(**options: Any) -> ReliableMQ:
-    return ReliableMQ("shop", **({"database": "sqlite:///tables.db"} | NOWHERE_SETTING | options))
-
-
-NOWHERE_SETTING: dict[str, Any] = {"broker": "127.0.0.1:1"}
-
-
-def sent(*given: Any, **options: Any) -> None:
-    mq = shop()
-    try:
-        with mq.transaction() as tx:
-            tx.send(*given, **options)
-    finally:
-        mq.close()
-
-
-def at_client(verb: str, *given: Any, **options: Any) -> None:
-    with Client("127.0.0.1:1") as client:
-        getattr(client, verb)(*given, **options)
-
-
-def without(module: str, use: Callable[[], object]) -> object:
-    """Run code as if a module were not installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, module, None)
-        patch.delitem(sys.modules, "reliable_mq.migrations.sql_upgrade", raising=False)
-        return use()
-
-
-async def asynchronous() -> None:
-    async with shop().transaction():
-        pass
-
-
-def odd(**given: Any) -> dict[str, Any]:
-    """Return what a type checker would refuse."""
-    return given
-
-
-THREE: Any = 3
-MESSAGE: dict[str, Any] = {"topic": "orders", "body": b"x"}
-SUBSCRIPTION: dict[str, Any] = {"group": "g", "topics": {"t": "*"}}
-
-WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
-    "a misspelt setting": (lambda: shop(resend_batch_cuont=3), "did you mean resend_batch_count?"),
-    "a setting that is like none": (
-        lambda: shop(colour=1),
-        "there is no setting colour; there are",
-    ),
-    "a setting that is too large": (lambda: shop(resend_batch_count=10**9), "resend_batch_count"),
-    "a setting of the client": (
-        lambda: shop(client={"retires": 3}).producer.send("orders", {}),
-        "did you mean retries?",
-    ),
-    "ClientSettings": (lambda: ClientSettings(**odd(retires=3)), "did you mean retries?"),
-    "ClientSettings of a wrong type": (
-        lambda: ClientSettings(**odd(retries="3")),
-        "retries is of type str, it must be int",
-    ),
-    "Subscription": (
-        lambda: Subscription(**SUBSCRIPTION, **odd(concurency=3)),
-        "Subscription has no 'concurency'; did you mean concurrency?",
-    ),
-    "Subscription to a text": (
-        lambda: Subscription(**SUBSCRIPTION | {"topics": "orders"}),
-        'give a dict of topics and tags, such as {"orders": "*"}',
-    ),
-    "Message": (
-        lambda: Message(**MESSAGE, **odd(tga="x")),
-        "Message has no 'tga'; did you mean tag?",
-    ),
-    "client.send": (
-        lambda: at_client("send", Message(**MESSAGE), tiemout=3.0),
-        "send() has no 'tiemout'; did you mean timeout?",
-    ),
-    "TLS": (lambda: TLS(**odd(cafile="x")), "TLS has no 'cafile'; there are ca, cert, key,"),
-    "Credentials": (
-        lambda: Credentials(**odd(acces_key="x", secret_key="y")),
-        "did you mean access_key?",
-    ),
-    "mq.consumer": (
-        lambda: shop().consumer("orders", **odd(gruop="g")),
-        "consumer() has no 'gruop'; did you mean group?",
-    ),
-    "mq.topic": (
-        lambda: shop().topic("orders", **odd(group="g")),
-        "topic() has no 'group'; did you mean groups?",
-    ),
-    "mq.idempotent": (lambda: shop().idempotent(**odd(kye="x")), "did you mean key?"),
-    "tx.send": (lambda: sent("orders", {}, tga="x"), "send has no option tga; did you mean tag?"),
-    "tx.send of an object": (
-        lambda: sent("orders", object()),
-        "a payload is a pydantic model, dataclass, dict, list, str or bytes",
-    ),
-    "tx.send with a number as delay": (lambda: sent("orders", {}, delay=5), "timedelta(seconds="),
-    "tx.send to an illegal topic": (lambda: sent("a b", {}), "'a b' is not a legal name"),
-    "an unknown database": (
-        lambda: shop().transaction(database="billing"),
-        "there is no database 'billing'; known: main",
-    ),
-    "a session that is none": (lambda: shop().transaction(THREE), "pass a Session, AsyncSession"),
-    "a handler that is none": (
-        lambda: shop().consumer("orders", group="g")(THREE),
-        "a handler is a def or an async def, not 3",
-    ),
-    "Retry in the past": (lambda: Retry(after=-3), "it must be within 0..7200 s"),
-    "no name server": (lambda: Client("nonsense"), "is no host:port: it has no port"),
-    "a broker that is away": (
-        lambda: at_client("send", Message(**MESSAGE)),
-        "no name server answers (127.0.0.1:1",
-    ),
-    "a Redis URL": (lambda: shop(redis="localhost"), "is not a Redis URL: it must begin with"),
-    "no driver": (
-        lambda: without("pymysql", lambda: shop(database="mysql://u@h/x").create_tables()),
-        "pymysql is not installed; pip install 'reliable-mq[mysql]'",
-    ),
-    "no asynchronous driver": (
-        lambda: without("aiosqlite", lambda: asyncio.run(asynchronous())),
-        "aiosqlite is not installed; pip install 'reliable-mq[sqlite]'",
-    ),
-    "no Alembic": (
-        lambda: without("alembic", lambda: shop().migrate()),
-        "alembic is not installed; pip install 'reliable-mq[migrations]'",
-    ),
-    "no library of metrics": (
-        lambda: without(
-            "prometheus_client",
-            lambda: serve_metrics("127.0.0.1", 1),
-        ),
-        "pip install 'reliable-mq[prometheus]'",
-    ),
-}
 assert len(TYPED) + len(WRITTEN) >= 60
 
 
@@ -360,3 +246,143 @@ def test_wrong_code_is_an_error_of_one_line_that_says_what_to_do(name: str) -> N
 
     assert says in str(found.value)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        (
+            {"BROKER": "127.0.0.1"},
+            "RELIABLE_MQ_BROKER: name server '127.0.0.1' is no host:port: it",
+        ),
+        ({"BROKER": "127.0.0.1"}, "it has no port; write 127.0.0.1:9876"),
+        (
+            {"BROKER": "127.0.0.1:1", "ACCESS_KEY": "x"},
+            "access_key has no secret_key: set secret_key (RELIABLE_MQ_SECRET_KEY), too",
+        ),
+        (
+            {"BROKER": "127.0.0.1:1", "SECRET_KEY": "x"},
+            "secret_key has no access_key: set access_key (RELIABLE_MQ_ACCESS_KEY), too",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    variables: dict[str, str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"RELIABLE_MQ_{name}", value)
+    with pytest.raises(SystemExit) as ended:
+        run(("topic", "list"))
+    out, err = capfd.readouterr()
+
+    assert (ended.value.code, out, err.count("\n")) == (BAD_USAGE, "", 1)
+    assert says in err
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize("verb", ["broker --store s", "namesrv"])
+def test_a_port_in_use_names_the_option_for_another_one(
+    verb: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for option in ("--port", "--namesrv-port") if verb.startswith("broker") else ("--port",):
+            ports = {"--port": "0", "--namesrv-port": "0"} if verb.startswith("broker") else {}
+            words = [word for each in (ports | {option: port}).items() for word in each]
+            with pytest.raises(SystemExit) as ended:
+                run([*verb.split(), *words])
+            err = capfd.readouterr().err
+
+            assert ended.value.code == FAILED
+            assert err.endswith(f"choose another address: {option} (0: a free one)\n")
+
+
+@pytest.mark.usefixtures("there")
+def test_a_status_is_typed_in_any_case(capfd: pytest.CaptureFixture[str]) -> None:
+    for status in ("unconfirmed", "UNCONFIRMED", "Voided"):
+        with pytest.raises(SystemExit) as ended:
+            run(("stub", "list", "--status", status, *TABLES, "--json"))
+        assert (ended.value.code, capfd.readouterr().out) == (DONE, "[]\n")
+
+
+@pytest.mark.usefixtures("there")
+def test_the_pause_of_a_topic_that_nobody_has_warns(capfd: pytest.CaptureFixture[str]) -> None:
+    mq = shop()
+    with mq.transaction() as tx:
+        tx.send("paused-orders", {})
+    mq.close()
+    capfd.readouterr()
+    warned = {}
+    for topic in ("paused-orders", "paused-ordrs"):
+        with pytest.raises(SystemExit) as ended:
+            run(("pause", topic, "--for", "2h", *TABLES))
+        out, warned[topic] = capfd.readouterr()
+        assert (ended.value.code, out) == (DONE, f"{topic} paused\n")
+
+    assert warned == {
+        "paused-orders": "",
+        "paused-ordrs": "warning: no stub and no consumer has topic paused-ordrs\n",
+    }
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize("verb", ["void", "retry"])
+def test_a_stub_that_stays_says_whether_it_is_missing_or_settled(
+    verb: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mq = shop()
+    with mq.transaction() as tx:
+        message_id = tx.send("orders", {})
+    with mq.database.engine.begin() as connection:
+        connection.execute(mq.database.stubs.update().values(status=1))
+    mq.close()
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        run(("stub", verb, "nosuch", message_id, *TABLES))
+
+    assert ended.value.code == FAILED
+    assert capfd.readouterr().out.splitlines() == [
+        f"nosuch {verb}: there is no such stub",
+        f"{message_id} {verb}: it is CONFIRMED",
+    ]
+
+
+@pytest.mark.usefixtures("there")
+def test_a_send_of_the_application_or_of_no_block_says_how_to_write_it() -> None:
+    """Given an attribute that there is not, then type checkers see that, too."""
+    mq: Any = shop()
+    for owner in (mq, mq.transaction()):
+        with pytest.raises(
+            AttributeError, match=r"write `with mq.transaction\(\) as tx: tx.send\("
+        ):
+            owner.send("orders", {})
+        with pytest.raises(AttributeError, match=r"has no attribute .colour.$"):
+            _ = owner.colour
+        assert not hasattr(owner, "send")
+        assert "__getattr__" in vars(type(owner))
+
+
+@pytest.mark.usefixtures("there")
+def test_a_session_of_a_block_may_use_savepoints_and_one_of_the_caller_may_commit() -> None:
+    mq = shop()
+    with mq.transaction() as tx, tx.session.begin_nested():
+        message_id = tx.send("orders", {})
+    with mq.database.session() as session:
+        with mq.transaction(session) as tx:
+            session.execute(select(1))
+            tx.send("orders", {})
+        session.execute(select(1))
+        session.commit()
+    assert message_id
+    mq.close()
+
+
+def test_a_retry_takes_seconds_or_a_timedelta() -> None:
+    assert Retry(after=timedelta(minutes=1)) == Retry(after=60)
+    assert Retry(after=timedelta(minutes=1)).after == 60.0
+    with pytest.raises(ReliableMQError, match=r"within 0\.\.7200 s"):
+        Retry(after=timedelta(hours=3))

@@ -101,7 +101,7 @@ def test_tls_with_the_authorities_of_the_system_is_one_variable(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"access_key": "me"}, "need an access_key and a secret_key"),
+        ({"access_key": "me"}, "access_key has no secret_key: set secret_key "),
         ({"tls_key": "me.key"}, "a key and no cert"),
         (
             {"client": {"request_timout": 3}},

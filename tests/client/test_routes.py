@@ -19,11 +19,22 @@ from reliable_mq.client.connecting.routes import (
     RouteCache,
     decode_cluster,
     decode_route,
+    masters,
 )
-from reliable_mq.errors import ConfigurationError, ConnectionLost, NoRoute, ProtocolError
+from reliable_mq.client.flow import Call
+from reliable_mq.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    NoRoute,
+    ProtocolError,
+    RemoteError,
+    WrongPeer,
+)
 from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+CLUSTER = RequestCode.GET_BROKER_CLUSTER_INFO
 
 
 def test_a_route_in_fastjsons_form_reads_like_one_in_standard_form() -> None:
@@ -240,3 +251,42 @@ def test_however_long_nobody_uses_them_few_topics_are_kept() -> None:
     for _ in range(10 * IDLE_ROUNDS):
         routes.forget_idle()
     assert routes.topics() == ["t"]
+
+
+def says_unsupported(call: Call) -> Command:
+    """Answer as a broker answers a question for a name server."""
+    return says(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=" request type 105 not supported")(
+        call
+    )
+
+
+def test_a_broker_in_the_place_of_a_name_server_is_named() -> None:
+    world = World({ROUTE: says_unsupported})
+    with pytest.raises(
+        WrongPeer, match=r"^ns:9876 is a broker, not a name server: give the "
+    ) as it:
+        world.play(route_table().look_up("t"))
+    assert it.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def test_the_next_name_server_is_asked_when_one_is_a_broker() -> None:
+    right = routes_answer({"t": {"a": 1}})
+    world = World(
+        {ROUTE: lambda call: (says_unsupported if call.address == "one:1" else right)(call)}
+    )
+    servers = NameServers(("one:1", "two:2"), 3.0)
+    assert world.play(RouteCache(servers, 4, 0.0).look_up("t")).topic == "t"
+
+    world.dead.add("two:2")
+    with pytest.raises(ConnectionLost, match=r"two:2 is dead; one:1 is a broker"):
+        world.play(RouteCache(servers, 4, 0.0).look_up("t"))
+
+
+def test_a_name_server_that_does_not_know_every_question_is_no_broker() -> None:
+    """Given a proxy, which answers one question of a name server and not another."""
+    world = World({ROUTE: routes_answer({"t": {"a": 1}}), CLUSTER: says_unsupported})
+    servers = NameServers(("one:1",), 3.0)
+    world.play(RouteCache(servers, 4, 0.0).look_up("t"))
+
+    with pytest.raises(RemoteError, match=r"code 3: .*not supported"):
+        world.play(masters(servers))

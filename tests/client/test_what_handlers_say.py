@@ -221,7 +221,10 @@ def test_a_subclass_that_says_what_cannot_be_is_a_failed_attempt_and_told(
     for way in (raises(Odd()), returns([Odd()]), returns(Odd)):
         caplog.clear()
         assert levels(handled(Saying(way), "def")) == [0]
-        assert "after of Odd is of type str: give a finite number or None" in caplog.text
+        assert (
+            "after of Odd is of type str: give a number of seconds, a timedelta or None"
+            in caplog.text
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)

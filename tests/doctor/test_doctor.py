@@ -180,12 +180,12 @@ VALUES = [
     ("leases", with_settings(redis_timeout_seconds=4.0), "the lease of group pay", Level.ERROR),
     ("windows", with_broker(config={"fileReservedTime": "1"}), "files after 1 h", Level.ERROR),
     ("windows", with_settings(duplicate_window_seconds=60.0), "messages after 60 s", Level.WARNING),
-    ("redis", context(redis=(RedisFacts(failure="refused"),)), "cannot be reached", Level.ERROR),
+    ("redis", context(redis=(RedisFacts(failure="refused"),)), "cannot be reached", Level.WARNING),
     (
         "redis",
         context(redis=(RedisFacts(), RedisFacts(name="b:1", role="slave"))),
         "Redis b:1 is a slave",
-        Level.ERROR,
+        Level.WARNING,
     ),
     ("redis", context(redis=(RedisFacts(answer_seconds=0.7),)), "took 0.70 s", Level.WARNING),
     ("broker", context(cluster=None, cluster_failure="refused"), "reached: refused", Level.ERROR),
@@ -354,7 +354,7 @@ def test_the_command_says_what_is_wrong_and_what_to_do(
     assert call("doctor", "--db", database_url, *nobody) == 1
 
     shown = capsys.readouterr().out
-    assert "FAIL redis      Redis cannot be reached" in shown
+    assert "warn redis      Redis cannot be reached" in shown
     assert "FAIL broker     the cluster cannot be reached" in shown
     assert "warn orphans    1 stub(s) wait for a person\n" in shown
     assert "                reliable-mq stub list --escalated" in shown

@@ -53,6 +53,7 @@ TO_DO = {
     "NotFound": "correct the name, or create it",
     "FoundNowhere": "correct the name, or create it",
     "Refused": "change the request as the text says",
+    "WrongPeer": "give the address of a name server, as the text says",
     "ProtocolError": "look who answers at this address",
     "FrameError": "nothing: a new connection is made",
     "RecordError": "look at the file that the text names",

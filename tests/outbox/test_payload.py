@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 from msgspec import Struct
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
@@ -16,6 +16,17 @@ from reliable_mq.consume.payload import decoder_of
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.outbox.payload import BYTES, JSON, TEXT, encode_payload
 from reliable_mq.outbox.schema import PayloadInvalid
+
+
+class Counted(BaseModel):
+    count: int
+
+    @field_validator("count")
+    @classmethod
+    def _is_positive(cls, value: int) -> int:
+        if value <= 0:
+            raise ValueError("the count must be positive")
+        return value
 
 
 class Order(BaseModel):
@@ -230,6 +241,7 @@ def test_a_payload_over_four_mebibytes_is_refused() -> None:
         (Point, b'{"x": 1}', "y: Field required"),
         (dict[str, int], b'{"a": "b"}', "Expected `int`, got `str`"),
         (str, b"\xff", "not UTF-8"),
+        (Counted, b'{"count": 0}', "^count: the count must be positive$"),
     ],
 )
 def test_a_body_that_does_not_validate_says_why(wanted: Any, body: bytes, reason: str) -> None:

@@ -62,8 +62,9 @@ def test_a_letter_that_comes_again_has_new_attempts_and_its_stub_is_looked_after
     with world.database.engine.begin() as connection:
         states = letters.states(connection, "g", [A, "x"])
         others = letters.states(connection, "h", [A])
-    assert states == {A: DeadLetterState(None, utc_datetime(200.0)), "x": DeadLetterState()}
-    assert others == {A: DeadLetterState()}
+    ours = DeadLetterState(None, utc_datetime(200.0), has_stub=True)
+    assert states == {A: ours, "x": DeadLetterState()}
+    assert others == {A: DeadLetterState(has_stub=True)}
 
 
 def test_what_was_voided_or_is_of_a_group_of_a_similar_name_is_told_apart(
@@ -92,8 +93,8 @@ def test_what_was_voided_or_is_of_a_group_of_a_similar_name_is_told_apart(
         own = letters.states(connection, "g_1", [A])
         similar = letters.states(connection, "gx1", [A])
 
-    assert own == {A: DeadLetterState(None, utc_datetime(200.0), True)}
-    assert similar == {A: DeadLetterState(None, None, True)}
+    assert own == {A: DeadLetterState(None, utc_datetime(200.0), True, True)}
+    assert similar == {A: DeadLetterState(None, None, True, True)}
 
 
 def test_a_retry_that_died_before_the_broker_was_asked_leaves_the_letter_open(
@@ -109,7 +110,7 @@ def test_a_retry_that_died_before_the_broker_was_asked_leaves_the_letter_open(
     (act,) = world.rows(world.database.audit)
     assert act["changed"] == 0
     with world.database.engine.begin() as connection:
-        assert letters.states(connection, "g", [A]) == {A: DeadLetterState()}
+        assert letters.states(connection, "g", [A]) == {A: DeadLetterState(has_stub=True)}
     # and the next retry is as good as the first
     begin(world, letters)
     done(world, letters)

@@ -40,7 +40,7 @@ def test_a_stub_that_is_stuck_is_told_once_and_forgotten_when_it_settles(world: 
     assert world.notifier.told == [["c", "a"]]
     assert [item.reason for item in world.notifier.digests[0].items] == [
         "not sent in 24.0 h, after 0 tries",
-        "not consumed in 24.0 h by typo; sent 1 times",
+        "not consumed in 24.0 h by typo; sent once",
     ]
     # When one of them is consumed after all, Then it is no longer open
     world.change(waiting, status=1, resend_time=None)
@@ -123,7 +123,7 @@ def test_what_a_group_gave_up_is_not_stuck_for_that_group(world: World) -> None:
         row for row in world.rows(world.database.escalations) if row["kind"] == EscalationKind.STUCK
     ]
     assert [(row["consumer_group"], row["reason"]) for row in found] == [
-        ("points", "not consumed in 24.0 h by points; sent 1 times")
+        ("points", "not consumed in 24.0 h by points; sent once")
     ]
 
 

@@ -101,7 +101,7 @@ def test_each_call_gives_exactly_the_declared_fields() -> None:
             if not fits:
                 wrong.append(f"{path.relative_to(SOURCE)}:{call.lineno} {event.name}: {given}")
     assert wrong == []
-    chosen = {"pull_failed", "pull_unanswered", "received", "consumed"}  # by a variable `event`
+    chosen = {"pull_failed", "received", "consumed"}  # by a variable `event`
     assert EVENTS.keys() - used <= chosen
 
 
@@ -112,7 +112,7 @@ def test_a_planted_line_is_found() -> None:
 
 def test_a_record_has_the_event_and_its_fields(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("reliable_mq.test")
-    unwrap(LogEvent.log)(client_events.PEER_LOST, log, peer="a:1", error="gone")
+    unwrap(LogEvent.log)(client_events.PEER_LOST, log, peer="a:1", state="is lost", error="gone")
     (record,) = caplog.records
     assert (record.event, record.peer, record.error) == ("peer_lost", "a:1", "gone")  # type: ignore[attr-defined]
     assert record.message == "a:1 is lost: gone"
@@ -139,7 +139,13 @@ def test_an_error_is_a_text_in_the_record(
     error: Exception, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     write = unwrap(LogEvent.log)
-    write(client_events.PEER_LOST, logging.getLogger("reliable_mq.test"), peer="a:1", error=error)
+    write(
+        client_events.PEER_LOST,
+        logging.getLogger("reliable_mq.test"),
+        peer="a:1",
+        state="is lost",
+        error=error,
+    )
     (record,) = caplog.records
     assert record.__dict__["error"] == text
     assert pickle.loads(pickle.dumps(record)).getMessage() == record.getMessage()

@@ -33,13 +33,18 @@ from reliable_mq.idempotency.key_reading import KeySource
 from reliable_mq.idempotency.keyed_function import KeyedFunction, Source
 from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX
-from reliable_mq.misspelt import names_checked
+from reliable_mq.misspelt import names_checked, parentheses_checked
 from reliable_mq.names import check_name
 from reliable_mq.outbox.asyncio_producer import Producer
 from reliable_mq.outbox.cloud_events import envelope_of
 from reliable_mq.outbox.composing import ManyOptions
 from reliable_mq.outbox.resend_policy import ResendPolicy, Wait, ladder
-from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
+from reliable_mq.outbox.sql_transaction import (
+    Given,
+    TransactionScope,
+    missing_attribute,
+    source_of,
+)
 from reliable_mq.outbox.thread_half_messages import HalfMessages
 from reliable_mq.outbox.thread_outboxes import Outboxes
 from reliable_mq.periodic.declaration import PeriodicState, periodic_message
@@ -359,6 +364,7 @@ class ReliableMQ:
 
         return register
 
+    @parentheses_checked
     def periodic(
         self,
         *schedule: str,
@@ -737,6 +743,11 @@ class ReliableMQ:
 
         return Meter(self._connections, self.databases, self.settings, registry)
 
+    if not TYPE_CHECKING:  # a type checker must see that the attribute is missing
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
+
     def start(self) -> None:
         """Start this application's consumers in this process; returns when they have subscribed.
 
@@ -748,15 +759,20 @@ class ReliableMQ:
             ConfigurationError: a table is missing, or retention windows contradict each other.
         """
         if not self._declared.consumers:
-            raise UsageError(f"application {self.name} has no consumers: decorate a handler")
+            raise UsageError(
+                f"application {self.name} has no consumers: decorate a handler, or name the module"
+                " that imports them"
+            )
         check_upkeep(self.settings, self._policy, self._declared.consumers)
         self.databases.check_tables()
         self._half_messages.join()
         self._share_relays()
         self._connections.start_worker("consumers", self._declared.consumers, self.databases)
         consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
+        is_reached = self._connections.client._engine.name_servers.has_answered
+        state = "is ready and consumes" if is_reached else "is started, and waits for a broker for"
         application_events.APPLICATION_READY.log(
-            log, application=self.name, consumes=", ".join(consumed)
+            log, application=self.name, state=state, consumes=", ".join(consumed)
         )
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)

@@ -18,6 +18,13 @@ from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
+
+def _named(function: Callable[..., Any]) -> str:
+    """Return a function as module.name."""
+    name = getattr(function, "__qualname__", repr(function))
+    return f"{getattr(function, '__module__', '')}.{name}".lstrip(".")
+
+
 _WARNINGS_MAX = 1000
 """The most topics and tags that are warned of: millions of tags must not fill the memory."""
 _KNOWN_MAX = 1000
@@ -77,6 +84,11 @@ class Declarations:
         """The topics that are declared, sent to by a transaction, or read by a consumer; sorted."""
         read = {each.topic for each in self._consumers.values()}
         return tuple(sorted(read.union(self._topics)))
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The consumer groups that have a handler here, or that a declared topic must reach."""
+        return frozenset(self._consumers).union(*self._topics.values())
 
     def leases(self, databases: Iterable[str]) -> dict[str, dict[str, float]]:
         """Return the lease of each consumer group, seconds, by the name of its database."""
@@ -199,7 +211,11 @@ class Declarations:
         """Register a handler; see `ReliableMQ.consumer`."""
         check_name("consumer group", group, GROUP_LENGTH_MAX)
         if group in self._consumers:
-            raise UsageError(f"consumer group {group} already has a handler")
+            first = _named(self._consumers[group].plan.function)
+            raise UsageError(
+                f"consumer group {group} has the handler {first} already: give {_named(function)} a"
+                " group of its own"
+            )
         seconds = self._settings.claim_lease_seconds if lease is None else lease
         if idempotent_by is not None:
             options["read_key"] = key_reader_of(idempotent_by, f"consumer group {group}")

@@ -25,8 +25,7 @@ def load_application(path: str) -> ReliableMQ:
         module = module_name.removesuffix(".py").strip("./").replace("/", ".")
         raise UsageError(f"{path!r} names a file: give its module, {module}:{attribute or 'mq'}")
     if not (module_name and colon and attribute):
-        example = f"{module_name or 'shop'}:mq"
-        raise UsageError(f"{path!r} is not MODULE:OBJECT; write for example {example}")
+        raise UsageError(f"{path!r} is not MODULE:OBJECT; write {_meant(path, module_name)}")
     try:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -57,6 +56,18 @@ def load_application(path: str) -> ReliableMQ:
         raise UsageError(f"{path} is of type {type(found).__name__}, not a ReliableMQ{known}")
     found.found_by = f"--app {path}"
     return found
+
+
+def _meant(path: str, module_name: str) -> str:
+    """Return the application that a person means who wrote shop.mq, or an example."""
+    module, _, name = path.strip(":.").rpartition(".")
+    if module:
+        try:
+            if isinstance(getattr(importlib.import_module(module), name, None), ReliableMQ):
+                return f"{module}:{name}"
+        except (Exception, SystemExit):  # noqa: BLE001, S110 - whatever it is, it is not meant
+            pass
+    return f"for example {module_name.strip('.') or 'shop'}:mq"
 
 
 def _applications(module_name: str, module: object) -> str:

@@ -26,7 +26,7 @@ from reliable_mq.consume.observed_handlers import OutsideHandlers
 from reliable_mq.consume.signing import signer_by
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_transactions import Handover
-from reliable_mq.errors import ConfigurationError, NoRoute, UsageError
+from reliable_mq.errors import ConfigurationError, NoRoute, UsageError, named_setting
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import redis_leases
 from reliable_mq.idempotency.redis_servers import servers_of
@@ -109,7 +109,8 @@ class Connections:
             ConfigurationError: an address is wrong, or the directory of an embedded one is missing.
         """
         if not self.is_embedded:
-            parse_addresses(broker)
+            with named_setting("broker (RELIABLE_MQ_BROKER)"):
+                parse_addresses(broker)
         elif broker == EMBEDDED:
             raise ConfigurationError("broker='embedded:DIR' needs a directory for the store")
 

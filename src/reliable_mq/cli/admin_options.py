@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from reliable_mq.cli import printing
+from reliable_mq.cli.remote_words import words_of
 from reliable_mq.cli.saying import say, say_json, say_trouble
 from reliable_mq.cli.shared_options import (
     APPLICATION_VARIABLE,
@@ -26,8 +27,9 @@ from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.configured import configured, of_environment
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
-from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.errors import ReliableMQError, UsageError, named_setting
 from reliable_mq.settings import EMBEDDED
+from reliable_mq.wire.addresses import split_addresses
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Collection[str])
@@ -69,7 +71,7 @@ def cluster_of(*, broker: Broker = "", application: Application = "") -> Cluster
     """
     if not application and not broker:
         application = os.environ.get(APPLICATION_VARIABLE, "")
-        broker = "" if application else os.environ.get(BROKER_VARIABLE, "")
+        broker = "" if application else broker_of_environment()
     if application:
         from reliable_mq.cli.database_options import loaded  # noqa: PLC0415 - with SQLAlchemy
 
@@ -86,6 +88,19 @@ def cluster_of(*, broker: Broker = "", application: Application = "") -> Cluster
 
 at_cluster = takes_options_of(cluster_of, "cluster")
 """Adds the options of a cluster to a command; its parameter is `cluster`."""
+
+
+def broker_of_environment() -> str:
+    """Return the name servers that the environment names; "": none.
+
+    Raises:
+        ConfigurationError: they cannot be read; the text names the variable.
+    """
+    broker = os.environ.get(BROKER_VARIABLE, "")
+    if broker and not broker.startswith(EMBEDDED):
+        with named_setting(BROKER_VARIABLE):
+            split_addresses(broker)
+    return broker
 
 
 def reachable(name_servers: str) -> str:
@@ -125,7 +140,7 @@ def of_all_tenants() -> ClientSettings:
 def end_with(failures: Mapping[str, ReliableMQError]) -> None:
     """Name the brokers that failed on stderr and exit with 1; do nothing if all answered."""
     for name, error in failures.items():
-        say_trouble("error", f"{name}: {' '.join(str(error).split())}")
+        say_trouble("error", f"{name}: {words_of(error)}")
     if failures:
         raise typer.Exit(FAILED)
 

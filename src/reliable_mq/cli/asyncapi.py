@@ -23,9 +23,10 @@ class Format(StrEnum):
 def command(
     argument: Named = "",
     application: Application = "",
-    form: Annotated[Format, typer.Option("--format", help="The form of the document.")] = (
-        Format.YAML
-    ),
+    form: Annotated[
+        Format,
+        typer.Option("--format", case_sensitive=False, help="The form of the document."),
+    ] = Format.YAML,
     version: Annotated[
         str, typer.Option("--api-version", help="The version of your messages, as 1.4.0.")
     ] = "0.0.0",

@@ -8,7 +8,7 @@ import uvloop
 
 from reliable_mq.cli import log_options, metrics, server_properties
 from reliable_mq.cli.serving import beat_until, stop_signals
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import AddressRefused, ConfigurationError
 from reliable_mq.host_and_port import port_of
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.addresses import advertised_ip
@@ -122,7 +122,12 @@ async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> None:
     with stop_signals() as stop:
         server = BrokerServer(options)
         keep_collections_short()
-        await server.start()
+        try:
+            await server.start()
+        except AddressRefused as error:
+            is_own = f":{options.port}:" in str(error)
+            option = "--port" if is_own else "--namesrv-port"
+            raise AddressRefused(f"{error}: {option} (0: a free one)") from error
         metrics.serve_figures(*metrics_at, server.measure)
         where = f"broker={server.address} namesrv={server.name_server_address}"
         print(f"ready {where} store={options.store}", flush=True)

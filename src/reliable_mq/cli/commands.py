@@ -1,8 +1,10 @@
 """The classes of our commands for typer: old names of options, help as wide as the terminal.
 
-Receives the words after a command's name; passes them to typer with the current names of options.
+Receives the words after a command's name; passes them to typer with the current names of options,
+and with an application that was typed as an argument as an option.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,11 +12,13 @@ import typer
 from typer.core import TyperCommand
 
 from reliable_mq.cli.saying import say_trouble
+from reliable_mq.errors import UsageError
 from reliable_mq.old_names import now_called
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 OLD_OPTIONS: Mapping[str, str] = {
+    "--all": "--also-settled",
     "--at": "--broker-name",
     "--count": "--limit",
     "--database": "--database-name",
@@ -26,6 +30,11 @@ OLD_OPTIONS: Mapping[str, str] = {
 Never remove a row: an old command line keeps working.
 """
 
+_APP = "--app"
+_APPLICATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_NEVER_AN_APPLICATION = frozenset({"topic", "group", "source", "target", "message_ids"})
+"""Arguments that have no colon."""
+
 WIDE = 1_000
 """No terminal is wider: its help uses the whole width."""
 
@@ -36,19 +45,80 @@ SETTINGS: dict[str, Any] = {
 
 
 class VerbCommand(TyperCommand):
-    """A command that understands the old names of its options, with one warning for each."""
+    """A command that understands the old names of its options, with one warning for each.
+
+    A command with `--app` and without an argument takes the application as an argument, too.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line after its old names were replaced."""
-        return super().parse_args(ctx, self._with_current_names(args))
+        """Parse the command line after its old names were replaced.
 
-    def _with_current_names(self, args: Sequence[str]) -> list[str]:
-        takes_value = {
+        Raises:
+            UsageError: what has to be an option was typed as an argument, or an option has no
+                effect.
+        """
+        current = self._with_current_names(args)
+        rest: list[str] = super().parse_args(ctx, self._with_application(current))
+        if self._is_typed(ctx, "application", "argument") and self._is_typed(ctx, "table_prefix"):
+            raise UsageError(
+                "--table-prefix is for --db: the application says its own (setting table_prefix)"
+            )
+        return rest
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the pieces of the usage line, with the application where it may be typed."""
+        pieces: list[str] = super().collect_usage_pieces(ctx)
+        return [*pieces, "[MODULE:OBJECT]"] if self._takes_application else pieces
+
+    @property
+    def _takes_application(self) -> bool:
+        return _APP in self._options() and not self._arguments()
+
+    def _arguments(self) -> list[Any]:
+        return [each for each in self.params if each.param_type_name == "argument"]
+
+    def _options(self) -> dict[str, bool]:
+        """Return whether each option takes a value, by its name."""
+        return {
             name: not getattr(param, "is_flag", False)
             for param in self.params
             for name in (*param.opts, *param.secondary_opts)
             if name.startswith("-")
         }
+
+    def _is_typed(self, ctx: Any, *names: str) -> bool:
+        sources = [ctx.get_parameter_source(name) for name in names if name in ctx.params]
+        return any(each is not None and each.name == "COMMANDLINE" for each in sources)
+
+    def _with_application(self, args: Sequence[str]) -> list[str]:
+        """Return the words with an application that was typed as an argument as `--app`.
+
+        Raises:
+            UsageError: it cannot be an argument here, or two are named.
+        """
+        takes_value = self._options()
+        typed = _places_of_arguments(args, takes_value)
+        arguments = self._arguments()
+        names = [each.name for each in arguments for _ in range(max(each.nargs, 1))]
+        if any(each.nargs < 0 for each in arguments):
+            names += [names[-1]] * len(typed)
+        for number, place in enumerate(typed):
+            word, name = args[place], names[number] if number < len(names) else ""
+            if name and name not in _NEVER_AN_APPLICATION:
+                continue
+            if not name and "--store" in takes_value and _APP not in takes_value:
+                raise UsageError(f"{word}: the store is an option here: write --store {word}")
+            if _APP not in takes_value or not _APPLICATION.fullmatch(word):
+                continue
+            if arguments:
+                raise UsageError(f"{word}: the application is an option here: write --app {word}")
+            if any(each == _APP or each.startswith(f"{_APP}=") for each in args):
+                raise UsageError(f"two applications are named: {word} and one by --app; give one")
+            return [*args[:place], _APP, *args[place:]]
+        return list(args)
+
+    def _with_current_names(self, args: Sequence[str]) -> list[str]:
+        takes_value = self._options()
         old_names = {
             old: new
             for old, new in OLD_OPTIONS.items()
@@ -69,6 +139,21 @@ class VerbCommand(TyperCommand):
                 warned.add(name)
             is_value = not sign and takes_value.get(new, False)
         return found
+
+
+def _places_of_arguments(args: Sequence[str], takes_value: Mapping[str, bool]) -> list[int]:
+    """Return the places of the words that are neither options nor their values."""
+    found, is_value, is_ended = list[int](), False, False
+    for place, word in enumerate(args):
+        if is_value:
+            is_value = False
+        elif is_ended or not word.startswith("-") or word == "-":
+            found.append(place)
+        else:
+            is_ended = word == "--"
+            name, sign, _ = word.partition("=")
+            is_value = not sign and takes_value.get(name, False)
+    return found
 
 
 class VerbCommands(typer.Typer):

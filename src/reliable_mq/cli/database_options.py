@@ -178,7 +178,8 @@ class OpenedDatabase(NamedTuple):
 
     `database`: the chosen one. `databases`: all of the application, by name. `broker`: its name
     servers; "": unknown. `client`: settings to connect to them, from the application or, without
-    one, from the environment. `topics`: those that the application declares or consumes.
+    one, from the environment. `topics`: those that the application declares or consumes. `groups`:
+    its consumer groups, and those that its topics must reach; None: there is no application.
     """
 
     database: Database
@@ -186,6 +187,7 @@ class OpenedDatabase(NamedTuple):
     broker: str
     client: ClientSettings
     topics: tuple[str, ...] = ()
+    groups: frozenset[str] | None = None
 
 
 @contextmanager
@@ -206,16 +208,17 @@ def opened(place: Place, *, name: str = "", broker: str = "") -> Iterator[Opened
         }
         client, broker = of_environment(), broker or os.environ.get(BROKER_VARIABLE, "")
         topics: tuple[str, ...] = ()
+        groups: frozenset[str] | None = None
     else:
         mq = loaded(place.application)
         client = configured(mq.settings)
         databases, broker = mq.databases, broker or mq.settings.broker
-        topics = mq.topics
+        topics, groups = mq.topics, mq._declared.groups
     database = databases[name or next(iter(databases))]
     try:
         for each in databases.values():
             each.check_file()
-        yield OpenedDatabase(database, databases, broker, client, topics)
+        yield OpenedDatabase(database, databases, broker, client, topics, groups)
     except DBAPIError as error:
         if is_missing_table(error):
             raise ConfigurationError(missing_table_text(database.stubs.name)) from error
@@ -233,7 +236,16 @@ def application_of(place: Place, name: str, *, broker: str = "", redis: str = ""
         name: the name of an application that only has a database, such as "resend".
         broker: its name servers; "": the setting.
         redis: its Redis URL; "": the setting.
+
+    Raises:
+        UsageError: name servers or Redis are given for an application, which has its own.
     """
+    for option, given in (("broker", broker), ("redis", redis)):
+        if place.application and given:
+            raise UsageError(
+                f"--{option} is for --db: application {place.application} says its own (setting"
+                f" {option}, or RELIABLE_MQ_{option.upper()})"
+            )
     if place.application:
         return loaded(place.application)
     mq = ReliableMQ(

@@ -23,12 +23,18 @@ from reliable_mq.cli.printing import age_of, moment_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE, takes_options_of
 from reliable_mq.errors import UsageError
-from reliable_mq.escalate.dead_letter import CONSUMED_SINCE, DeadLetter, DeadLetterFilter
+from reliable_mq.escalate.dead_letter import (
+    CONSUMED_SINCE,
+    RETRIED_SINCE,
+    DeadLetter,
+    DeadLetterFilter,
+)
 from reliable_mq.escalate.thread_dead_letters import DeadLetterActions, Outcome
 from reliable_mq.wire.message_id import ledger_id
 
 NO_DEAD_LETTER = "there is no such dead letter"
 CONSUMED = "its group has consumed it since"
+ON_ITS_WAY = "it is already on its way since {:%Y-%m-%dT%H:%M:%SZ}; another copy: --also-settled"
 COLUMNS = (
     *("message_id", "consumer_group", "topic", "tag", "key", "time", "age"),
     *("state", "reason"),
@@ -37,8 +43,15 @@ COLUMNS = (
 app = VerbCommands("List, show or retry dead letters.")
 
 Group = Annotated[str, typer.Option(help="Only of this consumer group.")]
-Everything = Annotated[
-    bool, typer.Option("--all", help="Include those that were retried, voided or consumed since.")
+AlsoSettled = Annotated[
+    bool,
+    typer.Option(
+        "--also-settled", help="Include those that were retried, voided or consumed since."
+    ),
+]
+AllGroups = Annotated[
+    bool,
+    typer.Option("--all-groups", help="With --app: also those of other applications."),
 ]
 Ids = Annotated[
     list[str] | None,
@@ -84,13 +97,18 @@ def list_(
     wanted: DeadLetterFilter,
     place: options.Place,
     broker: options.Broker = "",
-    everything: Everything = False,
+    also_settled: AlsoSettled = False,
+    all_groups: AllGroups = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 50,
     as_json: printing.AsJson = False,
 ) -> None:
-    """List the dead letters that wait for a person, the newest first."""
-    with _known(place, broker) as known:
-        found = known.matching(wanted, everything=everything)
+    """List the dead letters that wait for a person, the newest first.
+
+    With --app: those of its consumer groups and of its messages, unless --group names another.
+    """
+    with _known(place, broker) as (known, own):
+        found = known.matching(wanted, everything=also_settled)
+        found = _of_application(found, None if all_groups or wanted.group else own)
     dead_letters = sorted(found, key=lambda each: each.time, reverse=True)[:limit]
     _print_rows([_row(each) for each in dead_letters], as_json=as_json)
     if dead_letters and not as_json:
@@ -109,7 +127,7 @@ def show(
     as_json: printing.AsJson = False,
 ) -> None:
     """Show the dead letters of one message, with content and properties."""
-    with _known(place, broker) as known:
+    with _known(place, broker) as (known, _):
         dead_letters = known.of_ids([message_id], group)
     if not dead_letters:
         raise UsageError(f"no consumer group has a dead letter {message_id}; see stub show")
@@ -138,7 +156,11 @@ def retry(
     wanted: DeadLetterFilter,
     place: options.Place,
     broker: options.Broker = "",
-    everything: Everything = False,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="All that wait for a person.", show_default=False)
+    ] = False,
+    also_settled: AlsoSettled = False,
+    all_groups: AllGroups = False,
     dry_run: printing.DryRun = False,
     yes: printing.Yes = False,
     note: options.Note = "",
@@ -147,22 +169,36 @@ def retry(
 ) -> None:
     """Deliver dead letters again, to their own consumer group only, with new attempts.
 
-    A filter selects dead letters that still wait; with --all also those retried since. Exits with 1
-    if an id was not retried.
+    A filter selects dead letters that still wait, --waiting all of them; with --also-settled also
+    those retried since. With --app: only those of its consumer groups and of its messages, unless
+    --group names another. Exits with 1 if an id was not retried.
     """
-    is_filtered = everything or wanted != DeadLetterFilter(group=wanted.group)
-    if (message_ids and is_filtered) or not (message_ids or is_filtered or wanted.group):
-        raise UsageError("give either MESSAGE_IDs or a filter such as --group or --topic")
+    if waiting and also_settled:
+        raise UsageError("give either --waiting or --also-settled")
+    is_filtered = waiting or wanted != DeadLetterFilter(group=wanted.group)
+    if (message_ids and is_filtered) or not (
+        message_ids or is_filtered or wanted.group or also_settled
+    ):
+        raise UsageError(
+            "give either MESSAGE_IDs or a filter such as --group or --topic; all that wait:"
+            " --waiting"
+        )
     if (note or by) and not place.is_known:
         raise UsageError("--note and --by are stored in an audit: give --app or --db, too")
-    with _known(place, broker) as known:
+    with _known(place, broker) as (known, groups):
+        own = None if all_groups or wanted.group else groups
         refused: Outcome = {}
         if message_ids:
-            dead_letters = known.of_ids(message_ids, wanted.group)
-            refused = _refused(message_ids, wanted.group, dead_letters)
+            dead_letters = _of_application(known.of_ids(message_ids, wanted.group), own)
+            refused = _refused(message_ids, wanted.group, dead_letters, also_settled=also_settled)
         else:
-            dead_letters = known.matching(wanted, everything=everything)
-        dead_letters = [each for each in dead_letters if each.status != CONSUMED_SINCE]
+            dead_letters = _of_application(known.matching(wanted, everything=also_settled), own)
+        dead_letters = [
+            each
+            for each in dead_letters
+            if each.status != CONSUMED_SINCE
+            and (each.group, each.message.message_id) not in refused
+        ]
         if dry_run:
             _preview(dead_letters, as_json=as_json)
             _print_refused(refused)
@@ -175,14 +211,48 @@ def retry(
     _print_outcome(done | refused, as_json=as_json)
 
 
-def _refused(message_ids: Sequence[str], group: str, dead_letters: Sequence[DeadLetter]) -> Outcome:
+def _of_application(
+    dead_letters: Sequence[DeadLetter], groups: frozenset[str] | None
+) -> list[DeadLetter]:
+    """Return those of an application: of its groups, or of a message with a stub in its databases.
+
+    Args:
+        dead_letters: any.
+        groups: the groups of the application; None: return all.
+    """
+    if groups is None:
+        return list(dead_letters)
+    own = [
+        each
+        for each in dead_letters
+        if each.group in groups or (each.state is not None and each.state.has_stub)
+    ]
+    others = len(dead_letters) - len(own)
+    if others:
+        say(f"{others} dead letter(s) of other applications are left out: --all-groups", err=True)
+    return own
+
+
+def _refused(
+    message_ids: Sequence[str],
+    group: str,
+    dead_letters: Sequence[DeadLetter],
+    *,
+    also_settled: bool,
+) -> Outcome:
     """Return why requested ids are not retried; the group is "" if no group has a dead letter."""
     found = {each.message.message_id for each in dead_letters}
     missing = {
         (group, each): NO_DEAD_LETTER for each in message_ids if ledger_id(each) not in found
     }
-    consumed = [each for each in dead_letters if each.status == CONSUMED_SINCE]
-    return missing | {(each.group, each.message.message_id): CONSUMED for each in consumed}
+    settled: Outcome = {}
+    for each in dead_letters:
+        place = each.group, each.message.message_id
+        if each.status == CONSUMED_SINCE:
+            settled[place] = CONSUMED
+        elif each.state is not None and each.status == RETRIED_SINCE and not also_settled:
+            settled[place] = ON_ITS_WAY.format(each.state.retried)
+    return missing | settled
 
 
 def _print_refused(refused: Outcome) -> None:
@@ -193,18 +263,24 @@ def _print_refused(refused: Outcome) -> None:
 
 
 @contextmanager
-def _known(place: options.Place, broker: str) -> Iterator[DeadLetterActions]:
-    """Open the dead letters, with what the databases of the options know about them."""
+def _known(
+    place: options.Place, broker: str
+) -> Iterator[tuple[DeadLetterActions, frozenset[str] | None]]:
+    """Open the dead letters, with what the databases of the options know about them.
+
+    Yields them, and the groups of the application; None: no application is named.
+    """
     if not place.is_known:
         broker = broker or os.environ.get(BROKER_VARIABLE, "")
         if not broker:
             raise UsageError("give --app MODULE:OBJECT, --db URL, or --broker HOST:PORT alone")
-        yield DeadLetterActions({}, reachable(broker), of_all_tenants())
+        yield DeadLetterActions({}, reachable(broker), of_all_tenants()), None
         return
     with opened(place, broker=broker) as found:
         if not found.broker:
             raise UsageError("dead letters are at the broker: give --app, or --broker HOST:PORT")
-        yield DeadLetterActions(found.databases, reachable(found.broker), found.client)
+        actions = DeadLetterActions(found.databases, reachable(found.broker), found.client)
+        yield actions, found.groups
 
 
 def _preview(dead_letters: Sequence[DeadLetter], *, as_json: bool) -> None:

@@ -20,7 +20,9 @@ class StatusChoice(StrEnum):
 
 def stub_filter(
     *,
-    status: Annotated[StatusChoice | None, typer.Option(help="Only in this status.")] = None,
+    status: Annotated[
+        StatusChoice | None, typer.Option(case_sensitive=False, help="Only in this status.")
+    ] = None,
     escalated: Annotated[
         bool, typer.Option("--escalated", help="Only those that wait for a person.")
     ] = False,

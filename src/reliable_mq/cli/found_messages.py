@@ -108,6 +108,9 @@ def ids_at_brokers(found: OpenedDatabase, key: str) -> list[str]:
     return list(ids)[:MATCHES_MAX]
 
 
+NOT_REACHED = "could not be asked"
+
+
 def why_not_asked(name_servers: str) -> str:
     """Return why the broker cannot be asked; "": it can be."""
     if not name_servers:
@@ -151,7 +154,7 @@ def records_of(
                 browser.find(topic, message_id) for topic in sorted(topics or set(more_topics))
             ]
     except ReliableMQError as error:
-        return [], f"cannot be asked: {error}"
+        return [], f"{NOT_REACHED}: {error}"
     return [record for records in found for record in records], ""
 
 

@@ -21,7 +21,11 @@ TEXT: LogFormat = "text"
 INFO: LogLevel = "info"
 CHATTY = ("py4j",)
 """Loggers of libraries that write lines of level INFO about each of their calls."""
-TELL_OUTAGES = ("reliable_mq.runtime.links", "reliable_mq.database.sql_faults")
+TELL_OUTAGES = (
+    "reliable_mq.runtime.link",
+    "reliable_mq.runtime.links",
+    "reliable_mq.database.sql_faults",
+)
 """The loggers of the connections, which tell when a peer is lost and when it is back."""
 
 

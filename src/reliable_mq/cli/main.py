@@ -23,6 +23,7 @@ import typer
 
 from reliable_mq.cli.commands import SETTINGS, VerbCommand
 from reliable_mq.cli.log_options import hush_outages
+from reliable_mq.cli.remote_words import words_of
 from reliable_mq.cli.saying import say_trouble
 from reliable_mq.cli.shared_options import note_place, pasteable
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, Unavailable, UsageError
@@ -137,7 +138,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
         case Unavailable() if text.startswith("no name server answers"):
             return f"{text}; start one (reliable-mq broker), or correct the address", FAILED
         case ReliableMQError() | OSError():
-            return text or type(error).__name__, FAILED
+            return words_of(error), FAILED
         case ModuleNotFoundError() if error.name and (line := how_to_install(error.name)):
             return line, FAILED
         case _ if type(error).__module__ == "sqlalchemy.exc":
@@ -156,6 +157,8 @@ def _unusable(error: Any) -> str:
     text = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     where = f"; see {context.command_path} --help" if context is not None else ""
+    if text.endswith("?"):  # "No such command 'stbu'. Did you mean 'stub'?"
+        return text.replace(". Did you", ": did you") + where.replace("; see", " See")
     return text.removesuffix(".") + where
 
 

@@ -14,6 +14,7 @@ from reliable_mq.escalate.timeline import MessageHistory
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX
 from reliable_mq.outbox.stub import groups_of
+from reliable_mq.plain_text import times
 
 
 class Standing(NamedTuple):
@@ -64,7 +65,7 @@ def standing(
         return Standing(Level.OK, text)
     if stub["resend_time"] is None:
         retry = f"reliable-mq stub retry {message_id}{place}"
-        text = f"waits for a person: it was sent {stub['count']} times, {by_whom}"
+        text = f"waits for a person: it was sent {times(stub['count'])}, {by_whom}"
         return Standing(Level.ERROR, text, (retry,))
     waits = sorted({*groups_of(stub["required_groups"])} - set(consumed))
     missing = f", still missing {' and '.join(waits)}" if waits and consumed else ""

@@ -9,7 +9,7 @@ import uvloop
 
 from reliable_mq.cli import log_options, metrics, server_properties
 from reliable_mq.cli.serving import beat_until, stop_signals
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import AddressRefused, ConfigurationError
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.name_server.core import NameServerConfig, changed_config
@@ -63,7 +63,10 @@ async def _serve(
     server: NameServer, host: str, port: int, tls: ServerTls, metrics_at: tuple[str, int]
 ) -> None:
     with stop_signals() as stop:
-        await server.start(host, port)
+        try:
+            await server.start(host, port)
+        except AddressRefused as error:
+            raise AddressRefused(f"{error}: --port (0: a free one)") from error
         if is_exposed(server.ips, tls.settings):
             broker_events.NAME_SERVER_EXPOSED.log(log, address=address_of(host, server.port))
         tls.watch()

@@ -6,10 +6,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.table import Table as RichTable
+from sqlalchemy import select
 
+from reliable_mq.app.application import ReliableMQ
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
-from reliable_mq.cli.saying import say, say_json
+from reliable_mq.cli.saying import say, say_json, say_trouble
 from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.errors import UsageError
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
@@ -61,8 +63,21 @@ def command(
         else:
             mq.resending.pause(topic, until=_moment(until, lasting), note=note)
             _print_change(topic, "paused", True, as_json=as_json)
+            if topic not in mq.topics and not _has_stubs(mq, topic):
+                say_trouble("warning", f"no stub and no consumer has topic {topic}")
     finally:
         mq.close()
+
+
+def _has_stubs(mq: ReliableMQ, topic: str) -> bool:
+    """Return whether a database has a stub of a topic."""
+    for database in mq.databases.values():
+        stubs = database.stubs
+        wanted = select(stubs.c.message_id).where(stubs.c.topic == topic).limit(1)
+        with database.engine.connect() as connection:
+            if connection.execute(wanted).first() is not None:
+                return True
+    return False
 
 
 def _moment(until: str, lasting: str) -> datetime | None:

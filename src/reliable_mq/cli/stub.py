@@ -202,16 +202,16 @@ class Terminal:
         if message_ids:
             if dry_run:
                 raise UsageError("--dry-run needs a filter")
-            self._print_changes(
-                self._done(operator_actions.change_ids(message_ids), len(message_ids))
-            )
+            done = self._done(operator_actions.change_ids(message_ids), len(message_ids))
+            self._print_changes(done, operator_actions)
             return
         chosen = operator_actions.chosen(wanted)
         total = chosen.count()
         if dry_run:
             self._preview(chosen.first(PREVIEW_ROWS), total)
         elif total and printing.agreed(f"{self._verb} {total} stub(s)?", yes=self._yes):
-            self._print_changes(self._done(operator_actions.change_selected(chosen), total))
+            done = self._done(operator_actions.change_selected(chosen), total)
+            self._print_changes(done, operator_actions)
         elif self._as_json:
             say("{}")
         else:
@@ -237,12 +237,13 @@ class Terminal:
                     progress.advance(task, len(part))
         return done
 
-    def _print_changes(self, done: dict[str, bool]) -> None:
+    def _print_changes(self, done: dict[str, bool], operator_actions: OperatorActions) -> None:
         if self._as_json:
             say_json(done)
         else:
+            reasons = operator_actions.reasons([each for each in done if not done[each]])
             for message_id, changed in done.items():
-                why = "" if changed else ": there is no such stub, or its status forbids it"
+                why = "" if changed else f": {reasons[message_id]}"
                 say(f"{message_id} {self._verb}{why}")
         if not all(done.values()):
             raise typer.Exit(1)

@@ -6,8 +6,10 @@ import typer
 
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
+from reliable_mq.cli.admin_options import FAILED
 from reliable_mq.cli.database_options import OpenedDatabase, opened
 from reliable_mq.cli.found_messages import (
+    NOT_REACHED,
     history_of,
     ids_of,
     overview,
@@ -42,7 +44,7 @@ def show(
     """Show all known facts about one message: its stub, and its timeline from all ledgers.
 
     It asks all databases of an application, unless one is named, and the brokers. If several
-    messages have the key, it lists them.
+    messages have the key, it lists them. Exits with 1 if the brokers do not answer.
     """
     with opened(place, name=database_name, broker=broker) as found:
         asked = [found.database] if database_name else list(found.databases.values())
@@ -57,10 +59,16 @@ def show(
     if history.is_empty and not records:
         raise UsageError(
             f"no ledger knows a message with the id or key {message_id}"
-            f"{unasked and f' (the broker was {unasked})'}"
+            f"{unasked and f' (the broker {_was(unasked)})'}"
         )
     state = standing(only, history, records, place_of_hints)
     _print(only, history, records, unasked, state, as_json=as_json)
+    if unasked.startswith(NOT_REACHED):
+        raise typer.Exit(FAILED)
+
+
+def _was(unasked: str) -> str:
+    return unasked if unasked.startswith(NOT_REACHED) else f"was {unasked}"
 
 
 def states_of(

@@ -54,6 +54,14 @@ def _single(settings: ClusterSettings) -> dict[str, Any]:
     secret, token = (
         each.get_secret_value() for each in (settings.secret_key, settings.security_token)
     )
+    if settings.access_key and not secret:
+        raise ConfigurationError(
+            "access_key has no secret_key: set secret_key (RELIABLE_MQ_SECRET_KEY), too"
+        )
+    if secret and not settings.access_key:
+        raise ConfigurationError(
+            "secret_key has no access_key: set access_key (RELIABLE_MQ_ACCESS_KEY), too"
+        )
     if settings.access_key or secret or token:
         found["credentials"] = Credentials(
             access_key=settings.access_key, secret_key=secret, security_token=token

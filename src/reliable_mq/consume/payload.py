@@ -153,7 +153,8 @@ def _checked(decode: FromJson) -> FromJson:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"])
             more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-            text = f"{place}: {first['msg']}{more}" if place else f"{first['msg']}{more}"
+            why = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+            text = f"{place}: {why}{more}" if place else f"{why}{more}"
             raise PayloadInvalid(text) from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise PayloadInvalid(str(error)) from error

@@ -219,8 +219,10 @@ class Database:
         """Create the missing tables; return the names of all our tables.
 
         Raises:
-            ConfigurationError: there are tables of an older release; migrate them.
+            ConfigurationError: there are tables of an older release; migrate them. SQLite: the
+                folder of the file is missing.
         """
+        self.check_folder()
         with self.engine.connect() as connection, lock_tables(connection, self.prefix):
             create_and_note(connection, self.metadata, self.prefix)
             connection.commit()
@@ -263,6 +265,17 @@ class Database:
         if self.dialect == "sqlite" and not file.startswith("file:") and not Path(file).exists():
             name = min(self.metadata.tables)
             raise ConfigurationError(f"there is no file {file}; {missing_table_text(name)}")
+
+    def check_folder(self) -> None:
+        """Check that the folder of an SQLite file exists: SQLite makes the file, not the folder.
+
+        Raises:
+            ConfigurationError: names the folder and what to do.
+        """
+        file = self.url.database or ""
+        folder = Path(file).parent
+        if self.dialect == "sqlite" and not file.startswith("file:") and not folder.is_dir():
+            raise ConfigurationError(f"there is no folder {folder}: make it, or correct the URL")
 
     def close(self) -> None:
         """Close the connections of the synchronous engine."""

@@ -49,7 +49,8 @@ class CheckContext:
         handling: the longest handler call in seconds, by consumer group, from `processes`.
         topics: the states of topics that the resend schedulers wrote, by name.
         redis: the state of each Redis server. Empty: the application has none.
-        cluster: the state of the cluster. None: it is unknown; `cluster_failure` has the reason.
+        cluster: the state of the cluster. None: it is unknown; `cluster_failure` has the reason,
+            and `cluster_remedy` what to do, if the reason says that.
         unawaited: of the newest messages, the number that waits for no consumer group, by topic.
             Topics that the application declared without readers are left out.
     """
@@ -68,4 +69,5 @@ class CheckContext:
     redis: tuple[RedisFacts, ...] = ()
     cluster: ClusterFacts | None = None
     cluster_failure: str = ""
+    cluster_remedy: str = ""
     unawaited: Mapping[str, int] = field(default_factory=dict)

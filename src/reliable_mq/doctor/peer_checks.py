@@ -3,6 +3,7 @@
 from reliable_mq.client.sending.timed import TIMERS_SINCE
 from reliable_mq.doctor.check_context import CheckContext, RedisFacts
 from reliable_mq.doctor.finding import CheckFindings
+from reliable_mq.errors import ConfigurationError, NotPermitted, ReliableMQError, WrongPeer
 from reliable_mq.limits import DELAY_LEVELS_TEXT, REFUSES_SENDS_PERCENT, REMOVES_FILES_PERCENT
 from reliable_mq.settings import EMBEDDED
 
@@ -14,7 +15,10 @@ _DISK_RATIOS = "commitLogDiskRatio", "consumeQueueDiskRatio"
 
 
 def redis(context: CheckContext, report: CheckFindings) -> None:
-    """Redis answers in time and accepts writes. Without it, each message costs one more commit."""
+    """Redis answers in time and accepts writes. Without it, each message costs one more commit.
+
+    No promise depends on it, so all findings are warnings.
+    """
     if not context.redis:
         report.skip("no Redis is set: the database alone decides")
         return
@@ -30,15 +34,15 @@ def redis(context: CheckContext, report: CheckFindings) -> None:
 def _redis(facts: RedisFacts, timeout: float, report: CheckFindings) -> None:
     who = f"Redis {facts.name}".rstrip()
     if facts.failure:
-        report.error(
+        report.warn(
             f"{who} cannot be reached: {facts.failure}",
             "start it, or correct redis (RELIABLE_MQ_REDIS); until then the database alone decides",
         )
         return
     if facts.role not in ("master", ""):
-        report.error(
+        report.warn(
             f"{who} is a {facts.role} and refuses leases",
-            "give the address of the master, or of Sentinel",
+            "give the address of the master, or of Sentinel; until then the database alone decides",
         )
     if facts.answer_seconds > timeout / 2:
         report.warn(
@@ -57,7 +61,8 @@ def broker(context: CheckContext, report: CheckFindings) -> None:
         else:
             report.error(
                 f"the cluster cannot be reached: {context.cluster_failure}",
-                "start the name server and the broker, or correct broker (RELIABLE_MQ_BROKER)",
+                context.cluster_remedy
+                or "start the name server and the broker, or correct broker (RELIABLE_MQ_BROKER)",
             )
         return
     if not cluster.brokers:
@@ -73,6 +78,20 @@ def broker(context: CheckContext, report: CheckFindings) -> None:
     if not report.findings:
         names = ", ".join(each.name for each in cluster.brokers)
         report.ok(f"{names}, {len(cluster.topics)} topics")
+
+
+def remedy_of(error: ReliableMQError) -> str:
+    """Return what to do about an error of the whole cluster; "": start it."""
+    text = str(error)
+    if isinstance(error, WrongPeer):
+        return "correct broker (RELIABLE_MQ_BROKER)"
+    if isinstance(error, NotPermitted):
+        return "correct access_key and secret_key (RELIABLE_MQ_ACCESS_KEY, RELIABLE_MQ_SECRET_KEY)"
+    if "tls: cert" in text:
+        return "correct tls_cert and tls_key (RELIABLE_MQ_TLS_CERT, RELIABLE_MQ_TLS_KEY)"
+    if "tls: ca" in text or "certificate verify failed" in text:
+        return "correct tls_ca (RELIABLE_MQ_TLS_CA)"
+    return "correct that setting" if isinstance(error, ConfigurationError) else ""
 
 
 def _timers(

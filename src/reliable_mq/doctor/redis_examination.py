@@ -147,7 +147,7 @@ def _context(
         processes = _rows(connection, database, now)
         unawaited = _unawaited(connection, database, unread)
         groups = {*leases, *_groups(connection, database)}
-        facts, failure = _cluster_facts(cluster, sorted(groups), sorted(unawaited))
+        facts, failure, remedy = _cluster_facts(cluster, sorted(groups), sorted(unawaited))
         yield CheckContext(
             connection=connection,
             database=database,
@@ -163,6 +163,7 @@ def _context(
             redis=_redis_facts(settings),
             cluster=facts,
             cluster_failure=failure,
+            cluster_remedy=remedy,
             unawaited=unawaited,
         )
 
@@ -236,13 +237,14 @@ def _handling(processes: Sequence[Any]) -> dict[str, float]:
 
 def _cluster_facts(
     cluster: BrokerAsker | None, groups: Sequence[str], topics: Sequence[str]
-) -> tuple[ClusterFacts | None, str]:
+) -> tuple[ClusterFacts | None, str, str]:
+    """Return the state of the cluster; or None, why it is unknown, and what to do."""
     if cluster is None:
-        return None, "the broker lives in the application's own process"
+        return None, "the broker lives in the application's own process", ""
     try:
-        return cluster.cluster_facts(groups, topics), ""
+        return cluster.cluster_facts(groups, topics), "", ""
     except ReliableMQError as error:
-        return None, str(error)
+        return None, str(error), peer_checks.remedy_of(error)
 
 
 def _redis_facts(settings: Settings) -> tuple[RedisFacts, ...]:

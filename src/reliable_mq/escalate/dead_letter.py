@@ -13,6 +13,9 @@ from reliable_mq.escalate.sql_dead_letters import DeadLetterState
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire.properties import RETRY_TOPIC
 
+RETRIED_SINCE = "retried since"
+"""The standing of a dead letter that was sent to its group again, and has not come back."""
+
 CONSUMED_SINCE = "consumed since"
 """The standing of a dead letter that needs no retry: its group has consumed the message."""
 
@@ -50,7 +53,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
         if state.is_voided:
             return "voided"
         if state.retried is not None and state.retried > self.time:
-            return "retried since"
+            return RETRIED_SINCE
         return "waiting"
 
 

@@ -35,19 +35,25 @@ class DeadLetterState(msgspec.Struct, frozen=True):
         consumed: when the group consumed the message later. None: it has not.
         retried: when the dead letter was last retried. None: never.
         is_voided: a person voided its stub.
+        has_stub: its stub is in this database.
     """
 
     consumed: datetime | None = None
     retried: datetime | None = None
     is_voided: bool = False
+    has_stub: bool = False
 
 
 def both(states: Sequence[DeadLetterState]) -> DeadLetterState:
     """Merge what several databases know of one dead letter."""
     consumed = [state.consumed for state in states if state.consumed is not None]
     retried = [state.retried for state in states if state.retried is not None]
-    is_voided = any(state.is_voided for state in states)
-    return DeadLetterState(max(consumed, default=None), max(retried, default=None), is_voided)
+    return DeadLetterState(
+        max(consumed, default=None),
+        max(retried, default=None),
+        any(state.is_voided for state in states),
+        any(state.has_stub for state in states),
+    )
 
 
 class SqlDeadLetters:
@@ -70,8 +76,8 @@ class SqlDeadLetters:
         self._consumed = select(log.message_id, log.consume_date).where(
             these, log.state == LogState.CONSUMED.value
         )
-        self._voided = select(stub.message_id).where(
-            is_among(stub.message_id, "ids", dialect), stub.status == StubStatus.VOIDED.value
+        self._stubs = select(stub.message_id, stub.status).where(
+            is_among(stub.message_id, "ids", dialect)
         )
         self._acts = (
             select(act.message_id, act.create_date, act.detail)
@@ -125,9 +131,15 @@ class SqlDeadLetters:
         consumed = {row.message_id: row.consume_date for row in logs}
         acts = connection.execute(self._acts, {"ids": ids})
         retried = {row.message_id: row.create_date for row in acts if _is_of(row.detail, group)}
-        voided = set(connection.execute(self._voided, {"ids": ids}).scalars())
+        rows = connection.execute(self._stubs, {"ids": ids})
+        status = {row.message_id: row.status for row in rows}
         return {
-            each: DeadLetterState(consumed.get(each), retried.get(each), each in voided)
+            each: DeadLetterState(
+                consumed.get(each),
+                retried.get(each),
+                status.get(each) == StubStatus.VOIDED.value,
+                each in status,
+            )
             for each in ids
         }
 

@@ -26,6 +26,7 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import dialect_family, is_among, utc_datetime
 from reliable_mq.escalate.escalation import Escalation, EscalationKind, open_key
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.plain_text import times
 
 _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 
@@ -176,7 +177,7 @@ def _row(escalation: Escalation, at: datetime) -> dict[str, Any]:
 
 def _used_up(stub: Stub, note: str | None) -> Escalation:
     groups = ", ".join(stub.required_groups)
-    reason = f"sent {stub.count} times "
+    reason = f"sent {times(stub.count)} "
     reason += f"and not consumed by all of {groups}" if groups else "and never acknowledged"
     reason += f"; noted: {note}" if note else ""
     return Escalation(

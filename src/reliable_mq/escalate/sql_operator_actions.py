@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
-from reliable_mq.escalate.sql_settlement import operator_actions_of
+from reliable_mq.escalate.sql_settlement import NO_STUB, operator_actions_of
 from reliable_mq.escalate.sql_stub_list import PAGE_ROWS, SqlStubList
-from reliable_mq.escalate.stub_filter import StubFilter
+from reliable_mq.escalate.stub_filter import StubFilter, status_text
 from reliable_mq.outbox.stub import StubEvent
 
 VERBS = (StubEvent.RETRY, StubEvent.VOID)
@@ -58,6 +58,20 @@ class OperatorActions:
         """Change the stubs with these ids. Yield, after each part, which of its stubs changed."""
         for at in range(0, len(message_ids), PAGE_ROWS):
             yield self._do(message_ids[at : at + PAGE_ROWS])
+
+    def reasons(self, message_ids: Sequence[str]) -> dict[str, str]:
+        """Return why stubs were not changed: "there is no such stub", or "it is CONFIRMED"."""
+        table = self._database.stubs
+        column = table.c
+        found: dict[str, str] = {}
+        for at in range(0, len(message_ids), PAGE_ROWS):
+            some = message_ids[at : at + PAGE_ROWS]
+            with self._engine.begin() as connection:
+                wanted = select(column.message_id, column.status).where(column.message_id.in_(some))
+                rows = connection.execute(wanted).all()
+            found |= dict.fromkeys(some, NO_STUB)
+            found |= {row.message_id: f"it is {status_text(row.status)}" for row in rows}
+        return found
 
     def chosen(self, wanted: StubFilter) -> "SelectedStubs":
         """Return the stubs that match a filter.

@@ -21,6 +21,8 @@ from reliable_mq.outbox.stub import StubEvent, groups_of, groups_text, next_stat
 
 _SEEN = ("status", "count", "given_up", "resend_time", "broker_name", "queue_id", "offset", "note")
 
+NO_STUB = "there is no such stub"
+
 
 class SqlSettlement:
     """Gives stubs up for a consumer group, in the caller's transaction.
@@ -192,7 +194,7 @@ class SqlOperatorActions:
 
 def _detail(seen: Any, why: str, *, changed: bool) -> dict[str, Any]:
     if seen is None:
-        return {"why": why, "outcome": "there is no such stub"}
+        return {"why": why, "outcome": NO_STUB}
     status = status_text(seen["status"])
     before = {name: seen[name] for name in _SEEN if seen[name] is not None}
     detail = {"why": why, "before": before | {"status": status}}

@@ -42,6 +42,7 @@ from reliable_mq.database.sql_types import MYSQL, READS_ONLY, is_among, utc_date
 from reliable_mq.escalate.escalation import Escalation, EscalationKind, open_key
 from reliable_mq.escalate.sql_escalations import SqlEscalations, escalations_of
 from reliable_mq.outbox.stub import groups_of
+from reliable_mq.plain_text import times
 
 TOLD_ONE_BY_ONE = 50
 """Most stubs of a matter that have an open escalation of their own."""
@@ -55,6 +56,7 @@ _READ = (
     *("message_id", "topic", "message_key", "required_groups", "given_up_by"),
     *("count", "broker_name", "note"),
 )
+
 _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 
 
@@ -334,7 +336,7 @@ def _stuck(row: Any, group: str, consumed: set[tuple[str, str]], age: float) -> 
         reason = f"not sent in {hours}, after {count} tries"
         reason += f"; the last one: {row.note}" if row.note and count else ""
     elif missing:
-        reason = f"not consumed in {hours} by {', '.join(missing)}; sent {count} times"
+        reason = f"not consumed in {hours} by {', '.join(missing)}; sent {times(count)}"
     else:
         reason = f"consumed by every required group, and not confirmed in {hours}"
     return Escalation(

@@ -8,6 +8,7 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -20,7 +21,7 @@ from reliable_mq.escalate.dead_letter import DeadLetter, DeadLetterFilter, newes
 from reliable_mq.escalate.sql_audit import SqlAudit
 from reliable_mq.escalate.sql_dead_letters import DeadLetterState, SqlDeadLetters, both
 from reliable_mq.escalate.sql_escalations import escalations_of
-from reliable_mq.names import DEAD_LETTER_PREFIX
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 AT_ONCE = 200
 """Most dead letters of one transaction."""
@@ -90,6 +91,8 @@ class DeadLetterActions:
                 for message_id in message_ids
                 for message in browser.find(DEAD_LETTER_PREFIX + each, message_id)
             ]
+            if not self._databases:
+                return [_with_copy(browser, each) for each in newest(found)]
         return self._with_states(newest(found))
 
     def retry(self, dead_letters: Sequence[DeadLetter], *, actor: str, why: str) -> Outcome:
@@ -168,6 +171,16 @@ def _parts(dead_letters: Sequence[DeadLetter]) -> Iterator[tuple[str, list[DeadL
     for group, own in by_group.items():
         for at in range(0, len(own), AT_ONCE):
             yield group, own[at : at + AT_ONCE]
+
+
+def _with_copy(browser: Browser, dead_letter: DeadLetter) -> DeadLetter:
+    """Return a dead letter with its retry, if the broker has sent it to its group since."""
+    copies = browser.find(RETRY_PREFIX + dead_letter.group, dead_letter.message.message_id)
+    newest_ms = max((each.store_time_ms for each in copies), default=0)
+    if newest_ms <= dead_letter.message.store_time_ms:
+        return dead_letter
+    state = DeadLetterState(retried=datetime.fromtimestamp(newest_ms / 1000, UTC))
+    return msgspec.structs.replace(dead_letter, state=state)
 
 
 def _redelivered(browser: Browser, dead_letter: DeadLetter) -> str:

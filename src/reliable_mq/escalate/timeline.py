@@ -16,6 +16,7 @@ from reliable_mq.escalate.escalation import AlertState
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.plain_text import times
 
 Row = Mapping[str, Any]
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -97,7 +98,7 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
     )
     if stub["deliver_time"] is not None:
         yield TimelineEntry(stub["deliver_time"], "stub", "delivery time of the message")
-    sent = f"sent {stub['count']} times"
+    sent = f"sent {times(stub['count'])}"
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
         sent += f", acknowledged at {place}"

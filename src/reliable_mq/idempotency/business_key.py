@@ -15,6 +15,9 @@ import msgspec
 
 from reliable_mq.database.row_values import SHOWN_LENGTH_MAX
 from reliable_mq.errors import KeyInvalid
+from reliable_mq.plain_text import a_kind
+
+_WANTED = "give what names the request, such as an order number or its Idempotency-Key"
 
 
 class BusinessKey(msgspec.Struct, frozen=True):
@@ -45,7 +48,7 @@ def _text(value: Any) -> str:
         return _text(value.value)
     if isinstance(value, tuple | list):
         if not value:
-            raise KeyInvalid("the key is empty")
+            raise KeyInvalid(f"the key is empty: {_WANTED}")
         return msgspec.json.encode([_text(each) for each in value]).decode()
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"  # 1.0 and 1.00 are the same amount
@@ -54,8 +57,8 @@ def _text(value: Any) -> str:
     ):
         text = str(value)
         if not text.strip():
-            raise KeyInvalid("the key is empty")
+            raise KeyInvalid(f"the key is empty: {_WANTED}")
         return text
     if value is None:
-        raise KeyInvalid("the key is None")
-    raise KeyInvalid(f"a {type(value).__name__} cannot be a key: {value!r:.80}")
+        raise KeyInvalid(f"the key is None: {_WANTED}")
+    raise KeyInvalid(f"{a_kind(value)} cannot be a key: {value!r:.80}; {_WANTED}")

@@ -91,8 +91,9 @@ def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
 def migrate(database: Database) -> list[str]:
     """Bring the tables of a database to this release; return the revisions that were run.
 
-    Creates them when there are none. Raises what `upgrade` raises.
+    Creates them when there are none. Raises what `upgrade` raises, and what `check_folder` raises.
     """
+    database.check_folder()
     if database.by_day and not inspect(database.engine).has_table(database.stubs.name):
         database.create_tables()  # a migration cannot know of partitions
         return [REVISION]

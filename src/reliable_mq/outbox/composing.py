@@ -21,6 +21,7 @@ from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.delay import deliver_time_of
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import Stub, check_texts, message_of
+from reliable_mq.plain_text import a_kind
 from reliable_mq.trace_context import trace_properties, with_context
 
 _ID_LENGTH = 32
@@ -33,6 +34,9 @@ _FEW_GROUPS = 16  # their names cannot be too long for a record's properties
 
 RandomBytes = Callable[[int], bytes]
 T = TypeVar("T")
+
+
+_NO_KEYS = (bytes, bytearray, dict, list, tuple, set, frozenset)
 
 
 class ContentOptions(TypedDict, total=False):
@@ -284,7 +288,15 @@ def with_trace(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def key_text(key: object) -> str:
-    """Return a key as a message carries it. None, as from a nullable column, is no key."""
+    """Return a key as a message carries it. None, as from a nullable column, is no key.
+
+    Raises:
+        MessageRefused: it is a collection or bytes.
+    """
+    if isinstance(key, str):
+        return key
+    if isinstance(key, _NO_KEYS):
+        raise MessageRefused(f"a key is a text or a number, not {a_kind(key)}: {key!r:.80}")
     return "" if key is None else str(key)
 
 

@@ -63,7 +63,8 @@ def check_times(delay: timedelta | None, deliver_at: datetime | None) -> None:
     if delay is not None and deliver_at is not None:
         raise UsageError("give delay or deliver_at, not both")
     if delay is not None and not isinstance(delay, timedelta):
-        raise UsageError(f"delay={delay!r}: a timedelta is needed, timedelta(seconds=…)")
+        seconds = delay if isinstance(delay, int | float) else "…"
+        raise UsageError(f"delay={delay!r}: a timedelta is needed: timedelta(seconds={seconds})")
     if deliver_at is not None and not isinstance(deliver_at, datetime):
         raise UsageError(f"deliver_at={deliver_at!r}: a datetime is needed")
     if deliver_at is not None and deliver_at.utcoffset() is None:

@@ -1,7 +1,7 @@
 """Turn payloads into bytes. Receives an application's payload; returns a body and content type."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -13,11 +13,13 @@ from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.outbox.media_type import media_type_of
 from reliable_mq.outbox.schema import schema_of
+from reliable_mq.plain_text import a_kind
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 BYTES = "application/octet-stream"
 
+_DEPTH_MAX = 20
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -76,14 +78,38 @@ def _encode(payload: Any) -> tuple[bytes, str]:
         if is_data:
             return _writer_of(kind)(payload), _json_of(payload)
     except (TypeError, ValueError, RecursionError) as error:
+        write = _encode_json if isinstance(payload, dict | list) else _write_with_pydantics
+        place = "" if isinstance(payload, str) else _place_of_fault(payload, write)
         raise MessageRefused(
-            f"a {type(payload).__name__} cannot be written as "
-            f"{'UTF-8' if isinstance(payload, str) else 'JSON'}: {error}"
+            f"{a_kind(payload)} cannot be written as "
+            f"{'UTF-8' if isinstance(payload, str) else 'JSON'}: {place and f'{place}: '}{error}"
         ) from error
     raise MessageRefused(
-        f"a payload is a pydantic model, dataclass, dict, list, str or bytes, "
-        f"not a {type(payload).__name__}"
+        f"a payload is a pydantic model, dataclass, dict, list, str or bytes, not {a_kind(payload)}"
     )
+
+
+def _place_of_fault(
+    value: Any, write: Callable[[Any], bytes], place: str = "", depth: int = 0
+) -> str:
+    """Return the place of the first part of a value that JSON has not: "items[2].price".
+
+    Empty: it is the value itself, or a part that lies too deep.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {each.name: getattr(value, each.name, None) for each in dataclasses.fields(value)}
+    parts: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        parts = ((f"{place}.{key}".lstrip("."), each) for key, each in value.items())
+    elif isinstance(value, list | tuple):
+        parts = ((f"{place}[{number}]", each) for number, each in enumerate(value))
+    if depth < _DEPTH_MAX:
+        for name, each in parts:
+            try:
+                write(each)
+            except (TypeError, ValueError, RecursionError):
+                return _place_of_fault(each, write, name, depth + 1)
+    return place
 
 
 def _json_of(payload: Any) -> str:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
@@ -254,6 +254,11 @@ class TransactionScope:
         self._given = given
         self._block: Transaction | AsyncTransaction | None = None
 
+    if not TYPE_CHECKING:  # a type checker must see that the attribute is missing
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
+
     def __enter__(self) -> Transaction:
         given = self._given
         if isinstance(given, AsyncSession | AsyncConnection):
@@ -263,6 +268,8 @@ class TransactionScope:
         self._joined = source.in_transaction()
         if not self._joined:
             source.begin()
+        if given is None and isinstance(source, Session):
+            source.commit = _refuse_commit  # type: ignore[method-assign]
         self._block = block = Transaction(self._outbox, source)
         return block
 
@@ -279,6 +286,7 @@ class TransactionScope:
         if self._joined:
             return
         source = block._source
+        vars(source).pop("commit", None)  # that of `_refuse_commit`
         try:
             if error is None:
                 source.commit()
@@ -301,6 +309,8 @@ class TransactionScope:
         if not self._joined:
             await source.begin()
         if isinstance(source, AsyncSession):
+            if given is None:
+                source.sync_session.commit = _refuse_commit  # type: ignore[method-assign]
             block = AsyncTransaction(self._outbox, session=source, connection=None)
         else:
             block = AsyncTransaction(self._outbox, session=None, connection=source)
@@ -322,6 +332,8 @@ class TransactionScope:
             if error is None:
                 block.check_sent()
             return
+        if isinstance(source, AsyncSession):
+            vars(source.sync_session).pop("commit", None)  # that of `_refuse_commit`
         try:
             if error is None:
                 block.check_sent()
@@ -350,6 +362,27 @@ def source_of(given: Given) -> Source:
         f"mq.transaction({type(given).__name__}): pass a Session, AsyncSession, Connection or "
         "AsyncConnection, or nothing"
     )
+
+
+def _refuse_commit() -> None:
+    """Refuse a commit within the block that made the session.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        "tx.session.commit() within mq.transaction(): the block commits rows and messages together"
+        " at its end; leave the call out, or pass a session of your own"
+    )
+
+
+def missing_attribute(owner: object, name: str) -> AttributeError:
+    """Return the error for an attribute that there is not; for that of a block, how to get one."""
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    if name in ("send", "send_many", "session", "connection"):
+        call = f"{name}(…)" if name.startswith("send") else name
+        text += f": write `with mq.transaction() as tx: tx.{call}`"
+    return AttributeError(text, name=name, obj=owner)
 
 
 def _ended() -> UsageError:

@@ -2,12 +2,11 @@
 
 Both sides may send requests on it at any time. A reply is matched to its request by `opaque`, the
 sender's request number. One timer serves all calls that wait: a timer per call would be created and
-cancelled with every request, and almost none would fire. The timer is set to the earliest deadline.
-When it fires, late calls fail with a timeout, and it is set to the next deadline. A call with an
-earlier deadline sets it earlier.
+cancelled with every request. It is set to the earliest deadline; when it fires, late calls fail.
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
 from typing import cast
@@ -38,7 +37,6 @@ _Waiter = tuple[asyncio.Future[Command], float, int, float]  # deadline, request
 
 OnRequest = Callable[[str, Command], Command | None]
 """Gets the peer's address and its request; returns the reply, or None for no reply."""
-
 
 Sign = Callable[[Command], None]
 
@@ -99,11 +97,7 @@ class Waiters:
                 future.set_exception(make())
 
     def invariants(self) -> None:
-        """Check C1.
-
-        Raises:
-            InvariantBroken: when the timer would fire too late for a waiting call.
-        """
+        """Check C1: the timer does not fire too late for a waiting call."""
         waiting = [when for future, when, *_ in self.calls.values() if not future.done()]
         latest = max(min(waiting, default=math.inf), self._loop.time()) + 2 * GRAIN_SECONDS
         if waiting and self._rings_at > latest:
@@ -168,7 +162,8 @@ class Link(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._unsent_size = 0
         self._posted = 0  # the opaque of the last one-way request, until a later reply arrives
-        self._why_lost = "the connection is not open"
+        self.why_lost = "the connection is not open"
+        self.is_foreign: bool | None = None  # whether the peer's first bytes were no command
 
     @property
     def is_open(self) -> bool:
@@ -186,7 +181,7 @@ class Link(asyncio.Protocol):
         if not self._writable.is_set():
             timeout = await self._room(command, timeout)
         if self._transport is None:
-            raise ConnectionLost(self._why_lost)
+            raise ConnectionLost(self.why_lost)
         command.opaque = opaque = self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         if self._sign is not None:
             self._sign(command)
@@ -323,9 +318,14 @@ class Link(asyncio.Protocol):
                 self._answered(command)
             else:
                 self._asked(command)
+        if commands:
+            self.is_foreign = False
         if fault is not None:
-            client_events.COMMAND_INVALID.log(log, peer=self, error=fault)
-            self._lose(f"{self.address} sent an invalid command")
+            self.is_foreign = self.is_foreign is None
+            level = logging.DEBUG if self.is_foreign else None  # then `Links` tells it, once
+            client_events.COMMAND_INVALID.log(log, level=level, peer=self.address, error=fault)
+            why = "another program listens there, or one with TLS" if self.is_foreign else fault
+            self._lose(f"{self.address} sent an invalid command: {why}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail every waiting call."""
@@ -361,7 +361,7 @@ class Link(asyncio.Protocol):
         transport, self._transport = self._transport, None
         if transport is None:
             return
-        self._why_lost = why
+        self.why_lost = why
         transport.close()
         self._writable.set()
         self._waiters.fail(lambda: ConnectionLost(why))
@@ -369,7 +369,7 @@ class Link(asyncio.Protocol):
 
     def _check_open(self) -> None:
         if self._transport is None:
-            raise ConnectionLost(self._why_lost)
+            raise ConnectionLost(self.why_lost)
 
     def _write(self, frame: bytes) -> None:
         """Send a frame. When several calls wait, all frames of a loop turn are sent together.

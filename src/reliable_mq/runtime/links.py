@@ -29,6 +29,17 @@ Dial = Callable[[], Awaitable[socket.socket]]
 """Returns a connected socket, which the caller owns."""
 
 
+def _reason(error: OSError | TimeoutError | ValueError) -> str:
+    """Return why a connection failed, without the address: the text around it has that."""
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there"
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return str(error) or "no answer"
+
+
 class Links:
     """One link per address, opened on first use and opened again after it was lost.
 
@@ -83,6 +94,7 @@ class Links:
         self._closed = False
         self._tells_outages = tells_outages
         self._outages = Outages()
+        self._reached = set[str]()
         self._busy_wait_seconds = poll_seconds(busy_wait_seconds)
         self._direct = DirectLinks(connect_timeout, self._busy_wait_seconds)
 
@@ -196,7 +208,7 @@ class Links:
             async with asyncio.timeout(self._connect_timeout):
                 link = await self._connect(address)
         except (OSError, TimeoutError, ValueError) as error:
-            raise self._failed(address, str(error) or "no answer") from error
+            raise self._failed(address, _reason(error)) from error
         try:
             await self._greet(address, link)
         except Unavailable as error:
@@ -206,8 +218,9 @@ class Links:
             link.abort()
             raise
         if not link.is_open:
-            raise self._failed(address, "it closed the connection at once")
+            raise self._failed(address, link.why_lost.removeprefix(f"{address} "))
         self._failures.pop(address, None)
+        self._reached.add(address)
         self.by_address[address] = link
         if address in self._outages:
             seconds = self._outages.find(address, asyncio.get_running_loop().time())
@@ -256,7 +269,8 @@ class Links:
         text = f"{address} cannot be reached: {why}"
         now = asyncio.get_running_loop().time()
         if self._tells_outages and self._outages.lose(address, now):
-            client_events.PEER_LOST.log(log, peer=address, error=why)
+            state = "is lost" if address in self._reached else "cannot be reached yet"
+            client_events.PEER_LOST.log(log, peer=address, state=state, error=why)
         forgotten = now - self.FAILURES_KEPT_SECONDS
         self._failures = {at: each for at, each in self._failures.items() if each[1] > forgotten}
         self._failures[address] = (count, now + pause, text)
@@ -266,5 +280,7 @@ class Links:
         if self.by_address.get(link.address) is link:
             del self.by_address[link.address]
             self._direct.drop(link.address)
+            if link.is_foreign and not self._closed:
+                self._failed(link.address, link.why_lost.removeprefix(f"{link.address} "))
             if not self._closed:
                 self._on_lost(link.address)

@@ -5,9 +5,7 @@ from reliable_mq.telemetry.log_event import debug, error, info, warning
 RESEND_STARTED = info(
     "resend_started", "application %(application)s: resend looks every %(interval)g s"
 )
-APPLICATION_READY = info(
-    "application_ready", "application %(application)s is ready and consumes %(consumes)s"
-)
+APPLICATION_READY = info("application_ready", "application %(application)s %(state)s %(consumes)s")
 APPLICATION_NOT_STARTED = warning(
     "application_not_started",
     "application %(application)s sends but is not started: nobody consumes its messages, "

@@ -80,7 +80,7 @@ QUEUE_READING_BROKEN = error(
     "queue_reading_broken", "group %(group)s: reading a queue failed with a bug"
 )
 TOPIC_NOT_THERE = info(
-    "topic_not_there", "group %(group)s: topic %(topic)s does not exist yet: %(error)s"
+    "topic_not_there", "group %(group)s: topic %(topic)s has no route yet: %(error)s"
 )
 QUEUE_MOVES_LATE = warning(
     "queue_moves_late",
@@ -115,6 +115,10 @@ PULL_FAILED = warning(
     "pull_failed",
     "group %(group)s: a pull of queue %(queue_id)d of topic %(topic)s at %(broker)s "
     "failed: %(error)s",
+)
+PULLS_WORK = info(
+    "pulls_work",
+    "group %(group)s: topic %(topic)s is read again after %(seconds).0f s",
 )
 DEAD_LETTER = warning(
     "dead_letter",
@@ -188,7 +192,7 @@ TRACE_CONTEXT_NOT_ADDED = warning(
 TRACE_CONTEXT_UNREADABLE = warning(
     "trace_context_unreadable", "a trace context of topic %(topic)s cannot be read"
 )
-PEER_LOST = warning("peer_lost", "%(peer)s is lost: %(error)s")
+PEER_LOST = warning("peer_lost", "%(peer)s %(state)s: %(error)s")
 PEER_BACK = info("peer_back", "%(peer)s answers again after %(seconds).0f s")
 SENT = info(
     "sent",

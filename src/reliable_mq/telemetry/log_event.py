@@ -77,13 +77,22 @@ class LogEvent(NamedTuple):
 
 
 def _told(value: object) -> object:
-    """Return an error as text: a record may be pickled, and an error's own text may raise."""
+    """Return an error as text: a record may be pickled, and an error's own text may raise.
+
+    A text has one line: that of a peer may have several.
+    """
+    if isinstance(value, str):
+        return _one_line(value)
     if not isinstance(value, BaseException):
         return value
     try:
-        return str(value) or type(value).__name__
+        return _one_line(str(value)) or type(value).__name__
     except Exception:  # noqa: BLE001 - the error's own __str__ may raise anything
         return f"{type(value).__name__}, whose text cannot be read"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()) if "\n" in text else text
 
 
 def debug(name: str, text: str, *more: str) -> LogEvent:

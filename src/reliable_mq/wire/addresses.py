@@ -22,5 +22,8 @@ def split_addresses(text: str) -> tuple[str, ...]:
         except NotAPlace as error:
             raise ConfigurationError(f"name server {shown} is no host:port: {error}") from None
         if port is None:
-            raise ConfigurationError(f"name server {shown} is no host:port: it has no port")
+            example = f"; write {address}:9876" if "@" not in address else ""
+            raise ConfigurationError(
+                f"name server {shown} is no host:port: it has no port{example}"
+            )
     return addresses

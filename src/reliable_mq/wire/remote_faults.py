@@ -45,6 +45,14 @@ def pause_seconds(ext: Mapping[str, str]) -> float:
     return min(int(text), _RETRY_MS_MAX) / 1000 if is_number else 0.0
 
 
+def no_name_server(address: str) -> str:
+    """Return the text for a broker that was asked a question of a name server."""
+    return (
+        f"{address} is a broker, not a name server: give the address after namesrv= in its ready"
+        " line (port 9876)"
+    )
+
+
 def remote_error(
     code: int, remark: str | None, ext: Mapping[str, str] | None = None
 ) -> RemoteError:

@@ -18,6 +18,7 @@ from reliable_mq.client.consuming.assigned_queue import OFFSET_UNKNOWN, Assigned
 from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
 from reliable_mq.client.consuming.offset_tables import OffsetTables
+from reliable_mq.client.consuming.pull_faults import PullFaults
 from reliable_mq.client.consuming.subscription import Sql, Subscription, expression_type
 from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
@@ -180,6 +181,7 @@ class ConsumerGroup:
         self.is_member = is_member
         #: sends commits to brokers
         self.offset_tables = OffsetTables(self.name, settings.request_timeout_seconds)
+        self.pull_faults = PullFaults(self.name)
         #: for a broadcasting group: its offset in each queue
         self.local_offsets: LocalOffsets | None = None
         self.filters: dict[str, str | Sql] = {}
@@ -274,6 +276,7 @@ class ConsumerGroup:
         assigned = self._assigned.pop(queue)
         assigned.leaving = True
         self._leaving[queue] = assigned
+        self.pull_faults.left(queue)
         return assigned
 
     def forget(self, assigned: AssignedQueue) -> None:

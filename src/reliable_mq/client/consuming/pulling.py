@@ -37,7 +37,6 @@ SUBSCRIPTION = 0x4
 _DELETED = "OFFSET_TOO_SMALL"  # Apache RocketMQ `GetMessageStatus`
 _FLOW_CONTROL_SECONDS = 0.02
 _RETRY_SECONDS = 0.1
-_FAILURES_TOLD = 60  # one of this many failures in a row is logged: about one a minute
 
 
 def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
@@ -61,16 +60,14 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
         assigned.read_from = MASTER_ID  # the suggested slave may be gone for good
         group.routes.mark_stale(queue.topic)
     except (RemoteError, ProtocolError) as error:
-        event = (
-            client_events.PULL_UNANSWERED
-            if assigned.failures % _FAILURES_TOLD
-            else client_events.PULL_FAILED
-        )
-        event.log(log, group=group.name, **queue_facts(queue), error=error)
+        if not assigned.leaving:
+            group.pull_faults.failed(queue, error, instant.seconds)
         if isinstance(error, RemoteError) and error.code in _NOT_HEARD:
             group.is_unheard = True
     else:
-        assigned.failures = 0
+        if assigned.failures:
+            assigned.failures = 0
+            group.pull_faults.works(queue, instant.seconds)
         return pause
     finally:
         if granted or any(assigned.budget.lines):

@@ -27,6 +27,8 @@ from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress, QueueRange
 from reliable_mq.reconcile.clocks import LedgerClock
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.wire.addresses import split_addresses
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.remote_faults import no_name_server
 
 TIMEOUT_SECONDS = 10.0
 MESSAGES_PER_PARTITION = 250_000
@@ -171,7 +173,9 @@ def _brokers(
                 reasons.append(str(error))
                 continue
             except (RemoteError, ProtocolError) as error:  # a broker or another program answered
-                reasons.append(f"{address} is no name server: {error}")
+                is_broker = getattr(error, "code", 0) == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                why = no_name_server(address) if is_broker else f"{address}: {error}"
+                reasons.append(why)
                 continue
             if not found:
                 raise Unavailable(f"name server {address} knows no broker")

@@ -1,0 +1,30 @@
+"""A broker's answer in words for a person: what is not there, and which command lists what is."""
+
+from reliable_mq.errors import RemoteError
+from reliable_mq.wire.codes import ResponseCode
+
+_LISTS = {
+    ResponseCode.TOPIC_NOT_EXIST: ("topic", "topic list"),
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: ("consumer group", "group list"),
+}
+
+_NOWHERE = {
+    "no broker has group ": "group list",
+    "no broker has topic ": "topic list",
+    "no name server knows topic ": "topic list",
+}
+
+
+def words_of(error: BaseException) -> str:
+    """Return an error's text in one line; instead of a code that says what is missing, words."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    for beginning, command in _NOWHERE.items():
+        if text.startswith(beginning):
+            return f"{text}; see reliable-mq {command}"
+    if not isinstance(error, RemoteError) or not text.startswith("code "):
+        return text
+    remark = " ".join(error.remark.split()).rstrip(".")
+    for code, (what, command) in _LISTS.items():
+        if error.code == code:
+            return f"there is no such {what} ({remark}); see reliable-mq {command}"
+    return text

@@ -1,0 +1,68 @@
+"""The audit with access control: who did it is the user who signed, and no line has a secret."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.access.access_world import ROOT, AccessWorld, secret_of
+
+from reliable_mq.wire.codes import RequestCode as Ask
+
+NEW_SECRET = "another secret of ann"
+
+
+class AuditedAccessWorld(AccessWorld):
+    """A broker with access control whose lines are kept."""
+
+    def start(self) -> None:
+        self.lines: list[str] = []
+        super().start()
+
+    def finish_turn(self) -> None:
+        self.lines += [line.decode() for line in self.core.state.audit.take()]
+        super().finish_turn()
+
+    def took(self) -> dict[str, Any]:
+        """Return the only new line."""
+        (line,) = self.lines
+        self.lines = []
+        secrets = (secret_of(ROOT), secret_of("ann"), NEW_SECRET)
+        assert not [each for each in secrets if each in line]
+        row: dict[str, Any] = json.loads(line)
+        return row
+
+
+@pytest.fixture
+def world() -> AuditedAccessWorld:
+    """Give a broker with the user `ann`."""
+    made = AuditedAccessWorld()
+    made.make_user("ann")
+    return made
+
+
+def test_users_and_policies_have_lines_with_their_values(world: AuditedAccessWorld) -> None:
+    made = world.took()
+    assert (made["actor"], made["action"], made["changed"]) == (ROOT, "AUTH_CREATE_USER", 1)
+    assert made["detail"]["before"] is None
+    assert made["detail"]["after"]["username"] == "ann"
+    world.change_user("ann", password=NEW_SECRET)
+    assert world.took()["changed"] == 1, "a new secret is a change that no value shows"
+    world.allow("ann", "Topic:t")
+    assert "Topic:t" in json.dumps(world.took()["detail"]["after"])
+    world.ask_as(ROOT, Ask.AUTH_DELETE_USER, {"username": "ann"})
+    assert world.took()["detail"]["after"] is None
+
+
+def test_a_refused_request_has_a_line_with_its_sender(world: AuditedAccessWorld) -> None:
+    """Given a user without a policy, and a wrong secret, then only the first one is the actor."""
+    world.took()
+    world.ask_as("ann", Ask.DELETE_TOPIC_IN_BROKER, {"topic": "x"})
+    row = world.took()
+    assert (row["actor"], row["changed"], row["result"]) == ("ann", 0, "NO_PERMISSION")
+    world.ask_as("ann", Ask.DELETE_TOPIC_IN_BROKER, {"topic": "x"}, secret="wrong")
+    row = world.took()
+    assert (row["actor"], row["detail"]["claims"]) == ("-", "ann")
+    world.ask(Ask.DELETE_TOPIC_IN_BROKER, {"topic": "x"})
+    assert world.took()["actor"] == "-"
+    world.ask_as(ROOT, Ask.GET_BROKER_CONFIG)
+    assert world.lines == [], "reading has no line"
