@@ -24,7 +24,12 @@ from typing import Any
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.contrib.asgi import lifespan
 from reliable_mq.contrib.health import Health, liveness, readiness
-from reliable_mq.contrib.request_transaction import async_request_transaction, request_transaction
+from reliable_mq.contrib.request_transaction import (
+    async_request_transaction,
+    is_begun_by_its_owner,
+    request_transaction,
+)
+from reliable_mq.errors import UsageError
 from reliable_mq.extras import extra_of
 from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
 
@@ -56,7 +61,8 @@ def transaction(
             `get_session`, or `Depends(get_session, scope="function")`. The messages are then in the
             transaction of that session. It is committed here, also if a query of another dependency
             has begun it. If the dependency calls `session.begin()`, the dependency commits; then it
-            needs `scope="function"`, or it would commit after the response.
+            needs `scope="function"`. Without it, it would commit after the response, and requests
+            raise `UsageError`.
         database: the name of the database; None: that of the session, or "main".
         half: see `ReliableMQ.transaction`.
     """
@@ -82,13 +88,14 @@ def sync_transaction(
 def _asynchronous(
     mq: ReliableMQ, session: OwnSession | None, database: str | None, half: bool
 ) -> Callable[..., AsyncIterator[AsyncTransaction]]:
-    own = session if isinstance(session, params.Depends) else Depends(session)
+    own, may_end_late = _named(session)
 
     async def of_request() -> AsyncIterator[AsyncTransaction]:
         async with async_request_transaction(mq, database=database, half=half) as tx:
             yield tx
 
     async def of_session(given: Any = own) -> AsyncIterator[AsyncTransaction]:
+        _refuse_late_commit(given, session, may_end_late)
         async with async_request_transaction(mq, given, database=database, half=half) as tx:
             yield tx
 
@@ -99,17 +106,42 @@ def _asynchronous(
 def _synchronous(
     mq: ReliableMQ, session: OwnSession | None, database: str | None, half: bool
 ) -> Callable[..., Iterator[Transaction]]:
-    own = session if isinstance(session, params.Depends) else Depends(session)
+    own, may_end_late = _named(session)
 
     def of_request() -> Iterator[Transaction]:
         with request_transaction(mq, database=database, half=half) as tx:
             yield tx
 
     def of_session(given: Any = own) -> Iterator[Transaction]:
+        _refuse_late_commit(given, session, may_end_late)
         with request_transaction(mq, given, database=database, half=half) as tx:
             yield tx
 
     return of_request if session is None else of_session
+
+
+def _named(session: OwnSession | None) -> tuple[params.Depends, bool]:
+    """Return the dependency, and whether FastAPI may end it after the response."""
+    own = session if isinstance(session, params.Depends) else Depends(session)
+    return own, own.scope != "function"
+
+
+def _refuse_late_commit(given: Any, session: OwnSession | None, may_end_late: bool) -> None:
+    """Refuse a session whose dependency would commit after the response, where nobody sees it fail.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if not may_end_late or not is_begun_by_its_owner(given):
+        return
+    function = session.dependency if isinstance(session, params.Depends) else session
+    name = getattr(function, "__name__", "get_session")
+    raise UsageError(
+        f"{name} begins the transaction itself, and FastAPI would let it commit after the "
+        "response: the client would get a success although the commit fails. Write "
+        f'session=Depends({name}, scope="function") here and in the endpoints, or let {name} only '
+        "make the session; then `transaction` commits it"
+    )
 
 
 def health_router(mq: ReliableMQ, *, prefix: str = "/health") -> APIRouter:

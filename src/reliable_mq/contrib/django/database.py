@@ -1,11 +1,13 @@
 """A database of Django: our tables in it, engines of our own, and Django's own connections."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
-from sqlalchemy import ExceptionContext, NullPool, event
+from sqlalchemy import Connection, ExceptionContext, NullPool, event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import SessionTransaction
 
@@ -116,6 +118,17 @@ class DjangoDatabase(Database):
             relay = NoRelay()
         return CommittedByDjango(relay, self.alias)
 
+    def transaction_around(self) -> AbstractContextManager[Connection] | None:
+        """Return a connection in Django's open block; also in that of a `TestCase`."""
+        if not connections[self.alias].in_atomic_block:
+            return None
+        return self.joined_engine.begin()
+
+    async def is_task_in_transaction(self) -> bool:
+        """Return whether the thread that `sync_to_async` uses is in an open block."""
+        is_open = partial(_is_in_block, self.alias)
+        return await sync_to_async(is_open)()
+
     def _mark_aborted(self, _context: ExceptionContext) -> None:
         """Mark Django's block for a rollback: PostgreSQL has aborted its transaction.
 
@@ -132,6 +145,10 @@ class DjangoDatabase(Database):
             UsageError: always.
         """
         raise UsageError("Django has no asynchronous transactions; take a Session, or none")
+
+
+def _is_in_block(alias: str) -> bool:
+    return bool(connections[alias].in_atomic_block)
 
 
 class NoRelay:
