@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.app.banks import Bank
 
 from reliable_mq import AsyncTransaction, Transaction, injected
@@ -126,7 +126,7 @@ def test_a_session_may_be_optional_or_scoped(bank: Bank) -> None:
     def pay_scoped(request: str, session: scoped_session[Session] = injected) -> str:
         return pay.__wrapped__(request, session)  # type: ignore[attr-defined, no-any-return]
 
-    scoped = scoped_session(bank.mq.database.session)
+    scoped = scoped_session(sessionmaker(bank.mq.database.engine))
     pay_scoped("r-1", scoped)
     scoped.rollback()
     assert kept(bank) == ([], 0, 0)
@@ -287,7 +287,7 @@ async def other_wrong(request: str, tx: Transaction) -> None: ...
         (both, "'tx' has a session already: leave 'session' out"),
         (wrong, "a def takes a Transaction"),
         (other_wrong, "an async def takes an AsyncTransaction"),
-        (partial(both, tx=None), "decorate a def or an async def"),
+        (partial(both, "r-1"), "decorate a def or an async def"),
     ],
 )
 def test_parameters_that_contradict_each_other_are_refused(
