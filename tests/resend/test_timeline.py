@@ -209,7 +209,7 @@ def test_an_attempt_in_doubt_is_not_said_to_have_had_no_effect(world: World) -> 
         at = utc_datetime(103.0)
         with world.database.engine.begin() as connection:
             connection.execute(logs.update().values(consume_date=at, create_date=at, **values))
-        return next(what for _, ledger, what in told(world, stub) if ledger == "log of g")
+        return str(next(what for _, ledger, what in told(world, stub) if ledger == "log of g"))
 
     assert consumed(attempt=2) == "consumed, attempt 2 (attempt 1 had no effect in this database)"
     assert consumed(attempt=2, in_doubt=True) == (

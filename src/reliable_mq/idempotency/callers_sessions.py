@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session, scoped_session
 from reliable_mq.outbox.calls_apart import outlives
 from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
 
-_SCOPED = scoped_session | async_scoped_session
-_SESSIONS = Session | AsyncSession | scoped_session | async_scoped_session
-_SOURCES = Session | AsyncSession | Connection | AsyncConnection
+_SCOPED = (scoped_session, async_scoped_session)
+_SESSIONS = (Session, AsyncSession, scoped_session, async_scoped_session)
+_SOURCES = (Session, AsyncSession, Connection, AsyncConnection)
 _DEPTH_MAX = 4
 _PARTS_MAX = 100  # of one argument; more would cost more than they would show
 _SCOPES = {scoped_session: Session, async_scoped_session: AsyncSession}
@@ -84,7 +84,7 @@ def _parts_of(value: Any, attributes: int, depth: int) -> Iterator[Any]:
         parts = [value.func, *value.args, *value.keywords.values()]
     elif isinstance(value, MethodType):
         parts = [value.__self__]
-    elif attributes and not isinstance(value, _SESSIONS | _SOURCES):
+    elif attributes and not isinstance(value, (*_SESSIONS, *_SOURCES)):
         attributes -= 1
         parts = list(_attributes_of(value))
     else:

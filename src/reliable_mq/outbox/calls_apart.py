@@ -74,6 +74,9 @@ class CallApart:
 
 _running: ContextVar[CallApart | None] = ContextVar("reliable_mq_call_apart", default=None)
 
+innermost_call = _running.get
+"""Returns the innermost such call here, which may have ended, or None. It costs no frame."""
+
 
 def running_apart() -> CallApart | None:
     """Return the innermost such call that runs here, or None."""

@@ -24,7 +24,7 @@ from reliable_mq.database.sql_transactions import Handover, remember_stubs, watc
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX
-from reliable_mq.outbox.calls_apart import outlives, running_apart
+from reliable_mq.outbox.calls_apart import innermost_call, outlives
 from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions
 from reliable_mq.outbox.sql_stubs import SqlStubs
@@ -52,7 +52,7 @@ class _Block(Generic[S, C]):
 
     def __init__(self, outbox: "SqlOutbox", *, session: S | None, connection: C | None) -> None:
         self._outbox = outbox
-        self._call = running_apart()
+        self._call = innermost_call()
         self._session = session
         self._connection = connection
 
@@ -97,8 +97,8 @@ class _Block(Generic[S, C]):
         self._check_call()
 
     def _check_call(self) -> None:
-        call = running_apart()
-        if call is not None and call is not self._call:
+        call = innermost_call()
+        if call is not None and call is not self._call and call.is_running:
             raise outlives(call.name)
 
 
@@ -107,7 +107,7 @@ class Transaction(_Block[Session, Connection]):
 
     def __init__(self, outbox: "SqlOutbox", source: Session | Connection) -> None:
         self._outbox = outbox
-        self._call = running_apart()
+        self._call = innermost_call()
         self._source = source
         self._session = source if isinstance(source, Session) else None
         self._connection = None if isinstance(source, Session) else source
@@ -149,7 +149,8 @@ class Transaction(_Block[Session, Connection]):
                 belongs to another database, or there is none (AUTOCOMMIT).
             ConfigurationError: our table is missing in the database.
         """
-        self._check_open()
+        if not self.is_open or innermost_call() is not self._call:
+            self._check_open()
         if isinstance(topic, Topic):
             topic = topic.name
         return self._outbox.write_stub(self._source, topic, payload, **options)
@@ -285,12 +286,13 @@ class TransactionScope:
         if not self._joined:
             source.begin()
         self._block = block = Transaction(self._outbox, source)
-        self._note_in_call(block, source)
+        if block._call is not None:
+            self._note_in_call(block, source)
         return block
 
     def _note_in_call(self, block: Transaction | AsyncTransaction, source: Source) -> None:
-        call = running_apart()
-        if call is not None:
+        call = block._call
+        if call is not None and call.is_running:
             call.note(block, source, is_joined=self._joined)
 
     def __exit__(

@@ -8,6 +8,7 @@ world of this process began. In any other one, stubs that wait are refused.
 import re
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
 from sqlalchemy import URL, Connection, Select, Table, func, literal, select
 
@@ -87,5 +88,5 @@ def is_for_tests(url: URL) -> bool:
     return _NAMED.search(name.lower()) is not None
 
 
-def _has_rows(table: Table) -> Select[tuple[int]]:
+def _has_rows(table: Table) -> Select[Any]:
     return select(literal(1)).select_from(table).limit(1)
