@@ -48,7 +48,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "client": VALUES | {"extras", "outcomes", "wire"},
     "database": VALUES | {"extras"},
     "outbox": VALUES | {"database"},
-    "idempotency": VALUES | {"database", "client"},
+    "idempotency": VALUES | {"database", "client", "outbox.calls_apart", "outbox.sql_transaction"},
     "confirm": VALUES | {"database", "outbox", "idempotency"},
     "escalate": VALUES | {"extras", "wire", "database", "client", "outbox", "confirm"},
     "consume": VALUES

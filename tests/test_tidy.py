@@ -35,6 +35,7 @@ ONE_THING = {
     "outbox/sql_transaction.py": "one way: the block, its faces, and the outbox that they write to",
     "wire/record.py": "one format: a record as the log keeps it",
     "testing/database_contract.py": "one contract, which a test module makes one subclass of",
+    "testing/message_world.py": "one class, the world of a test with all its verbs",
 }
 COLUMNS_MAX = 100
 

@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import until
 
 from reliable_mq.cli import dev_guard
-from reliable_mq.cli.dev import _locked, _shown
+from reliable_mq.cli.dev import _locked, _shown, is_test
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
@@ -108,3 +108,20 @@ def test_the_guard_stops_what_still_runs_and_nothing_that_was_removed(
 
 def _is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] == "Z"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("tests/conftest.py", True),
+        ("shop/tests/orders.py", True),
+        ("shop/test_orders.py", True),
+        ("orders/tests.py", True),
+        ("orders_test.py", True),
+        ("shop/contests.py", False),
+        ("shop/latest.py", False),
+        ("shop.py", False),
+    ],
+)
+def test_a_change_of_a_test_starts_nothing_again(path: str, said: bool) -> None:
+    assert is_test(Path(path)) is said

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import logging.config
 import os
 import subprocess
 import sys
@@ -12,14 +13,10 @@ from typing import Any
 import pytest
 
 from reliable_mq import ReliableMQ
-from reliable_mq.cli.log_options import (
-    JsonFormatter,
-    PlainFormatter,
-    hush_outages,
-    write_log,
-)
+from reliable_mq.cli.log_options import PlainFormatter, hush_outages, write_log
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.telemetry import application_events, client_events
+from reliable_mq.telemetry.json_lines import JsonFormatter
 
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
 LOG = logging.getLogger("reliable_mq.test.formats")
@@ -200,3 +197,31 @@ def test_commands_leave_the_loggers_as_they_were() -> None:
     assert not log.isEnabledFor(logging.WARNING)
     undo()
     assert log.level == logging.NOTSET
+
+
+def test_any_program_may_name_the_formatter_in_its_configuration() -> None:
+    written = io.StringIO()
+    logger = logging.getLogger("program.of.its.own")
+    formatter = "reliable_mq.telemetry.json_lines.JsonFormatter"
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"json": {"()": formatter}},
+            "handlers": {
+                "here": {
+                    "class": "logging.StreamHandler",
+                    "formatter": "json",
+                    "stream": written,
+                }
+            },
+            "loggers": {logger.name: {"handlers": ["here"], "level": "INFO"}},
+        }
+    )
+    try:
+        logger.info("an order", extra={"order": 7})
+    finally:
+        logger.handlers.clear()
+
+    line = json.loads(written.getvalue())
+    assert (line["level"], line["message"], line["order"]) == ("INFO", "an order", 7)

@@ -113,7 +113,7 @@ def test_a_void_is_in_the_audit_and_a_second_one_is_told(mq: DjangoMQ) -> None:
     browser = user("ann", is_superuser=True)
 
     assert "Void: 1 message(s)" in told(act(browser, "void", seq))
-    assert "1 message(s) were left" in told(act(browser, "void", seq))
+    assert "1 message(s) were left: 1 is VOIDED already" in told(act(browser, "void", seq))
 
     assert row(mq).status == 2
     assert audit(mq) == [("ann", "stub void", message_id, 1), ("ann", "stub void", message_id, 0)]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import transaction
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -10,9 +11,9 @@ from tests.app.lives import A
 from tests.contrib.django_lives import consumed, effects, handled
 from tests.contrib.django_project import project, set_up
 
-from reliable_mq import injected
+from reliable_mq import Transaction, injected
 from reliable_mq.contrib.django.application import DjangoMQ
-from reliable_mq.errors import KeyReused
+from reliable_mq.errors import KeyReused, UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import Consumed
 
@@ -115,3 +116,70 @@ def test_a_call_that_fails_in_a_handler_ends_only_its_own_block(mq: DjangoMQ) ->
     assert handled(mq, handler, A) == [Consumed()]
     assert consumed(mq) == [A]
     assert effects(mq) == sorted([A, "A noted"])
+
+
+def test_a_function_without_a_session_belongs_to_the_block_around_it(mq: DjangoMQ) -> None:
+    """Otherwise its key would be committed, and its rows could still be rolled back."""
+    calls: list[str] = []
+
+    @mq.idempotent(key="key", scope="payments")
+    def pay(key: str) -> str:
+        calls.append(key)
+        Payment.objects.create(message=key)
+        mq.send("paid", {"key": key})
+        return key
+
+    def refused() -> None:
+        with transaction.atomic():
+            pay("k-1")
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        refused()
+    assert (effects(mq), topics(mq)) == ([], [])
+
+    for _ in range(2):
+        with transaction.atomic():
+            assert pay("k-1") == "k-1"
+    assert calls == ["k-1", "k-1"]
+    assert (effects(mq), topics(mq)) == (["k-1"], ["paid"])
+
+
+def test_a_function_outside_of_a_block_may_have_one_of_its_own(mq: DjangoMQ) -> None:
+    @mq.idempotent(key="key", scope="payments")
+    def pay(key: str) -> str:
+        with transaction.atomic():
+            Payment.objects.create(message=key)
+            mq.send("paid", {"key": key})
+        return key
+
+    assert [pay("k-1"), pay("k-1")] == ["k-1", "k-1"]
+    assert (effects(mq), topics(mq)) == (["k-1"], ["paid"])
+
+
+def test_a_function_takes_the_transaction_of_mq_transaction(mq: DjangoMQ) -> None:
+    @mq.idempotent(key="key", scope="payments")
+    def pay(key: str, tx: Transaction) -> str:
+        Payment.objects.create(message=key)
+        tx.send("paid", {"key": key})
+        return key
+
+    def refused() -> None:
+        with mq.transaction() as tx:
+            pay("k-1", tx)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        refused()
+    for _ in range(2):
+        with mq.transaction() as tx:
+            assert pay("k-1", tx) == "k-1"
+    assert (effects(mq), topics(mq)) == (["k-1"], ["paid"])
+
+
+def test_an_async_function_in_a_block_is_refused(mq: DjangoMQ) -> None:
+    @mq.idempotent(key="key", scope="payments")
+    async def pay(key: str) -> None: ...
+
+    with transaction.atomic(), pytest.raises(UsageError, match="before the transaction around it"):
+        async_to_sync(pay)("k-1")

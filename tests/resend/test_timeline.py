@@ -198,3 +198,30 @@ def test_rows_that_somebody_tampered_with_are_shown_as_they_are(world: World) ->
 
     assert (120.0, "stub", "status 7, sent 0 times: retry by hand: fixed") in lines
     assert (120.0, "audit", "stub retry by ann: {no json") in lines
+
+
+def test_an_attempt_in_doubt_is_not_said_to_have_had_no_effect(world: World) -> None:
+    stub = world.write("a")
+    logs = world.database.logs
+    world.log(stub, group="g", state=1, until=None)
+
+    def consumed(**values: object) -> str:
+        at = utc_datetime(103.0)
+        with world.database.engine.begin() as connection:
+            connection.execute(logs.update().values(consume_date=at, create_date=at, **values))
+        return str(next(what for _, ledger, what in told(world, stub) if ledger == "log of g"))
+
+    assert consumed(attempt=2) == "consumed, attempt 2 (attempt 1 had no effect in this database)"
+    assert consumed(attempt=2, in_doubt=True) == (
+        "consumed, attempt 2 (attempt 1 is in doubt: its effect elsewhere may have happened)"
+    )
+    assert consumed(attempt=3).endswith(
+        "(one of attempts 1 to 2 is in doubt: its effect elsewhere may have happened)"
+    )
+
+
+def test_a_confirmed_stub_without_a_noted_send_is_explained(world: World) -> None:
+    stub = world.write("a")
+    world.change(stub, status=1)
+    said = [what for _, ledger, what in told(world, stub) if ledger == "stub"]
+    assert "no send of the outbox is noted: dlq retry has sent the dead letter" in said[-1]

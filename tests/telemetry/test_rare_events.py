@@ -42,6 +42,14 @@ def test_topic_unknown(caplog: pytest.LogCaptureFixture) -> None:
     assert events(caplog) == ["topic_unknown"]
 
 
+def test_topic_awaited(caplog: pytest.LogCaptureFixture) -> None:
+    obstacles = Obstacles("g", are_declared=True)
+    for now in (0.0, MISSING_SECONDS, 2 * MISSING_SECONDS):
+        obstacles.note_missing(frozenset({"t"}), now)
+    assert events(caplog) == ["topic_awaited"]
+    assert caplog.records[0].levelname == "INFO"
+
+
 def test_received(caplog: pytest.LogCaptureFixture) -> None:
     hooks = Hooks([LoggingMiddleware()], ClientIdentity())
     hooks.call_receive_hooks("payments", [received()])

@@ -531,10 +531,11 @@ class ReliableMQ:
 
         It decorates a `def` or an `async def` anywhere, without a consumer or a broker. If a
         parameter is a `Session` (`AsyncSession`), callers leave it out: its effect, the key and the
-        result are one commit. A caller that passes a session gets all of it into its own
-        transaction. Without a session, an effect elsewhere happens at least once; a parameter
-        annotated `IdempotentCall` says whether an earlier attempt may have had it. A call that
-        raises leaves the key free.
+        result are one commit. A caller that passes a session, or a `Transaction`
+        (`AsyncTransaction`) for a parameter of that type, gets all of it into its own transaction.
+        Without a session, an effect elsewhere happens at least once; a parameter annotated
+        `IdempotentCall` says whether an earlier attempt may have had it. A call that raises leaves
+        the key free.
 
         Type checkers see the parameters of the function. Give those that callers leave out a
         default: `session: Session = injected`.
@@ -549,7 +550,8 @@ class ReliableMQ:
 
         The decorated function raises `KeyInvalid` if there is no key, and `KeyReused` if `compare`
         differs. It raises `CallRunning` if a call with this key is running, but `UsageError` inside
-        that call.
+        that call. It raises `UsageError` if it has no session and uses a transaction that ends
+        later: its result would be stored before.
 
         Raises:
             UsageError: a parameter has a wrong type, or the result cannot be stored.

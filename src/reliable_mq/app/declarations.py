@@ -41,6 +41,7 @@ class Declarations:
         self._settings = settings
         self._topics: dict[str, tuple[str, ...]] = {}
         self._with_named_groups: set[str] = set()
+        self._named: set[str] = set()  # by `topic` or `periodic`, not only by a consumer or a send
         self._warned_of: set[tuple[str, str]] = set()
         self._consumers: dict[str, Consumer] = {}
         self._periodic: dict[str, PeriodicMessage] = {}
@@ -55,9 +56,12 @@ class Declarations:
     @property
     def consumers(self) -> tuple[Consumer, ...]:
         """The consumers, in the order of their declaration."""
-        enveloped = self.envelopes
         return tuple(
-            replace(each, is_enveloped=True) if each.topic in enveloped else each
+            replace(
+                each,
+                is_enveloped=each.topic in self.envelopes,
+                has_declared_topic=each.topic in self._named,
+            )
             for each in self._consumers.values()
         )
 
@@ -78,6 +82,7 @@ class Declarations:
             )
         self._periodic[message.name] = message
         self._topics.setdefault(message.topic, ())
+        self._named.add(message.topic)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -122,6 +127,7 @@ class Declarations:
             self.envelopes[name] = envelope
         if groups is not None:
             self._with_named_groups.add(name)
+        self._named.add(name)
         self._topics[name] = tuple(sorted({*self._topics.get(name, ()), *(groups or ())}))
         self._forget_groups()
 

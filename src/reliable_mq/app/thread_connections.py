@@ -70,6 +70,8 @@ class Connections:
 
     #: whether relays of this process may send stubs that other processes committed
     shares_relays = True
+    #: raises where no broker may be reached
+    check_may_connect: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -177,6 +179,7 @@ class Connections:
             return made
         with self._lock:
             if self._client is None:
+                self.check_may_connect()
                 warn_unsigned(self._settings)
                 client = AsyncClient(
                     self._name_servers(),

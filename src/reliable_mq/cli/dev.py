@@ -44,6 +44,17 @@ Reload = Annotated[
 ]
 
 
+def is_test(path: Path) -> bool:
+    """Say whether a file is one of tests, which no process of the application imports."""
+    name = path.name
+    return (
+        bool({"tests", "test"} & {*path.parts[:-1]})
+        or name.startswith("test_")
+        or name.endswith("_test.py")
+        or name in ("conftest.py", "tests.py")
+    )
+
+
 def command(
     argument: Named = "",
     app: Application = "",
@@ -357,7 +368,8 @@ def _changes(
     usual = watchfiles.DefaultFilter()
 
     def wanted(change: Any, path: str) -> bool:
-        return usual(change, path) and path.endswith(WATCHED) and not path.startswith(ours)
+        is_source = path.endswith(WATCHED) and not is_test(Path(os.path.relpath(path, here)))
+        return usual(change, path) and is_source and not path.startswith(ours)
 
     def watch() -> None:
         watcher = watchfiles.watch(

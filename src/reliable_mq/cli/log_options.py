@@ -4,17 +4,15 @@ An application that has configured logging keeps its handlers, formats and level
 the level of our own loggers, and only if a person asks for one.
 """
 
-import json
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from reliable_mq.plain_text import printable, printable_lines
+from reliable_mq.telemetry.json_lines import JsonFormatter, event_of
 from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
-from reliable_mq.telemetry.log_event import TAKEN
 
 OURS = "reliable_mq"
 TEXT: LogFormat = "text"
@@ -57,11 +55,6 @@ Format = Annotated[LogFormat | None, format_option()]
 Level = Annotated[LogLevel | None, level_option()]
 
 
-def event_of(record: logging.LogRecord) -> str:
-    """Return the name of a record's event; "": it is not one of ours."""
-    return str(getattr(record, "event", ""))
-
-
 class PlainFormatter(logging.Formatter):
     """Formats log records for a terminal: one line for each, then its traceback.
 
@@ -76,39 +69,6 @@ class PlainFormatter(logging.Formatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         """Return the lines of a traceback."""
         return printable_lines(super().formatException(ei))
-
-
-class JsonFormatter(logging.Formatter):
-    """Formats log records as JSON objects, one in a line.
-
-    Always there: `time` (UTC, ISO 8601), `level`, `logger`, `message`. A line of ours has `event`
-    and the event's fields; another one has the fields of its `extra`. A traceback is `exception`,
-    a stack is `stack`. A number that JSON does not have (NaN) is a text.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {
-            "time": at,
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if event := event_of(record):
-            line["event"] = event
-        for name, value in vars(record).items():
-            if name not in TAKEN and not name.startswith("_"):
-                line.setdefault(name, value)
-        if record.exc_info and record.exc_info[0]:
-            line["exception"] = record.exc_text or self.formatException(record.exc_info)
-        if record.stack_info:
-            line["stack"] = record.stack_info
-        try:
-            text = json.dumps(line, default=str, allow_nan=False)
-        except (ValueError, TypeError, RecursionError):  # NaN, keys that are no text, a loop
-            text = json.dumps({name: str(value) for name, value in line.items()})
-        return text.replace("\x7f", "\\u007f")
 
 
 def hush_outages() -> Callable[[], None]:

@@ -21,6 +21,7 @@ from reliable_mq.cli.printing import age_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_stub_table import MEANINGS
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_history import readable
 from reliable_mq.escalate.timeline import MessageHistory, TimelineEntry, timeline
@@ -135,7 +136,8 @@ def _print(
     facts: dict[str, Any] = {"message_id": message_id, "state": state.text, **shown}
     for name, value in facts.items():
         if not isinstance(value, list):
-            say(f"{name:16} {text_of(value)}")
+            meaning = f" ({MEANINGS[name]})" if name == "missed" and value else ""
+            say(f"{name:16} {text_of(value)}{meaning}")
     say()
     for each in moments:
         say(f"{text_of(each.time) or 'now':25}  {each.ledger:18}  {each.what}")

@@ -116,6 +116,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     database: str = MAIN_DATABASE
     read_key: KeyReader | None = None
     is_enveloped: bool = False
+    has_declared_topic: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -147,6 +148,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
             batch=self.batch,
             # A receipt says that a handler was begun: it is written directly before each.
             series=1 if self.batch > 1 or self.plan.is_async or self.log_receipt else SERIES_MAX,
+            has_declared_topics=self.has_declared_topic,
             takes_faulty=True,  # or nobody would be told of its dead letter
             handling_seconds=math.inf,  # the lease is renewed as long as the handler runs
         )

@@ -25,7 +25,12 @@ from typing import Any
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.contrib.asgi import lifespan
 from reliable_mq.contrib.health import Health, liveness, readiness
-from reliable_mq.contrib.request_transaction import async_request_transaction, request_transaction
+from reliable_mq.contrib.request_transaction import (
+    async_request_transaction,
+    is_begun_by_its_owner,
+    request_transaction,
+)
+from reliable_mq.errors import UsageError
 from reliable_mq.extras import extra_of
 from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
 
@@ -57,7 +62,8 @@ def transaction(
             `get_session`, or `Depends(get_session, scope="function")`. The messages are then in the
             transaction of that session. It is committed here, also if a query of another dependency
             has begun it. If the dependency calls `session.begin()`, the dependency commits; then it
-            needs `scope="function"`, or it would commit after the response.
+            needs `scope="function"`. Without it, it would commit after the response, and requests
+            raise `UsageError`.
         database: the name of the database; None: that of the session, or "main".
         half: see `ReliableMQ.transaction`.
     """
@@ -88,6 +94,22 @@ class _Own:
     scope: str | None
     depends: params.Depends = field(compare=False)  # older ones have no hash
 
+    def refuse_late_commit(self, given: Any) -> None:
+        """Refuse a session that is committed after the response, where nobody sees it fail.
+
+        Raises:
+            UsageError: its dependency has begun the transaction, and FastAPI ends it late.
+        """
+        if self.scope == "function" or not is_begun_by_its_owner(given):
+            return
+        name = getattr(self.function, "__name__", "get_session")
+        raise UsageError(
+            f"{name} begins the transaction itself, and FastAPI would let it commit after the "
+            "response: the client would get a success although the commit fails. Write "
+            f'session=Depends({name}, scope="function") here and in the endpoints, or let {name} '
+            "only make the session; then `transaction` commits it"
+        )
+
 
 def _own(session: OwnSession | None) -> _Own | None:
     if session is None:
@@ -108,6 +130,7 @@ def _asynchronous(
         return of_request
 
     async def of_session(given: Any = own.depends) -> AsyncIterator[AsyncTransaction]:
+        own.refuse_late_commit(given)
         async with async_request_transaction(mq, given, database=database, half=half) as tx:
             yield tx
 
@@ -126,6 +149,7 @@ def _synchronous(
         return of_request
 
     def of_session(given: Any = own.depends) -> Iterator[Transaction]:
+        own.refuse_late_commit(given)
         with request_transaction(mq, given, database=database, half=half) as tx:
             yield tx
 

@@ -42,6 +42,7 @@ from reliable_mq.contrib.request_transaction import request_transaction
 from reliable_mq.database.sql_handler_session import refuse_second_transaction, running_session
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.extras import extra_of
+from reliable_mq.outbox.calls_apart import outlives, running_apart
 from reliable_mq.outbox.sql_transaction import Transaction
 from reliable_mq.topic import Topic
 
@@ -114,7 +115,7 @@ class FlaskMQ:
 
         Raises:
             UsageError: the response is being sent, or no request is being handled. Nothing would
-                commit it.
+                commit it. Or this is an idempotent function, whose result would be stored before.
         """
         if not has_request_context():
             raise UsageError(
@@ -127,6 +128,9 @@ class FlaskMQ:
                 "the response is being sent, so nothing would commit messages.tx: send in the "
                 "view, or write `with messages.transaction() as tx:`"
             )
+        call = running_apart()
+        if call is not None:
+            raise outlives(call.name)
         opened: _RequestTransaction | None = request.environ.get(_OPEN)
         if opened is None:
             opened = request.environ[_OPEN] = _RequestTransaction(self.mq, self._own_session())

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, SessionTransactionOrigin
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.outbox.sql_transaction import AsyncTransaction, Given, Transaction, source_of
 
-__all__ = ["async_request_transaction", "request_transaction"]
+__all__ = ["async_request_transaction", "is_begun_by_its_owner", "request_transaction"]
 
 
 @contextmanager
@@ -61,6 +61,17 @@ async def async_request_transaction(
         if queried is not None:
             await queried.rollback()
         raise
+
+
+def is_begun_by_its_owner(given: Given) -> bool:
+    """Return whether the application has called `begin()` of its session; then it also commits."""
+    source = source_of(given)
+    session = source.sync_session if isinstance(source, AsyncSession) else source
+    return (
+        isinstance(session, Session)
+        and session.in_transaction()
+        and not _is_begun_by_query(session)
+    )
 
 
 def _is_begun_by_query(session: Session) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.thread_world import ThreadWorld
@@ -30,11 +30,13 @@ class AsyncioWorld(ThreadWorld):
     def async_scope(self, scope: Any) -> Any:
         return scope
 
-    def sync_session(self, session: AsyncSession) -> Any:
-        return session.sync_session
+    def sync_session(self, session: AsyncSession | AsyncConnection) -> Any:
+        if isinstance(session, AsyncSession):
+            return session.sync_session
+        return session.sync_connection
 
     async def in_session(
-        self, session: AsyncSession, function: Callable[..., T], *arguments: Any
+        self, session: AsyncSession | AsyncConnection, function: Callable[..., T], *arguments: Any
     ) -> T:
         return await session.run_sync(function, *arguments)
 

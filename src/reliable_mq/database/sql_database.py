@@ -5,12 +5,13 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import URL, Engine, MetaData, create_engine, inspect
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, inspect
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.exc import NoSuchModuleError as NoSuchDriver
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
@@ -210,6 +211,17 @@ class Database:
     def handover_to(self, relay: Handover) -> Handover:
         """Return what gets the stubs of a COMMIT on behalf of `relay`: here, `relay` itself."""
         return relay
+
+    def transaction_around(self) -> AbstractContextManager[Connection] | None:
+        """Return a connection in the transaction around the caller, if there is one without a name.
+
+        Only frameworks have such transactions: each thread has one.
+        """
+        return None
+
+    async def is_task_in_transaction(self) -> bool:
+        """Return whether the task was called from such a transaction."""
+        return False
 
     def day_partitions(self) -> DayPartitions:
         """Return the day partitions of stubs and consume logs."""

@@ -99,6 +99,11 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
     if stub["deliver_time"] is not None:
         yield TimelineEntry(stub["deliver_time"], "stub", "delivery time of the message")
     sent = f"sent {times(stub['count'])}"
+    if not stub["count"] and stub["status"] == StubStatus.CONFIRMED:
+        sent = (
+            "no send of the outbox is noted: dlq retry has sent the dead letter itself, or the "
+            "process died directly after the send"
+        )
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
         sent += f", acknowledged at {place}"
@@ -125,32 +130,36 @@ def _next_step(stub: Row) -> str:
 
 def _of_log(log: Row) -> Iterator[TimelineEntry]:
     ledger, attempt = f"log of {log['consumer_group']}", log["attempt"]
+    counted = _counted(attempt, in_doubt=bool(log.get("in_doubt")))
     failure = log.get("failure")
     if log["consume_date"] is not None:
         if log["create_date"] < log["consume_date"]:
             yield TimelineEntry(log["create_date"], ledger, "first received")
         earlier = f"; an earlier one failed: {failure}" if failure else ""
-        what = f"consumed, {_counted(attempt)}{earlier}"
+        what = f"consumed, {counted}{earlier}"
         yield TimelineEntry(log["consume_date"], ledger, what)
         return
     yield TimelineEntry(log["create_date"], ledger, "first received")
     if log["owner"] is not None:
-        what = f"{_counted(attempt)} is running, or its process died: its lease ends at this time"
+        what = f"{counted} is running, or its process died: its lease ends at this time"
     elif log["note"]:
-        what = f"{_counted(attempt)} was the last one: {log['note']}"
+        what = f"{counted} was the last one: {log['note']}"
     else:
         is_uncounted = failure and not attempt
-        ended = "no attempt counted yet" if is_uncounted else f"{_counted(attempt)} failed"
+        ended = "no attempt counted yet" if is_uncounted else f"{counted} failed"
         what = f"{ended}{f': {failure}' if failure else ''}; the next one may begin at this time"
     yield TimelineEntry(log["lease_until"], ledger, what)
 
 
-def _counted(attempt: int) -> str:
+def _counted(attempt: int, *, in_doubt: bool) -> str:
     """Return an attempt by its number. The log keeps no times of the earlier ones."""
     if attempt <= 1:
         return f"attempt {attempt}"
     earlier = "attempt 1" if attempt == 2 else f"attempts 1 to {attempt - 1}"
-    return f"attempt {attempt} ({earlier} had no effect)"
+    if not in_doubt:
+        return f"attempt {attempt} ({earlier} had no effect in this database)"
+    doubtful = "attempt 1 is" if attempt == 2 else f"one of {earlier} is"
+    return f"attempt {attempt} ({doubtful} in doubt: its effect elsewhere may have happened)"
 
 
 def _of_confirmation(notice: Row) -> TimelineEntry:

@@ -1,23 +1,27 @@
 """The flow of an idempotent call: claim the key, run the function, store its result.
 
-With a session, the function's effect, the key and the result are one commit. So the effect happens
-once. Without a session, the key is committed first and the result afterwards. Then an effect
-elsewhere happens at least once. After a crash in between, the next call is marked in doubt.
+With a session or a transaction of the caller, the function's effect, the key and the result are one
+commit. So the effect happens once. Otherwise the key is committed first and the result afterwards.
+Then an effect elsewhere happens at least once. After a crash in between, the next call is marked in
+doubt. Such a call must not use a transaction that ends later, see `calls_apart`.
 """
 
 import logging
 from contextlib import nullcontext
 from typing import Any
 
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_handler_session import HandlerSession
 from reliable_mq.database.thread_world import ThreadWorld
 from reliable_mq.errors import UsageError
+from reliable_mq.idempotency.callers_sessions import idle_sessions
 from reliable_mq.idempotency.held_keys import holding
 from reliable_mq.idempotency.keyed_function import KeyedFunction, RequestedCall
 from reliable_mq.idempotency.sql_calls import CallDecision, CallFound, KeyedCall
 from reliable_mq.idempotency.thread_calls import CallBook
+from reliable_mq.outbox.calls_apart import apart, outlives
 from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
@@ -48,6 +52,14 @@ class CallFlow:
         if given is not None:
             async with world.async_scope(given.begin_nested()):  # the caller may commit without it
                 return await self._call_inside(world, given, asked)
+        if self._function.session is None:
+            around = await self._transaction_around(world)
+            if around is not None:
+                async with (
+                    world.async_scope(around) as connection,
+                    world.async_scope(connection.begin_nested()),
+                ):
+                    return await self._call_inside(world, connection, asked)
         # Not inside a caller's transaction: another connection would wait for its locks.
         await world.run_blocking(self._book.database.clock.measured_now)
         if self._function.session is None:
@@ -55,16 +67,30 @@ class CallFlow:
         async with world.session() as session, world.async_scope(session.begin()):
             return await self._call_inside(world, session, asked)
 
+    async def _transaction_around(self, world: ThreadWorld) -> Any:
+        """Return the transaction of the framework that this call is in; None: it is in none.
+
+        Raises:
+            UsageError: there is one, and an `async def` cannot be in it.
+        """
+        database = self._book.database
+        if world.may_block:
+            return database.transaction_around()
+        if await database.is_task_in_transaction():
+            raise outlives(self._function.name)
+        return None
+
     async def _call_inside(self, world: ThreadWorld, session: Any, asked: RequestedCall) -> Any:
         """Run the function in the transaction of the key, the effect and the result."""
         book, function, call = self._book, self._function, asked.call
 
-        def begin(inner: Session) -> CallFound:
-            return book.begin(inner.connection(), call)
+        def begin(inner: Session | Connection) -> CallFound:
+            return book.begin(_connection_of(inner), call)
 
-        def finish(inner: Session, stored: bytes) -> bool:
-            inner.flush()
-            return book.finish(inner.connection(), call, stored)
+        def finish(inner: Session | Connection, stored: bytes) -> bool:
+            if isinstance(inner, Session):
+                inner.flush()
+            return book.finish(_connection_of(inner), call, stored)
 
         found = await world.in_session(session, begin)
         function.refuse(found, call)
@@ -94,7 +120,8 @@ class CallFlow:
         book.started(call)
         try:
             try:
-                result = await world.call(function.run, asked, None, found)
+                with apart(function.name, idle_sessions(asked.arguments)):
+                    result = await world.call(function.run, asked, None, found)
             except Exception:
                 await world.in_transaction(book.release, call)
                 raise
@@ -107,6 +134,10 @@ class CallFlow:
         if fault is not None:
             raise fault
         return function.decode(stored)
+
+
+def _connection_of(inner: Session | Connection) -> Connection:
+    return inner.connection() if isinstance(inner, Session) else inner
 
 
 def _stored_or_fault(

@@ -13,19 +13,30 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
 
 from reliable_mq.client.checked import check_value
 from reliable_mq.database.sql_key_tables import RESULT_SIZE_MAX
 from reliable_mq.errors import CallRunning, KeyReused, UsageError
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
+from reliable_mq.idempotency.callers_sessions import (
+    is_session,
+    kind_of,
+    refuse_open_sessions,
+    session_of_scope,
+)
 from reliable_mq.idempotency.key_reading import field_of
 from reliable_mq.idempotency.sql_calls import CallDecision, CallFound, KeyedCall
+from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
 from reliable_mq.settings import SECONDS_MAX
 
 SCOPE_LENGTH_MAX = 127
 AGAIN_SECONDS = 0.05
+
+_JOINED = Transaction | AsyncTransaction | Connection | AsyncConnection
+_ASYNC = AsyncSession | AsyncTransaction | AsyncConnection
 
 Source = str | Callable[..., object]
 """A parameter ("request_id", "order.id"), or a function of the same arguments."""
@@ -63,7 +74,8 @@ class RequestedCall(NamedTuple):
     """One call as its caller made it.
 
     `call`: in the table's form; `key`: in readable form; `arguments`: by parameter name, without
-    the parameters that this library fills; `session`: the caller's own, if one was passed.
+    the parameters that this library fills; `session`: the caller's own session or connection, if
+    one was passed, also as a transaction.
     """
 
     call: KeyedCall
@@ -111,15 +123,14 @@ class KeyedFunction:
             )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise UsageError(f"{self.name}: it yields; a generator's result cannot be stored")
-        try:
-            hints = get_type_hints(function)
-        except NameError as error:
-            raise UsageError(f"{self.name}: {error}; import it at module level") from error
+        hints = self._hints(function)
         given = self._whole = inspect.signature(function)
         self.session = self._filled(given, hints, Session | AsyncSession)
         self.told = self._filled(given, hints, IdempotentCall)
+        #: the parameter that is a transaction or a connection of the caller, if there is one
+        self.joined = self._filled(given, hints, _JOINED)
         self._place = self._place_of_session(given)
-        self._refuse_wrong_session(hints)
+        self._refuse_wrong_sessions(hints)
         filled = {self.session, self.told}
         #: the signature for callers: without the parameters that this library fills
         self.signature = given.replace(
@@ -143,7 +154,7 @@ class KeyedFunction:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            if self.session is not None and any(map(_is_session, args)):
+            if self.session is not None and any(map(is_session, args)):
                 raise UsageError(
                     f"{self.name}: {error}; pass the session by its name, {self.session}=…"
                 ) from error
@@ -156,6 +167,10 @@ class KeyedFunction:
             text = msgspec.json.encode(values, order="deterministic")
             fingerprint = hashlib.sha256(text).hexdigest()
         call = KeyedCall(self.scope, key.digest, key.shown, fingerprint, token, self.window)
+        if self.joined is not None and bound.arguments[self.joined] is not None:
+            session = self._source_of(bound.arguments[self.joined])
+        elif session is None:
+            refuse_open_sessions(self.name, bound.arguments)
         return RequestedCall(call, key, bound.arguments, session)
 
     def _taken_out(
@@ -168,18 +183,27 @@ class KeyedFunction:
         if self.session in kwargs:
             others = {name: value for name, value in kwargs.items() if name != self.session}
             session, kwargs = kwargs[self.session], others
-        elif place is not None and len(args) > place and _is_session(args[place]):
+        elif place is not None and len(args) > place and is_session(args[place]):
             session, args = args[place], args[:place] + args[place + 1 :]
         else:
             return None, args, kwargs
-        if isinstance(session, scoped_session | async_scoped_session):
-            session = session()  # the session of this thread or task
+        session = session_of_scope(session)
         wanted = AsyncSession if self.is_async else Session
         if session is not None and not isinstance(session, wanted):
             raise UsageError(
                 f"{self.name}: {self.session}={session!r:.100} is not of type {wanted.__name__}"
             )
         return session, args, kwargs
+
+    def _source_of(self, given: Any) -> Any:
+        """Return the session or the connection of the caller's transaction."""
+        wanted = (AsyncTransaction, AsyncConnection) if self.is_async else (Transaction, Connection)
+        if not isinstance(given, wanted):
+            names = " or ".join(each.__name__ for each in wanted)
+            raise UsageError(f"{self.name}: {self.joined}={given!r:.100} is not of type {names}")
+        if isinstance(given, Transaction | AsyncTransaction):
+            return given.source
+        return given
 
     def run(self, asked: RequestedCall, session: Any, found: CallFound) -> Any:
         """Call the function with the caller's arguments and the filled ones; return its result."""
@@ -252,7 +276,7 @@ class KeyedFunction:
         names = [
             name
             for name in signature.parameters
-            if isinstance(hints.get(name), type) and issubclass(hints[name], wanted)
+            if (kind := kind_of(hints.get(name))) is not None and issubclass(kind, wanted)
         ]
         if len(names) > 1:
             raise UsageError(f"{self.name}: {names[0]!r} and {names[1]!r} have the same type")
@@ -268,14 +292,31 @@ class KeyedFunction:
             return None
         return [name for name in given.parameters if name != self.told].index(self.session)
 
-    def _refuse_wrong_session(self, hints: Mapping[str, Any]) -> None:
-        if self.session is None:
-            return
-        if issubclass(hints[self.session], AsyncSession) != self.is_async:
-            takes = (
-                "an async def takes an AsyncSession" if self.is_async else "a def takes a Session"
+    def _refuse_wrong_sessions(self, hints: Mapping[str, Any]) -> None:
+        if self.session is not None and self.joined is not None:
+            raise UsageError(
+                f"{self.name}: {self.joined!r} has a session already: leave {self.session!r} out, "
+                f"and use {self.joined}.session"
             )
-            raise UsageError(f"{self.name}: {takes}")
+        for name, what in (self.session, "Session"), (self.joined, "Transaction"):
+            kind = None if name is None else kind_of(hints[name])
+            if kind is not None and issubclass(kind, _ASYNC) != self.is_async:
+                takes = (
+                    f"an async def takes an Async{what}"
+                    if self.is_async
+                    else f"a def takes a {what}"
+                )
+                raise UsageError(f"{self.name}: {takes}")
+
+    def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
+        try:
+            return get_type_hints(function)
+        except NameError as error:
+            raise UsageError(f"{self.name}: {error}; import it at module level") from error
+        except TypeError as error:
+            raise UsageError(
+                f"{self.name}: it has no annotations to read: decorate a def or an async def"
+            ) from error
 
     def _source(self, source: Source, what: str) -> Callable[[inspect.BoundArguments], object]:
         if callable(source):
@@ -323,7 +364,3 @@ def _has_lost_number(result: Any, stored: bytes) -> bool:
 
     values = to_jsonable_python(result, by_alias=False, inf_nan_mode="constants", fallback=str)
     return differs(values, from_json(stored))
-
-
-def _is_session(value: object) -> bool:
-    return isinstance(value, Session | AsyncSession | scoped_session | async_scoped_session)

@@ -24,6 +24,7 @@ from reliable_mq.database.sql_transactions import Handover, remember_stubs, watc
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX
+from reliable_mq.outbox.calls_apart import innermost_call, outlives
 from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions
 from reliable_mq.outbox.sql_stubs import SqlStubs
@@ -51,6 +52,7 @@ class _Block(Generic[S, C]):
 
     def __init__(self, outbox: "SqlOutbox", *, session: S | None, connection: C | None) -> None:
         self._outbox = outbox
+        self._call = innermost_call()
         self._session = session
         self._connection = connection
 
@@ -59,10 +61,12 @@ class _Block(Generic[S, C]):
         """The session of this transaction.
 
         Raises:
-            UsageError: the transaction runs on a connection.
+            UsageError: the transaction runs on a connection, or an idempotent function must not
+                use it.
         """
         if self._session is None:
             raise UsageError("this transaction has a connection, not a session: use tx.connection")
+        self._check_call()
         return self._session
 
     @property
@@ -70,15 +74,32 @@ class _Block(Generic[S, C]):
         """The Core connection that was passed to `mq.transaction`.
 
         Raises:
-            UsageError: a session was passed, or nothing.
+            UsageError: a session was passed, or nothing; or an idempotent function must not use it.
         """
         if self._connection is None:
             raise UsageError("this transaction has a session: use tx.session.connection()")
+        self._check_call()
         return self._connection
+
+    @property
+    def source(self) -> S | C:
+        """The session or the connection of this transaction.
+
+        Raises:
+            UsageError: the block has ended, or an idempotent function must not use it.
+        """
+        self._check_open()
+        return self.connection if self._session is None else self._session
 
     def _check_open(self) -> None:
         if not self.is_open:
             raise _ended()
+        self._check_call()
+
+    def _check_call(self) -> None:
+        call = innermost_call()
+        if call is not None and call is not self._call and call.is_running:
+            raise outlives(call.name)
 
 
 class Transaction(_Block[Session, Connection]):
@@ -86,6 +107,7 @@ class Transaction(_Block[Session, Connection]):
 
     def __init__(self, outbox: "SqlOutbox", source: Session | Connection) -> None:
         self._outbox = outbox
+        self._call = innermost_call()
         self._source = source
         self._session = source if isinstance(source, Session) else None
         self._connection = None if isinstance(source, Session) else source
@@ -127,8 +149,8 @@ class Transaction(_Block[Session, Connection]):
                 belongs to another database, or there is none (AUTOCOMMIT).
             ConfigurationError: our table is missing in the database.
         """
-        if not self.is_open:
-            raise _ended()
+        if not self.is_open or innermost_call() is not self._call:
+            self._check_open()
         if isinstance(topic, Topic):
             topic = topic.name
         return self._outbox.write_stub(self._source, topic, payload, **options)
@@ -271,7 +293,14 @@ class TransactionScope:
         if given is None and isinstance(source, Session):
             source.commit = _refuse_commit  # type: ignore[method-assign]
         self._block = block = Transaction(self._outbox, source)
+        if block._call is not None:
+            self._note_in_call(block, source)
         return block
+
+    def _note_in_call(self, block: Transaction | AsyncTransaction, source: Source) -> None:
+        call = block._call
+        if call is not None and call.is_running:
+            call.note(block, source, is_joined=self._joined)
 
     def __exit__(
         self,
@@ -315,6 +344,7 @@ class TransactionScope:
         else:
             block = AsyncTransaction(self._outbox, session=None, connection=source)
         self._block = block
+        self._note_in_call(block, source)
         return block
 
     async def __aexit__(
@@ -327,7 +357,7 @@ class TransactionScope:
         if not isinstance(block, AsyncTransaction):
             raise InvariantBroken("a block must end as it began, with or without async")
         block.is_open = False
-        source = block.session if block._connection is None else block._connection
+        source: Any = block._session if block._connection is None else block._connection
         if self._joined:
             if error is None:
                 block.check_sent()

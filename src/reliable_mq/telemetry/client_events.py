@@ -99,6 +99,10 @@ TOPIC_UNKNOWN = warning(
     "topic_unknown",
     "group %(group)s: no name server knows topic %(topic)s after %(seconds)g s; is its name right?",
 )
+TOPIC_AWAITED = info(
+    "topic_awaited",
+    "group %(group)s: topic %(topic)s does not exist after %(seconds)g s: nobody has sent to it",
+)
 OFFSETS_NOT_KEPT = error("offsets_not_kept", "group %(group)s: offsets were not kept: %(error)s")
 OFFSET_CHANGED = warning(
     "offset_changed",

@@ -12,6 +12,7 @@ messages are delivered and when time passes, and what goes wrong meanwhile.
 """
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ from reliable_mq.errors import UsageError
 from reliable_mq.extras import ExtraMissing
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX
+from reliable_mq.periodic.thread_periodic import PeriodicSender
 from reliable_mq.testing.crash_points import taking_steps
 from reliable_mq.testing.crash_switch import Crashed, CrashSwitch
 from reliable_mq.testing.faults import Faults
@@ -35,6 +37,7 @@ from reliable_mq.testing.memory_broker import MemoryBroker
 from reliable_mq.testing.memory_connections import MemoryConnections
 from reliable_mq.testing.memory_leases import LeaseTable
 from reliable_mq.testing.sent_messages import ExpectedMessage, refuse_unless_sent
+from reliable_mq.testing.sql_emptying import begin_empty
 from reliable_mq.testing.sql_unsettled import problem_of, unsettled_stubs
 from reliable_mq.topic import Topic, name_of
 
@@ -56,16 +59,27 @@ class MessageWorld:
             tables in it (`mq.create_tables()`); broker and Redis of its settings are not used.
         redis: whether there are leases, as with Redis; False: the database decides alone.
         seed: of everything that is left to chance.
+        empties: whether our ledgers are emptied when the world begins: stubs, consume logs, keys,
+            escalations, ticks. Default None: if the database is for tests only, see
+            `testing.sql_emptying`.
         **properties: settings of the broker, by Apache RocketMQ's names.
 
     Raises:
         ConfigurationError: when a property does not read, or the broker has none of its name.
+        UsageError: when it begins, and messages wait in a database that may be a developer's.
     """
 
     def __init__(
-        self, mq: ReliableMQ, *, redis: bool = True, seed: int = 0, **properties: str
+        self,
+        mq: ReliableMQ,
+        *,
+        redis: bool = True,
+        seed: int = 0,
+        empties: bool | None = None,
+        **properties: str,
     ) -> None:
         self.mq = mq
+        self._empties = empties
         self.clock = ManualClock()
         self.broker = MemoryBroker(self.clock, **properties)
         #: what goes wrong next
@@ -75,12 +89,15 @@ class MessageWorld:
         self._real_connections = mq._connections
         self._real_clocks: dict[str, Any] = {}
         self._connections: MemoryConnections | None = None
+        self._periodic: list[PeriodicSender] = []
 
     def __enter__(self) -> Self:
+        for database in self.mq.databases.values():
+            database.check_tables()
+            begin_empty(database, empties=self._empties)
         for name, database in self.mq.databases.items():
             self._real_clocks[name] = database.clock
             database.clock = self.clock  # type: ignore[assignment]
-            database.check_tables()
         self._begin_life()
         return self
 
@@ -109,8 +126,9 @@ class MessageWorld:
     def advance(self, seconds: float = 0.0, **units: float) -> int:
         """Let time pass, with everything that becomes due meanwhile: `advance(hours=2)`.
 
-        Delays end, retries come, leases pass, check-backs are asked, and the resend scheduler looks
-        as often as it would, but not more than thirty times.
+        Delays end, retries come, leases pass, check-backs are asked. Periodic messages are sent at
+        each of their ticks. The resend scheduler looks as often as it would, but not more than
+        thirty times.
 
         Args:
             seconds: so many, and
@@ -118,15 +136,29 @@ class MessageWorld:
         """
         left = seconds + timedelta(**units).total_seconds()
         step = max(1.0, left / _STEPS)
-        total = self.deliver()
-        while left > 0:
-            self.clock.advance(min(step, left))
-            left -= step
-            self.broker.tick()
-            for name in self.mq.databases:
-                self.mq.scheduler(database=name).run_once(self.clock.now())
+        end = self.clock.now() + left
+        looks_at = self.clock.now() + step
+        total = self._fire_ticks() + self.deliver()
+        while (now := self.clock.now()) < end:
+            self.clock.advance(min(looks_at, end, max(self._next_tick(), now)) - now)
+            total += self._fire_ticks()
+            if self.clock.now() >= min(looks_at, end):
+                looks_at += step
+                self.broker.tick()
+                for name in self.mq.databases:
+                    self.mq.scheduler(database=name).run_once(self.clock.now())
             total += self.deliver()
         return total
+
+    def _fire_ticks(self) -> int:
+        """Fire the periodic messages that are due; return how many messages that were."""
+        now = self.clock.now()
+        return sum(each.run_once(now).messages for each in self._periodic)
+
+    def _next_tick(self) -> float:
+        """Return when the next tick, or try of one, may be due."""
+        times = (each.next_time for each in self._periodic)
+        return min((each for each in times if each is not None), default=math.inf)
 
     def settle(self) -> None:
         """Let time pass until every stub is confirmed, voided or given up.
@@ -254,6 +286,8 @@ class MessageWorld:
         if consumers:
             self._connections.start_worker("consumers", consumers, mq.databases)
         mq._half_messages.join()
+        self._periodic = list(mq._periodic_senders().values())
+        self._fire_ticks()  # from now on their ticks count
 
     def _end_life(self) -> None:
         self.mq._half_messages.close()

@@ -90,7 +90,7 @@ class QueueFetcher:
         self._is_settled = False
         self._introductions = 0  # finished introductions that a pull had requested
         self._chosen: set[MessageQueue] = set()
-        self._obstacles = Obstacles(group.name)
+        self._obstacles = Obstacles(group.name, are_declared=group.subscription.has_declared_topics)
 
     def start(self) -> None:
         """Begin to read as soon as there are queues."""

@@ -16,10 +16,14 @@ class Obstacles:
 
     Args:
         group: the group's name.
+        are_declared: whether the names of its topics are known to be right.
     """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, *, are_declared: bool = False) -> None:
         self._group = group
+        self._if_missing = (
+            client_events.TOPIC_AWAITED if are_declared else client_events.TOPIC_UNKNOWN
+        )
         self._last: frozenset[str] = frozenset()
         self._told: set[str] = set()
         self._missing: dict[str, float] = {}  # since when, by topic
@@ -39,7 +43,5 @@ class Obstacles:
         self._missing = {topic: self._missing.get(topic, now) for topic in topics}
         for topic, since in self._missing.items():
             if since + MISSING_SECONDS <= now:
-                client_events.TOPIC_UNKNOWN.log(
-                    log, group=self._group, topic=topic, seconds=MISSING_SECONDS
-                )
+                self._if_missing.log(log, group=self._group, topic=topic, seconds=MISSING_SECONDS)
                 self._missing[topic] = math.inf  # it is logged

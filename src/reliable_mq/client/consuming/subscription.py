@@ -80,6 +80,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFie
             for (`asyncio.to_thread`) are unknown to the consumer and continue. Infinity: no limit.
         takes_faulty: whether the handler gets messages that cannot be decompressed, with `fault`;
             otherwise they become dead letters without a handler call.
+        has_declared_topics: whether somebody has declared the names of the topics. Then a topic
+            that nobody has sent to yet is told at level INFO, not as a name that may be wrong.
 
         Raises:
             ConfigurationError: when a value is invalid.
@@ -96,6 +98,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFie
     series: int = 1
     broadcasting: bool = False
     takes_faulty: bool = False
+    has_declared_topics: bool = False
     allocation: Allocation = average
     retry_waits: tuple[float, ...] = ()
     handling_seconds: float = 15 * 60.0

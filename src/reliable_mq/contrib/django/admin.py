@@ -4,6 +4,7 @@ The two actions are those of `reliable-mq stub retry` and `stub void`. They writ
 with the name of the user. They need the permission `reliable_mq.settle_messages`.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from reliable_mq.contrib.django.models import (
     MessageStub,
 )
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
+from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.outbox.stub import StubEvent
 
 WHY = "by the admin of Django"
@@ -86,10 +88,20 @@ class RowsOfMessages(RowsToRead):
         if changed < len(ids):
             self.message_user(
                 request,
-                f"{len(ids) - changed} message(s) were left: there is no such stub, or its status "
-                "forbids it",
+                f"{len(ids) - changed} message(s) were left: "
+                + _why_left([each for each in ids if not done.get(each)], rows.db),
                 messages.WARNING,
             )
+
+
+def _why_left(ids: Sequence[str], alias: str) -> str:
+    """Return, as text, why stubs were not retried or voided."""
+    found = MessageStub.objects.using(alias).filter(message_id__in=ids)
+    statuses = Counter(status_text(each) for each in found.values_list("status", flat=True))
+    reasons = [f"{count} is {status} already" for status, count in statuses.items()]
+    if missing := len(ids) - sum(statuses.values()):
+        reasons.append(f"{missing} has no stub here: its sender wrote none, or it was removed")
+    return "; ".join(reasons)
 
 
 @admin.register(MessageStub)

@@ -20,10 +20,12 @@ from django.db.transaction import Atomic
 from sqlalchemy.exc import DBAPIError
 
 from reliable_mq.app.application import ReliableMQ
+from reliable_mq.app.thread_connections import Connections
 from reliable_mq.contrib.django.configuration import (
     alias_of,
     aliases,
     arguments,
+    is_under_test,
     name_of_alias,
     text_of_url,
 )
@@ -61,6 +63,17 @@ class DjangoMQ(ReliableMQ):
         del url  # tests of Django change the name of the database after this object was made
         alias = alias_of(name)
         return DjangoDatabase(alias, text_of_url(alias), **options)
+
+    def _use_connections(self, connections: Connections) -> None:
+        connections.check_may_connect = _refuse_in_tests
+        super()._use_connections(connections)
+
+    @property
+    def database(self) -> Database:
+        """The database of the first alias."""
+        found = super().database
+        cast("DjangoDatabase", found).follow()
+        return found
 
     def send(
         self,
@@ -215,6 +228,20 @@ class DjangoMQ(ReliableMQ):
             None, None, cause, errors, connection_invalidated=lost, dialect=dialect
         )
         return cast("Exception", found)
+
+
+def _refuse_in_tests() -> None:
+    """Let nothing leave the process in a test of Django.
+
+    Raises:
+        UsageError: this is one.
+    """
+    if is_under_test():
+        raise UsageError(
+            "in tests of Django nothing is sent to the broker of your settings: write `with "
+            "MessageWorld(mq) as world:` (reliable_mq.testing.message_world) in a "
+            "TransactionTestCase"
+        )
 
 
 def _within_django(

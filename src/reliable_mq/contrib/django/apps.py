@@ -5,6 +5,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.db.backends.signals import connection_created
+from django.db.models.signals import post_migrate
 from django.db.utils import OperationalError
 from django.utils.module_loading import autodiscover_modules
 
@@ -21,8 +22,19 @@ class ReliableMQConfig(AppConfig):
         """Import the module `consumers` of every app, and register the checks."""
         from reliable_mq.contrib.django import checks  # noqa: F401, PLC0415 - registers itself
 
+        post_migrate.connect(_empty_after_flush, sender=self, dispatch_uid="reliable_mq")
         connection_created.connect(_make_durable, dispatch_uid="reliable_mq")
         autodiscover_modules("consumers")
+
+
+def _empty_after_flush(using: str, **_more: Any) -> None:
+    """Empty our tables when a `TransactionTestCase` empties the others; they have no models.
+
+    Its flush sends this signal. So does `migrate`, before the first test.
+    """
+    from reliable_mq.contrib.django.schema import empty_for_tests  # noqa: PLC0415 - needs settings
+
+    empty_for_tests(using)
 
 
 def _make_durable(connection: Any, **_more: Any) -> None:

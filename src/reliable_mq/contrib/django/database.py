@@ -1,15 +1,19 @@
 """A database of Django: our tables in it, engines of our own, and Django's own connections."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
-from sqlalchemy import ExceptionContext, NullPool, event
+from sqlalchemy import Connection, Dialect, Engine, ExceptionContext, NullPool, event
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import SessionTransaction
+from sqlalchemy.pool import ConnectionPoolEntry
 
-from reliable_mq.contrib.django.configuration import is_test_memory, is_under_test
+from reliable_mq.contrib.django.configuration import is_test_memory, is_under_test, url_of
 from reliable_mq.contrib.django.sql_dialects import depth_of, django_engine, unwind
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import drop_lost_transactions
@@ -22,6 +26,8 @@ from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedHandover
+
+_PLACE = "reliable_mq.place"  # of a connection: the URL that it was made with in a test
 
 
 class DjangoSession(HandlerSession):
@@ -78,8 +84,8 @@ class DjangoDatabase(Database):
     """
 
     def __init__(self, alias: str, url: str, **options: Any) -> None:
-        super().__init__(url, **options)
         self.alias = alias
+        super().__init__(url, **options)
         #: its transactions are those of the code around it
         self.joined_engine = django_engine(alias, self.engine.url, leads=False)
         #: its transactions are atomic blocks of Django
@@ -91,6 +97,45 @@ class DjangoDatabase(Database):
             event.listen(self.joined_engine, "handle_error", self._mark_aborted)
         hold_transactions_of(self.leading_engine)
         self.handler_session = partial(DjangoSession, self.leading_engine)
+
+    def follow(self) -> None:
+        """Name the database that Django uses now: the test runner changes it, also after a fork."""
+        if not is_under_test():
+            return
+        self.url = now = url_of(self.alias)
+        for engine in (self.engine, self.joined_engine, self.leading_engine):
+            engine.url = now.set(drivername=engine.url.drivername)
+
+    def _prepare(self, engine: Engine) -> None:
+        super()._prepare(engine)
+        event.listen(engine, "do_connect", self._connect_where_django_does)
+        event.listen(engine, "checkout", self._refuse_left_database)
+        if not isinstance(engine.pool, NullPool):
+            event.listen(engine, "checkin", _close_in_tests)
+
+    def _connect_where_django_does(
+        self, dialect: Dialect, record: Any, arguments: list[Any], options: dict[str, Any]
+    ) -> None:
+        """Connect to the database of Django's settings as they are now; in tests they change."""
+        if not is_under_test():
+            return
+        url = url_of(self.alias)
+        wanted = url.set(drivername=f"{dialect.name}+{dialect.driver}")
+        if dialect.name == "mysql":
+            wanted = wanted.update_query_dict({"charset": "utf8mb4"})
+        given, named = dialect.create_connect_args(wanted)
+        arguments[:] = given
+        options.update(named)
+        record.info[_PLACE] = url
+
+    def _refuse_left_database(self, _connection: Any, record: Any, _proxy: Any) -> None:
+        """Replace a connection that was made before the tests began: it leads to the real database.
+
+        Raises:
+            DisconnectionError: it is one; the pool connects again.
+        """
+        if is_under_test() and record.info.get(_PLACE) != url_of(self.alias):
+            raise DisconnectionError
 
     def _options(self) -> dict[str, Any]:
         """Return the options of an engine of ours. In a test of Django it keeps no connection.
@@ -116,6 +161,17 @@ class DjangoDatabase(Database):
             relay = NoRelay()
         return CommittedByDjango(relay, self.alias)
 
+    def transaction_around(self) -> AbstractContextManager[Connection] | None:
+        """Return a connection in Django's open block; also in that of a `TestCase`."""
+        if not connections[self.alias].in_atomic_block:
+            return None
+        return self.joined_engine.begin()
+
+    async def is_task_in_transaction(self) -> bool:
+        """Return whether the thread that `sync_to_async` uses is in an open block."""
+        is_open = partial(_is_in_block, self.alias)
+        return await sync_to_async(is_open)()
+
     def _mark_aborted(self, _context: ExceptionContext) -> None:
         """Mark Django's block for a rollback: PostgreSQL has aborted its transaction.
 
@@ -132,6 +188,16 @@ class DjangoDatabase(Database):
             UsageError: always.
         """
         raise UsageError("Django has no asynchronous transactions; take a Session, or none")
+
+
+def _is_in_block(alias: str) -> bool:
+    return bool(connections[alias].in_atomic_block)
+
+
+def _close_in_tests(_connection: Any, record: ConnectionPoolEntry) -> None:
+    """Keep no connection in a test, or the runner could not drop its database."""
+    if is_under_test():
+        record.invalidate()
 
 
 class NoRelay:

@@ -2,16 +2,23 @@
 
 from typing import Any
 
+from django.db import connections
 from django.db.migrations import RunPython
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect
 
-from reliable_mq.contrib.django.configuration import aliases, name_of_alias
+from reliable_mq.contrib.django.configuration import (
+    aliases,
+    is_under_test,
+    name_of_alias,
+    url_of,
+)
 from reliable_mq.contrib.django.database import DjangoDatabase
 from reliable_mq.database.sql_day_partitions import DayPartitions
 from reliable_mq.database.sql_schema import REVISION, create_and_note, revision_of
 from reliable_mq.extras import extra_of
+from reliable_mq.testing.sql_emptying import empty, is_for_tests
 
-__all__ = ["ToRevision"]
+__all__ = ["ToRevision", "empty_for_tests"]
 
 
 class ToRevision(RunPython):
@@ -29,6 +36,22 @@ class ToRevision(RunPython):
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         """Return how a migration file names this operation."""
         return type(self).__qualname__, [self._revision], {}
+
+
+def empty_for_tests(alias: str) -> None:
+    """Delete the rows of our ledgers, if the alias has our tables in a test database."""
+    if not is_under_test() or alias not in aliases():
+        return
+    given, url = connections[alias].settings_dict, url_of(alias)
+    if not is_for_tests(url) and given["NAME"] != (given.get("TEST") or {}).get("NAME"):
+        return
+    from reliable_mq.contrib.django.application import shared  # noqa: PLC0415 - needs settings
+
+    database = shared().databases[name_of_alias(alias)]
+    assert isinstance(database, DjangoDatabase)
+    with database.joined_engine.begin() as connection:
+        if inspect(connection).has_table(database.stubs.name):
+            empty(connection, database)
 
 
 def _bring(_apps: Any, schema_editor: Any) -> None:
