@@ -48,7 +48,7 @@ def empty_for_tests(alias: str) -> None:
     from reliable_mq.contrib.django.application import shared  # noqa: PLC0415 - needs settings
 
     database = shared().databases[name_of_alias(alias)]
-    assert isinstance(database, DjangoDatabase)
+    assert isinstance(database, DjangoDatabase)  # noqa: S101 - for type checkers
     with database.joined_engine.begin() as connection:
         if inspect(connection).has_table(database.stubs.name):
             empty(connection, database)
