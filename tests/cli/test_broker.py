@@ -259,7 +259,7 @@ def test_a_taken_port_is_told_in_one_line_before_the_store_is_touched(
     assert code == FAILED
     assert text == (
         f"error: 127.0.0.1:{port}: cannot listen here (address already in use); "
-        "choose another address\n"
+        f"choose another address: {which} (0: a free one)\n"
     )
     assert not store.exists()
 
@@ -279,7 +279,10 @@ def test_a_taken_port_is_told_in_one_line_before_the_store_is_touched(
         (("--set", "flushDiskType=x"), "flushDiskType=x: use SYNC_FLUSH or ASYNC_FLUSH"),
         (("--set", "traceOn=perhaps"), "traceOn=perhaps: Expected `bool`, got `str`"),
         (("--config", "/no/such.conf"), "--config /no/such.conf: No such file or directory"),
-        (("--namesrv", "localhost"), "name server 'localhost' is no host:port: it has no port"),
+        (
+            ("--namesrv", "localhost"),
+            "name server 'localhost' is no host:port: it has no port; write localhost:9876",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_settings_is_told_in_one_line(

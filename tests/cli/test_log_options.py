@@ -46,7 +46,7 @@ def written(formatter: logging.Formatter) -> list[str]:
 def test_a_json_line_is_one_object_with_the_fields_of_its_event() -> None:
     first, second, third = map(json.loads, written(JsonFormatter()))
     assert first["event"] == "peer_lost"
-    assert (first["peer"], first["error"]) == ("a:1\x1b[2J", "gone\nforged line")
+    assert (first["peer"], first["error"]) == ("a:1\x1b[2J", "gone forged line")
     assert first["message"].startswith("a:1\x1b[2J is lost")
     assert (first["level"], first["logger"]) == ("WARNING", LOG.name)
     assert first["time"].endswith("+00:00")

@@ -90,11 +90,11 @@ def test_each_process_tells_once_that_a_broker_is_lost_and_once_that_it_is_back(
 
     for child in (worker, resend):
         lines = child.output().splitlines()
-        lost = [line for line in lines if "[peer_lost]" in line]
+        lost = [line for line in lines if line.endswith(("[peer_lost]", "[peer_not_reached]"))]
         assert 1 <= len(lost) <= 2  # the broker, and its name server
         assert len({line.split(" WARNING ")[1].split()[0] for line in lost}) == len(lost)
         loud = [line for line in lines if " WARNING " in line or " ERROR " in line]
-        allowed = ("[peer_lost]", "[topic_closed]", "[topic_open]")
+        allowed = ("[peer_lost]", "[peer_not_reached]", "[topic_closed]", "[topic_open]")
         assert [line for line in loud if not line.endswith(allowed)] == []
         assert "Traceback" not in child.output()
 

@@ -112,7 +112,7 @@ def test_a_planted_line_is_found() -> None:
 
 def test_a_record_has_the_event_and_its_fields(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("reliable_mq.test")
-    unwrap(LogEvent.log)(client_events.PEER_LOST, log, peer="a:1", state="is lost", error="gone")
+    unwrap(LogEvent.log)(client_events.PEER_LOST, log, peer="a:1", error="gone")
     (record,) = caplog.records
     assert (record.event, record.peer, record.error) == ("peer_lost", "a:1", "gone")  # type: ignore[attr-defined]
     assert record.message == "a:1 is lost: gone"
@@ -143,7 +143,6 @@ def test_an_error_is_a_text_in_the_record(
         client_events.PEER_LOST,
         logging.getLogger("reliable_mq.test"),
         peer="a:1",
-        state="is lost",
         error=error,
     )
     (record,) = caplog.records

@@ -162,7 +162,7 @@ def test_route_not_refreshed(caplog: pytest.LogCaptureFixture) -> None:
         places = asyncio.Semaphore(1)
         loop.run(engine._refresh_one("t", places))
     found = events(caplog)
-    assert found[:2] == ["peer_lost", "route_not_refreshed"]
+    assert found[:2] == ["peer_not_reached", "route_not_refreshed"]
     assert caplog.records[1].levelno == logging.DEBUG  # its connection has told it
 
 

@@ -269,8 +269,10 @@ class Links:
         text = f"{address} cannot be reached: {why}"
         now = asyncio.get_running_loop().time()
         if self._tells_outages and self._outages.lose(address, now):
-            state = "is lost" if address in self._reached else "cannot be reached yet"
-            client_events.PEER_LOST.log(log, peer=address, state=state, error=why)
+            if address in self._reached:
+                client_events.PEER_LOST.log(log, peer=address, error=why)
+            else:
+                client_events.PEER_NOT_REACHED.log(log, peer=address, error=why)
         forgotten = now - self.FAILURES_KEPT_SECONDS
         self._failures = {at: each for at, each in self._failures.items() if each[1] > forgotten}
         self._failures[address] = (count, now + pause, text)

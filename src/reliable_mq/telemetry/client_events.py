@@ -196,7 +196,8 @@ TRACE_CONTEXT_NOT_ADDED = warning(
 TRACE_CONTEXT_UNREADABLE = warning(
     "trace_context_unreadable", "a trace context of topic %(topic)s cannot be read"
 )
-PEER_LOST = warning("peer_lost", "%(peer)s %(state)s: %(error)s")
+PEER_LOST = warning("peer_lost", "%(peer)s is lost: %(error)s")
+PEER_NOT_REACHED = warning("peer_not_reached", "%(peer)s cannot be reached yet: %(error)s")
 PEER_BACK = info("peer_back", "%(peer)s answers again after %(seconds).0f s")
 SENT = info(
     "sent",
