@@ -231,7 +231,7 @@ def test_the_process_dies_where_the_application_says_and_lives_again(shop: Shop)
 def test_a_message_for_a_group_whose_module_is_not_imported_names_the_group(shop: Shop) -> None:
     with MessageWorld(shop.mq) as world:
         with shop.mq.transaction() as tx:
-            message_id = tx.send("letters", {}, required_groups=["packing", "posting"])
+            message_id = tx.send("letters", {}, required_groups=("packing", "posting"))
 
         with pytest.raises(AssertionError) as failed:
             world.settle()

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from reliable_mq.cli import log_options
+from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 
 LEDGERS = "The ledgers"
 TIME = "What is judged"
@@ -176,11 +177,11 @@ Every = Annotated[
     ),
 ]
 Format = Annotated[
-    log_options.LogFormat | None,
+    LogFormat | None,
     log_options.format_option("With --follow: ", rich_help_panel=OUTPUT),
 ]
 Level = Annotated[
-    log_options.LogLevel | None,
+    LogLevel | None,
     log_options.level_option("With --follow: ", rich_help_panel=OUTPUT),
 ]
 Forget = Annotated[

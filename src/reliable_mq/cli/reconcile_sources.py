@@ -16,6 +16,7 @@ from reliable_mq.cli.shared_options import (
 )
 from reliable_mq.errors import UsageError
 from reliable_mq.settings import EMBEDDED
+from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 
 PREFIX = "rmq_"
 PREFIX_VARIABLE = "RELIABLE_MQ_TABLE_PREFIX"
@@ -31,8 +32,8 @@ class Sources(NamedTuple):
     table_prefix: str
     stores: Sequence[str]
     cluster: str
-    log_format: str | None = None
-    log_level: str | None = None
+    log_format: LogFormat | None = None
+    log_level: LogLevel | None = None
 
 
 class SourceOptions(NamedTuple):
@@ -66,7 +67,7 @@ class SourceOptions(NamedTuple):
         if not named and not urls:
             named = os.environ.get(APPLICATION_VARIABLE, "")
         prefix, broker, cluster = self.table_prefix, self.broker, self.cluster
-        log: tuple[str | None, str | None] = (None, None)
+        log: tuple[LogFormat | None, LogLevel | None] = (None, None)
         if named:
             from reliable_mq.cli.database_options import loaded  # noqa: PLC0415 - with the client
 
