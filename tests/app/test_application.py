@@ -333,22 +333,6 @@ def test_required_groups_are_those_registered_and_those_named() -> None:
     assert mq.groups_of("elsewhere") == ()
 
 
-def test_a_topic_is_declared_by_its_name_and_not_by_its_consumer_alone() -> None:
-    """A declared topic that nobody has sent to is expected, another one may be misspelt."""
-    mq = ReliableMQ("shop")
-
-    @mq.consumer("orders", group="payments")
-    def pay(order: dict[str, int]) -> None: ...
-
-    @mq.consumer("ordres", group="audit")
-    def audit(order: dict[str, int]) -> None: ...
-
-    mq.topic("orders")
-
-    consumers = mq._declared.consumers
-    assert [each.subscription().has_declared_topics for each in consumers] == [True, False]
-
-
 def test_a_group_whose_tags_leave_a_message_out_is_not_waited_for() -> None:
     mq = ReliableMQ("shop")
 
