@@ -31,7 +31,8 @@ def place_of(sent: Command) -> int:
 
 
 def stored(world: AccessWorld, topic: str, **properties: str) -> Command:
-    sent = world.ask_as(ROOT, Ask.SEND_MESSAGE_V2, send_header(topic, **properties), b"a secret")
+    header = send_header(topic, 0, **properties)
+    sent = world.ask_as(ROOT, Ask.SEND_MESSAGE_V2, header, b"a secret")
     assert sent.code == Code.SUCCESS
     return sent
 

@@ -5,7 +5,7 @@ Clients ask the name server without credentials, as Apache's name server wants n
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -302,7 +302,7 @@ def _answers(broker: Broker, case: Case) -> dict[str, str]:
     async def scene() -> None:
         async with AsyncClient(broker.name_server_address, settings=settings) as client:
             messages = [Message(topic=TOPIC, body=body) for body in (b"2", b"3")]
-            steps = {
+            steps: dict[str, Callable[[], Any]] = {
                 "send": lambda: client.send(Message(topic=TOPIC, body=b"one", keys=("key",))),
                 "send a batch": lambda: client.send_batch(messages),
                 "find": lambda: client.admin.messages.by_key(TOPIC, "key"),
