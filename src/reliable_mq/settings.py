@@ -388,10 +388,7 @@ def _closest(name: str) -> str | None:
 
 
 def _warn_unknown_variables() -> None:
-    """Log variables that look like settings and are none.
-
-    They are no error: others name variables too, as Kubernetes does after services.
-    """
+    """Log variables that look like settings and are none: Kubernetes makes some of services."""
     prefix, known = _PREFIX.lower(), Settings.model_fields.keys() | Settings.renamed.keys()
     for variable in EnvSettingsSource(Settings).env_vars:
         name = variable.removeprefix(prefix)

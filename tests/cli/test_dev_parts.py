@@ -32,7 +32,7 @@ def test_the_log_shows_no_password(variable: str, url: str) -> None:
     shown = _shown(variable, url)
 
     assert "cret" not in shown
-    assert shown == "…" or "h" in shown.partition("://")[2]
+    assert shown.endswith("…") or "h" in shown.partition("://")[2]
 
 
 @pytest.fixture

@@ -384,10 +384,8 @@ class Connections:
         can_send = thread is None or thread.is_alive
         timeout = self._settings.relay_lease_seconds if can_send else 0.0
         self.shared_relays.close(timeout)
-        for telling in notices:
-            telling.close(timeout=timeout)
-        for relay in relays:
-            relay.close(timeout=timeout)
+        for close in [each.close for each in notices] + [each.close for each in relays]:
+            close(timeout=timeout)
         with self._lock:  # not earlier: relays that send their remaining stubs need or make them
             client, self._client = self._client, None
             broker, self._broker = self._broker, None

@@ -12,7 +12,7 @@ from reliable_mq.cli import printing
 from reliable_mq.cli.audit_lines import lines_of
 from reliable_mq.cli.credentials import FORMS, credential
 from reliable_mq.cli.saying import say_trouble
-from reliable_mq.cli.shared_options import Application, takes_options_of
+from reliable_mq.cli.shared_options import Application, Named, one_application, takes_options_of
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.audit_filter import AuditFilter
 
@@ -53,6 +53,7 @@ def audit_filter(
 
 @takes_options_of(audit_filter, "wanted")
 def command(
+    argument: Named = "",
     *,
     wanted: AuditFilter,
     store: Annotated[
@@ -89,6 +90,7 @@ def command(
     and policies. --app or --db reads the table of the audit: changes of stubs and dead letters by
     persons and by repairs. Both together are one list.
     """
+    application = one_application(argument, application)
     rows: list[Row] = []
     if store is not None:
         found = lines_of(store, wanted, limit)
