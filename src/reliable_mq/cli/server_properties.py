@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from reliable_mq.access.access_settings import SECRET_PROPERTIES
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.runtime.tls_settings import CONFIG_FILE, KEY_PASSWORDS, PREFIX
 from reliable_mq.wire.java_properties import parse_properties
@@ -27,7 +28,7 @@ Settings = Annotated[
 def read_server_properties(config: Path | None, settings: Sequence[str]) -> dict[str, str]:
     """Return the properties of a file, of the file that `tls.config.file` names, and of `--set`.
 
-    Each overrides those before it. A password is accepted in a file only: everybody on the machine
+    Each overrides those before it. A secret is accepted in a file only: everybody on the machine
     can read a command line.
 
     Raises:
@@ -38,13 +39,13 @@ def read_server_properties(config: Path | None, settings: Sequence[str]) -> dict
     for setting in settings:
         name, sign, value = setting.partition("=")
         name = name.strip()
-        if name in KEY_PASSWORDS:
+        if name in KEY_PASSWORDS or name in SECRET_PROPERTIES:
             raise ConfigurationError(
                 f"--set {name}: everybody on this machine can read a command line; write it into "
                 "the file of --config"
             )
         if not sign or not name:
-            raise ConfigurationError(f"--set {setting}: write name=value")
+            raise ConfigurationError(f"--set {name}: write name=value")
         given[name] = value.strip()
     tls_file = {**properties, **given}.get(CONFIG_FILE)
     for of_tls in (properties, given):
