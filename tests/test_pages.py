@@ -71,3 +71,10 @@ def test_an_invariant_has_its_name_where_the_architecture_says_it_is_kept(
 ) -> None:
     source = "".join(map(_source_of, re.findall(r"`([^`]+)`", places)))
     assert [name for name in names.split() if not re.search(rf"\b{name}\b", source)] == []
+
+
+def test_no_two_invariants_have_one_name() -> None:
+    rows = _INVARIANT.findall(_prose(ROOT / "ARCHITECTURE.md"))
+    names = [name for found, _ in rows for name in found.split()]
+
+    assert [name for name in {*names} if names.count(name) > 1] == []

@@ -62,7 +62,7 @@ def take_limits(properties: MutableMapping[str, str]) -> ConnectionLimits:
 class Admission:
     """Counts open connections.
 
-    Invariant X2: the counts of all addresses are the connections that were admitted and have not
+    Invariant X4: the counts of all addresses are the connections that were admitted and have not
     left.
 
     Args:

@@ -42,7 +42,7 @@ Signature = tuple[tuple[int, int, int], ...]
 class ServerTls:
     """What the listeners of a process need to accept encrypted connections.
 
-    Invariant X1: `context` is made from the newest files that could be used together. While steps
+    Invariant X3: `context` is made from the newest files that could be used together. While steps
     of handshakes wait, a turn is due.
 
     Args:
