@@ -62,7 +62,7 @@ def bounds(field: FieldInfo) -> str:
         for kind, sign in _SIGNS.items():
             if isinstance(each, kind):
                 limit = getattr(each, kind.__name__.lower())
-                words.append(f"{sign} {limit:g}")
+                words.append(f"{sign} {limit:.10g}")
         pattern = getattr(each, "pattern", None)
         if pattern:
             words.append(f"`{pattern}`")
@@ -74,9 +74,9 @@ def default_text(value: object) -> str:
     if isinstance(value, SecretStr):
         return '""'
     if isinstance(value, tuple):
-        return ", ".join(f"{each:g}" for each in value)
+        return ", ".join(f"{each:.10g}" for each in value)
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.10g}"
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 

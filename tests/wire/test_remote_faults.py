@@ -45,3 +45,15 @@ def test_what_a_broker_says_in_words_only_is_read(
 def test_words_count_only_where_the_code_says_nothing() -> None:
     assert type(remote_error(17, "BUSY")) is NotFound
     assert type(remote_error(3, "AclException")) is RemoteError
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [(16, "username cannot be null."), (1, "AclException: No accessKey is configured")],
+)
+def test_who_has_no_account_is_asked_to_give_one(code: int, remark: str) -> None:
+    error = remote_error(code, remark)
+
+    assert type(error) is NotPermitted
+    assert str(error).startswith(f"code {code}: {remark.rstrip('.')}: the broker wants an account")
+    assert "RELIABLE_MQ_SECRET_KEY" in str(error)

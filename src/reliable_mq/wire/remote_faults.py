@@ -33,6 +33,11 @@ _CLASSES: dict[int, type[RemoteError]] = {
 # Code 1 may mean anything. The remark says whether a broker shed load or denied access.
 _BUSY_WORDS = ("BUSY", "[OVERLOAD]", "[REJECTREQUEST]", "_CLEAN_QUEUE]")
 _ACCESS_WORDS = ("AclException", "AuthenticationException", "AuthorizationException")
+_NO_ACCOUNT = ("username cannot be null", "No accessKey is configured")
+_GIVE_ACCOUNT = (
+    "the broker wants an account: set access_key and secret_key (RELIABLE_MQ_ACCESS_KEY and "
+    "RELIABLE_MQ_SECRET_KEY)"
+)
 
 
 def pause_seconds(ext: Mapping[str, str]) -> float:
@@ -64,6 +69,8 @@ def remote_error(
             kind = NotPermitted
         elif any(word in text for word in _BUSY_WORDS):
             kind = BrokerBusy
+    if kind is NotPermitted and any(word in text for word in _NO_ACCOUNT):
+        text = f"{text.rstrip('.')}: {_GIVE_ACCOUNT}"
     error = kind(code, text)
     if ext:
         error.pause_seconds = pause_seconds(ext)
