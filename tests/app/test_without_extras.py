@@ -85,6 +85,7 @@ COMMANDS = {
     "reconcile": ("reconcile --db sqlite:///a.db --store .", "spark"),
     "migrate": ("migrate --db sqlite:///a.db", "migrations"),
     "dev": ("dev --app shop:mq", "dev-server"),
+    "access import": ("access import plain_acl.yml --broker 127.0.0.1:9", "yaml"),
     "demo": ("demo --orders 50", "demo,embedded,postgres,spark"),
     "metrics": ("resend --db sqlite:///a.db --metrics-port 9100", "prometheus"),
 }

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from reliable_mq.decodable import decodable
 from reliable_mq.plain_text import cut
 
 PATH = "audit/audit.log"
@@ -25,6 +26,7 @@ _VALUES_SIZE_MAX = 16_384  # bytes of JSON of the values before, and as many aft
 _WAITING_MAX = 10_000  # lines; the owner takes them each turn
 
 
+@decodable
 class AuditLine(msgspec.Struct, kw_only=True):
     """One line: a request of an administrator.
 

@@ -17,8 +17,6 @@ from reliable_mq.database.row_values import SHOWN_LENGTH_MAX
 from reliable_mq.errors import KeyInvalid
 from reliable_mq.plain_text import a_kind
 
-_WANTED = "give what names the request, such as an order number or its Idempotency-Key"
-
 
 class BusinessKey(msgspec.Struct, frozen=True):
     """The key in readable form (cut, printable), and the SHA-256 of the whole key.
@@ -48,7 +46,7 @@ def _text(value: Any) -> str:
         return _text(value.value)
     if isinstance(value, tuple | list):
         if not value:
-            raise KeyInvalid(f"the key is empty: {_WANTED}")
+            raise KeyInvalid("the key is empty")
         return msgspec.json.encode([_text(each) for each in value]).decode()
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"  # 1.0 and 1.00 are the same amount
@@ -57,8 +55,8 @@ def _text(value: Any) -> str:
     ):
         text = str(value)
         if not text.strip():
-            raise KeyInvalid(f"the key is empty: {_WANTED}")
+            raise KeyInvalid("the key is empty")
         return text
     if value is None:
-        raise KeyInvalid(f"the key is None: {_WANTED}")
-    raise KeyInvalid(f"{a_kind(value)} cannot be a key: {value!r:.80}; {_WANTED}")
+        raise KeyInvalid("the key is None")
+    raise KeyInvalid(f"{a_kind(value)} cannot be a key: {value!r:.80}")

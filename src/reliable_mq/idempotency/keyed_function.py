@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.client.checked import check_value
 from reliable_mq.database.sql_key_tables import RESULT_SIZE_MAX
-from reliable_mq.errors import CallRunning, KeyReused, UsageError
+from reliable_mq.errors import CallRunning, KeyInvalid, KeyReused, UsageError
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.idempotency.callers_sessions import (
     is_session,
@@ -32,6 +32,7 @@ from reliable_mq.idempotency.sql_calls import CallDecision, CallFound, KeyedCall
 from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
 from reliable_mq.settings import SECONDS_MAX
 
+_WANTED = "give what names the request, such as an order number or its Idempotency-Key"
 SCOPE_LENGTH_MAX = 127
 AGAIN_SECONDS = 0.05
 
@@ -160,7 +161,10 @@ class KeyedFunction:
                 ) from error
             raise
         bound.apply_defaults()
-        key = business_key(self._key(bound))
+        try:
+            key = business_key(self._key(bound))
+        except KeyInvalid as error:
+            raise KeyInvalid(f"{error}: {_WANTED}") from None
         fingerprint = None
         if self._compared:
             values = to_jsonable_python([read(bound) for read in self._compared])
