@@ -103,6 +103,7 @@ def differing_rows(one: Path, other: Path) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_comes_to_the_same_from_the_ledgers_and_from_their_export(
     corpus: Corpus, raw: Path, spark: SparkSession, tmp_path: Path

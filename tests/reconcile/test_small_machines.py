@@ -84,6 +84,7 @@ def test_workers_that_run_out_of_memory_leave_no_report(words: list[str], tmp_pa
     assert reports(tmp_path) == []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_disk_that_is_full_leaves_no_report(words: list[str], tmp_path: Path) -> None:
     """Given an output on a disk of 16 KiB, when all is reconciled, then one line says that it is

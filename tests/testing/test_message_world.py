@@ -228,7 +228,8 @@ def test_the_process_dies_where_the_application_says_and_lives_again(shop: Shop)
     assert shop.payments(order) == 1
 
 
-def test_a_message_for_a_group_whose_module_is_not_imported_names_the_group(shop: Shop) -> None:
+def test_a_message_for_a_group_whose_module_is_not_imported_names_the_group(tmp_path: Any) -> None:
+    shop = Shop(f"sqlite:///{tmp_path / 'shop.db'}", packs=True)
     with MessageWorld(shop.mq) as world:
         with shop.mq.transaction() as tx:
             message_id = tx.send("letters", {}, required_groups=("packing", "posting"))
@@ -236,6 +237,7 @@ def test_a_message_for_a_group_whose_module_is_not_imported_names_the_group(shop
         with pytest.raises(AssertionError) as failed:
             world.settle()
 
+    shop.mq.close()
     assert message_id in str(failed.value)
     assert "wait for group posting, and no imported module has a handler" in str(failed.value)
 
