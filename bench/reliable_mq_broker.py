@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.child_process import LoggedProcess
+from reliable_mq.access.access_settings import SECRET_PROPERTIES
 from reliable_mq.testing.local_servers import free_port
 
 START_SECONDS = 60
@@ -46,6 +47,17 @@ class ReliableMQBroker:
         self._settings = {"flushDiskType": flush_disk_type, **(settings or {})}
         self._name_servers = name_servers
 
+    def _words_of_settings(self) -> list[str]:
+        """Return the options for the settings; those that are secrets come from a file."""
+        secrets = {k: self._settings[k] for k in SECRET_PROPERTIES if k in self._settings}
+        open_ones = [f"{k}={v}" for k, v in self._settings.items() if k not in secrets]
+        words = [word for each in open_ones for word in ("--set", each)]
+        if secrets:
+            file = self.directory / "broker.conf"
+            file.write_text("".join(f"{name}={value}\n" for name, value in secrets.items()))
+            words += ["--config", str(file)]
+        return words
+
     def start(self) -> None:
         """Start the process; returns when its ready line has come."""
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -60,11 +72,7 @@ class ReliableMQBroker:
                 *("--store", str(self.store)),
                 *("--port", self.address.rpartition(":")[2]),
                 *name_server,
-                *(
-                    word
-                    for name, value in self._settings.items()
-                    for word in ("--set", f"{name}={value}")
-                ),
+                *self._words_of_settings(),
             ],
             self.directory / f"broker-{self.starts}.log",
         )
