@@ -101,7 +101,7 @@ def test_the_wheel_has_the_licence_and_the_mark_of_its_types(wheel: Path) -> Non
     assert "reliable_mq/py.typed" in names
 
 
-def test_the_sdist_has_what_the_wheel_is_built_from_and_nothing_else(
+def test_the_sdist_has_what_the_wheel_is_built_from_and_the_files_for_users(
     wheel: Path, tmp_path: Path
 ) -> None:
     """Given the sdist, then it has no tests, and the wheel built from it is the same."""
@@ -113,7 +113,7 @@ def test_the_sdist_has_what_the_wheel_is_built_from_and_nothing_else(
         names = [name.partition("/")[2] for name in archive.getnames()]
     tops = {name.partition("/")[0] for name in names}
     assert tops == {
-        *("src", "examples", "CHANGELOG.md", "LICENSE", "README.md", "PKG-INFO"),
+        *("src", "deploy", "docs", "examples", "CHANGELOG.md", "LICENSE", "README.md", "PKG-INFO"),
         *("pyproject.toml", ".gitignore"),
     }
     (again,) = tmp_path.glob("*.whl")
