@@ -21,7 +21,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import trustme
 import uvloop
 
 from bench.reliable_mq_broker import ReliableMQBroker
@@ -174,6 +173,8 @@ class Bench:
 
 def encrypted(directory: Path) -> tuple[dict[str, str], TLS]:
     """Return the settings of a broker that demands TLS, and those of its clients."""
+    import trustme  # noqa: PLC0415 - its many objects would slow down the garbage collection
+
     authority, certificate = directory / "ca.pem", directory / "server.pem"
     ca = trustme.CA()
     ca.cert_pem.write_to_path(str(authority))
