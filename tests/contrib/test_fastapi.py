@@ -16,33 +16,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
 from starlette.testclient import TestClient as StarletteClient
+from tests.contrib.kept_orders import INSERT, kept
 
 from reliable_mq import AsyncTransaction, ReliableMQ, Transaction
 from reliable_mq.contrib import health
 from reliable_mq.contrib.fastapi import health_router, lifespan, sync_transaction, transaction
 from reliable_mq.contrib.starlette import health_routes
 from reliable_mq.errors import ConfigurationError, UsageError
-
-INSERT = text("INSERT INTO orders VALUES (:id)")
-
-
-@pytest.fixture
-def mq(tmp_path: Path) -> Iterator[ReliableMQ]:
-    made = ReliableMQ("shop", broker="127.0.0.1:1", database=f"sqlite:///{tmp_path / 'shop.db'}")
-    made.create_tables()
-    with made.database.engine.begin() as connection:
-        connection.execute(text("CREATE TABLE orders (id INT UNIQUE)"))
-    made.topic("orders", groups=["payments"])
-    yield made
-    made.close()
-
-
-def kept(mq: ReliableMQ) -> tuple[list[int], int]:
-    """Return the orders, and how many messages there are."""
-    with mq.database.reading_engine.connect() as connection:
-        orders = list(connection.execute(text("SELECT id FROM orders ORDER BY id")).scalars())
-        stubs = connection.exec_driver_sql("SELECT count(*) FROM rmq_message_stub").scalar_one()
-    return orders, stubs
 
 
 def shop(mq: ReliableMQ) -> FastAPI:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -13,9 +12,10 @@ from litestar import Litestar, post
 from litestar.di import NamedDependency
 from litestar.params import Parameter
 from litestar.testing import TestClient as LitestarClient
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
+from tests.contrib.kept_orders import INSERT, kept
 
 from reliable_mq import AsyncTransaction, ReliableMQ, Transaction, injected
 from reliable_mq.contrib.fastapi import lifespan, sync_transaction, transaction
@@ -23,29 +23,9 @@ from reliable_mq.contrib.flask import FlaskMQ
 from reliable_mq.contrib.litestar import LitestarMQ
 from reliable_mq.errors import UsageError
 
-INSERT = text("INSERT INTO orders VALUES (:id)")
 KEY = {"Idempotency-Key": "k-1"}
 Key = Annotated[str | None, Header()]
 KeyOfLitestar = Annotated[str, Parameter(header="Idempotency-Key")]
-
-
-@pytest.fixture
-def mq(tmp_path: Path) -> Iterator[ReliableMQ]:
-    made = ReliableMQ("shop", broker="127.0.0.1:1", database=f"sqlite:///{tmp_path / 'shop.db'}")
-    made.create_tables()
-    with made.database.engine.begin() as connection:
-        connection.execute(text("CREATE TABLE orders (id INT UNIQUE)"))
-    made.topic("orders", groups=["payments"])
-    yield made
-    made.close()
-
-
-def kept(mq: ReliableMQ) -> tuple[list[int], int]:
-    """Return the orders, and how many messages there are."""
-    with mq.database.reading_engine.connect() as connection:
-        orders = list(connection.execute(text("SELECT id FROM orders")).scalars())
-        stubs = connection.exec_driver_sql("SELECT count(*) FROM rmq_message_stub").scalar_one()
-    return orders, stubs
 
 
 def fastapi_shop(mq: ReliableMQ) -> FastAPI:

@@ -11,31 +11,12 @@ from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
 from litestar.params import FromPath, FromQuery
 from litestar.testing import TestClient
-from sqlalchemy import event, text
+from sqlalchemy import event
 from sqlalchemy.orm import Session
+from tests.contrib.kept_orders import INSERT, kept
 
 from reliable_mq import AsyncTransaction, ReliableMQ
 from reliable_mq.contrib.litestar import LitestarMQ
-
-INSERT = text("INSERT INTO orders VALUES (:id)")
-
-
-@pytest.fixture
-def mq(tmp_path: Path) -> Iterator[ReliableMQ]:
-    made = ReliableMQ("shop", broker="127.0.0.1:1", database=f"sqlite:///{tmp_path / 'shop.db'}")
-    made.create_tables()
-    with made.database.engine.begin() as connection:
-        connection.execute(text("CREATE TABLE orders (id INT UNIQUE)"))
-    made.topic("orders", groups=["payments"])
-    yield made
-    made.close()
-
-
-def kept(mq: ReliableMQ) -> tuple[list[int], int]:
-    with mq.database.reading_engine.connect() as connection:
-        orders = list(connection.execute(text("SELECT id FROM orders ORDER BY id")).scalars())
-        stubs = connection.exec_driver_sql("SELECT count(*) FROM rmq_message_stub").scalar_one()
-    return orders, stubs
 
 
 @post("/orders/{number:int}")

@@ -19,11 +19,6 @@ from reliable_mq.wire.command import encode_command, request
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Certificates:
-    return Certificates(tmp_path)
-
-
 @pytest.fixture(autouse=True)
 def all_lines(caplog: pytest.LogCaptureFixture) -> None:
     """Note the lines of the listener."""

@@ -24,11 +24,6 @@ from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed, take_tls
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Certificates:
-    return Certificates(tmp_path)
-
-
 @asynccontextmanager
 async def serving(
     store: Path, tls: TlsSettings, name_servers: str = ""

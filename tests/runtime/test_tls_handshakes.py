@@ -20,11 +20,6 @@ from reliable_mq.runtime.tls_connection import TlsConnection
 from reliable_mq.runtime.tls_settings import TlsSettings
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Certificates:
-    return Certificates(tmp_path)
-
-
 @pytest.fixture(autouse=True)
 def all_lines(caplog: pytest.LogCaptureFixture) -> None:
     """Note the lines of the listener."""

@@ -3,18 +3,12 @@
 import asyncio
 import logging
 import ssl
-from pathlib import Path
 
 import pytest
 from tests.runtime.echo_server import is_served, run, serving
 from tests.runtime.test_tls import VERSIONS, lines_of
 from tests.runtime.tls_world import Certificates, connect_encrypted
 from tests.waiting import eventually
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Certificates:
-    return Certificates(tmp_path)
 
 
 @pytest.fixture(autouse=True)

@@ -16,11 +16,6 @@ from reliable_mq.runtime import server_tls
 from reliable_mq.runtime.server_tls import ServerTls
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Certificates:
-    return Certificates(tmp_path)
-
-
 def _has_other(tls: ServerTls, context: ssl.SSLContext | None) -> bool:
     return tls.context is not context
 

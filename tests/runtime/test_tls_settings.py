@@ -18,11 +18,6 @@ from reliable_mq.runtime.tls_settings import (
 )
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Certificates:
-    return Certificates(tmp_path)
-
-
 def test_the_properties_of_tls_are_taken_and_the_others_are_left() -> None:
     properties = {
         "brokerName": "a",

@@ -1,8 +1,8 @@
 """Stops the processes of `reliable-mq dev` if `dev` itself is killed.
 
-The guard is a process of its own, in a session of its own, whose standard input is a pipe from
-`dev`: "SIGNAL PID" when a process has started, "0 PID" when it has ended. When `dev` ends, however
-it ends, the system closes the pipe. The guard then stops what still runs.
+The guard is a process of its own, in a session of its own. Its standard input is a pipe from `dev`.
+It reads "SIGNAL PID" when a process has started, and "0 PID" when it has ended. When `dev` ends,
+however it ends, the system closes the pipe. The guard then stops what still runs.
 
 The children cannot watch such a pipe themselves: PostgreSQL, Valkey and a user's commands are among
 them. A signal at the parent's death (`PR_SET_PDEATHSIG`) exists only on Linux.
