@@ -11,6 +11,7 @@ import uvloop
 from tests.runtime.tls_world import Certificates
 from tests.waiting import run_scene
 
+from reliable_mq.cli import log_options, namesrv
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import TLS
 from reliable_mq.client.settings import ClientSettings
@@ -154,6 +155,31 @@ def test_a_broker_that_strangers_reach_says_so_loudly_and_once(
 
     run_scene(scene())
     lines = [each for each in caplog.records if getattr(each, "event", "") == "broker_exposed"]
+    assert len(lines) == is_told
+    for line in lines:
+        assert line.levelno == logging.ERROR
+        assert "OPEN TO EVERYBODY" in line.getMessage()
+
+
+@pytest.mark.parametrize(("ip", "is_told"), [("127.0.0.1", False), ("192.0.2.1", True)])
+def test_a_name_server_that_strangers_reach_says_so_loudly_and_once(
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ip: str,
+    is_told: bool,
+) -> None:
+    async def ended(_stop: asyncio.Event) -> None:
+        """Let the command end when it is ready."""
+
+    monkeypatch.setattr(namesrv, "is_exposed", lambda _ips, tls: is_exposed([ip], tls))
+    monkeypatch.setattr(namesrv, "beat_until", ended)
+    monkeypatch.setattr(log_options, "write_log", lambda *_choices: None)
+
+    namesrv.command(port=0)
+
+    assert capsys.readouterr().out.startswith("ready namesrv=127.0.0.1:")
+    lines = [each for each in caplog.records if getattr(each, "event", "") == "name_server_exposed"]
     assert len(lines) == is_told
     for line in lines:
         assert line.levelno == logging.ERROR
