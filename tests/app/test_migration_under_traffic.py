@@ -70,7 +70,8 @@ def make_older(database: Database) -> None:
     with database.engine.begin() as connection:
         for name in ("watched_time", "periodic", "periodic_tick"):
             connection.execute(text(f"DROP TABLE rmq_{name}"))
-        connection.execute(text("ALTER TABLE rmq_consume_log DROP COLUMN failure"))
+        for name in ("failure", "failures"):
+            connection.execute(text(f"ALTER TABLE rmq_consume_log DROP COLUMN {name}"))
         connection.execute(version_table("rmq_").update().values(version_num="0001"))
 
 

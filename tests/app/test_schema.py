@@ -100,6 +100,7 @@ def test_tables_of_the_first_release_are_brought_to_this_one(database: Database)
         for name in ("watched_time", "periodic", "periodic_tick"):
             connection.execute(text(f"DROP TABLE rmq_{name}"))
         connection.execute(text("ALTER TABLE rmq_consume_log DROP COLUMN failure"))
+        connection.execute(text("ALTER TABLE rmq_consume_log DROP COLUMN failures"))
         connection.execute(version_table("rmq_").update().values(version_num="0001"))
     with pytest.raises(ConfigurationError, match="run reliable-mq migrate"):
         database.check_tables()

@@ -122,7 +122,8 @@ def test_on_mysql_rows_that_were_there_are_locked_and_told_from_ours_by_owner_an
 def test_on_mysql_a_failure_makes_the_row_and_then_changes_it(changed: int) -> None:
     inserts, connection = on_mysql(Result(), Result(rowcount=changed))
     failed = row("a", owner=None, in_doubt=True) | {name: f"new {name}" for name in TOLD}
-    assert inserts.insert_failed(connection, failed, "me") is bool(changed)
+    listed = failed | {"failures": "one more line"}
+    assert inserts.insert_failed(connection, listed, "me") is bool(changed)
     (inserted, first), (updated, values) = connection.said
     assert "ON DUPLICATE KEY UPDATE state = rmq_consume_log.state" in inserted
     assert first == failed
@@ -132,6 +133,7 @@ def test_on_mysql_a_failure_makes_the_row_and_then_changes_it(changed: int) -> N
         "new_attempt": 2,
         "new_doubt": True,
         "token": "me",
+        "line": "one more line",
         **{f"new_{name}": f"new {name}" for name in TOLD},
     }
     assert updated.startswith("UPDATE rmq_consume_log SET")
@@ -142,6 +144,7 @@ def test_on_mysql_a_failure_makes_the_row_and_then_changes_it(changed: int) -> N
     assert "owner=NULL" in updated
     assert "in_doubt=CASE WHEN %s THEN true ELSE rmq_consume_log.in_doubt END" in updated
     assert all(f"{name}=%s" in updated for name in TOLD)
+    assert "concat(coalesce(rmq_consume_log.failures, %s), %s)" in updated
     assert updated.endswith(
         "WHERE rmq_consume_log.consumer_group = %s AND rmq_consume_log.message_id = %s AND"
         " rmq_consume_log.state = %s AND (rmq_consume_log.owner IS NULL OR"

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from tests.idempotency.test_sql_consume_log import LEASE, Log, entry
 
+from reliable_mq.database.attempt_list import AttemptEnd, line_of
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.sql_consume_log import NOTICE_LEASE_SECONDS, LogEntry, LogLookup
@@ -14,7 +15,10 @@ from reliable_mq.idempotency.sql_consume_log import NOTICE_LEASE_SECONDS, LogEnt
 TOPIC = "rmq_notices_0123456789abcdef"
 AT = utc_datetime(100.0)
 NOTHING: dict[str, Any] = dict.fromkeys(
-    ("lease_until", "consume_date", "confirm_to", "confirm_time", "note", "duplicate_of", "failure")
+    (
+        *("lease_until", "consume_date", "confirm_to", "confirm_time", "note", "duplicate_of"),
+        *("failure", "failures"),
+    )
 )
 NEW = NOTHING | {
     "consumer_group": "g",
@@ -83,6 +87,7 @@ def test_a_row_of_an_attempt_that_failed(log: Log) -> None:
     with log.engine.begin() as connection:
         assert log.log.fail(connection, entry(), 101.0, 160.0, "no card")
     changed = {"owner": None, "lease_until": utc_datetime(160.0), "note": "no card"}
+    changed["failures"] = line_of(1, 101.0, AttemptEnd.FAILED, "no card")
     assert the_row(log) == NEW | {"state": 0} | changed
 
 
@@ -90,7 +95,8 @@ def test_a_failure_without_a_row_before_writes_one(log: Log) -> None:
     with log.engine.begin() as connection:
         assert log.log.fail(connection, doubtful(entry(attempt=4)), 100.0, 160.0)
     changed = {"owner": None, "lease_until": utc_datetime(160.0), "attempt": 4, "in_doubt": True}
-    assert the_row(log) == NEW | {"state": 0} | changed
+    listed = {"failures": line_of(4, 100.0, AttemptEnd.FAILED, "")}
+    assert the_row(log) == NEW | {"state": 0} | changed | listed
 
 
 def test_a_doubt_survives_failures_that_know_of_none(log: Log) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.sql_receipts import Attempt, numbered
+from reliable_mq.database.attempt_list import AttemptEnd
 from reliable_mq.database.sql_faults import (
     FaultLog,
     fault_line,
@@ -53,13 +54,14 @@ class DeliveryOutcome(msgspec.Struct, frozen=True):
     """How a delivery ended: for the client, and for the lease in Redis (None: not ours).
 
     `is_put_off`: it was not begun, and must run when no other handler of this process runs. `why`:
-    the reason of an attempt without an effect, for the consume log.
+    the reason of an attempt without an effect, for the consume log; `end`: how it ended.
     """
 
     outcome: Outcome
     lease_end: LeaseEnd | None = None
     is_put_off: bool = False
     why: str = ""
+    end: AttemptEnd = AttemptEnd.FAILED
 
     def next_at(self, now: float) -> float:
         """Return when the next attempt is expected: at once where this one counts for none."""
@@ -118,7 +120,8 @@ class RetryDecider:
         if isinstance(error, ClaimLost):
             return DeliveryOutcome(retry_of_ours(wait, counts=False))
         if isinstance(error, Reject):
-            return DeliveryOutcome(Reject(error.reason), "fail", why=error.reason)
+            rejected = Reject(error.reason)
+            return DeliveryOutcome(rejected, "fail", why=error.reason, end=AttemptEnd.REJECTED)
         if isinstance(error, TransactionEnded):  # a retry would repeat a part of its effect
             return DeliveryOutcome(Reject(error_text(error)), "fail", why=error_text(error))
         if is_database_down(error) and self._down.more(message_id) <= DOWN_TIMES_MAX:

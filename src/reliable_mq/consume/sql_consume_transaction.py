@@ -7,6 +7,7 @@ handler runs them by `AsyncSession.run_sync`, so that the protocol is written on
 import logging
 from collections.abc import Collection, Sequence
 from enum import Enum
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
@@ -36,6 +37,7 @@ from reliable_mq.consume.sql_receipts import (
     log_suppressed,
     numbered,
 )
+from reliable_mq.database.attempt_list import AttemptEnd
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultLog, is_database_down, is_row_refused
 from reliable_mq.escalate.sql_settlement import settlement_of
@@ -338,7 +340,8 @@ class ConsumeTransaction:
                 if step is ClaimStep.RECEIVE_FIRST:
                     unfinished = f"{self.consumer.max_attempts} attempts did not finish"
                     why = reason or self.log.last_reason(connection, entry) or unfinished
-                    return self._fail(connection, entry, DeliveryOutcome(Reject(why), "fail"))
+                    given_up = DeliveryOutcome(Reject(why), "fail", end=AttemptEnd.GIVEN_UP)
+                    return self._fail(connection, entry, given_up)
                 return self._others(connection, entry, "back")
         except Exception as fault:  # noqa: BLE001 - logged there
             return self._unwritten_or_unrecorded(attempt, fault)
@@ -388,9 +391,8 @@ class ConsumeTransaction:
         reason = ""
         if isinstance(settled.outcome, Reject):
             reason = settled.outcome.reason or "no reason given"
-        failure = settled.why or reason
-        next_at = settled.next_at(now)
-        if not self.log.fail(connection, entry, now, next_at, note=reason, failure=failure):
+        why: dict[str, Any] = {"note": reason, "failure": settled.why or reason, "end": settled.end}
+        if not self.log.fail(connection, entry, now, settled.next_at(now), **why):
             return self._others(connection, entry, "fail")
         if reason and not entry.confirm_to:  # otherwise the stub's own database escalates it
             self._exhaust(connection, entry, reason, now)

@@ -20,6 +20,7 @@ from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_types import (
     NOTE_LENGTH_MAX,
     PARTIAL_INDEXES,
+    LongText,
     PlainText,
     UtcDateTime,
     has_no_id_time,
@@ -47,6 +48,11 @@ MEANINGS = {
     "note": "why an attempt was the last one",
     "in_doubt": "an attempt ended in an unknown way: its effect elsewhere may have happened",
     "duplicate_of": "the message that had the effect of the same business key",
+    "failure": "the reason of the newest attempt without an effect",
+    "failures": (
+        "all attempts without an effect, a line for each: number, time, how it ended, reason; "
+        "tabs between them; null: none"
+    ),
 }
 """What each column of the consume log means, for people who read it in SQL."""
 
@@ -65,7 +71,8 @@ def consume_log_table(
     `confirm_to` names the topic where the stub's database, another one, reads notices (null: the
     stub is here, or there is none). After `confirm_time`, any process that finds the row sends the
     notice (null: it was sent). `note` says why an attempt was the last one. `failure` says why the
-    newest of the attempts that had no effect failed, or asked to be called again.
+    newest of the attempts that had no effect failed, or asked to be called again. `failures` lists
+    these attempts, see `attempt_list`; it is null if the first one had the effect.
 
     `by_day` partitions it by the time in the message id (PostgreSQL). The key stays unique.
     """
@@ -93,6 +100,7 @@ def consume_log_table(
         Column("in_doubt", Boolean, nullable=False, default=False, server_default=false()),
         Column("duplicate_of", String(64)),
         Column("failure", PlainText(NOTE_LENGTH_MAX)),
+        Column("failures", LongText),
         postgresql_partition_by="RANGE (message_id)" if by_day else None,
     )
     for each, meaning in MEANINGS.items():

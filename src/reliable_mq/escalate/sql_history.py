@@ -4,6 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, and_, inspect, or_, select, true
 
+from reliable_mq.database.attempt_list import attempts_of
 from reliable_mq.escalate.sql_audit import detail_of
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.escalate.timeline import MessageHistory
@@ -106,7 +107,8 @@ class SqlHistory:
 def readable(history: MessageHistory) -> dict[str, Any]:
     """Return a history as values for `json.dumps(…, default=str)`.
 
-    The result has the columns of the stub, and one list of rows for each other table.
+    The result has the columns of the stub, and one list of rows for each other table. `failures`
+    of the consume log is a list of attempts.
     """
     shown: dict[str, Any] = {}
     if history.stub is not None:
@@ -114,9 +116,25 @@ def readable(history: MessageHistory) -> dict[str, Any]:
         shown["status"] = status_text(shown["status"])
         shown["content"] = bytes(shown["content"]).decode("utf-8", "backslashreplace")
     shown["consume_logs"] = [
-        log | {"state": "CONSUMED" if log["state"] else "RECEIVED"}
+        log
+        | {
+            "state": "CONSUMED" if log["state"] else "RECEIVED",
+            "failures": _listed(log.get("failures")),
+        }
         for log in map(dict, history.logs)
     ]
     for name in ("confirmations", "escalations", "alerts", "audits", "findings"):
         shown[name] = [dict(row) for row in getattr(history, name)]
     return shown
+
+
+def _listed(failures: str | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "attempt": each.number,
+            "time": each.time,
+            "end": each.end and each.end.value,
+            "reason": each.reason,
+        }
+        for each in attempts_of(failures)
+    ]

@@ -11,6 +11,13 @@ from typing import Any
 import msgspec
 
 from reliable_mq.client.consuming.settling import DEAD_LETTER_REASON
+from reliable_mq.database.attempt_list import (
+    AttemptEnd,
+    EndedAttempt,
+    attempts_of,
+    is_full,
+    listed_reason,
+)
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.escalate.escalation import AlertState
 from reliable_mq.escalate.stub_filter import status_text
@@ -131,28 +138,55 @@ def _next_step(stub: Row) -> str:
 def _of_log(log: Row) -> Iterator[TimelineEntry]:
     ledger, attempt = f"log of {log['consumer_group']}", log["attempt"]
     counted = _counted(attempt, in_doubt=bool(log.get("in_doubt")))
-    failure = log.get("failure")
-    if log["consume_date"] is not None:
-        if log["create_date"] < log["consume_date"]:
-            yield TimelineEntry(log["create_date"], ledger, "first received")
+    listed, failure = attempts_of(log.get("failures")), log.get("failure")
+    if failure and any(each.reason == listed_reason(failure) for each in listed):
+        failure = None  # its own entry says it; a process of an older release lists nothing
+    is_consumed = log["consume_date"] is not None
+    if not is_consumed or log["create_date"] < log["consume_date"]:
+        yield TimelineEntry(log["create_date"], ledger, "first received")
+    for each in listed:
+        yield TimelineEntry(each.time, ledger, _ended(each))
+    if listed and is_full(log["failures"]):
+        what = "the list of attempts is full: later ones may be missing in it"
+        yield TimelineEntry(listed[-1].time, ledger, what)
+    if is_consumed:
         earlier = f"; an earlier one failed: {failure}" if failure else ""
-        what = f"consumed, {counted}{earlier}"
-        yield TimelineEntry(log["consume_date"], ledger, what)
+        yield TimelineEntry(log["consume_date"], ledger, f"consumed, {counted}{earlier}")
         return
-    yield TimelineEntry(log["create_date"], ledger, "first received")
+    at = log["lease_until"]
     if log["owner"] is not None:
         what = f"{counted} is running, or its process died: its lease ends at this time"
     elif log["note"]:
         what = f"{counted} was the last one: {log['note']}"
     else:
-        is_uncounted = failure and not attempt
+        is_uncounted = not attempt and (failure or listed)
         ended = "no attempt counted yet" if is_uncounted else f"{counted} failed"
         what = f"{ended}{f': {failure}' if failure else ''}; the next one may begin at this time"
-    yield TimelineEntry(log["lease_until"], ledger, what)
+        if at is not None:  # an attempt that does not count leaves the time as it was
+            at = max([at, *(each.time for each in listed if each.time is not None)])
+    yield TimelineEntry(at, ledger, what)
+
+
+def _ended(attempt: EndedAttempt) -> str:
+    """Return how an attempt without an effect ended."""
+    reason = f": {attempt.reason}" if attempt.reason else ""
+    match attempt.end:
+        case AttemptEnd.FAILED:
+            return f"attempt {attempt.number} failed{reason}"
+        case AttemptEnd.POSTPONED:
+            return f"attempt {attempt.number} was postponed and does not count{reason}"
+        case AttemptEnd.REJECTED:
+            return f"attempt {attempt.number} rejected the message{reason}"
+        case AttemptEnd.IN_DOUBT:
+            return f"attempt {attempt.number} is in doubt{reason}"
+        case AttemptEnd.GIVEN_UP:
+            return f"given up, the handler was not called again{reason}"
+        case None:
+            return attempt.reason
 
 
 def _counted(attempt: int, *, in_doubt: bool) -> str:
-    """Return an attempt by its number. The log keeps no times of the earlier ones."""
+    """Return an attempt by its number, and what is known of the earlier ones."""
     if attempt <= 1:
         return f"attempt {attempt}"
     earlier = "attempt 1" if attempt == 2 else f"attempts 1 to {attempt - 1}"

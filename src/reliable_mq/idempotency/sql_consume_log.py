@@ -11,22 +11,15 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    Connection,
-    Table,
-    and_,
-    bindparam,
-    delete,
-    null,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Table, and_, bindparam, delete, null, select, update
 
+from reliable_mq.database.attempt_list import UNCOUNTED_LENGTH_MAX as UNCOUNTED_MAX
+from reliable_mq.database.attempt_list import AttemptEnd, line_of, line_of_lost
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.idempotency.claim import STEP_OF_ROW, ClaimStep, RowState, attempt_after, row_of
-from reliable_mq.idempotency.sql_log_inserts import inserts_of
+from reliable_mq.idempotency.sql_log_inserts import appended, inserts_of
 
 NOTICE_LEASE_SECONDS = 5.0
 """Seconds for which only its consumer may send the notice of a consumed message."""
@@ -108,6 +101,7 @@ class SqlConsumeLog:
                 **self._taking_over(),
             )
         )
+        self._take_over_lost = self._noting_the_lost(self._take_over)
         self._consume = PreparedStatement(
             update(table)
             .where(this, received, ours)
@@ -134,8 +128,14 @@ class SqlConsumeLog:
 
     def _explaining(self, *rows: Any) -> Any:
         """Return the statement that records the reason of an attempt that does not count."""
-        is_free = self.table.c.owner.is_(None)
-        return update(self.table).where(*rows, is_free).values(failure=bindparam("why"))
+        log = self.table.c
+        listed = appended(log.failures, length_max=UNCOUNTED_MAX)
+        changes = {"failure": bindparam("why"), "failures": listed}
+        return update(self.table).where(*rows, log.owner.is_(None)).values(changes)
+
+    def _noting_the_lost(self, taking_over: Any) -> Any:
+        """Return a take-over that also lists the attempt before, whose end is unknown."""
+        return taking_over.values(failures=appended(self.table.c.failures))
 
     def _taking_over(self) -> dict[str, Any]:
         """Return further changes of a row that another attempt takes over."""
@@ -170,9 +170,8 @@ class SqlConsumeLog:
     def _in_order(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(rows) == 1:
             return rows
-        return sorted(
-            rows, key=lambda row: str(row[self.identity])
-        )  # so that two batches lock in the same order
+        # so that two batches lock in the same order
+        return sorted(rows, key=lambda row: str(row[self.identity]))
 
     def found(self, connection: Connection, entry: LogEntry, now: float) -> LogLookup | None:
         """Return what the row of this delivery says, without changing it; None: there is no row."""
@@ -205,6 +204,9 @@ class SqlConsumeLog:
             self._row(entry, LogState.RECEIVED, now, owner=entry.token) | {"lease_until": until}
             for entry in entries
         ]
+        if self.told_of_failure and any(map(_lost, entries)):
+            lines = [{"failures": line_of_lost(_lost(entry), now)} for entry in entries]
+            rows = [row | line for row, line in zip(rows, lines, strict=True)]
         inserted = self._inserts.some(connection, self._in_order(rows))
         answers: dict[str, LogLookup] = {}
         there: list[LogEntry] = []
@@ -226,11 +228,21 @@ class SqlConsumeLog:
             answers[entry.message_id] = found
             if found.step is ClaimStep.RECEIVE_FIRST:
                 values = {"new_attempt": found.attempt, "until": until, "doubt": found.in_doubt}
-                connection.execute(self._take_over, _this(entry) | self._taker(entry) | values)
+                lost = row.attempt if _has_vanished(row, now) else _lost(entry, row.attempt)
+                self._take(connection, entry, values, line_of_lost(lost, now))
         gone = [entry for entry in there if entry.message_id not in answers]
         if gone:  # retention has just removed them
             answers |= self.receive(connection, gone, now, lease, last)
         return answers
+
+    def _take(
+        self, connection: Connection, entry: LogEntry, values: dict[str, Any], lost: str | None
+    ) -> None:
+        values |= _this(entry) | self._taker(entry)
+        if lost is None or not self.told_of_failure:
+            connection.execute(self._take_over, values)
+        else:
+            connection.execute(self._take_over_lost, values | {"line": lost})
 
     def consume(self, connection: Connection, entry: LogEntry, now: float) -> bool:
         """Turn our RECEIVED row into CONSUMED; False: the claim is no longer ours."""
@@ -246,15 +258,17 @@ class SqlConsumeLog:
         note: str = "",
         *,
         failure: str = "",
+        end: AttemptEnd = AttemptEnd.FAILED,
     ) -> bool:
         """Record a failed attempt and when the next one is expected.
 
         False: nothing was written, because the row says CONSUMED or another owner has the claim.
-        `note` says why there is no next attempt, `failure` why this one failed.
+        `note` says why there is no next attempt, `failure` why this one failed, `end` how it ended.
         """
         row = self._row(entry, LogState.RECEIVED, now, owner=None) | _notice_values(entry, now)
         row["note"], row["failure"] = note or None, failure or None
         row["lease_until"] = utc_datetime(retry_at)
+        row["failures"] = line_of(entry.attempt, now, end, failure or note)
         return self._inserts.insert_failed(connection, row, entry.token)
 
     def last_reason(self, connection: Connection, entry: LogEntry) -> str:
@@ -277,9 +291,10 @@ class SqlConsumeLog:
         """
         uncounted = msgspec.structs.replace(entry, attempt=entry.attempt - 1)
         row = self._row(uncounted, LogState.RECEIVED, now, owner=None)
-        row |= {"lease_until": utc_datetime(retry_at), "failure": failure}
+        line = line_of(entry.attempt, now, AttemptEnd.POSTPONED, failure)
+        row |= {"lease_until": utc_datetime(retry_at), "failure": failure, "failures": line}
         if not self._inserts.one(connection, row):
-            connection.execute(self._explain, _of(entry) | {"why": failure})
+            connection.execute(self._explain, _of(entry) | {"why": failure, "line": line})
 
     def has_consumed(self, connection: Connection, entry: LogEntry) -> bool:
         """Return whether this very attempt wrote a CONSUMED row."""
@@ -352,6 +367,11 @@ def _judge(entry: LogEntry, row: Any, now: float) -> LogLookup:
     in_doubt = seen is RowState.IN_DOUBT or row.in_doubt or entry.in_doubt
     holder = "" if row.message_id == entry.message_id else row.message_id
     return LogLookup(STEP_OF_ROW[seen], attempt, in_doubt, wait, holder)
+
+
+def _lost(entry: LogEntry, counted: int = 0) -> int:
+    """Return the number of an attempt in doubt that only Redis has counted; 0: there is none."""
+    return entry.attempt - 1 if entry.in_doubt and entry.attempt - 1 > counted else 0
 
 
 def _has_vanished(row: Any, now: float) -> bool:

@@ -51,6 +51,9 @@ class SqlKeyLog(SqlConsumeLog):
     def _explaining(self, *_rows: Any) -> Any:
         return None  # reasons are kept with messages, not with keys
 
+    def _noting_the_lost(self, taking_over: Any) -> Any:
+        return taking_over  # attempts are listed with messages, too
+
     def _taking_over(self) -> dict[str, Any]:
         return {"message_id": bindparam("holder")}
 

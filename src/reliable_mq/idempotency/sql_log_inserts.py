@@ -18,6 +18,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    func,
     insert,
     null,
     or_,
@@ -28,16 +29,21 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
+from reliable_mq.database.attempt_list import LIST_LENGTH_MAX
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_arrays import rows_of_arrays
 from reliable_mq.database.sql_prepared import PreparedStatement
-from reliable_mq.database.sql_types import dialect_family, is_among, mysql_code
+from reliable_mq.database.sql_types import LongText, dialect_family, is_among, mysql_code
 from reliable_mq.errors import ConfigurationError
 
 Rows = Sequence[dict[str, Any]]
 _DUPLICATE_ENTRY = 1062  # of MySQL and MariaDB
 _SAME = ("consumer_group", "state", "lease_until", "create_date", "consume_date")
 """Columns that are the same for all rows of one call."""
+LINES = "failures"
+"""The column with the list of attempts."""
+LINE: Any = bindparam("line", type_=LongText)
+"""The parameter with one more line of it."""
 
 
 class LogInserts(Protocol):
@@ -58,7 +64,8 @@ class LogInserts(Protocol):
     def insert_failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
         """Insert a failed attempt, or turn an existing row into one; False: neither was allowed.
 
-        An existing row must be RECEIVED, and without an owner or owned by `token`.
+        An existing row must be RECEIVED, and without an owner or owned by `token`. The line in
+        `failures` is added to its list.
         """
         ...
 
@@ -87,6 +94,7 @@ class ConflictInserts:
                     "attempt": _later(new.excluded.attempt, log.attempt),
                     "owner": null(),
                     "in_doubt": or_(new.excluded.in_doubt, log.in_doubt),
+                    LINES: appended(log.failures, new.excluded.failures),
                     **{name: new.excluded[name] for name in told},
                 },
                 where=_may_fail(table),
@@ -150,6 +158,9 @@ class DuplicateInserts:
         )
         new_attempt: ColumnElement[int] = bindparam("new_attempt", type_=log.attempt.type)
         new_doubt: ColumnElement[bool] = bindparam("new_doubt", type_=Boolean)
+        self._failed: Any = None
+        if not told:
+            return
         self._failed = (
             update(table)
             .where(
@@ -161,6 +172,7 @@ class DuplicateInserts:
                 attempt=_later(new_attempt, log.attempt),
                 owner=null(),
                 in_doubt=case((new_doubt, true()), else_=log.in_doubt),
+                failures=appended(log.failures),
                 **{name: bindparam(f"new_{name}") for name in told},
             )
         )
@@ -192,16 +204,26 @@ class DuplicateInserts:
 
     def insert_failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
         """See `LogInserts`."""
-        connection.execute(self._either, row)
+        new = {name: value for name, value in row.items() if name != LINES}
+        connection.execute(self._either, new)  # the second statement adds the line
         values = {
             "group": row["consumer_group"],
             "this": row[self._identity],
             "new_attempt": row["attempt"],
             "new_doubt": row["in_doubt"],
             "token": token,
+            "line": row[LINES],
             **{f"new_{name}": row[name] for name in self._told},
         }
         return connection.execute(self._failed, values).rowcount == 1
+
+
+def appended(
+    column: ColumnElement[str], line: Any = LINE, length_max: int = LIST_LENGTH_MAX
+) -> ColumnElement[str]:
+    """Return a list of attempts with one more line; unchanged if it is too long for one."""
+    there: ColumnElement[str] = func.coalesce(column, "")
+    return case((func.length(there) < length_max, there + line), else_=column)
 
 
 def _later(new: ColumnElement[int], old: ColumnElement[int]) -> ColumnElement[int]:

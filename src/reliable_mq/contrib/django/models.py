@@ -88,6 +88,8 @@ class ConsumeLog(ReadOnly):
     lease_until = models.DateTimeField(null=True)
     duplicate_of = models.CharField(max_length=64, null=True)
     note = models.TextField(null=True)
+    failure = models.TextField(null=True)
+    failures = models.TextField(null=True)
 
     class Meta:
         managed = False
