@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -32,6 +33,7 @@ from reliable_mq.outcomes import CONSUMED, Reject
 
 ODD = "a\tb\r\nc\x1b[31m\0\x85\u2028\ud800 \u00e9 \U0001f600 \\n '%s' :x"
 LINE_LENGTH_MAX = REASON_LENGTH_MAX + 100
+TWO_MODES: list[dict[str, Any]] = [{}, {"batch": 2, "log_receipt": True}]
 EVERY_MODE = [{}, {"log_receipt": True}, {"batch": 2}, {"batch": 2, "log_receipt": True}]
 
 
@@ -81,7 +83,7 @@ def test_three_attempts_that_fail_and_one_that_succeeds_are_four_entries_in_orde
         assert len(set(times[-4:])) == 4, "each has its own time"
 
 
-@pytest.mark.parametrize("options", EVERY_MODE, ids=str)
+@pytest.mark.parametrize("options", TWO_MODES, ids=str)
 def test_a_message_that_succeeds_at_once_has_no_list(
     database_url: str, ledger: Ledger, redis: str | None, options: dict[str, Any]
 ) -> None:
@@ -94,10 +96,16 @@ def test_a_message_that_succeeds_at_once_has_no_list(
     assert [log_row(ledger.database, name)["failures"] for name in (A, B)] == [None, None]
 
 
-@pytest.mark.parametrize("options", EVERY_MODE, ids=str)
+@pytest.mark.parametrize("options", TWO_MODES, ids=str)
 def test_a_reason_with_any_characters_is_one_line(
-    database_url: str, ledger: Ledger, redis: str | None, options: dict[str, Any]
+    database_url: str,
+    ledger: Ledger,
+    redis: str | None,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
 ) -> None:
+    caplog.set_level(logging.CRITICAL, "reliable_mq")  # pytest-xdist cannot send a lone surrogate
+
     def fails(message: ReceivedMessage) -> None:
         raise ValueError(ODD + "x" * 10_000)
 
