@@ -45,6 +45,8 @@ MUTANT  ?=
 RECONCILE ?=
 BROKER  ?=
 DATABASES ?=
+# The linter of workflows; it is no package of Python.
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 # Three processes for two cores, as many tests wait; tests/work_order.py tells what each gets. One
 # that died ends the run: pytest-xdist may wait for ever for what replaces it.
 PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
@@ -81,7 +83,8 @@ pins: ready ## write the newest allowed version of every package into .github/co
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --no-annotate --no-header \
 	--no-emit-index-url --no-emit-find-links --output-file .github/constraints.txt pyproject.toml
 
-deployment: ready ## check the files of deploy/ and .github/ with their own linters
+deployment: ready ## check the files of deploy/ and .github/ with their own linters; actionlint where there is Go
+	@if command -v go >/dev/null && ! test -e $(BIN)/actionlint; then GOBIN=$(abspath $(BIN)) go install $(ACTIONLINT); fi
 	$(BIN)/pytest -n 0 tests/deployment
 
 sizes: ready ## measure what each extra costs on the disk, and write docs/evidence/install_sizes.md (some minutes)
