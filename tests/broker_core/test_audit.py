@@ -13,6 +13,7 @@ from reliable_mq.broker_core.requests.audited import AUDITED, NOT_AUDITED
 from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.broker_core.state import Request
 from reliable_mq.wire.codes import RequestCode
+from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 
 Row = dict[str, Any]
 
@@ -191,6 +192,13 @@ def test_lists_are_cut_and_counted(world: AuditWorld) -> None:
         ({}, b"\xff" * 100),
         ({}, b"[" * 5_000),
     ],
+        (
+            {},
+            b'{"groupName":[1],"topic":7,"consumerGroup":{},"topicConfigList":[{"topicName":[1]}]}',
+        ),
+        ({}, b'{"groupName":%d,"topic":{"a":{}},"consumerGroup":1e400}' % 10**40),
+        ({}, b'{"groupName":{{"a":1}:2},"groupConfigList":[{"groupName":{{"a":1}:2}}]}'),
+        ({}, b'{"groupName":{"a":"%s"},"topic":["%s"]}' % (b"x" * 99_000, b"y" * 99_000)),
 )
 def test_a_request_that_cannot_be_read_harms_nobody(
     code: int, ext: dict[str, str], body: bytes, world: AuditWorld
@@ -207,6 +215,15 @@ def test_a_request_that_cannot_be_read_harms_nobody(
 
 
 def test_nobody_can_fill_the_audit_with_refused_requests(world: AuditWorld) -> None:
+def test_a_body_that_is_too_large_is_not_read(world: AuditWorld) -> None:
+    """Given more bytes than a request may have, then its line has no names."""
+    body = json.dumps({"topicConfigList": [{"topicName": "t"}], "pad": "x" * REQUEST_BODY_SIZE_MAX})
+    world.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body.encode())
+    row = world.took()
+
+    assert (row["changed"], row["detail"]["on"]) == (0, {})
+
+
     """Given a flood of refusals, then a hundred a minute have lines; the next one counts them."""
     for _ in range(REFUSED_A_MINUTE + 900):
         world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": ""})

@@ -14,6 +14,7 @@ import msgspec
 
 from reliable_mq.broker_core.audit import NOBODY
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.java_properties import as_property
@@ -56,11 +57,12 @@ def _nothing(_command: Command) -> Names:
 
 
 def _row(**wanted: str) -> Callable[[Command], Names]:
-    """Return a function that reads names from the JSON object in the body."""
+    """Return a function that reads names from the JSON object in the body: its texts."""
 
     def names(command: Command) -> Names:
         row = read_json(command.body) if command.body else {}
-        return {name: row[field] for name, field in wanted.items() if field in row}
+        found = {name: row.get(field) for name, field in wanted.items()}
+        return {name: value for name, value in found.items() if isinstance(value, str)}
 
     return names
 
@@ -70,7 +72,8 @@ def _rows(name: str, table: str, field: str) -> Callable[[Command], Names]:
 
     def names(command: Command) -> Names:
         rows = read_json(command.body)[table]
-        found = [str(row[field]) for row in rows[:_NAMES_MAX]]
+        values = [row[field] for row in rows[:_NAMES_MAX]]
+        found = [value for value in values if isinstance(value, str)]
         return {name: found, "count": len(rows)} if len(rows) > _NAMES_MAX else {name: found}
 
     return names
@@ -250,10 +253,12 @@ class _PendingAct(NamedTuple):
 def begin(state: BrokerState, request: Request) -> _PendingAct | None:
     """Look at what an audited request may change; None: it has no line."""
     entry = AUDITED[request.command.code]
+    names: Names | None = {}
     try:
-        names = entry.names(request.command)
+        if len(request.command.body) <= REQUEST_BODY_SIZE_MAX:
+            names = entry.names(request.command)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        names = {}  # its handler refuses it
+        pass  # its handler refuses it
     return None if names is None else _PendingAct(entry, names, _seen(state, entry, names))
 
 
