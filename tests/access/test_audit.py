@@ -53,6 +53,17 @@ def test_users_and_policies_have_lines_with_their_values(world: AuditedAccessWor
     assert world.took()["detail"]["after"] is None
 
 
+def test_a_body_that_is_no_json_shows_no_secret(world: AuditedAccessWorld) -> None:
+    """Given a user whose JSON is cut off, then neither the answer nor the line has the secret."""
+    world.took()
+    secret = secret_of("ann")
+    body = f'{{"password":"{secret}'.encode()
+    answer = world.ask_as(ROOT, Ask.AUTH_UPDATE_USER, {"username": "ann"}, body)
+
+    assert secret not in (answer.remark or "")
+    assert "no JSON" in world.took()["detail"]["why"]
+
+
 def test_a_refused_request_has_a_line_with_its_sender(world: AuditedAccessWorld) -> None:
     """Given a user without a policy, and a wrong secret, then only the first one is the actor."""
     world.took()
