@@ -123,6 +123,25 @@ def test_a_name_that_cannot_be_read_is_refused(world: AccessWorld, name: str) ->
 
 
 @pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"userStatus": "disabled"}, "userStatus must be enable or disable"),
+        ({"userType": "admin"}, "userType must be Super or Normal"),
+    ],
+)
+def test_a_misspelt_change_of_a_user_is_refused(
+    world: AccessWorld, change: dict[str, str], fault: str
+) -> None:
+    """Apache confirms it and changes nothing: somebody thinks that the user is disabled."""
+    changed, made = world.change_user("joe", **change), world.make_user("new", **change)
+
+    assert changed.code == made.code == Code.SYSTEM_ERROR
+    assert changed.remark == made.remark == fault
+    assert set(world.state.access.users) == {"joe", ROOT}
+    assert world.change_user("joe", userStatus="", userType="").code == Code.SUCCESS
+
+
+@pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b"7", b'"x"', b'{"password":7}', b'{"password":null}', b"\xff"],
 )

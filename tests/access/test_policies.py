@@ -171,6 +171,10 @@ def test_a_policy_that_does_not_parse_is_refused_in_apaches_words(
 
     with pytest.raises(AccessRefused) as refused:
         acl_of([{"entries": [row]}])
+        (
+            {"actions": ["Pub", "Sbu"]},
+            "The actions must be of All, Pub, Sub, Create, Update, Delete, Get, List.",
+        ),
     assert str(refused.value) == fault
 
 
@@ -191,6 +195,14 @@ def test_resources_are_read_as_apache_reads_them() -> None:
     assert resource_of("*") == Resource(Kind.ANY, "", Pattern.ANY)
     assert resource_of("Group:*") == Resource(Kind.GROUP, "", Pattern.ANY)
     assert resource_of("Topic:a*b*") == Resource(Kind.TOPIC, "a", Pattern.PREFIXED)
+def test_a_type_of_policies_that_does_not_exist_is_refused() -> None:
+    row = {"resource": "Topic:a", "actions": ["Pub"], "decision": "Allow"}
+
+    with pytest.raises(AccessRefused, match=r"policyType must be Custom or Default"):
+        acl_of([{"policyType": "Defualt", "entries": [row]}])
+    assert rows_of(acl_of([{"policyType": "", "entries": [row]}]))[0]["policyType"] == "Custom"
+
+
     assert resource_of("Topic:a*b") == Resource(Kind.TOPIC, "a*b")
     assert resource_of("Topic:a:b") == Resource(Kind.TOPIC, "a:b")
     assert resource_of("") is None

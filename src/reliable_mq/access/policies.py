@@ -50,6 +50,9 @@ class PolicyType(StrEnum):
     """Whether an entry counts before the others, or only without them."""
 
     CUSTOM = "Custom"
+_WRITTEN = tuple(action for action in Action if action not in (Action.UNKNOWN, Action.ANY))
+
+
     DEFAULT = "Default"
 
 
@@ -191,7 +194,7 @@ def acl_of(rows: Any) -> Acl:
     result: Acl = {}
     for policy in rows:
         row = policy if isinstance(policy, dict) else {}
-        kind = _of_name(PolicyType, row.get("policyType")) or PolicyType.CUSTOM
+        kind = _kind_of(row.get("policyType"))
         entries = row.get("entries")
         if isinstance(entries, list) and entries:
             result = merged(result, {kind: Entries(map(_entry_of, entries))})
@@ -213,6 +216,16 @@ def _entry_of(entry: Any) -> PolicyEntry:
     sources = _sources_of(row.get("sourceIps"))
     if effect is None:
         raise AccessRefused("The decision is null or illegal.")
+def _kind_of(name: object) -> PolicyType:
+    """Return the type with this name. A misspelt Default would count before all others."""
+    if not name:
+        return PolicyType.CUSTOM
+    kind: PolicyType | None = _of_name(PolicyType, name)
+    if kind is None:
+        raise AccessRefused("The policyType must be Custom or Default.")
+    return kind
+
+
     return PolicyEntry(resource, actions, effect, sources)
 
 
@@ -236,6 +249,8 @@ def _sources_of(listed: Any) -> tuple[str, ...] | None:
     for source in listed:
         if not isinstance(source, str) or not source.strip():
             raise AccessRefused("The source ip is empty.")
+    if len(actions) < len(listed):  # Apache leaves it out: a misspelt denial would deny nothing
+        raise AccessRefused(f"The actions must be of {', '.join(_WRITTEN)}.")
         if _network_of(source) is None:
             raise AccessRefused("The source ip is invalid.")
     return tuple(listed)

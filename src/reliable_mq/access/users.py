@@ -18,6 +18,9 @@ SUBJECT = "User"
 SECRET_LENGTH_MAX = 1_024
 USERS_MAX = 10_000
 
+_TYPES = "userType must be Super or Normal"
+_STATES = "userStatus must be enable or disable"
+
 
 class UserType(StrEnum):
     """What a user may do: everything, or what policies allow."""
@@ -95,10 +98,13 @@ class UserChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def user_change_of(row: Any) -> UserChange:
-    """Return the change in the body of a request. Unknown types and states count as not given.
+    """Return the change in the body of a request.
+
+    Apache takes an unknown type or status as one that is not given. Then a user whom somebody
+    wanted to disable, and misspelt it, stays enabled.
 
     Raises:
-        AccessRefused: the body is not an object with texts.
+        AccessRefused: the body is not an object with texts, or there is no such type or status.
     """
     if not isinstance(row, dict):
         raise AccessRefused("the body of user is null")
@@ -106,11 +112,17 @@ def user_change_of(row: Any) -> UserChange:
     for name, value in texts.items():
         if value is not None and not isinstance(value, str):
             raise AccessRefused(f"{name} must be a text")
-    return UserChange(
+    kind, status = texts["userType"] or None, texts["userStatus"] or None
+    change = UserChange(
         password=texts["password"],
-        user_type=_of_name(UserType, texts["userType"]),
-        user_status=_of_name(UserStatus, texts["userStatus"]),
+        user_type=_of_name(UserType, kind),
+        user_status=_of_name(UserStatus, status),
     )
+    if kind and change.user_type is None:
+        raise AccessRefused(_TYPES)
+    if status and change.user_status is None:
+        raise AccessRefused(_STATES)
+    return change
 
 
 def user_of(row: Any) -> User:
@@ -125,9 +137,9 @@ def user_of(row: Any) -> User:
     kind = _of_name(UserType, row.get("userType", UserType.NORMAL))
     status = _of_name(UserStatus, row.get("userStatus", UserStatus.ENABLE))
     if kind is None:
-        raise ValueError(f"user {name!r}: userType must be Super or Normal")
+        raise ValueError(f"user {name!r}: {_TYPES}")
     if status is None:
-        raise ValueError(f"user {name!r}: userStatus must be enable or disable")
+        raise ValueError(f"user {name!r}: {_STATES}")
     password = row.get("password")
     fault = name_fault(name) or secret_fault(password if isinstance(password, str) else "")
     if fault:
