@@ -9,6 +9,10 @@ A request is allowed if the entry that decides says so. This entry is found in t
    never equally precise: a user has one entry for each resource and type.
 3. If no entry is about the request, it is refused.
 
+A topic in which the broker keeps messages of all topics (`OF_ALL_TOPICS`) is allowed only by an
+entry with its whole name, or on everything. Else `Topic:rmq_*` would show the timed messages of all
+topics, and `Topic:*` those of a topic that is denied. Apache does not make this difference.
+
 Source: Apache RocketMQ `AclAuthorizationHandler`, `PolicyEntry`, `AclInfo`.
 """
 
@@ -19,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.access.resources import Pattern, Resource, resource_of
+from reliable_mq.access.resources import Kind, Pattern, Resource, resource_of
 from reliable_mq.access.users import AccessRefused
 from reliable_mq.limits import NAME_LENGTH_MAX
 
@@ -46,13 +50,13 @@ class Action(StrEnum):
     LIST = "List"
 
 
+_WRITTEN = tuple(action for action in Action if action not in (Action.UNKNOWN, Action.ANY))
+
+
 class PolicyType(StrEnum):
     """Whether an entry counts before the others, or only without them."""
 
     CUSTOM = "Custom"
-_WRITTEN = tuple(action for action in Action if action not in (Action.UNKNOWN, Action.ANY))
-
-
     DEFAULT = "Default"
 
 
@@ -74,7 +78,16 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     def is_about(self, resource: Resource, actions: Collection[Action], ip: str) -> bool:
         """Whether the entry is about a request with these actions, from this address."""
         is_action = Action.ALL in self.actions or any(each in self.actions for each in actions)
-        return is_action and self.resource.covers(resource) and self._covers(ip)
+        if not (is_action and self.resource.covers(resource) and self._covers(ip)):
+            return False
+        return not (resource.is_of_all_topics and self._allows_some_topics)
+
+    @property
+    def _allows_some_topics(self) -> bool:
+        """Whether it allows topics by a part of their names, or all topics by their kind."""
+        own = self.resource
+        is_vague = own.kind is Kind.TOPIC and own.pattern is not Pattern.LITERAL
+        return is_vague and self.effect is Effect.ALLOW
 
     def _covers(self, ip: str) -> bool:
         if not self.sources:
@@ -203,6 +216,16 @@ def acl_of(rows: Any) -> Acl:
     return result
 
 
+def _kind_of(name: object) -> PolicyType:
+    """Return the type with this name. A misspelt Default would count before all others."""
+    if not name:
+        return PolicyType.CUSTOM
+    kind: PolicyType | None = _of_name(PolicyType, name)
+    if kind is None:
+        raise AccessRefused("The policyType must be Custom or Default.")
+    return kind
+
+
 def _entry_of(entry: Any) -> PolicyEntry:
     row = entry if isinstance(entry, dict) else {}
     named = row.get("resource")
@@ -216,16 +239,6 @@ def _entry_of(entry: Any) -> PolicyEntry:
     sources = _sources_of(row.get("sourceIps"))
     if effect is None:
         raise AccessRefused("The decision is null or illegal.")
-def _kind_of(name: object) -> PolicyType:
-    """Return the type with this name. A misspelt Default would count before all others."""
-    if not name:
-        return PolicyType.CUSTOM
-    kind: PolicyType | None = _of_name(PolicyType, name)
-    if kind is None:
-        raise AccessRefused("The policyType must be Custom or Default.")
-    return kind
-
-
     return PolicyEntry(resource, actions, effect, sources)
 
 
@@ -236,6 +249,8 @@ def _actions_of(names: Any) -> tuple[Action, ...]:
         raise AccessRefused(f"an entry has at most {_ACTIONS_MAX} actions")
     if not actions:
         raise AccessRefused("The actions is empty.")
+    if len(actions) < len(listed):  # Apache leaves it out: a misspelt denial would deny nothing
+        raise AccessRefused(f"The actions must be of {', '.join(_WRITTEN)}.")
     if Action.ANY in actions:
         raise AccessRefused("The actions can not be Any.")
     return actions
@@ -249,8 +264,6 @@ def _sources_of(listed: Any) -> tuple[str, ...] | None:
     for source in listed:
         if not isinstance(source, str) or not source.strip():
             raise AccessRefused("The source ip is empty.")
-    if len(actions) < len(listed):  # Apache leaves it out: a misspelt denial would deny nothing
-        raise AccessRefused(f"The actions must be of {', '.join(_WRITTEN)}.")
         if _network_of(source) is None:
             raise AccessRefused("The source ip is invalid.")
     return tuple(listed)
