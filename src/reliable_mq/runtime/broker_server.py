@@ -10,6 +10,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.broker_chores import BrokerChores
 from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.runtime.fresh_context import FreshContext
 from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
@@ -180,7 +182,7 @@ class BrokerServer:
             self.name_server_address.split(";"),
             self._send,
             self._on_broken,
-            tls=client_context(options.tls) if options.tls.is_client else None,
+            tls=_of_client(options.tls) if options.tls.is_client else None,
             dial=own.private_socket if own is not None else None,
         )
         self._tls.watch()
@@ -389,3 +391,7 @@ class BrokerServer:
             if not is_out_of_room(error):
                 raise
             broker_events.BROKER_NOT_SAVED.log(log, error=error)
+
+
+def _of_client(tls: TlsSettings) -> FreshContext:
+    return FreshContext(partial(client_context, tls), tls.client.paths)
