@@ -6,13 +6,24 @@ Open connections keep theirs. It knows no connection.
 
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.line_limit import limited_log
-from reliable_mq.runtime.tls_contexts import signature_of
+from reliable_mq.runtime.tls_contexts import client_context, signature_of
+from reliable_mq.runtime.tls_settings import TlsSettings
 from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
+
+
+def context_of_client(tls: TlsSettings) -> "FreshContext | None":
+    """Return what gives the context for connections of a server to others; None: they are plain.
+
+    Raises:
+        ConfigurationError: when a file cannot be used.
+    """
+    return FreshContext(partial(client_context, tls), tls.client.paths) if tls.is_client else None
 
 
 class FreshContext:
