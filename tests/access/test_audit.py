@@ -36,8 +36,23 @@ class AuditedAccessWorld(AccessWorld):
 def world() -> AuditedAccessWorld:
     """Give a broker with the user `ann`."""
     made = AuditedAccessWorld()
+    assert json.loads(made.lines.pop())["detail"]["on"] == {"user": ROOT}
     made.make_user("ann")
     return made
+
+
+def test_a_user_of_the_settings_has_a_line(world: AuditedAccessWorld) -> None:
+    """Given another super user in the settings, as after a lost secret, then it is on record."""
+    world.properties["initAuthenticationUser"] = '{"username":"rescue","password":"x y z"}'
+    world.start()
+    row = world.took()
+
+    assert (row["actor"], row["action"], row["changed"]) == ("-", "AUTH_CREATE_USER", 1)
+    assert row["detail"]["after"]["userType"] == "Super"
+    assert "x y z" not in json.dumps(row)
+    assert row["detail"]["why"] == "the broker's settings name this user"
+    world.start()
+    assert world.lines == [], "it is made once"
 
 
 def test_users_and_policies_have_lines_with_their_values(world: AuditedAccessWorld) -> None:

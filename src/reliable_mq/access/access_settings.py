@@ -128,21 +128,21 @@ def _codes(name: str, listed: str) -> frozenset[int]:
     return frozenset(map(int, words))
 
 
-def begin_access(table: AccessTable, settings: AccessSettings) -> bool:
-    """Create the users of the settings that do not exist; return whether there were any.
+def begin_access(table: AccessTable, settings: AccessSettings) -> list[str]:
+    """Create the users of the settings that do not exist; return their names.
 
     Raises:
         ConfigurationError: no super user could create others.
     """
-    is_changed = False
+    made: list[str] = []
     for user in settings.first_users:
         if user.username not in table.users:  # both settings may name the same user
             change = UserChange(password=user.password, user_type=UserType.SUPER)
             table.create_user(user.username, change)
-            is_changed = True
+            made.append(user.username)
     if not table.has_super_user:
         raise ConfigurationError(
             "authenticationEnabled=true needs a super user that is enabled: set "
             f'{_INIT_USER}={{"username":"…","password":"…"}}'
         )
-    return is_changed
+    return made

@@ -7,7 +7,7 @@ Every code of `HANDLERS` is in `AUDITED` or in `NOT_AUDITED`, never in both.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -281,6 +281,23 @@ def end(state: BrokerState, request: Request, pending: _PendingAct, answer: Comm
         why="" if is_done or answer is None else answer.remark or "",
         claims="" if request.user else request.command.ext_fields.get(ACCESS_KEY, ""),
     )
+
+
+def note_first_users(state: BrokerState, names: Sequence[str], now_ms: int) -> None:
+    """Add the lines of users that the broker made of its settings when it started."""
+    for name in names:
+        on = {"user": name}
+        state.audit.note(
+            now_ms=now_ms,
+            actor=NOBODY,
+            address="",
+            action=RequestCode.AUTH_CREATE_USER.name,
+            on=on,
+            seen=(None, _user(state, on)),
+            result=ResponseCode.SUCCESS.name,
+            is_done=True,
+            why="the broker's settings name this user",
+        )
 
 
 def _seen(state: BrokerState, entry: Audited, names: Names) -> object:
