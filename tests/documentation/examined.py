@@ -177,7 +177,7 @@ def command_fault(line: str, *, is_whole: bool) -> str | None:
         return f"{line}: {error}"
     while _ASSIGNMENT.match(words[0]):
         words.pop(0)
-    words = words[1:]
+    words = [f"@{__file__}" if word.startswith("@") else word for word in words[1:]]  # a secret
     for at, word in enumerate(words):
         if word in {"|", "&&", "||", ";", "&", ">", ">>", "2>&1"} or word.startswith(("2>", ">")):
             words = words[:at]

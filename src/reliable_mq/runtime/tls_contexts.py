@@ -162,12 +162,12 @@ _MEANINGS = {
     "HTTP_REQUEST": "the peer speaks HTTP",
     "WRONG_VERSION_NUMBER": "what the peer sends is not TLS",
     "UNSUPPORTED_PROTOCOL": "the peer has no version of TLS from 1.2",
-    "NO_SHARED_CIPHER": "the peer has no cipher that this server has",
+    "NO_SHARED_CIPHER": "the peer has no cipher in common",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer has no certificate",
-    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust this server's certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses this server's certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses this server's certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer says that this server's certificate is expired",
+    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust the certificate of this side",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses the certificate of this side",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses the certificate of this side",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer says that the certificate of this side is expired",
 }
 
 
