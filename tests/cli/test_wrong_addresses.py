@@ -163,6 +163,7 @@ def test_a_ca_that_cannot_be_read_is_the_setting_to_correct(
     [
         ("closed the connection", "if it demands TLS, set RELIABLE_MQ_TLS_CA to the file"),
         ("cannot be reached: the peer's certificate is refused: expired", "another certificate"),
+        ("closed the connection: the peer demands a certificate of this side", "_TLS_CERT and"),
         ("cannot be reached: nothing listens there", "start one (reliable-mq broker)"),
     ],
 )

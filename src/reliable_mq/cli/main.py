@@ -154,6 +154,8 @@ def explain(error: Exception) -> tuple[str, int] | None:
 
 def _advice(text: str) -> str:
     """Return what to do about name servers that do not answer."""
+    if "demands a certificate" in text or "certificate of this side" in text:
+        return "set RELIABLE_MQ_TLS_CERT and RELIABLE_MQ_TLS_KEY to a certificate that it trusts"
     if "certificate is refused" in text:
         return (
             "give it another certificate, or correct RELIABLE_MQ_TLS_CA, RELIABLE_MQ_TLS_HOSTNAME"

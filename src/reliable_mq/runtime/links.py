@@ -16,7 +16,7 @@ from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.direct_links import DirectLinks
 from reliable_mq.runtime.host_names import addresses_of
 from reliable_mq.runtime.link import Link, OnRequest, Sign
-from reliable_mq.runtime.tls_contexts import fault_of
+from reliable_mq.runtime.tls_contexts import reason_of
 from reliable_mq.telemetry import client_events
 from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.command import Command
@@ -38,9 +38,7 @@ def _reason(error: OSError | TimeoutError | ValueError) -> str:
         return "no answer"
     if isinstance(error, socket.gaierror):
         return error.strerror or str(error)
-    if isinstance(error, ssl.SSLError):
-        return fault_of(error)
-    return str(error) or "no answer"
+    return reason_of(error) or "no answer"
 
 
 class Links:

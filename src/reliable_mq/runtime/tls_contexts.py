@@ -149,6 +149,11 @@ _PAIR_FAULTS = {
 }
 
 
+def reason_of(error: Exception) -> str:
+    """Return why a connection failed: of TLS in a few words, else in those of the system."""
+    return fault_of(error) if isinstance(error, ssl.SSLError) else str(error)
+
+
 def fault_of(error: ssl.SSLError) -> str:
     """Return the reason of a failed handshake in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -160,9 +165,11 @@ def fault_of(error: ssl.SSLError) -> str:
 # OpenSSL's reason -> words that say who must change what.
 _MEANINGS = {
     "HTTP_REQUEST": "the peer speaks HTTP",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the peer demands a certificate of this side, or a cipher",
     "WRONG_VERSION_NUMBER": "what the peer sends is not TLS",
     "UNSUPPORTED_PROTOCOL": "the peer has no version of TLS from 1.2",
     "NO_SHARED_CIPHER": "the peer has no cipher in common",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer demands a certificate of this side",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer has no certificate",
     "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust the certificate of this side",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses the certificate of this side",
