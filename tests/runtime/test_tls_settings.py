@@ -66,6 +66,10 @@ def test_without_properties_a_server_is_plain_and_its_own_connections_too() -> N
         ({"client.keyPath": "k"}, "without tls.client.certPath"),
         ({"server.need.client.auth": "require"}, "tls.server.trustCertPath"),
         ({"server.need.client.auth": "maybe"}, "use none, optional, require"),
+        (
+            {"server.need.client.auth": "require", "server.trustCertPath": "ca"},
+            "need.client.auth=require needs tls.server.mode=enforcing",
+        ),
         ({"server.trustCertPath": "ca"}, "no effect without tls.server.need.client.auth"),
         ({"enable": "yes"}, "tls.enable=yes: use true or false"),
         ({"test.mode.enable": "true"}, "makes no certificate of its own"),
@@ -176,5 +180,6 @@ def test_a_server_is_exposed_if_strangers_reach_it_and_need_no_certificate(
     assert not is_exposed(["127.0.0.1", "::1"], plain)
     known = {"server_need_client_auth": "require", "server_trustCertPath": made.ca}
     assert not is_exposed(["0.0.0.0"], made.settings(**known))
-    assert is_exposed(["0.0.0.0"], made.settings("permissive", **known)), "plain ones need none"
+    asked = {**known, "server_need_client_auth": "optional"}
+    assert is_exposed(["0.0.0.0"], made.settings("permissive", **asked)), "plain ones need none"
     assert is_exposed(["0.0.0.0"], made.settings())
