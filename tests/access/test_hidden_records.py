@@ -274,3 +274,22 @@ def test_a_pull_that_waits_gets_its_message_while_its_user_may_pull(world: Acces
     answer = world.reply_to(pulled, of=3)
     assert answer is not None
     assert answer.code == Code.SUCCESS
+
+
+@pytest.mark.parametrize("code", [Ask.GET_CONSUMER_RUNNING_INFO, Ask.CONSUME_MESSAGE_DIRECTLY])
+def test_a_consumer_does_not_get_the_signature_of_who_asks_it(
+    world: AccessWorld, code: int
+) -> None:
+    """A signature covers no code: sent again as another request, it would show all secrets."""
+    body = heartbeat(OWN, of=1, group=GROUP, client_id="client@1")
+    assert world.ask_as(MALLORY, Ask.HEART_BEAT, {}, body, of=3, version=493).code == Code.SUCCESS
+    world.notices(3)
+    message_id = stored(world, OWN).ext_fields["msgId"]
+    asked = {"consumerGroup": GROUP, "clientId": "client@1", "msgId": message_id, "topic": OWN}
+    assert world.begin_as(ROOT, code, asked) is None
+
+    (forwarded,) = (each for each in world.notices(3) if each.code == code)
+    assert forwarded.ext_fields["clientId"] == "client@1"
+    replayed = world.ask(Ask.AUTH_LIST_USER, forwarded.ext_fields, of=3)
+    assert not is_let_in(replayed)
+    assert not {"AccessKey", "Signature", "SecurityToken"} & forwarded.ext_fields.keys()
