@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from reliable_mq.access.resources import Kind, Pattern, Resource, resource_of
-from reliable_mq.access.users import AccessRefused
+from reliable_mq.access.users import AccessRefused, of_name
 from reliable_mq.limits import NAME_LENGTH_MAX
 
 ENTRIES_OF_USER_MAX = 1_000
@@ -220,7 +220,7 @@ def _kind_of(name: object) -> PolicyType:
     """Return the type with this name. A misspelt Default would count before all others."""
     if not name:
         return PolicyType.CUSTOM
-    kind: PolicyType | None = _of_name(PolicyType, name)
+    kind: PolicyType | None = of_name(PolicyType, name)
     if kind is None:
         raise AccessRefused("The policyType must be Custom or Default.")
     return kind
@@ -234,7 +234,7 @@ def _entry_of(entry: Any) -> PolicyEntry:
         raise AccessRefused("The resource is null.")
     if len(resource.name) > NAME_LENGTH_MAX or not resource.name.isprintable():
         raise AccessRefused(f"a resource has at most {NAME_LENGTH_MAX} printable characters")
-    effect = _of_name(Effect, row.get("decision"))
+    effect = of_name(Effect, row.get("decision"))
     actions = _actions_of(row.get("actions"))
     sources = _sources_of(row.get("sourceIps"))
     if effect is None:
@@ -244,7 +244,7 @@ def _entry_of(entry: Any) -> PolicyEntry:
 
 def _actions_of(names: Any) -> tuple[Action, ...]:
     listed = names if isinstance(names, list) else []
-    actions = tuple(each for name in listed if (each := _of_name(Action, name)) is not None)
+    actions = tuple(each for name in listed if (each := of_name(Action, name)) is not None)
     if len(actions) > _ACTIONS_MAX:
         raise AccessRefused(f"an entry has at most {_ACTIONS_MAX} actions")
     if not actions:
@@ -278,9 +278,3 @@ def _network_of(source: str) -> _Network | None:
         return ip_network(source, strict=False)
     except ValueError:
         return None
-
-
-def _of_name(kind: Any, name: object) -> Any:
-    if not isinstance(name, str):
-        return None
-    return next((each for each in kind if each.lower() == name.lower()), None)

@@ -115,8 +115,8 @@ def user_change_of(row: Any) -> UserChange:
     kind, status = texts["userType"] or None, texts["userStatus"] or None
     change = UserChange(
         password=texts["password"],
-        user_type=_of_name(UserType, kind),
-        user_status=_of_name(UserStatus, status),
+        user_type=of_name(UserType, kind),
+        user_status=of_name(UserStatus, status),
     )
     if kind and change.user_type is None:
         raise AccessRefused(_TYPES)
@@ -134,8 +134,8 @@ def user_of(row: Any) -> User:
     name = row.get("username") if isinstance(row, dict) else None
     if not isinstance(name, str):
         raise ValueError("a user has no username")  # noqa: TRY004 - the content is wrong
-    kind = _of_name(UserType, row.get("userType", UserType.NORMAL))
-    status = _of_name(UserStatus, row.get("userStatus", UserStatus.ENABLE))
+    kind = of_name(UserType, row.get("userType", UserType.NORMAL))
+    status = of_name(UserStatus, row.get("userStatus", UserStatus.ENABLE))
     if kind is None:
         raise ValueError(f"user {name!r}: {_TYPES}")
     if status is None:
@@ -171,7 +171,8 @@ def username_of(subject: str) -> str | None:
     return name if kind.lower() == SUBJECT.lower() else None
 
 
-def _of_name(kind: Any, name: object) -> Any:
+def of_name(kind: Any, name: object) -> Any:
+    """Return the member of an enumeration with this name in any case; None: there is none."""
     if not isinstance(name, str):
         return None
     return next((each for each in kind if each.lower() == name.lower()), None)

@@ -13,11 +13,18 @@ from reliable_mq.access.resources import resource_of
 from reliable_mq.access.users import AccessRefused
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
-from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, print_where
+from reliable_mq.cli.admin_options import (
+    Change,
+    administered,
+    done_if_agreed,
+    end_with,
+    print_where,
+)
 from reliable_mq.cli.commands import VerbCommands
 from reliable_mq.cli.credentials import FORMS, new_secret
 from reliable_mq.cli.printing import print_rows
 from reliable_mq.cli.saying import say, say_json, say_trouble
+from reliable_mq.client.administering.cluster_reply import ClusterReply
 from reliable_mq.errors import ConfigurationError, ReliableMQError, UsageError
 from reliable_mq.extras import extra_of
 
@@ -113,19 +120,15 @@ def change(
     if not secret and is_enabled is None and is_super is None:
         raise UsageError("nothing to change: give --secret, --disable, --enable, --super, --normal")
     with administered(cluster) as admin:
-        answers = done_if_agreed(
-            partial(
-                admin.accounts.change,
-                user,
-                secret=secret,
-                is_enabled=is_enabled,
-                is_super=is_super,
-                brokers=broker_names or (),
-            ),
-            lambda names: f"change user {user} at {', '.join(names)}?" if names else "",
-            dry_run=dry_run,
-            yes=yes,
+        change = partial(
+            admin.accounts.change,
+            user,
+            secret=secret,
+            is_enabled=is_enabled,
+            is_super=is_super,
+            brokers=broker_names or (),
         )
+        answers = _asked(change, f"change user {user}", dry_run=dry_run, yes=yes)
     print_where(f"user {user}", "changed", answers, dry_run=dry_run, as_json=as_json)
     end_with(answers.failures)
 
@@ -167,12 +170,8 @@ def grant(
     except AccessRefused as error:
         raise UsageError(f"a policy cannot be read: {error}") from error
     with administered(cluster) as admin:
-        answers = done_if_agreed(
-            partial(admin.accounts.grant, user, policies, brokers=broker_names or ()),
-            lambda names: f"change policies of {user} at {', '.join(names)}?" if names else "",
-            dry_run=dry_run,
-            yes=yes,
-        )
+        change = partial(admin.accounts.grant, user, policies, brokers=broker_names or ())
+        answers = _asked(change, f"change policies of {user}", dry_run=dry_run, yes=yes)
     print_where(f"policies of {user}", "made", answers, dry_run=dry_run, as_json=as_json)
     end_with(answers.failures)
 
@@ -194,12 +193,9 @@ def revoke(
     if named is None:
         raise UsageError(f"{resource}: write a resource, such as Topic:orders or Group:pay*")
     with administered(cluster) as admin:
-        answers = done_if_agreed(
-            partial(admin.accounts.revoke, user, named.key, brokers=broker_names or ()),
-            lambda names: f"remove the policy on {named.key}?" if names else "",
-            dry_run=dry_run,
-            yes=yes,
-        )
+        change = partial(admin.accounts.revoke, user, named.key, brokers=broker_names or ())
+        what = f"remove the policy of {user} on {named.key}"
+        answers = _asked(change, what, dry_run=dry_run, yes=yes)
     print_where(f"policy of {user}", "removed", answers, dry_run=dry_run, as_json=as_json)
     end_with(answers.failures)
 
@@ -217,14 +213,22 @@ def remove(
 ) -> None:
     """Remove a user and its policies at all brokers; the last super user stays."""
     with administered(cluster) as admin:
-        answers = done_if_agreed(
-            partial(admin.accounts.remove, user, brokers=broker_names or ()),
-            lambda names: f"remove user {user} at {', '.join(names)}?" if names else "",
-            dry_run=dry_run,
-            yes=yes,
-        )
+        change = partial(admin.accounts.remove, user, brokers=broker_names or ())
+        answers = _asked(change, f"remove user {user}", dry_run=dry_run, yes=yes)
     print_where(f"user {user}", "removed", answers, dry_run=dry_run, as_json=as_json)
     end_with(answers.failures)
+
+
+def _asked(
+    change: Change[list[str]], what: str, *, dry_run: bool, yes: bool
+) -> ClusterReply[list[str]]:
+    """Make a change if the person at the terminal agrees: "remove user shop at broker-a?"."""
+    return done_if_agreed(
+        change,
+        lambda names: f"{what} at {', '.join(names)}?" if names else "",
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 def _policy(text: str) -> tuple[str, list[str]]:

@@ -19,8 +19,8 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.java_properties import as_property
 from reliable_mq.wire.peer_texts import read_json, read_properties
+from reliable_mq.wire.request_signature import ACCESS_KEY
 
-ACCESS_KEY = "AccessKey"  # the field of a signed request with the name of its user
 _NAMES_MAX = 20  # of one line: a request may name thousands
 _QUEUES_MAX = 256
 _HIDDEN = "***"
