@@ -134,6 +134,7 @@ def test_without_a_super_user_the_broker_does_not_start() -> None:
         ({"initAuthenticationUsers": "secret words"}, "did you mean initAuthenticationUser?"),
         ({"aclEnable": "true"}, "`reliable-mq access import` reads plain_acl.yml"),
         ({"authenticationWhitelist": "x"}, "authenticationWhitelist=x: write request codes"),
+        ({"authenticationWhitelist": "1" * 5_000}, "authenticationWhitelist=1111"),
         ({"authorizationWhitelist": "10;11"}, "authorizationWhitelist=10;11: write request"),
         ({"authenticationWhitelist": "10, 3004"}, "3004 changes or shows users"),
         ({"initAuthenticationUser": "secret words"}, 'initAuthenticationUser: write {"username"'),

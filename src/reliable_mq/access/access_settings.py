@@ -17,6 +17,7 @@ from reliable_mq.wire.codes import RequestCode
 _INIT_USER = "initAuthenticationUser"
 _INNER_CLIENT = "innerClientAuthenticationCredentials"
 SECRET_PROPERTIES = frozenset({_INIT_USER, _INNER_CLIENT})
+_DIGITS_MAX = 10  # of a request code
 _FORMS = {
     _INIT_USER: ("username", "password"),
     _INNER_CLIENT: ("accessKey", "secretKey"),
@@ -121,7 +122,7 @@ def _user(name: str, secret: SecretText) -> User | None:
 def _codes(name: str, listed: str) -> frozenset[int]:
     words = [word for each in listed.split(",") if (word := each.strip())]
     for word in words:
-        if not (word.isascii() and word.isdecimal()):
+        if not (word.isascii() and word.isdecimal() and len(word) < _DIGITS_MAX):
             raise ConfigurationError(
                 f"{name}={word:.40}: write request codes, such as 105,34, with commas between them"
             )

@@ -15,6 +15,8 @@ from reliable_mq.limits import NAME_LENGTH_MAX
 from reliable_mq.wire.request_signature import RequestSigner
 
 SUBJECT = "User"
+NOBODY = "-"
+"""What the audit has in place of a user if no known user has signed."""
 SECRET_LENGTH_MAX = 1_024
 USERS_MAX = 10_000
 
@@ -153,6 +155,8 @@ def name_fault(name: str) -> str:
         return "username can not be blank"
     if len(name) > NAME_LENGTH_MAX or not name.isprintable():
         return f"a username has 1..{NAME_LENGTH_MAX} printable characters"
+    if name != name.strip() or name == NOBODY:
+        return "a username has no spaces around it, and is not -, which stands for nobody"
     return ""
 
 

@@ -12,13 +12,11 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from reliable_mq.access.users import NOBODY
 from reliable_mq.decodable import decodable
 from reliable_mq.plain_text import cut
 
 PATH = "audit/audit.log"
-NOBODY = "-"
-"""The actor of a request that no known user has signed."""
-
 REFUSED_AT_ONCE = 100
 REFUSED_PAUSE_MS = 180_000
 """One more may be refused after each pause: 480 a day, so that a flood of months loses no file."""

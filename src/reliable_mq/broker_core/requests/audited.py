@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reliable_mq.broker_core.audit import NOBODY
+from reliable_mq.access.users import NOBODY
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
