@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.access.access_world import ROOT, AccessWorld, secret_of
 
+from reliable_mq.broker_core.requests import audited
 from reliable_mq.wire.codes import RequestCode as Ask
 
 NEW_SECRET = "another secret of ann"
@@ -92,3 +93,23 @@ def test_a_refused_request_has_a_line_with_its_sender(world: AuditedAccessWorld)
     assert world.took()["actor"] == "-"
     world.ask_as(ROOT, Ask.GET_BROKER_CONFIG)
     assert world.lines == [], "reading has no line"
+
+
+def test_the_audit_does_no_work_for_strangers(
+    world: AuditedAccessWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given requests that nobody has signed, then no value is looked at, and no large body read."""
+    looks: list[object] = []
+    seen = audited._seen
+    monkeypatch.setattr(audited, "_seen", lambda *at: looks.append(at) or seen(*at))
+    world.took()
+
+    world.ask_as("ann", Ask.AUTH_DELETE_USER, {"username": ROOT}, secret="wrong")
+    assert world.took()["detail"]["on"] == {"user": ROOT}
+    body = b'{"groupName":"g","pad":"%s"}' % (b"x" * 100_000)
+    world.ask(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    assert world.took()["detail"]["on"] == {}
+    assert looks == []
+    world.ask_as(ROOT, Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    assert world.took()["detail"]["on"] == {"group": "g"}
+    assert len(looks) == 2

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reliable_mq.access.users import NOBODY
+from reliable_mq.access.guard import Guard
+from reliable_mq.access.users import NOBODY, AccessRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -23,6 +24,7 @@ from reliable_mq.wire.request_signature import ACCESS_KEY
 
 _NAMES_MAX = 20  # of one line: a request may name thousands
 _QUEUES_MAX = 256
+_STRANGERS_BODY_SIZE_MAX = 16_384  # bytes
 _HIDDEN = "***"
 _SECRET = re.compile("password|passwd|secret|token|credential|authenticationuser", re.IGNORECASE)
 
@@ -251,15 +253,30 @@ class _PendingAct(NamedTuple):
 
 
 def begin(state: BrokerState, request: Request) -> _PendingAct | None:
-    """Look at what an audited request may change; None: it has no line."""
+    """Look at what an audited request may change; None: it has no line.
+
+    For strangers it reads no large body and looks at no values: they will be refused.
+    """
     entry = AUDITED[request.command.code]
     names: Names | None = {}
+    is_stranger = state.guard is not None and not _is_allowed_in(state.guard, request.command)
+    size_max = _STRANGERS_BODY_SIZE_MAX if is_stranger else REQUEST_BODY_SIZE_MAX
     try:
-        if len(request.command.body) <= REQUEST_BODY_SIZE_MAX:
+        if len(request.command.body) <= size_max:
             names = entry.names(request.command)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass  # its handler refuses it
-    return None if names is None else _PendingAct(entry, names, _seen(state, entry, names))
+    if names is None:
+        return None
+    return _PendingAct(entry, names, None if is_stranger else _seen(state, entry, names))
+
+
+def _is_allowed_in(guard: Guard, command: Command) -> bool:
+    try:
+        guard.sender_of(command)
+    except AccessRefused:
+        return False
+    return True
 
 
 def end(state: BrokerState, request: Request, pending: _PendingAct, answer: Command | None) -> None:
@@ -274,7 +291,7 @@ def end(state: BrokerState, request: Request, pending: _PendingAct, answer: Comm
         address=request.connection.address,
         action=RequestCode(request.command.code).name,
         on=names,
-        seen=None if entry.look is None else (before, _seen(state, entry, names)),
+        seen=(before, _seen(state, entry, names)) if is_done and entry.look is not None else None,
         result=result,
         is_done=is_done,
         hides=entry.hides,
