@@ -7,6 +7,8 @@ import pytest
 from tests.access.access_world import ROOT, AccessWorld, secret_of
 
 from reliable_mq.broker_core.requests import audited
+from reliable_mq.broker_core.requests.audited import Audited, Names
+from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.wire.codes import RequestCode as Ask
 
 NEW_SECRET = "another secret of ann"
@@ -101,7 +103,12 @@ def test_the_audit_does_no_work_for_strangers(
     """Given requests that nobody has signed, then no value is looked at, and no large body read."""
     looks: list[object] = []
     seen = audited._seen
-    monkeypatch.setattr(audited, "_seen", lambda *at: looks.append(at) or seen(*at))
+
+    def noted(state: BrokerState, entry: Audited, names: Names) -> object:
+        looks.append(names)
+        return seen(state, entry, names)
+
+    monkeypatch.setattr(audited, "_seen", noted)
     world.took()
 
     world.ask_as("ann", Ask.AUTH_DELETE_USER, {"username": ROOT}, secret="wrong")
