@@ -13,7 +13,7 @@ from tests.runtime.tls_world import HOST, Certificates, connect_encrypted
 from tests.waiting import eventually
 
 from reliable_mq.runtime import server_tls
-from reliable_mq.runtime.fresh_context import FreshContext
+from reliable_mq.runtime.fresh_context import FreshContext, context_of_client
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_contexts import client_context
 from reliable_mq.runtime.tls_settings import take_tls
@@ -137,6 +137,16 @@ def test_a_file_that_goes_while_it_is_read_is_told_and_the_certificate_goes_on(
     assert not looked_twice(tls)
     assert tls.context is before
     assert "No such file" in caplog.text
+
+
+@pytest.mark.parametrize("verifies", ["true", "false"])
+def test_connections_that_trust_every_server_are_told(
+    caplog: pytest.LogCaptureFixture, verifies: str
+) -> None:
+    own = take_tls({"tls.enable": "true", "tls.client.authServer": verifies})
+    assert context_of_client(own) is not None
+    told = [each for each in caplog.records if getattr(each, "event", "") == "tls_unverified"]
+    assert bool(told) == (verifies == "false")
 
 
 def test_a_replaced_certificate_of_a_client_counts_for_its_next_connection(

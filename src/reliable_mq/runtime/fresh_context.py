@@ -23,7 +23,11 @@ def context_of_client(tls: TlsSettings) -> "FreshContext | None":
     Raises:
         ConfigurationError: when a file cannot be used.
     """
-    return FreshContext(partial(client_context, tls), tls.client.paths) if tls.is_client else None
+    if not tls.is_client:
+        return None
+    if not tls.verifies_servers:
+        broker_events.TLS_UNVERIFIED.log(log)
+    return FreshContext(partial(client_context, tls), tls.client.paths)
 
 
 class FreshContext:
