@@ -8,7 +8,7 @@ import pytest
 from tests.documentation.build import build
 from tests.documentation.html_page import HtmlPage
 from tests.documentation.navigation import navigation, places
-from tests.documentation.staging import pages
+from tests.documentation.staging import DOCS, pages
 
 pytestmark = pytest.mark.processes
 
@@ -51,6 +51,14 @@ def fault(page: HtmlPage, link: str, built: dict[Path, HtmlPage], site: Path) ->
     if anchor and target in built and anchor not in built[target].anchors:
         return f"{page.path.relative_to(site)}: {link}: no such anchor"
     return None
+
+
+def test_each_word_of_the_glossary_has_an_anchor(site: Path, built: dict[Path, HtmlPage]) -> None:
+    page = built[site / "reference" / "glossary.html"]
+    rows = (DOCS / "reference" / "glossary.md").read_text().count("\n| ") - 1  # without the head
+
+    assert len(page.anchors) >= rows
+    assert {"stub", "half-message", "figure", "sample"} <= set(page.anchors)
 
 
 def test_no_link_is_broken(site: Path, built: dict[Path, HtmlPage]) -> None:

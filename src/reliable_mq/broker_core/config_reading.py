@@ -38,6 +38,8 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
         )
     known = {field.encode_name: field.name for field in msgspec.structs.fields(BrokerConfig)}
     unknown = [name for name in properties if name not in known]
+    for name in filter(_sounds_like_access, unknown):
+        _refuse_misspelt_access(name)
     warnings = [_unsupported(name, list(known)) for name in unknown[:_UNSUPPORTED_SHOWN_MAX]]
     if len(unknown) > _UNSUPPORTED_SHOWN_MAX:
         more = len(unknown) - _UNSUPPORTED_SHOWN_MAX
@@ -49,6 +51,17 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
         raise ConfigurationError(_invalid(supported, str(error))) from error
     _check(config)
     return config, warnings
+
+
+def _sounds_like_access(name: str) -> bool:
+    return "auth" in name.lower() and len(name) <= _SHOWN_MAX
+
+
+def _refuse_misspelt_access(name: str) -> None:
+    """Refuse a name that is nearly one of access control: with a warning, the door stays open."""
+    close = difflib.get_close_matches(name, _OF_ACCESS, n=1, cutoff=0.9)
+    if close:
+        raise ConfigurationError(f"{name}: unknown; did you mean {close[0]}?")
 
 
 def _secret(kind: type, text: object) -> object:
@@ -65,6 +78,11 @@ def _secret_text(value: object) -> str:
     raise NotImplementedError
 
 
+_OF_ACCESS = (
+    *SECRET_PROPERTIES,
+    *("authenticationEnabled", "authenticationWhitelist"),
+    *("authorizationEnabled", "authorizationWhitelist"),
+)
 # Objects that are built from these at the start do not follow later changes. Nobody who may change
 # properties over the network can switch off access control.
 _READ_AT_START = frozenset(
@@ -72,9 +90,7 @@ _READ_AT_START = frozenset(
         *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "listenPort", "namesrvAddr"),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
-        *("traceTopicEnable", "msgTraceTopicName", *SECRET_PROPERTIES),
-        *("authenticationEnabled", "authenticationWhitelist"),
-        *("authorizationEnabled", "authorizationWhitelist"),
+        *("traceTopicEnable", "msgTraceTopicName", *_OF_ACCESS),
     }
 )
 

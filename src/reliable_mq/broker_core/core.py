@@ -135,8 +135,9 @@ class BrokerCore:
             ACCESS_PATH: state.access.load,
         }
         load_tables(self._disk, loaders)
-        if config.authenticates and begin_access(state.access, config.access):
+        if config.authenticates and (made := begin_access(state.access, config.access)):
             self._save_now(ACCESS_PATH, state.access.dump())
+            audited.note_first_users(state, made, now_ms)
         warn_of_missing(self._disk, TOPICS_PATH)
         state.topics.create_system_topics(
             config.broker_cluster_name,

@@ -66,11 +66,15 @@ log = limited_log(__name__)
 
 
 class PeerConnection(msgspec.Struct, frozen=True):
-    """One peer. `host` is packed as in records; `address` is "ip:port"."""
+    """One peer. `host` is packed as in records; `address` is "ip:port".
+
+    `is_own`: it is this process itself, over a connection that nobody else can have.
+    """
 
     id: int
     host: bytes
     address: str
+    is_own: bool = False
 
 
 class Request(msgspec.Struct, gc=False):

@@ -27,14 +27,15 @@ from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.broker_chores import BrokerChores
 from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.runtime.route_guard import RouteGuard
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
-from reliable_mq.runtime.tls_contexts import client_context
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command
@@ -140,19 +141,18 @@ class BrokerServer:
         options = self._options
         self._loop = asyncio.get_running_loop()
         await self._listener.bind(options.host, options.port)
-        if not options.name_servers:
-            settings_file = options.store / "config" / "kvConfig.json"
-            self._name_server = NameServer(settings_file, tls=self._tls)
-            await self._name_server.start(options.host, options.name_server_port)
-        properties = {
-            "brokerIP1": options.host,
-            **options.properties,
-            "namesrvAddr": self.name_server_address,
-            "listenPort": str(self._listener.port),
-        }
-        config, warnings = broker_config(properties)
+        listens = {"listenPort": str(self._listener.port)}
+        config, warnings = broker_config(
+            {"brokerIP1": options.host, **options.properties, **listens}
+        )
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
+        guard = RouteGuard() if config.authenticates else None
+        if not options.name_servers:
+            settings_file = options.store / "config" / "kvConfig.json"
+            self._name_server = NameServer(settings_file, tls=self._tls, guard=guard)
+            await self._name_server.start(options.host, options.name_server_port)
+        config = msgspec.structs.replace(config, name_servers=self.name_server_address)
         self._limit(config)
         disk = self._disk = FileDisk(options.store)
         self._core = BrokerCore(
@@ -160,6 +160,8 @@ class BrokerServer:
         )
         self._core.open(now_ms())
         state = self._core.state
+        if guard is not None:
+            guard.guard = state.guard
         state.is_exposed = self._is_exposed(config)
         sync_interval = 0 if state.is_sync_flush else config.flush_interval_ms / 1000
         syncs: Syncs | None = kernel_syncs(self._on_broken)
@@ -180,7 +182,7 @@ class BrokerServer:
             self.name_server_address.split(";"),
             self._send,
             self._on_broken,
-            tls=client_context(options.tls) if options.tls.is_client else None,
+            tls=context_of_client(options.tls),
             dial=own.private_socket if own is not None else None,
         )
         self._tls.watch()

@@ -149,7 +149,8 @@ class ServerConnection(asyncio.Protocol):
         if number is None:
             self._transport.abort()
             return
-        self._connection = PeerConnection(number, pack_host(ip, peer[1]), f"{ip}:{peer[1]}")
+        host = pack_host(ip, peer[1])
+        self._connection = PeerConnection(number, host, f"{ip}:{peer[1]}", self._is_admitted)
         self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
 
     def secured(self, transport: asyncio.Transport) -> None:

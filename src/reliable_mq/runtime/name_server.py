@@ -22,6 +22,7 @@ from reliable_mq.name_server.registration_queue import RegistrationQueue
 from reliable_mq.runtime.connection_limits import ConnectionLimits
 from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.loop_figures import LoopFigures, connection_samples
+from reliable_mq.runtime.route_guard import RouteGuard
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
@@ -45,6 +46,7 @@ class NameServer:
         config: the properties that clients see and change.
         limits: of the connections.
         tls: the mode and the certificate; the caller closes it. None: all connections are plain.
+        guard: refuses changes of strangers; None: everybody may change everything.
     """
 
     small_answers: frozenset[int] = frozenset()
@@ -56,7 +58,9 @@ class NameServer:
         config: NameServerConfig | None = None,
         limits: ConnectionLimits | None = None,
         tls: ServerTls | None = None,
+        guard: RouteGuard | None = None,
     ) -> None:
+        self._guard = guard
         self._settings_file = settings_file
         self._core = NameServerCore(config)
         self._tls = tls
@@ -134,7 +138,10 @@ class NameServer:
         for command in commands:
             if command.is_reply:
                 continue
-            if command.code == RequestCode.REGISTER_BROKER:
+            refusal = self._guard.refusal_of(connection, command) if self._guard else None
+            if refusal is not None:
+                self._answer(number, command, refusal)
+            elif command.code == RequestCode.REGISTER_BROKER:
                 self._register(number, command)
                 if number in self._registrations:
                     return True

@@ -234,6 +234,11 @@ TLS_NOT_RELOADED = warning(
     "tls_not_reloaded",
     "the changed certificate is not used, the one before it goes on: %(error)s",
 )
+TLS_UNVERIFIED = warning(
+    "tls_unverified",
+    "tls.client.authServer=false: every server is trusted, also one that pretends to be the name "
+    "server; use it for tests only",
+)
 TLS_CERTIFICATE_DOUBTFUL = warning(
     "tls_certificate_doubtful",
     "%(path)s: clients will refuse this certificate: %(problem)s; give a new one, it is read "

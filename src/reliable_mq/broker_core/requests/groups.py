@@ -74,7 +74,9 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
         command.version,
         request.now_ms,
         request.connection.address,
+        request.user,
     )
+    _refuse_foreign(state, member)
     producers = [producer.group_name for producer in beat.producers or ()]
     keeps = beat.fingerprint != 0 and beat.without_subscriptions
     if not state.clients.has_room(
@@ -93,6 +95,15 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
         "IS_SUB_CHANGE": "true" if is_changed else "false",
     }
     return reply(command, ext=ext)
+
+
+def _refuse_foreign(state: BrokerState, member: RegisteredMember) -> None:
+    """Refuse a client id that a producer of another user has: it would get that one's replies."""
+    user = state.clients.user_of_producer(member.client_id)
+    if user is not None and user != member.user:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION, f"the client id {member.client_id} is another user's"
+        )
 
 
 def _register_consumer(

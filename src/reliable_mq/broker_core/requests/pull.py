@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from operator import lt
 from typing import NamedTuple
 
+from reliable_mq.access.users import AccessRefused
 from reliable_mq.broker_core.clients import BROADCASTING, SubscriptionData
 from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, WaitingPull, Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
@@ -117,6 +118,7 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[bytes, in
     """Return the reply, and how many messages were scanned for it."""
     header = pull.header
     try:
+        _refuse_revoked(state, pull)
         group = state.groups.by_name.get(header.consumer_group)
         topic, wanted = _allowed(state, group, header, pull.address, pull.wanted)
     except RequestRefused as refused:
@@ -125,6 +127,24 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[bytes, in
     _note_progress(state, header, found, commits=False)
     looked_at = found.next_offset - header.queue_offset if found.code in _LOOKED else 0
     return _answer(state, pull.command, header, found, topic, group), looked_at
+
+
+def _refuse_revoked(state: BrokerState, pull: WaitingPull) -> None:
+    """Refuse a pull if its user may not pull any more.
+
+    Raises:
+        RequestRefused: the user or a policy was changed while the pull waited.
+    """
+    if state.guard is None:
+        return
+    header = pull.header
+    names = {"topic": header.topic, "consumerGroup": header.consumer_group}
+    try:
+        state.guard.check_again(
+            pull.user, Command(pull.command.code, ext_fields=names), pull.address
+        )
+    except AccessRefused as error:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
 
 
 def _allowed(
@@ -459,6 +479,7 @@ def _waiting(
         request.now_ms + wait_ms,
         wanted,
         next_offset,
+        user=request.user,
     )
 
 
