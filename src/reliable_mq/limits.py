@@ -31,6 +31,7 @@ CONSUME_QUEUE_FILE_SIZE = 300_000 * CONSUME_QUEUE_UNIT_SIZE
 # to the others.
 CONNECTIONS_MAX = 20_000
 CONNECTIONS_OF_ADDRESS_MAX = 10_000
+NEW_CONNECTIONS_OF_ADDRESS_MAX = 100  # a second
 # Bytes that all connections together may hold. Above, those that hold most are closed.
 RECEIVED_SIZE_MAX = 256 * 1024 * 1024  # incomplete frames and waiting requests
 UNSENT_SIZE_MAX = 256 * 1024 * 1024  # unread answers

@@ -28,6 +28,7 @@ from reliable_mq.limits import (
     DELAY_LEVELS_TEXT,
     FRAME_SIZE_MAX,
     MESSAGE_BODY_SIZE_MAX,
+    NEW_CONNECTIONS_OF_ADDRESS_MAX,
     PORT_MAX,
     QUEUES_MAX,
     RECEIVED_SIZE_MAX,
@@ -173,6 +174,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: _Count = msgspec.field(default=CONNECTIONS_MAX, name="maxConnections")
     connections_of_address_max: _Count = msgspec.field(
         default=CONNECTIONS_OF_ADDRESS_MAX, name="maxConnectionsOfAddress"
+    )
+    new_connections_max: _Rate = msgspec.field(
+        default=NEW_CONNECTIONS_OF_ADDRESS_MAX, name="maxNewConnectionsPerSecondOfAddress"
     )
     topic_messages_max: _Rate = msgspec.field(default=0, name="maxMessagesPerSecondOfTopic")
     topic_bytes_max: _Rate = msgspec.field(default=0, name="maxBytesPerSecondOfTopic")

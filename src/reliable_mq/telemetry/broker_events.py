@@ -177,6 +177,9 @@ CONNECTION_REFUSED = warning(
     "%(client)s: refused, few descriptors are left; raise the limit of files",
 )
 CONNECTION_TOO_MANY = warning("connection_too_many", "%(client)s: refused, %(reason)s")
+CONNECTIONS_NOT_ACCEPTED = error(
+    "connections_not_accepted", "no connection can be accepted for a second: %(error)s"
+)
 CONNECTION_BROKEN = error("connection_broken", "requests of a connection cannot be handled")
 DISK_FULL = critical("disk_full", "%(problem)s, sends are refused; %(advice)s: %(error)s")
 DISK_HAS_ROOM = info("disk_has_room", "the disk has room again")

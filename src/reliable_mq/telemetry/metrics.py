@@ -284,13 +284,16 @@ def _of_server(
 
 def _of_sockets(source: Source) -> tuple[Metric, ...]:
     """Return the metrics of the connections of a server."""
-    refused = "Connections refused since the start: too many, in all or of one address"
+    refused = (
+        "Connections refused since the start, by the limit: all, address (open ones), rate (new"
+        " ones of one address in a second)"
+    )
     outcomes = "TLS handshakes of this process: done, failed, given_up (too slow), plain (no TLS)"
     expiry = (
         "When the certificate of this process expires, as a Unix time; 0: there is no valid one"
     )
     return (
-        _of_server(source, "refused_connections_total", refused, "counter"),
+        _of_server(source, "refused_connections_total", refused, "counter", labels=("limit",)),
         _of_server(source, "tls_handshakes_total", outcomes, "counter", labels=("outcome",)),
         _of_server(source, "tls_certificate_expiry_seconds", expiry, unit="seconds"),
     )
