@@ -60,6 +60,14 @@ class AccessWorld(BrokerWorld):
         add_signature(command, user, secret or secret_of(user))
         return self.ask(code, command.ext_fields, body, of=of, version=version)
 
+    def begin_as(self, user: str, code: int, ext: Mapping[str, object]) -> Command | None:
+        """Send a request as a user; return its reply, None when there is none yet."""
+        fields = {name: str(value) for name, value in ext.items() if value is not None}
+        command = request(code, fields)
+        command.version = 493
+        add_signature(command, user, secret_of(user))
+        return self.begin(code, command.ext_fields)
+
     def make_user(self, name: str, **row: object) -> Command:
         """Create a user; the row may have userType and userStatus, or another password."""
         body = msgspec.json.encode({"username": name, "password": secret_of(name), **row})

@@ -184,6 +184,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_messages_max: _Rate = msgspec.field(default=0, name="maxMessagesPerSecondOfGroup")
     group_bytes_max: _Rate = msgspec.field(default=0, name="maxBytesPerSecondOfGroup")
     group_quotas: str = msgspec.field(default="", name="quotasOfGroups")
+    user_messages_max: _Rate = msgspec.field(default=0, name="maxMessagesPerSecondOfUser")
+    user_bytes_max: _Rate = msgspec.field(default=0, name="maxBytesPerSecondOfUser")
+    user_quotas: str = msgspec.field(default="", name="quotasOfUsers")
     received_size_max: _HeldSize = msgspec.field(default=RECEIVED_SIZE_MAX, name="maxReceivedBytes")
     unsent_size_max: _HeldSize = msgspec.field(default=UNSENT_SIZE_MAX, name="maxUnsentBytes")
 

@@ -311,7 +311,7 @@ _BROKER = (
     _of_broker("refused_sends_total", "Sends refused since the start: disk or flow", "counter"),
     _of_broker(
         "quota_refusals_total",
-        "Requests refused since the start by quotas: sends to a topic, pulls of a group",
+        "Requests refused since the start by quotas: of a topic, of a group, of a user",
         "counter",
         labels=("of",),
     ),

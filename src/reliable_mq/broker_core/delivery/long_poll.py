@@ -47,8 +47,9 @@ class WaitingPull(msgspec.Struct, eq=False):
 
     `deadline_ms` is its deadline. `wanted` says which messages may answer it: tag hashes, a filter,
     or None for every message. With a filter, `judged` is the first queue offset that the filter has
-    not seen. `hold` sets `number`. `size` is its memory in bytes. `cost` is the work to end it,
-    without its reply, in microseconds: each tag entry is removed. It waits under its `keys`.
+    not seen. `user` has signed it; "": nobody. `hold` sets `number`. `size` is its memory in bytes.
+    `cost` is the work to end it, without its reply, in microseconds: each tag entry is removed. It
+    waits under its `keys`.
     """
 
     connection: int
@@ -59,6 +60,7 @@ class WaitingPull(msgspec.Struct, eq=False):
     wanted: Wanted
     judged: int = 0
     number: int = 0
+    user: str = ""
 
     size: int = 0
     cost: int = 0

@@ -76,8 +76,9 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     if header is None:
         is_v1 = command.code == RequestCode.SEND_MESSAGE
         header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
-    if state.quotas.topics is not None and header.topic in state.topics.by_name:
-        state.quotas.topics.take(header.topic, 1, len(command.body), request.now_ms)
+    if state.quotas.limit_sends:
+        known = header.topic if header.topic in state.topics.by_name else ""
+        state.quotas.take_send(known, request.user, len(command.body), request.now_ms)
     is_batch = header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
     properties = (header.properties or "").encode()
     if not is_batch and _send_plain(state, request, header, properties):
@@ -91,8 +92,8 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
         _check_batch(state, header, command.body)
         place, offsets = _append_batch(state, message, command.body, request.now_ms)
         state.statistics.batched(message.topic, len(offsets))
-        if state.quotas.topics is not None:
-            state.quotas.topics.charge(header.topic, len(offsets) - 1, 0)
+        if state.quotas.limit_sends:
+            state.quotas.charge_send(header.topic, request.user, len(offsets) - 1)
     elif _PREPARED in properties and _send_half(state, request, topic, message, properties):
         return None
     else:
