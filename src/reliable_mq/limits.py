@@ -58,6 +58,9 @@ SLOW_TEXT_SIZE_MAX = 256 * 1024  # of properties, and of JSON that only fastjson
 FIELDS_MAX = 10_000  # in the header of a command
 SHORT_HEADER_SIZE = 64 * 1024  # bytes; a JSON header up to this size has no more fields than that
 ROWS_MAX = 10_000  # of topics or groups in one request that creates them
+TOPICS_MAX = 300_000  # at a broker, by default; as many as our name server takes
+GROUPS_MAX = 100_000
+CREATED_BY_USER_MAX = 10_000  # topics, and as many groups
 TABLE_SIZE_MAX = 64 * 1024 * 1024  # characters of a broker's table of topics, or of its groups
 # Offsets that a broker keeps: each counts 1, and each pair of a topic and a group counts more
 # (TOPIC_OFFSETS_COST). That bounds memory, about 90 bytes for each, and the time to write them.

@@ -25,8 +25,10 @@ from reliable_mq.limits import (
     CONNECTIONS_MAX,
     CONNECTIONS_OF_ADDRESS_MAX,
     CONSUME_QUEUE_FILE_SIZE,
+    CREATED_BY_USER_MAX,
     DELAY_LEVELS_TEXT,
     FRAME_SIZE_MAX,
+    GROUPS_MAX,
     MESSAGE_BODY_SIZE_MAX,
     NEW_CONNECTIONS_OF_ADDRESS_MAX,
     PORT_MAX,
@@ -35,6 +37,7 @@ from reliable_mq.limits import (
     REFUSES_SENDS_PERCENT,
     REMOVES_FILES_PERCENT,
     TOPIC_LENGTH_MAX,
+    TOPICS_MAX,
     UNSENT_SIZE_MAX,
 )
 from reliable_mq.plain_text import cut
@@ -187,6 +190,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     user_messages_max: _Rate = msgspec.field(default=0, name="maxMessagesPerSecondOfUser")
     user_bytes_max: _Rate = msgspec.field(default=0, name="maxBytesPerSecondOfUser")
     user_quotas: str = msgspec.field(default="", name="quotasOfUsers")
+    topics_max: _Count = msgspec.field(default=TOPICS_MAX, name="maxTopics")
+    topics_of_user_max: _Count = msgspec.field(default=CREATED_BY_USER_MAX, name="maxTopicsOfUser")
+    groups_max: _Count = msgspec.field(default=GROUPS_MAX, name="maxGroups")
+    groups_of_user_max: _Count = msgspec.field(default=CREATED_BY_USER_MAX, name="maxGroupsOfUser")
     received_size_max: _HeldSize = msgspec.field(default=RECEIVED_SIZE_MAX, name="maxReceivedBytes")
     unsent_size_max: _HeldSize = msgspec.field(default=UNSENT_SIZE_MAX, name="maxUnsentBytes")
 

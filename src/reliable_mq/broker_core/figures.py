@@ -18,6 +18,8 @@ def broker_samples(state: BrokerState, now_ms: int) -> Iterator[Sample]:
         yield Sample(f"{_PREFIX}{name}", value)
     for what, count in state.quotas.refusals().items():
         yield Sample(f"{_PREFIX}quota_refusals_total", count, (what,))
+    for what, count in state.creators.refused.items():
+        yield Sample(f"{_PREFIX}refused_creations_total", count, (what,))
 
 
 def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:

@@ -16,6 +16,7 @@ from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
+from reliable_mq.broker_core.creators import Creators
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
 from reliable_mq.broker_core.delivery.half import SETTLED_TAG, PendingHalves
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
@@ -46,6 +47,7 @@ from reliable_mq.broker_core.topics import READ, WRITE, DataVersion, TopicConfig
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
@@ -155,6 +157,7 @@ class BrokerState:
         self.answers = Answers()
         self.registered_replies: list[tuple[int, bytes]] = []  # for the next turn
         self.files = ConfigFiles()
+        self.creators = Creators(self.topics, self.groups, self.access, self.files)
         self.audit = AuditRecord()
         self._message_count = 0
 
@@ -307,10 +310,18 @@ class BrokerState:
         names, self.unregistered = list(self.unregistered), {}
         return names
 
-    def find_group(self, name: str, now_ms: int) -> GroupConfig | None:
-        """Return a consumer group; a new group is created and saved if that is allowed."""
-        group = self.groups.find(name, now_ms, may_create=not self.topics.is_overfull)
-        if self.groups.is_dirty:
+    def find_group(self, name: str, now_ms: int, user: str = "") -> GroupConfig | None:
+        """Return a consumer group; a new group of `user` is created and saved if allowed."""
+        group = self.groups.by_name.get(name)
+        if group is not None or self.topics.is_overfull or not self.groups.may_be_created(name):
+            return group
+        fault = self.creators.fault("group", (name,), user, self.config)
+        if fault:
+            broker_events.GROUP_NOT_CREATED.log(log, group=name, reason=fault)
+            return None
+        group = self.groups.find(name, now_ms)
+        if group is not None:
+            self.creators.note("group", (name,), user)
             self.groups_changed()
         return group
 

@@ -75,9 +75,7 @@ TIMED_MESSAGE_DROPPED = warning(
     "timed message %(message_id)s (key %(key)s) at log offset %(log_offset)d is never "
     "delivered: %(error)s",
 )
-GROUP_NOT_CREATED = warning(
-    "group_not_created", "group %(group)s is not created: the table of groups is full"
-)
+GROUP_NOT_CREATED = warning("group_not_created", "group %(group)s is not created: %(reason)s")
 LOG_BEGIN_MOVED = info("log_begin_moved", "the log now begins at %(log_offset)d")
 LOG_CLOCK_JUMPED = warning("log_clock_jumped", "files of the log: %(problem)s")
 DISK_FILLING = warning("disk_filling", "the disk is %(percent).0f %% full, %(problem)s")

@@ -315,6 +315,13 @@ _BROKER = (
         "counter",
         labels=("of",),
     ),
+    _of_broker(
+        "refused_creations_total",
+        "Requests refused since the start that would create a topic or a group: too many, in all or"
+        " of one user",
+        "counter",
+        labels=("of",),
+    ),
     _of_broker("refused_access_total", "Requests refused by access control", "counter"),
     _of_broker("connections", "Open connections of clients and tools"),
     _of_broker("waiting_sends", "Sends that wait until the log is stored"),

@@ -76,7 +76,7 @@ def pull_message(state: BrokerState, request: Request) -> None:
     if state.quotas.limit_pulls:
         known = name if name in state.groups.by_name else ""
         state.quotas.take_pull(known, request.user, request.now_ms)
-    group = state.groups.by_name.get(name) or state.find_group(name, request.now_ms)
+    group = state.groups.by_name.get(name) or state.find_group(name, request.now_ms, request.user)
     topic, wanted = _allowed(state, group, header, request.connection.address)
     found = _find(state, header, wanted)
     waiting: WaitingPull | None = None
