@@ -21,6 +21,8 @@ from reliable_mq.broker_core.store.retention import RetentionRules, hours_ms, pa
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import (
+    AUDIT_FILE_COUNT,
+    AUDIT_FILE_SIZE,
     COMMIT_LOG_SEGMENT_SIZE,
     CONNECTIONS_MAX,
     CONNECTIONS_OF_ADDRESS_MAX,
@@ -159,8 +161,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
     timer_interval_ms: _Positive = msgspec.field(default=1_000, name="timerFlushIntervalMs")
     recall_with_topic: bool = msgspec.field(default=False, name="appendTopicForTimerDeleteKey")
-    audit_file_size: _AuditSize = msgspec.field(default=10 * 1024 * 1024, name="auditFileSize")
-    audit_file_count: _AuditCount = msgspec.field(default=10, name="auditFileCount")
+    audit_file_size: _AuditSize = msgspec.field(default=AUDIT_FILE_SIZE, name="auditFileSize")
+    audit_file_count: _AuditCount = msgspec.field(default=AUDIT_FILE_COUNT, name="auditFileCount")
     recall_messages: bool = msgspec.field(default=False, name="recallMessageEnable")
     lock_lifetime_ms: _Positive = msgspec.field(
         default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"

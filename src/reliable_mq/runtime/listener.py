@@ -368,6 +368,7 @@ class Listener:
         self.connections: dict[int, ServerConnection] = {}  # by id; others only read it
         self._acceptors: list[Acceptor] = []  # one for each address of the host
         self._is_stopped = False
+        self.own: set[int] = set()  # ids of this process's own connections; others only read it
         self._idle_check: asyncio.TimerHandle | None = None
         self._received = HeldBytes(limits.received_size, self._received_by)
         self._unsent = HeldBytes(limits.unsent_size, self._unsent_to)
@@ -577,6 +578,8 @@ class Listener:
         if refusal:
             broker_events.CONNECTION_TOO_MANY.log(log, client=ip, reason=refusal)
             return None
+        if not ip:
+            self.own.add(connection_id)
         self.connections[connection_id] = connection
         return connection_id
 
@@ -585,6 +588,7 @@ class Listener:
         gone = self.connections.pop(connection.id, None)
         if gone is not None:
             self._admission.leave(connection.id)
+            self.own.discard(connection.id)
             self._waiting.pop(gone, None)
             self._received.set_size(connection.id, 0)
             self._unsent.set_size(connection.id, 0)

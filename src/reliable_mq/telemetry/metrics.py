@@ -348,6 +348,14 @@ _BROKER = (
 _NAME_SERVER = (
     *_of_sockets("name server"),
     _of_name_server("brokers", "Registered brokers"),
+    _of_name_server(
+        "refused_registrations_total",
+        "Registrations refused since the start: no room for the broker or its topics, or no rights",
+        "counter",
+    ),
+    _of_name_server(
+        "refused_access_total", "Requests refused by access control since the start", "counter"
+    ),
     _of_name_server("topics", "Registered topics; one at several brokers counts for each"),
     _of_name_server("connections", "Open connections of brokers, clients and tools"),
     _of_name_server(
