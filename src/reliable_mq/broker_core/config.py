@@ -16,6 +16,7 @@ from reliable_mq.access.access_settings import (
     SecretText,
     access_settings,
 )
+from reliable_mq.broker_core.delivery.long_poll import PullLimits
 from reliable_mq.broker_core.names import TRACE_TOPIC
 from reliable_mq.broker_core.store.retention import RetentionRules, hours_ms, parse_hours
 from reliable_mq.decodable import decodable
@@ -38,9 +39,13 @@ from reliable_mq.limits import (
     RECEIVED_SIZE_MAX,
     REFUSES_SENDS_PERCENT,
     REMOVES_FILES_PERCENT,
+    TIMED_MESSAGES_MAX,
     TOPIC_LENGTH_MAX,
     TOPICS_MAX,
     UNSENT_SIZE_MAX,
+    WAITING_PULLS_OF_CONNECTION_MAX,
+    WAITING_PULLS_SIZE_MAX,
+    WAITING_PULLS_SIZE_OF_CONNECTION_MAX,
 )
 from reliable_mq.plain_text import cut
 from reliable_mq.wire.java_int import I32, I32_MAX
@@ -192,6 +197,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     user_messages_max: _Rate = msgspec.field(default=0, name="maxMessagesPerSecondOfUser")
     user_bytes_max: _Rate = msgspec.field(default=0, name="maxBytesPerSecondOfUser")
     user_quotas: str = msgspec.field(default="", name="quotasOfUsers")
+    waiting_pulls_of_connection_max: _Count = msgspec.field(
+        default=WAITING_PULLS_OF_CONNECTION_MAX, name="maxWaitingPullsOfConnection"
+    )
+    waiting_pulls_size_of_connection_max: _Positive = msgspec.field(
+        default=WAITING_PULLS_SIZE_OF_CONNECTION_MAX, name="maxWaitingPullBytesOfConnection"
+    )
+    waiting_pulls_size_max: _Positive = msgspec.field(
+        default=WAITING_PULLS_SIZE_MAX, name="maxWaitingPullBytes"
+    )
+    timed_messages_max: _Positive = msgspec.field(
+        default=TIMED_MESSAGES_MAX, name="maxTimedMessages"
+    )
     topics_max: _Count = msgspec.field(default=TOPICS_MAX, name="maxTopics")
     topics_of_user_max: _Count = msgspec.field(default=CREATED_BY_USER_MAX, name="maxTopicsOfUser")
     groups_max: _Count = msgspec.field(default=GROUPS_MAX, name="maxGroups")
@@ -249,6 +266,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             warning=_within(self.warning_percent, *REFUSES_SENDS_PERCENT) / 100,
             may_force=self.cleans_forcibly,
             batch_max=self.delete_batch_max,
+        )
+
+    @property
+    def pull_limits(self) -> PullLimits:
+        """The limits of waiting pulls."""
+        return PullLimits(
+            self.waiting_pulls_of_connection_max,
+            self.waiting_pulls_size_of_connection_max,
+            self.waiting_pulls_size_max,
         )
 
     @property

@@ -31,6 +31,8 @@ def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:
     yield "out_bytes_total", counts.got_size
     yield "refused_sends_total", state.pressure.refused
     yield "refused_access_total", state.refused_access
+    yield "refused_pulls_total", state.pulls.refused
+    yield "refused_timed_messages_total", state.timers.refused
     yield "waiting_sends", state.answers.waiting
     yield "waiting_pulls", len(state.pulls)
     yield "topics", len(state.topics)

@@ -129,7 +129,7 @@ class BrokerState:
         self.cold_read_thresholds: dict[str, int] = {}  # bytes by group; for tools only
         self.clients = ClientTable()
         self.locks = OrderLocks(config.lock_lifetime_ms)
-        self.pulls = WaitingPulls()
+        self.pulls = WaitingPulls(config.pull_limits)
         self.calls = ClientCalls()
         self.schedule = DelaySchedule(config.delays_ms)
         self.halves = PendingHalves()
@@ -315,8 +315,7 @@ class BrokerState:
         group = self.groups.by_name.get(name)
         if group is not None or self.topics.is_overfull or not self.groups.may_be_created(name):
             return group
-        fault = self.creators.fault("group", (name,), user, self.config)
-        if fault:
+        if fault := self.creators.fault("group", (name,), user, self.config):
             broker_events.GROUP_NOT_CREATED.log(log, group=name, reason=fault)
             return None
         group = self.groups.find(name, now_ms)
@@ -393,6 +392,7 @@ class BrokerState:
         self.pressure.change_limits(_pressure_limits(config), is_full=self.retention.is_full)
         self.store.log.read_ahead(is_wanted=config.data_read_ahead)
         self.quotas.change(config)
+        self.pulls.limits = config.pull_limits
         self.config = config
 
 

@@ -323,6 +323,12 @@ _BROKER = (
         labels=("of",),
     ),
     _of_broker("refused_access_total", "Requests refused by access control", "counter"),
+    _of_broker("refused_pulls_total", "Pulls refused since the start: too many wait", "counter"),
+    _of_broker(
+        "refused_timed_messages_total",
+        "Timed messages refused since the start: too many wait for their time",
+        "counter",
+    ),
     _of_broker("connections", "Open connections of clients and tools"),
     _of_broker("waiting_sends", "Sends that wait until the log is stored"),
     _of_broker("waiting_pulls", "Pulls that wait for a message"),

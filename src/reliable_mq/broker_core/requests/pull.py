@@ -83,6 +83,7 @@ def pull_message(state: BrokerState, request: Request) -> None:
     if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
         waiting = _waiting(state, request, header, wanted, found.next_offset)
         if not state.pulls.has_room(waiting):
+            state.pulls.refused += 1
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, _TOO_MANY)
     _note_progress(
         state, header, found, request.user, commits=bool(header.sys_flag & COMMIT_OFFSET)
