@@ -55,8 +55,8 @@ async def _opened(
     found = []
     for number in range(count):
         with contextlib.suppress(OSError):
-            # A local address for every 5,000: nobody else has ports for more.
-            local = (f"127.0.{1 + number // 5_000}.1", 0)
+            # A local address for every 1,000: so many of one may come at once.
+            local = (f"127.0.{1 + number // 1_000}.1", 0)
             found.append(await asyncio.open_connection(host, port, local_addr=local))
     return found
 

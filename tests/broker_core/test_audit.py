@@ -170,7 +170,7 @@ def test_settings_have_values_but_no_secrets(world: AuditWorld) -> None:
     assert row["detail"]["before"] == {"transactionCheckMax": "15"}
     assert row["detail"]["after"] == {"transactionCheckMax": "7"}
     for name in ("initAuthenticationUser", "innerClientAuthenticationCredentials"):
-        assert audited._SECRET.search(name), name
+        assert audited.SECRET_NAME.search(name), name
 
 
 def test_lists_are_cut_and_counted(world: AuditWorld) -> None:

@@ -68,7 +68,7 @@ REFERENCE: tuple[str, ...] = (
         "doctor",
     ),
     *("observation", "administration", "client", "client_sending", "client_consuming", "broker"),
-    "access_codes",
+    *("quotas", "access_codes"),
     *("reconciliation_verdicts", "reconciliation_results", "spark_sources"),
     "audit",
     *("state_machines", "glossary"),

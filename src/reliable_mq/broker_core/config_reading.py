@@ -151,6 +151,7 @@ def _check(config: BrokerConfig) -> None:
     _ = config.access  # it raises for what is wrong there
     _check_quotas("quotasOfTopics", config.topic_quotas)
     _check_quotas("quotasOfGroups", config.group_quotas)
+    _check_quotas("quotasOfUsers", config.user_quotas)
     try:
         parse_hours(config.delete_when)
     except ValueError as error:

@@ -13,6 +13,7 @@ from reliable_mq.access.access_table import PATH as ACCESS_PATH
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_loading import load_tables, warn_of_missing
+from reliable_mq.broker_core.creators import PATH as CREATORS_PATH
 from reliable_mq.broker_core.delivery import schedule, topic_counts
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.timers import Timers
@@ -133,8 +134,10 @@ class BrokerCore:
             topic_counts.TIMERS_PATH: state.timers.counts.load,
             retention.PATH: state.retention.load,
             ACCESS_PATH: state.access.load,
+            CREATORS_PATH: state.creators.load,
         }
         load_tables(self._disk, loaders)
+        state.creators.settle()
         if config.authenticates and (made := begin_access(state.access, config.access)):
             self._save_now(ACCESS_PATH, state.access.dump())
             audited.note_first_users(state, made, now_ms)

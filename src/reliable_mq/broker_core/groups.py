@@ -79,15 +79,18 @@ class GroupTable:
         None: creation is not allowed, the name is not legal, or the table is full.
         """
         group = self.by_name.get(name)
-        if group is None and may_create and self._may_be_created(name):
+        if group is None and may_create and self.may_be_created(name):
             group = GroupConfig(group_name=name)
             if not self.has_room(group):
-                broker_events.GROUP_NOT_CREATED.log(log, group=name)
+                broker_events.GROUP_NOT_CREATED.log(
+                    log, group=name, reason="the table of groups is full"
+                )
                 return None
             self.set_group(group, now_ms)
         return group
 
-    def _may_be_created(self, name: str) -> bool:
+    def may_be_created(self, name: str) -> bool:
+        """Whether a first use may create a group of this name."""
         return (self._auto_create or is_system_group(name)) and not group_fault(name)
 
     @property

@@ -16,6 +16,7 @@ from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
+from reliable_mq.broker_core.creators import Creators
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
 from reliable_mq.broker_core.delivery.half import SETTLED_TAG, PendingHalves
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
@@ -33,7 +34,7 @@ from reliable_mq.broker_core.names import (
     retry_topic,
 )
 from reliable_mq.broker_core.offsets import OffsetTable
-from reliable_mq.broker_core.pressure import Pressure, PressureLimits
+from reliable_mq.broker_core.pressure import Pressure
 from reliable_mq.broker_core.request_modes import RequestModes
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
@@ -46,6 +47,7 @@ from reliable_mq.broker_core.topics import READ, WRITE, DataVersion, TopicConfig
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
@@ -131,7 +133,7 @@ class BrokerState:
         self.cold_read_thresholds: dict[str, int] = {}  # bytes by group; for tools only
         self.clients = ClientTable()
         self.locks = OrderLocks(config.lock_lifetime_ms)
-        self.pulls = WaitingPulls()
+        self.pulls = WaitingPulls(config.pull_limits)
         self.calls = ClientCalls()
         self.schedule = DelaySchedule(config.delays_ms)
         self.halves = PendingHalves()
@@ -146,7 +148,7 @@ class BrokerState:
         self.unregistered: dict[str, None] = {}  # topics whose change name servers do not know
         self._ends: list[tuple[int, bytes]] = []  # replies to requests that ended a transaction
         self._ends_ms = 0
-        self.pressure = Pressure(_pressure_limits(config))
+        self.pressure = Pressure(config.pressure_limits)
         self.quotas = BrokerQuotas(config)
         self.retention = LogRetention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
@@ -159,6 +161,7 @@ class BrokerState:
         self.answers = Answers()
         self.registered_replies: list[tuple[int, bytes]] = []  # for the next turn
         self.files = ConfigFiles()
+        self.creators = Creators(self.topics, self.groups, self.access, self.files)
         self.audit = AuditRecord()
         self._message_count = 0
 
@@ -311,10 +314,17 @@ class BrokerState:
         names, self.unregistered = list(self.unregistered), {}
         return names
 
-    def find_group(self, name: str, now_ms: int) -> GroupConfig | None:
-        """Return a consumer group; a new group is created and saved if that is allowed."""
-        group = self.groups.find(name, now_ms, may_create=not self.topics.is_overfull)
-        if self.groups.is_dirty:
+    def find_group(self, name: str, now_ms: int, user: str = "") -> GroupConfig | None:
+        """Return a consumer group; a new group of `user` is created and saved if allowed."""
+        group = self.groups.by_name.get(name)
+        if group is not None or self.topics.is_overfull or not self.groups.may_be_created(name):
+            return group
+        if fault := self.creators.fault("group", (name,), user, self.config):
+            broker_events.GROUP_NOT_CREATED.log(log, group=name, reason=fault)
+            return None
+        group = self.groups.find(name, now_ms)
+        if group is not None:
+            self.creators.note("group", (name,), user)
             self.groups_changed()
         return group
 
@@ -383,11 +393,8 @@ class BrokerState:
         self.topics.plain_lanes.clear()
         self.locks.change_lifetime(config.lock_lifetime_ms)
         self.retention.change_rules(config.retention)
-        self.pressure.change_limits(_pressure_limits(config), is_full=self.retention.is_full)
+        self.pressure.change_limits(config.pressure_limits, is_full=self.retention.is_full)
         self.store.log.read_ahead(is_wanted=config.data_read_ahead)
         self.quotas.change(config)
+        self.pulls.limits = config.pull_limits
         self.config = config
-
-
-def _pressure_limits(config: BrokerConfig) -> PressureLimits:
-    return PressureLimits(config.send_wait_ms, config.stuck_ms, config.sends_waiting_max)

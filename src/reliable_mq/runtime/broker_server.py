@@ -32,8 +32,8 @@ from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
-from reliable_mq.runtime.route_guard import RouteGuard
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
@@ -141,18 +141,18 @@ class BrokerServer:
         options = self._options
         self._loop = asyncio.get_running_loop()
         await self._listener.bind(options.host, options.port)
-        listens = {"listenPort": str(self._listener.port)}
-        config, warnings = broker_config(
-            {"brokerIP1": options.host, **options.properties, **listens}
-        )
+        given = {"brokerIP1": options.host, **options.properties}
+        if not options.name_servers:
+            self._name_server = own_name_server(options.store, given, self._audit, self._tls)
+            await self._name_server.start(options.host, options.name_server_port)
+        properties = {
+            **given,
+            "namesrvAddr": self.name_server_address,
+            "listenPort": str(self._listener.port),
+        }
+        config, warnings = broker_config(properties)
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
-        guard = RouteGuard() if config.authenticates else None
-        if not options.name_servers:
-            settings_file = options.store / "config" / "kvConfig.json"
-            self._name_server = NameServer(settings_file, tls=self._tls, guard=guard)
-            await self._name_server.start(options.host, options.name_server_port)
-        config = msgspec.structs.replace(config, name_servers=self.name_server_address)
         self._limit(config)
         disk = self._disk = FileDisk(options.store)
         self._core = BrokerCore(
@@ -160,8 +160,8 @@ class BrokerServer:
         )
         self._core.open(now_ms())
         state = self._core.state
-        if guard is not None:
-            guard.guard = state.guard
+        if self._name_server is not None:
+            self._name_server.guard = state.guard
         state.is_exposed = self._is_exposed(config)
         sync_interval = 0 if state.is_sync_flush else config.flush_interval_ms / 1000
         syncs: Syncs | None = kernel_syncs(self._on_broken)
@@ -208,6 +208,7 @@ class BrokerServer:
         self._listener.limits = limits
         if self._name_server is not None:
             self._name_server.limits = limits
+            self._name_server.audit_sizes = config
 
     def _is_exposed(self, config: BrokerConfig) -> bool:
         """Whether strangers can do everything; the log tells it loudly."""
@@ -227,6 +228,7 @@ class BrokerServer:
         await self._listener.close()
         if self._name_server:
             await self._name_server.close()
+        self._audit.close()
         if self._disk:
             self._disk.close()
 
@@ -367,12 +369,12 @@ class BrokerServer:
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover
             self._close_core()
-        self._audit.close()
         if self._disk:
             self._disk.close()
         await self._registrar.close()
         if self._name_server:
             await self._name_server.close()
+        self._audit.close()
 
     async def _finish(self) -> None:
         """Store and answer the accepted commands, except those that wait for disk room."""

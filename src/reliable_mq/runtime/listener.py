@@ -14,7 +14,7 @@ import itertools
 import resource
 import socket
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
@@ -22,6 +22,7 @@ from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
 from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.held_bytes import HeldBytes, UnreadAnswers
@@ -46,7 +47,6 @@ _LARGE_SECONDS = 0.02
 _TURN_SECONDS = 0.02
 _SLICE_SECONDS = 0.02
 _SHARED_SLICE_SECONDS = 0.002
-_BACKLOG = 1024
 _UNSENT_PAUSE = 1024 * 1024  # a peer with more unread bytes than this is not read
 # At most this many requests with large answers are handled at a time. The others wait until the
 # peer has read the answers.
@@ -367,7 +367,8 @@ class Listener:
         self._admission = Admission(limits)
         self._ids = itertools.count(1)
         self.connections: dict[int, ServerConnection] = {}  # by id; others only read it
-        self._servers: list[asyncio.Server] = []  # one for each address of the host
+        self._acceptors: list[Acceptor] = []  # one for each address of the host
+        self._is_stopped = False
         self._idle_check: asyncio.TimerHandle | None = None
         self._received = HeldBytes(limits.received_size, self._received_by)
         self._unsent = HeldBytes(limits.unsent_size, self._unsent_to)
@@ -388,23 +389,22 @@ class Listener:
             AddressRefused: when the address cannot be bound.
         """
         _allow_many_connections()
-        loop = asyncio.get_running_loop()
         try:
             sockets = await bound_sockets(host, port)
         except OSError as error:
             raise AddressRefused(
                 f"{host}:{port}: cannot listen here ({_reason(error)}); choose another address"
             ) from error
-        for bound in sockets:
-            server = await loop.create_server(
-                self._accepted,
-                sock=bound,
-                backlog=_BACKLOG,
-                start_serving=False,
-            )
-            self._servers.append(server)
+        self._acceptors += [Acceptor(each, self._is_hasty, self._accepted) for each in sockets]
         self.port = sockets[0].getsockname()[1]
         self.ips = [_plain_ip(bound.getsockname()[0]) for bound in sockets]
+
+    def _is_hasty(self, ip: str) -> bool:
+        """Whether an address connects too often; see `Admission`."""
+        refusal = self._admission.arrive(_plain_ip(ip), time.monotonic())
+        if refusal:
+            broker_events.CONNECTION_TOO_MANY.log(log, client=ip, reason=refusal)
+        return bool(refusal)
 
     def _accepted(self) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
@@ -450,8 +450,8 @@ class Listener:
         self._unsent.size_max = limits.unsent_size
 
     @property
-    def refused(self) -> int:
-        """How many connections were refused since the start, because there were too many."""
+    def refused(self) -> Counter[str]:
+        """How many connections were refused since the start, by the limit; see `Admission`."""
         return self._admission.refused
 
     async def serve(self, decode: Decode = decode_request) -> None:
@@ -463,12 +463,12 @@ class Listener:
         Raises:
             AddressRefused: when another process has taken the address meanwhile.
         """
-        if not self._servers:
+        if not self._acceptors:
             raise InvariantBroken("serve() was called before bind()")
         self.decode = decode
         try:
-            for server in self._servers:
-                await server.start_serving()
+            for acceptor in self._acceptors:
+                acceptor.start()
         except OSError as error:
             raise AddressRefused(
                 f"port {self.port}: cannot listen here ({_reason(error)}); choose another"
@@ -567,10 +567,12 @@ class Listener:
             raise InvariantBroken(f"{len(self._waiting)} connections wait, and no turn is due")
 
     def opened(self, connection: ServerConnection, ip: str) -> int | None:
-        """Record a new connection and return its id; None: there are too many.
+        """Record a new connection and return its id; None: there are too many, or it is too late.
 
         `ip` is the address for which it counts; "": it counts for none.
         """
+        if self._is_stopped:
+            return None
         connection_id = next(self._ids)
         refusal = self._admission.admit(connection_id, ip) if ip else ""
         if refusal:
@@ -597,8 +599,9 @@ class Listener:
 
     def stop_reading(self) -> None:
         """Accept no more commands. Answers to earlier commands can still be sent."""
-        for server in self._servers:
-            server.close()
+        self._is_stopped = True
+        for acceptor in self._acceptors:
+            acceptor.stop()
         for connection in self.connections.values():
             connection.stop_reading()
 
@@ -606,12 +609,11 @@ class Listener:
         """Stop listening and close the connections. Answers already written are still sent."""
         if self._idle_check:
             self._idle_check.cancel()
-        for server in self._servers:
-            server.close()
+        self._is_stopped = True
+        for acceptor in self._acceptors:
+            await acceptor.close()
         for connection in list(self.connections.values()):
             connection.close()
-        for server in self._servers:
-            await server.wait_closed()
 
 
 def _plain_ip(address: str) -> str:

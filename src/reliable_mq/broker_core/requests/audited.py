@@ -25,8 +25,10 @@ from reliable_mq.wire.request_signature import ACCESS_KEY
 _NAMES_MAX = 20  # of one line: a request may name thousands
 _QUEUES_MAX = 256
 _STRANGERS_BODY_SIZE_MAX = 16_384  # bytes
-_HIDDEN = "***"
-_SECRET = re.compile("password|passwd|secret|token|credential|authenticationuser", re.IGNORECASE)
+HIDDEN = "***"
+SECRET_NAME = re.compile(
+    "password|passwd|secret|token|credential|authenticationuser", re.IGNORECASE
+)
 
 Names = Mapping[str, Any]
 
@@ -124,7 +126,7 @@ def _settings(state: BrokerState, names: Names) -> object:
     """Return settings as the broker shows them, but no secret."""
     current = msgspec.to_builtins(state.config, enc_hook=str)
     return {
-        name: _HIDDEN if _SECRET.search(name) and current[name] else as_property(current[name])
+        name: HIDDEN if SECRET_NAME.search(name) and current[name] else as_property(current[name])
         for name in names["settings"]
         if name in current
     }
@@ -161,7 +163,7 @@ def _user(state: BrokerState, names: Names) -> object:
     user = table.users.get(names["user"]) if table is not None else None
     if user is None:
         return None
-    return {name: value for name, value in user.row().items() if not _SECRET.search(name)}
+    return {name: value for name, value in user.row().items() if not SECRET_NAME.search(name)}
 
 
 def _policies(state: BrokerState, names: Names) -> object:

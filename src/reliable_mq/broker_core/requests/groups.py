@@ -85,7 +85,7 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
         raise RequestRefused(ResponseCode.SYSTEM_BUSY, _TOO_MUCH)
     is_changed = beat.fingerprint == 0
     for consumer in beat.consumers or []:
-        if _register_consumer(state, consumer, member, request.now_ms, keeps=keeps):
+        if _register_consumer(state, consumer, member, request, keeps=keeps):
             is_other = state.clients.note_fingerprint(consumer.group_name, beat.fingerprint)
             is_changed = is_changed or is_other
     for name in producers:
@@ -110,13 +110,13 @@ def _register_consumer(
     state: BrokerState,
     consumer: ConsumerData,
     member: RegisteredMember,
-    now_ms: int,
+    request: Request,
     *,
     keeps: bool,
 ) -> bool:
     """Note a consumer; return whether its group exists or could be created."""
-    name = consumer.group_name
-    group = state.find_group(name, now_ms)
+    name, now_ms = consumer.group_name, request.now_ms
+    group = state.find_group(name, now_ms, request.user)
     if group is None:
         return False
     if group.retry_queue_nums > 0:
@@ -201,7 +201,9 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
         state.pressure.check_tables()
         if not state.groups.has_room(group):
             raise table_full("groups")
+        new = state.creators.refuse("group", [group.group_name], request.user, state.config)
         state.groups.set_group(group, request.now_ms)
+        state.creators.note("group", new, request.user)
         state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
 
@@ -219,8 +221,11 @@ def update_and_create_subscription_group_list(state: BrokerState, request: Reque
     state.pressure.check_tables()
     if not all(map(state.groups.has_room, groups)):
         raise table_full("groups")
+    names = [group.group_name for group in groups]
+    new = state.creators.refuse("group", names, request.user, state.config)
     for group in groups:
         state.groups.set_group(group, request.now_ms)
+    state.creators.note("group", new, request.user)
     state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
 
@@ -254,6 +259,7 @@ def delete_subscription_group(state: BrokerState, request: Request) -> None:
     state.pressure.check_tables()
     if state.groups.remove(header.group_name, request.now_ms):
         state.groups_changed()
+    state.creators.forget("group", header.group_name)
     state.statistics.forget_group(header.group_name)
     forget_modes(state, group=header.group_name)
     if header.clean_offset:

@@ -36,7 +36,7 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
     """CONSUMER_SEND_MSG_BACK."""
     command = request.command
     header = SendBackHeader.decode(command.ext_fields)
-    group = state.find_group(header.group, request.now_ms)
+    group = state.find_group(header.group, request.now_ms, request.user)
     if group is None:
         raise no_such_group(header.group)
     if group.retry_queue_nums <= 0:
