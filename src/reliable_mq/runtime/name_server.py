@@ -32,7 +32,7 @@ from reliable_mq.wire.command import Command, reply
 log = limited_log(__name__)
 
 _EXPIRY_SECONDS = 5.0
-_SLICE_SECONDS = 0.01
+_SLICE_SECONDS = 0.002
 _SETTINGS_CHANGES = frozenset({RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG})
 
 
