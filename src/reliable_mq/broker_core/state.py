@@ -3,6 +3,7 @@
 Receives changes from the request handlers. Returns a `Turn`. Performs no I/O itself.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -38,7 +39,7 @@ from reliable_mq.broker_core.request_modes import RequestModes
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.commit_log import LogBatch
-from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.broker_core.store.disk import FileText, is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.retention import LogRetention
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
@@ -94,7 +95,7 @@ class Turn(msgspec.Struct):
 
     batch: LogBatch | None
     replies: list[tuple[int, bytes]]
-    files: dict[str, str]
+    files: dict[str, FileText]
     registered_replies: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
     audit: Sequence[bytes] = ()
 
@@ -150,7 +151,7 @@ class BrokerState:
         self.processors = 1  # of the machine
         self.is_exposed = False  # whether strangers reach it and may do everything
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
-        self.waiting_queries: list[Request] = []  # queries that wait for the index
+        self.waiting_queries: deque[Request] = deque()  # queries that wait for the index
         self.is_index_stuck = False  # whether the index cannot be written
         self.answers = Answers()
         self.registered_replies: list[tuple[int, bytes]] = []  # for the next turn
@@ -301,6 +302,12 @@ class BrokerState:
             new = dict.fromkeys(name for name in names if name not in self.new_topics)
             self.new_topics.update((name, []) for name in new)
             self.files.when_saved(lambda: self._topics_saved(new))
+
+    def forget_queries(self, connection: int) -> None:
+        """Drop the queries of a closed connection that wait for the index."""
+        waiting = self.waiting_queries
+        if waiting:
+            self.waiting_queries = deque(q for q in waiting if q.connection.id != connection)
 
     def take_unregistered(self) -> list[str]:
         """Return the topics that must be registered at the name servers."""
