@@ -207,9 +207,9 @@ def main() -> int:
         with ReliableMQBroker(directory / "broker", options.flush, settings=settings) as broker:
             found = measured(broker, tls, options.attacks, options.count, options.seconds)
             rounds = uvloop.run(found)
-    if options.keep:
-        described = {"seconds": options.seconds, "tls": options.tls, "set": options.set}
-        print(raw_results.write(raw_results.of_now("attacks", described, rounds)))
+            if options.keep:
+                described = {"seconds": options.seconds, "tls": options.tls, "set": options.set}
+                print(raw_results.write(raw_results.of_now("attacks", described, rounds)))
     return 0
 
 

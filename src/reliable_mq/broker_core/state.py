@@ -24,6 +24,7 @@ from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.delivery.topic_counts import OF_HALVES, TopicCounts
+from reliable_mq.broker_core.group_notices import GroupNotices
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
 from reliable_mq.broker_core.names import (
@@ -48,8 +49,7 @@ from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
 from reliable_mq.wire.answer import encode_answer
-from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, encode_command, request
+from reliable_mq.wire.command import Command
 from reliable_mq.wire.properties import (
     CLUSTER,
     MSG_REGION,
@@ -127,6 +127,7 @@ class BrokerState:
         self.request_modes = RequestModes()
         self.cold_read_thresholds: dict[str, int] = {}  # bytes by group; for tools only
         self.clients = ClientTable()
+        self.group_notices = GroupNotices(self._members_to_tell, self.reply)
         self.locks = OrderLocks(config.lock_lifetime_ms)
         self.pulls = WaitingPulls()
         self.calls = ClientCalls()
@@ -359,19 +360,17 @@ class BrokerState:
         return topic
 
     def notify_group(self, name: str) -> None:
-        """Tell the members of a consumer group to rebalance now."""
+        """Tell the members of a consumer group to rebalance: now, or soon if there are many."""
+        self.group_notices.note(name)
+
+    def _members_to_tell(self, name: str) -> Collection[int]:
+        """Return the connections of those who are told of changes of a group."""
         group = self.clients.consumer_group(name)
         config = self.groups.get(name)
         if group is None or group.message_model == "BROADCASTING":
-            return
+            return ()
         is_wanted = config is None or config.notify_consumer_ids_changed_enable
-        if self.config.notify_group_changes and is_wanted:
-            notice = request(
-                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}, oneway=True
-            )
-            frame = encode_command(notice)
-            for connection in group.members:
-                self.reply(connection, frame)
+        return group.members if self.config.notify_group_changes and is_wanted else ()
 
     def change_config(self, config: BrokerConfig, now_ms: int) -> None:
         """Apply other settings, also where an object was built from the former ones."""
