@@ -214,6 +214,7 @@ class _Pump(asyncio.Protocol):
         self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._is_paused = True
         self._on_lost()
 
 

@@ -42,7 +42,7 @@ class Kind(NamedTuple):
     """One attack: who does it, by how many connections, and how much more memory it may take."""
 
     run: Attack
-    count: int
+    connections: int
     more_mib: int
 
 
@@ -155,7 +155,7 @@ async def measured(
             kind = ATTACKS[name]
             before = _tell(name, "before", await honest(broker, client, seconds))
             ready, stop = multiprocessing.Event(), multiprocessing.Event()
-            words = (target, count or kind.count, ready, stop)
+            words = (target, count or kind.connections, ready, stop)
             attacker = multiprocessing.Process(target=kind.run, args=words, daemon=True)
             attacker.start()
             await asyncio.to_thread(ready.wait, READY_SECONDS)
@@ -168,7 +168,7 @@ async def measured(
                 {
                     "what": name,
                     "broker": broker.flush_disk_type,
-                    "connections": count or kind.count,
+                    "connections": count or kind.connections,
                     "more_mib_max": kind.more_mib,
                     "before": before._asdict(),
                     "while": meanwhile._asdict(),

@@ -261,7 +261,7 @@ def test_queries_that_waited_are_answered_one_after_another(world: BrokerWorld) 
     for _ in range(3):
         assert world.begin(RequestCode.QUERY_MESSAGE, query("k")) is None
     world.inbox.clear()
-    counts = []
+    counts: list[int] = []
     while len(counts) < 3:
         is_more = world.core.index_some(world.now_ms)
         world.finish_turn()

@@ -9,6 +9,7 @@ import pytest
 
 import reliable_mq
 from reliable_mq.client.consuming.received import unpack
+from reliable_mq.client.flow import Work
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.wire.compression import compress, decompress, flags_of
@@ -36,6 +37,7 @@ def test_a_pull_of_many_bombs_keeps_none_of_what_they_unpack_to() -> None:
     tracemalloc.start()
     try:
         job = next(unpack(records, MESSAGE_BODY_SIZE_MAX, enough=256 * 1024))
+        assert isinstance(job, Work)
         count, faults = job.function()
         assert tracemalloc.get_traced_memory()[1] < 4 * MESSAGE_BODY_SIZE_MAX
     finally:
