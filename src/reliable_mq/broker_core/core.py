@@ -362,7 +362,7 @@ class BrokerCore:
         statistics.run_some()
         self.housekeeping.run_some()
         self._answer_due(now_ms)
-        state.group_notices.tell_some()
+        state.member_notices.tell_some()
         state.calls.expire(now_ms)
         self._store_what_is_due(now_ms)
         self._save_offsets(now_ms)

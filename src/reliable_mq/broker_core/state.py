@@ -24,9 +24,9 @@ from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.delivery.topic_counts import OF_HALVES, TopicCounts
-from reliable_mq.broker_core.group_notices import GroupNotices
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
+from reliable_mq.broker_core.member_notices import MemberNotices
 from reliable_mq.broker_core.names import (
     DEFAULT_TOPIC,
     GIVEN_UP_TOPIC,
@@ -127,7 +127,7 @@ class BrokerState:
         self.request_modes = RequestModes()
         self.cold_read_thresholds: dict[str, int] = {}  # bytes by group; for tools only
         self.clients = ClientTable()
-        self.group_notices = GroupNotices(self._members_to_tell, self.reply)
+        self.member_notices = MemberNotices(self._members_to_tell, self.reply)
         self.locks = OrderLocks(config.lock_lifetime_ms)
         self.pulls = WaitingPulls()
         self.calls = ClientCalls()
@@ -361,7 +361,7 @@ class BrokerState:
 
     def notify_group(self, name: str) -> None:
         """Tell the members of a consumer group to rebalance: now, or soon if there are many."""
-        self.group_notices.note(name)
+        self.member_notices.note(name)
 
     def _members_to_tell(self, name: str) -> Collection[int]:
         """Return the connections of those who are told of changes of a group."""

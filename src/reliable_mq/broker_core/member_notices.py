@@ -14,7 +14,7 @@ _SMALL = 16  # members that are told at once
 _IN_TICK = 100  # notices of a tick; each takes about 10 us
 
 
-class GroupNotices:
+class MemberNotices:
     """Tells members of groups that have changed.
 
     Args:
