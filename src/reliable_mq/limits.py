@@ -83,6 +83,7 @@ ATTRIBUTES_LENGTH_MAX = 64 * 1024  # characters of a change of one topic's or gr
 FILTER_LENGTH_MAX = 64 * 1024  # characters of an expression
 FILTER_PARTS_MAX = 2_000  # names, constants, signs and words of an SQL92 expression
 
+QUERY_SIZE_MAX = MESSAGE_BODY_SIZE_MAX  # of all records that a query by key returns, but the first
 PULL_COUNT_MAX = 32
 PULL_SIZE_MAX = 256 * 1024
 

@@ -175,7 +175,7 @@ def settings_written_by_the_loop() -> None:
         self._answer(answered)
 
     put(name_server.NameServer, "_done", written)
-    for seconds in ("_LARGE_SECONDS", "_SLICE_SECONDS", "_SHARED_SLICE_SECONDS"):
+    for seconds in ("_LARGE_SECONDS", "_READ_SECONDS", "_SLICE_SECONDS", "_SHARED_SLICE_SECONDS"):
         put(listener, seconds, math.inf)
     put(listener, "_LARGE_IN_TURN", _ENDLESS)
     put(listener, "_LARGE_AT_ONCE", _ENDLESS)

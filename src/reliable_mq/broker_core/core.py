@@ -61,9 +61,11 @@ log = limited_log(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
 _INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log; at 1 KiB each, indexing takes 3 s
-# Budget for replies to waiting pulls in one turn, in microseconds of work. Many pulls may wait for
-# one message or one time, and other requests must not wait for all of them.
-_WAITING_COST_MAX = 20_000
+# Budgets for replies to waiting pulls in microseconds of work: in one turn for those that messages
+# wake, in one tick for those whose wait is over. Many pulls may wait for one message or one time,
+# and other requests must not wait for all of them.
+_WAITING_COST_MAX = 2_000
+_DUE_COST_MAX = 5_000
 _SAMPLE_INTERVAL_MS = 1_000
 
 
@@ -222,6 +224,7 @@ class BrokerCore:
         """Remove a closed connection."""
         self.state.pulls.forget(connection_id)
         self.state.calls.forget(connection_id)
+        self.state.forget_queries(connection_id)
         self.state.locks.disconnect(connection_id)
         for group in self.state.clients.disconnect(connection_id):
             self.state.notify_group(group)
@@ -346,12 +349,12 @@ class BrokerCore:
 
     def _answer_due(self, now_ms: int) -> None:
         """Answer pulls whose timeout is over; beyond the budget the next tick continues."""
-        state = self.state
-        while self._room > 0:
+        state, room = self.state, _DUE_COST_MAX
+        while room > 0:
             pull = state.pulls.take_due(now_ms)
             if pull is None:
                 return
-            self._room -= answer_waiting(state, pull)
+            room -= answer_waiting(state, pull)
 
     def tick(self, now_ms: int) -> None:
         """Do the work that is due: delays, long polls, expired clients, files."""
@@ -363,6 +366,7 @@ class BrokerCore:
         statistics.run_some()
         self.housekeeping.run_some()
         self._answer_due(now_ms)
+        state.member_notices.tell_some()
         state.calls.expire(now_ms)
         self._store_what_is_due(now_ms)
         self._save_offsets(now_ms)
@@ -413,9 +417,10 @@ class BrokerCore:
         return bool(self.state.waiting_queries) or self.state.store.index_lag > _INDEX_LAG_MAX
 
     def index_some(self, now_ms: int) -> bool:
-        """Add some more records to the index; return whether more records are left.
+        """Add some more records to the index; return whether more is to be done.
 
-        Waiting queries are answered when the index has reached the end of the log.
+        When the index has reached the end of the log, one waiting query is answered each time: its
+        answer may be large.
         """
         state = self.state
         was_stuck, state.is_index_stuck = state.is_index_stuck, False
@@ -427,10 +432,8 @@ class BrokerCore:
                 broker_events.INDEX_STUCK.log(log, error=error)
         is_behind = not (state.store.is_indexed or state.is_index_stuck)
         if state.waiting_queries and not is_behind:
-            for request in state.waiting_queries:
-                self._handle(request)
-            state.waiting_queries.clear()
-        return is_behind
+            self._handle(state.waiting_queries.popleft())
+        return is_behind or bool(state.waiting_queries)
 
     def _save_counts(self) -> None:
         state = self.state

@@ -21,6 +21,7 @@ from reliable_mq.broker_core.config_files import ConfigFiles
 from reliable_mq.broker_core.groups import GroupTable
 from reliable_mq.broker_core.json_rows import JsonRows
 from reliable_mq.broker_core.requests.refusal import RequestRefused
+from reliable_mq.broker_core.store.disk import RowsText
 from reliable_mq.broker_core.topics import TopicTable
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
@@ -137,10 +138,10 @@ class Creators:
             del self._counts[kind][user]
         return True
 
-    def dump(self) -> str:
+    def dump(self) -> RowsText:
         """Return the content of the file."""
-        groups, topics = (self._rows[kind].table(indent=True) for kind in ("group", "topic"))
-        return f'{{\n\t"groups":{groups},\n\t"topics":{topics}\n}}'
+        groups = self._rows["group"].table()
+        return self._rows["topic"].indented(f'{{\n\t"groups":{groups},\n\t"topics":', "\n}")
 
     def load(self, text: str) -> None:
         """Load the creators from the content of the file.

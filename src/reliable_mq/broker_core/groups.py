@@ -9,6 +9,7 @@ import msgspec
 
 from reliable_mq.broker_core.json_rows import JsonRows, plain_json
 from reliable_mq.broker_core.names import group_fault, is_system_group
+from reliable_mq.broker_core.store.disk import RowsText
 from reliable_mq.broker_core.topics import READ, DataVersion
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
@@ -156,10 +157,10 @@ class GroupTable:
         self.version.advance(now_ms)
         self.is_dirty = True
 
-    def dump(self) -> str:
+    def dump(self) -> RowsText:
         """Return the content of the file, and clear `is_dirty`."""
         self.is_dirty = False
-        return self.text()
+        return self._text()
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -176,11 +177,15 @@ class GroupTable:
 
     def text(self) -> str:
         """Return the table in the format of the file and of tools."""
-        return (
+        return str(self._text())
+
+    def _text(self) -> RowsText:
+        head = (
             f'{{\n\t"dataVersion":{plain_json(self.version)},'
             f'\n\t"forbiddenTable":{plain_json(self.forbidden)},'
-            f'\n\t"subscriptionGroupTable":{self._rows.table(indent=True)}\n}}'
+            '\n\t"subscriptionGroupTable":'
         )
+        return self._rows.indented(head, "\n}")
 
     def load(self, text: str) -> None:
         """Load the groups from the content of the file.

@@ -19,6 +19,7 @@ from reliable_mq.broker_core.names import (
     reply_topic,
 )
 from reliable_mq.broker_core.store.appender import Lane
+from reliable_mq.broker_core.store.disk import RowsText
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import TABLE_SIZE_MAX
@@ -285,13 +286,14 @@ class TopicTable:
         """Return the names of `count` topics from index `begin` on, sorted."""
         return self._rows.names()[begin : begin + count]
 
-    def dump(self) -> str:
+    def dump(self) -> RowsText:
         """Return the content of the file."""
-        return (
+        head = (
             f'{{\n\t"dataVersion":{plain_json(self.version)},'
             f'\n\t"writer":"{_WRITER}",'
-            f'\n\t"topicConfigTable":{self._rows.table(indent=True)}\n}}'
+            '\n\t"topicConfigTable":'
         )
+        return self._rows.indented(head, "\n}")
 
     def load(self, text: str) -> None:
         """Load the topics from the content of the file.

@@ -348,7 +348,7 @@ class BrokerServer:
             if is_wanted or self._is_idle:
                 if self._core.index_some(now_ms()):
                     pause = 0 if is_wanted else _INDEX_PAUSE_SECONDS
-                elif is_wanted:  # queries that waited are answered
+                if is_wanted:  # perhaps a query that waited is answered
                     self._schedule_turn(now_ms())
 
     async def _register_forever(self) -> None:

@@ -37,7 +37,8 @@ from reliable_mq.wire.command import Command, reply
 log = limited_log(__name__)
 
 _EXPIRY_SECONDS = 5.0
-_SLICE_SECONDS = 0.01
+_SLICE_SECONDS = 0.002
+_REST = 2.0  # how many times as long as a slice took
 _SETTINGS_CHANGES = frozenset({RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG})
 
 
@@ -197,8 +198,9 @@ class NameServer:
             self._next_slice = asyncio.get_running_loop().call_soon(self._work)
 
     def _work(self) -> None:
-        """Work on queued registrations for one time slice."""
-        end = time.monotonic() + _SLICE_SECONDS
+        """Work on queued registrations for one time slice, then rest: others come first."""
+        began = time.monotonic()
+        end = began + _SLICE_SECONDS
         for answered in self._registrations.work(lambda: time.monotonic() > end):
             act = self._registering.pop(answered[0], None)
             if act is not None:
@@ -206,7 +208,8 @@ class NameServer:
             self._answer(_Answered(*answered, act))
         self._next_slice = None
         if self._registrations:
-            self._next_slice = asyncio.get_running_loop().call_soon(self._work)
+            rest = _REST * (time.monotonic() - began)
+            self._next_slice = asyncio.get_running_loop().call_later(rest, self._work)
 
     def _done(self, answered: "_Answered") -> None:
         """Answer a handled command. A change of settings is answered after it is saved."""

@@ -16,6 +16,7 @@ from reliable_mq.access.policies import Action
 from reliable_mq.access.resources import Resource, topic_resource
 from reliable_mq.broker_core.clients import RegisteredMember
 from reliable_mq.broker_core.names import HALF_TOPIC
+from reliable_mq.broker_core.needed_topics import ensure_given_up_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.errors import MessageRefused
@@ -183,7 +184,7 @@ def _noted(half: Record, properties: dict[str, str]) -> bytes:
 
 def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None:
     given_up = StoredMessage(
-        topic=state.ensure_given_up_topic(now_ms).topic_name,
+        topic=ensure_given_up_topic(state, now_ms).topic_name,
         queue_id=0,
         body=half.body,
         properties=half.properties,

@@ -9,7 +9,9 @@ import msgspec
 
 from reliable_mq.broker_core.clients import ConsumerData, RegisteredMember, SubscriptionData
 from reliable_mq.broker_core.groups import GroupConfig
+from reliable_mq.broker_core.json_rows import plain_json
 from reliable_mq.broker_core.names import group_fault
+from reliable_mq.broker_core.needed_topics import ensure_retry_topic
 from reliable_mq.broker_core.requests.connections import connection_of
 from reliable_mq.broker_core.requests.consumer_rules import forget_modes
 from reliable_mq.broker_core.requests.group_attributes import altered
@@ -131,7 +133,8 @@ def _ensure_retry_topic(
 ) -> None:
     """Create the group's retry topic if it is new; it is ordered if any subscribed topic is."""
     topics = [state.topics.get(item.topic) for item in consumer.subscription_data_set or ()]
-    state.ensure_retry_topic(
+    ensure_retry_topic(
+        state,
         consumer.group_name,
         queues,
         now_ms,
@@ -172,7 +175,7 @@ def get_consumer_list_by_group(state: BrokerState, request: Request) -> Command:
     group = state.clients.consumer_group(name)
     if group is None:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
-    return reply(request.command, body=fastjson.dumps({"consumerIdList": group.client_ids()}))
+    return reply(request.command, body=plain_json({"consumerIdList": group.client_ids()}).encode())
 
 
 def get_consumer_connection_list(state: BrokerState, request: Request) -> Command:
@@ -190,7 +193,7 @@ def get_consumer_connection_list(state: BrokerState, request: Request) -> Comman
         "messageModel": group.message_model,
         "subscriptionTable": msgspec.to_builtins(group.subscriptions),
     }
-    return reply(request.command, body=fastjson.dumps(body))
+    return reply(request.command, body=plain_json(body).encode())  # a group may have thousands
 
 
 def update_and_create_subscription_group(state: BrokerState, request: Request) -> None:

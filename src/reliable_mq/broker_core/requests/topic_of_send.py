@@ -9,6 +9,7 @@ from reliable_mq.broker_core.names import (
     is_send_forbidden,
     topic_fault,
 )
+from reliable_mq.broker_core.needed_topics import ensure_dead_letter_topic, ensure_retry_topic
 from reliable_mq.broker_core.requests.refusal import (
     RequestRefused,
     no_such_group,
@@ -61,8 +62,8 @@ def _retry_topic(state: BrokerState, header: SendMessageHeader, request: Request
         attempts_max = group.retry_max_times
     is_dead = (header.reconsume_times or 0) > attempts_max
     if is_dead or state.locks.is_any_live(group_name, now_ms):
-        return state.ensure_dead_letter_topic(group_name, now_ms)
-    return _made(state, header, request) or state.ensure_retry_topic(group_name, 1, now_ms)
+        return ensure_dead_letter_topic(state, group_name, now_ms)
+    return _made(state, header, request) or ensure_retry_topic(state, group_name, 1, now_ms)
 
 
 def _made(state: BrokerState, header: SendMessageHeader, request: Request) -> TopicConfig | None:
