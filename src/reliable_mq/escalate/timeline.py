@@ -83,10 +83,11 @@ def timeline(
         records: the broker's records: the message, and its copies in retry and dead-letter topics.
     """
     found: list[TimelineEntry] = []
-    if history.stub is not None:
-        found += _of_stub(history.stub)
+    of_stub = [] if history.stub is None else list(_of_stub(history.stub))
+    found += of_stub[:1]
     for log in history.logs:
         found += _of_log(log)
+    found += of_stub[1:]  # the last effect confirms the stub at the same time: it is told first
     found += map(_of_record, records)
     found += map(_of_confirmation, history.confirmations)
     for escalation in history.escalations:
@@ -107,10 +108,7 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
         yield TimelineEntry(stub["deliver_time"], "stub", "delivery time of the message")
     sent = f"sent {times(stub['count'])}"
     if not stub["count"] and stub["status"] == StubStatus.CONFIRMED:
-        sent = (
-            "no send of the outbox is noted: dlq retry has sent the dead letter itself, or the "
-            "process died directly after the send"
-        )
+        sent = "no send is noted here: dlq retry sent it, or the process died right after the send"
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
         sent += f", acknowledged at {place}"
@@ -161,7 +159,8 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
     else:
         is_uncounted = not attempt and (failure or listed)
         ended = "no attempt counted yet" if is_uncounted else f"{counted} failed"
-        what = f"{ended}{f': {failure}' if failure else ''}; the next one may begin at this time"
+        again = "may be tried again" if at is None else "not tried again before this time"
+        what = f"{ended}{f': {failure}' if failure else ''}; {again}"
         if at is not None:  # an attempt that does not count leaves the time as it was
             at = max([at, *(each.time for each in listed if each.time is not None)])
     yield TimelineEntry(at, ledger, what)
