@@ -23,6 +23,7 @@ HOW_TO: tuple[str, ...] = (
         "redis",
         "fastapi",
         "django",
+        "django_production",
         "flask",
         "litestar",
         "sqlmodel",
@@ -41,8 +42,10 @@ HOW_TO: tuple[str, ...] = (
         "retries",
         "sagas",
     ),
+    "renaming",
     *("payload_changes", "payload_schemas", "asyncapi", "cloud_events", "testing", "type-checking"),
     *("deployment", "tls", "sizing", "upgrades", "backups", "reconciliation_daily"),
+    "personal_data",
     *("from_celery", "from_procrastinate", "from_own_outbox"),
 )
 REFERENCE: tuple[str, ...] = (

@@ -225,16 +225,3 @@ def test_a_confirmed_stub_without_a_noted_send_is_explained(world: World) -> Non
     world.change(stub, status=1)
     said = [what for _, ledger, what in told(world, stub) if ledger == "stub"]
     assert "no send is noted here: dlq retry sent it, or the process died" in said[-1]
-
-
-def test_a_stub_is_shown_as_confirmed_after_the_effect_that_confirmed_it(world: World) -> None:
-    stub = world.write("a", groups=("g",))
-    world.log(stub, group="g", state=1, until=103.0)
-    with world.database.engine.begin() as connection:
-        connection.execute(world.database.logs.update().values(consume_date=utc_datetime(103.0)))
-        stubs = world.database.stubs
-        connection.execute(stubs.update().values(status=1, update_date=utc_datetime(103.0)))
-
-    last = told(world, stub)[-2:]
-
-    assert [ledger for _, ledger, _ in last] == ["log of g", "stub"]

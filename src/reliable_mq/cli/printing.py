@@ -22,9 +22,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
-Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal, nobody is asked.")
-]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def moment_of(text: str, option: str) -> datetime | None:

@@ -83,11 +83,10 @@ def timeline(
         records: the broker's records: the message, and its copies in retry and dead-letter topics.
     """
     found: list[TimelineEntry] = []
-    of_stub = [] if history.stub is None else list(_of_stub(history.stub))
-    found += of_stub[:1]
+    if history.stub is not None:
+        found += _of_stub(history.stub)
     for log in history.logs:
         found += _of_log(log)
-    found += of_stub[1:]  # the last effect confirms the stub at the same time: it is told first
     found += map(_of_record, records)
     found += map(_of_confirmation, history.confirmations)
     for escalation in history.escalations:
