@@ -206,7 +206,7 @@ class Settings(ClusterSettings):
     replay_window_seconds: float = Field(4 * 86_400.0, gt=0)
     #: the least time from one digest of a notifier to its next; what comes meanwhile is gathered
     escalation_cooldown_seconds: float = Field(900.0, ge=0)
-    #: mail server, as smtp://host:25, smtp+starttls://name:password@host or smtps://name:password@host
+    #: mail server: smtp://host:25, smtp+starttls://name:password@host or smtps://name:password@host
     escalation_mail_server: SecretStr = SecretStr("")
     #: the address that mails come from
     escalation_mail_from: str = ""
