@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from tests.documentation import (
     api_pages,
     commands_page,
+    deployment_pages,
     errors_page,
     extras_page,
     limits_page,
@@ -58,6 +59,11 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     **{f"reference/commands/{verb}.md": partial(commands_page.verb_page, verb) for verb in VERBS},
     "reference/api/index.md": api_pages.index_page,
     **{f"reference/api/{name}.md": partial(api_pages.page, name) for name in api_pages.PAGES},
+    "reference/deployment/index.md": deployment_pages.index_page,
+    **{
+        f"reference/deployment/{name}.md": partial(deployment_pages.page, name)
+        for name in deployment_pages.PAGES
+    },
 }
 """A page that is made from the code -> what makes it. None of them lies in docs/."""
 
