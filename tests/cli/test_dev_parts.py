@@ -14,7 +14,9 @@ from reliable_mq.cli import dev_guard
 from reliable_mq.cli.dev import _locked, _shown, is_test
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog
+from reliable_mq.cli.dev_probe import DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
+from reliable_mq.cli.dev_servers import DevServers
 from reliable_mq.errors import UsageError
 
 
@@ -57,6 +59,34 @@ def test_a_folder_has_one_dev_until_the_guard_of_the_last_one_has_ended(tmp_path
         pass
     with _locked(tmp_path):
         pass
+
+
+class CountingGuard(DevGuard):
+    """A guard that knows how many processes it was told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def add(self, pid: int, stop_signal: signal.Signals = signal.SIGTERM) -> None:
+        self.count += 1
+        super().add(pid, stop_signal)
+
+
+def test_dev_starts_its_broker_once(tmp_path: Path) -> None:
+    """A second one would find the store locked; on a loaded machine it could be the first."""
+    needs = DevNeeds(
+        broker=True, database=False, redis=False, is_embedded=False, has_consumers=True
+    )
+    with CountingGuard() as guard:
+        servers = DevServers(tmp_path, {}, DevLog(), guard)
+        try:
+            servers.start_needed(needs)
+        finally:
+            servers.stop()
+
+        assert guard.count == 1
+        assert servers.addresses["RELIABLE_MQ_BROKER"]
 
 
 def test_a_process_that_does_not_get_ready_is_named(guard: DevGuard) -> None:
