@@ -262,6 +262,26 @@ VALUES = [
         "nobody reads topic ordres",
         Level.WARNING,
     ),
+    (
+        "groups",
+        context(
+            cluster=ClusterFacts(
+                (),
+                frozenset(),
+                frozenset(),
+                members={
+                    "payments": {
+                        "a@1": frozenset({"orders"}),
+                        "b@2": frozenset({"refunds"}),
+                        "c@3": frozenset({"orders"}),
+                    },
+                    "points": {"a@1": frozenset({"orders"}), "c@3": frozenset({"orders"})},
+                },
+            )
+        ),
+        "group payments subscribe to different topics: a@1 and 1 more to orders; b@2 to refunds.",
+        Level.ERROR,
+    ),
 ]
 
 
