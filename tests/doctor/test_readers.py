@@ -120,7 +120,7 @@ def test_two_applications_with_one_group_name_and_other_topics_are_named(tmp_pat
     with (
         running_broker(tmp_path / "store") as address,
         closing(World(f"sqlite:///{tmp_path}/shop.db", broker=address)) as shop,
-        closing(World(f"sqlite:///{tmp_path}/other.db", broker=address)) as other,
+        closing(World(f"sqlite:///{tmp_path}/other.db", broker=address)),
     ):
         returns = ReliableMQ("returns", broker=address, database=f"sqlite:///{tmp_path}/other.db")
 

@@ -25,6 +25,7 @@ from reliable_mq.cli.shared_options import (
 )
 from reliable_mq.client.configured import configured, of_environment
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.command_words import BY_DJANGO, DJANGO_APPLICATION
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
@@ -128,6 +129,7 @@ def place_of(
     found_by = f"--app {shlex.quote(application)}" if application else _shown(db)
     if not application and not db:
         application = os.environ.get(APPLICATION_VARIABLE, "")
+        found_by = BY_DJANGO if application == DJANGO_APPLICATION else found_by
         db = "" if application else variable(DATABASE_VARIABLE)
     if application or db:
         note_place(found_by)

@@ -20,6 +20,7 @@ from reliable_mq.cli.message_standing import Standing, standing
 from reliable_mq.cli.printing import age_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
+from reliable_mq.command_words import typed
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_stub_table import MEANINGS
 from reliable_mq.errors import UsageError
@@ -106,7 +107,7 @@ def _print_matches(
         say(f"{len(rows)} messages have the key {key}")
     print_rows(rows, MATCHES, as_json=as_json)
     if not as_json:
-        say(f"to see one of them: reliable-mq stub show MESSAGE_ID {found_by}".rstrip())
+        say(f"to see one of them: {typed('stub show MESSAGE_ID', found_by)}")
 
 
 def _print(

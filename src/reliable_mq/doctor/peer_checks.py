@@ -99,8 +99,8 @@ def groups(context: CheckContext, report: CheckFindings) -> None:
                 for topics, ids in sorted(sides.items(), key=lambda side: sorted(side[0]))
             )
             report.error(
-                f"members of group {group} subscribe to different topics: {said}. Each takes queues "
-                "of the others' topics, and does not read them",
+                f"members of group {group} subscribe to different topics: {said}. Each takes "
+                "queues of the others' topics, and does not read them",
                 "give each application a group name of its own; during a deployment that changes "
                 "topics, wait for its end",
             )
