@@ -11,13 +11,15 @@ import pytest
 from tests.waiting import until
 
 from reliable_mq.cli import dev_guard
-from reliable_mq.cli.dev import _locked, _shown, is_test
+from reliable_mq.cli.dev import _given_ports, _locked, _shown
+from reliable_mq.cli.dev_changes import is_test
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog
 from reliable_mq.cli.dev_probe import DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
 from reliable_mq.cli.dev_servers import DevServers
 from reliable_mq.errors import UsageError
+from reliable_mq.testing.local_servers import free_port
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,27 @@ def test_dev_starts_its_broker_once(tmp_path: Path) -> None:
 
         assert guard.count == 1
         assert servers.addresses["RELIABLE_MQ_BROKER"]
+
+
+def test_a_server_at_a_fixed_port_is_started_though_the_application_has_an_address(
+    tmp_path: Path, guard: DevGuard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings of Django name a fixed port, and only this command has to be typed."""
+    port = free_port()
+    needs = DevNeeds(
+        broker=False, database=False, redis=False, is_embedded=False, has_consumers=True
+    )
+    servers = DevServers(tmp_path, {}, DevLog(), guard, {"valkey": port})
+    try:
+        servers.start_needed(needs)
+        with pytest.raises(DevFailed, match=f"valkey: port {port} is taken .*--valkey-port"):
+            DevServers(tmp_path, {}, DevLog(), guard, {"valkey": port}).start_needed(needs)
+    finally:
+        servers.stop()
+
+    assert servers.addresses == {"RELIABLE_MQ_REDIS": f"redis://127.0.0.1:{port}/0"}
+    with pytest.raises(UsageError, match="--postgres-port starts a server, and an option or"):
+        _given_ports({"RELIABLE_MQ_DATABASE": "postgresql://there"}, postgres=port)
 
 
 def test_a_process_that_does_not_get_ready_is_named(guard: DevGuard) -> None:

@@ -1,24 +1,24 @@
 """`reliable-mq dev`: all that an application needs on a developer's machine, in one terminal."""
 
 import fcntl
-import os
 import queue
 import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 from sqlalchemy.exc import ArgumentError
 
 from reliable_mq.cli.credentials import FORMS, credential, variable
+from reliable_mq.cli.dev_changes import files_changed, next_of
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import NAME_WIDTH, DevLog
 from reliable_mq.cli.dev_probe import MARK, DevNeeds
@@ -32,27 +32,14 @@ from reliable_mq.cli.shared_options import (
 )
 from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import UsageError
-from reliable_mq.extras import extra_of
 from reliable_mq.idempotency.redis_servers import hidden
 
 TICK_SECONDS = 0.3
-WATCHED = (".py", ".toml", ".env")
 
 Folder = Annotated[Path, typer.Option(help="Folder of the servers' data, and of the file env.")]
 Reload = Annotated[
     bool, typer.Option("--reload/--no-reload", help="Start again when a file changes.")
 ]
-
-
-def is_test(path: Path) -> bool:
-    """Say whether a file is one of tests, which no process of the application imports."""
-    name = path.name
-    return (
-        bool({"tests", "test"} & {*path.parts[:-1]})
-        or name.startswith("test_")
-        or name.endswith("_test.py")
-        or name in ("conftest.py", "tests.py")
-    )
 
 
 def command(
@@ -78,6 +65,24 @@ def command(
             help=f"Use this Redis; default: a Valkey of its own. {FORMS}",
         ),
     ] = "",
+    postgres_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Start a PostgreSQL at this port, also if the application has an address.",
+            show_default=False,
+        ),
+    ] = 0,
+    valkey_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Start a Valkey at this port, also if the application has an address.",
+            show_default=False,
+        ),
+    ] = 0,
     processes: Annotated[int, typer.Option(min=1, max=256, help="How many worker processes.")] = 1,
     before: Annotated[
         list[str] | None,
@@ -105,15 +110,17 @@ def command(
     application = needed_application(argument, app)
     steps = [_words("--before", each) for each in before or ()]
     beside = [_words("--also", each) for each in also or ()]
+    given = _given_addresses(db, broker, redis)
+    ports = _given_ports(given, postgres=postgres_port, valkey=valkey_port)
     folder.mkdir(parents=True, exist_ok=True)
     log = DevLog()
     with (
         _locked(folder) as lock,
         DevGuard(lock) as guard,
         _stop_requests() as stopped,
-        _changes(folder, reload, stopped, log) as changes,
+        files_changed(folder, reload, stopped, log) as changes,
     ):
-        servers = DevServers(folder, _given_addresses(db, broker, redis), log, guard)
+        servers = DevServers(folder, given, log, guard, ports)
         run = DevRun(application, servers, log, guard, processes, steps, beside, stopped)
         try:
             run.run_until_stopped(changes)
@@ -129,6 +136,23 @@ def _given_addresses(db: str, broker: str, redis: str) -> dict[str, str]:
     options = {"DATABASE": db, "BROKER": broker, "REDIS": redis}
     given = {f"RELIABLE_MQ_{name}": url for name, url in options.items()}
     return {name: found for name, url in given.items() if (found := url or variable(name))}
+
+
+def _given_ports(addresses: Mapping[str, str], **ports: int) -> dict[str, int]:
+    """Return the ports that are not 0, by server.
+
+    Raises:
+        UsageError: a server has an address, too.
+    """
+    names = {"postgres": "RELIABLE_MQ_DATABASE", "valkey": "RELIABLE_MQ_REDIS"}
+    wanted = {server: port for server, port in ports.items() if port}
+    for server in wanted:
+        if names[server] in addresses:
+            raise UsageError(
+                f"--{server}-port starts a server, and an option or {names[server]} names another "
+                "one: give one of them"
+            )
+    return wanted
 
 
 def _words(option: str, line: str) -> list[str]:
@@ -192,7 +216,7 @@ class DevRun:
         while not self._stopped.is_set() and self._log.has_reader:
             self._servers.check()
             self._report_ends()
-            changed = _next_of(changes, TICK_SECONDS)
+            changed = next_of(changes, TICK_SECONDS)
             if not changed:
                 continue
             self._log.write_line("dev", f"changed: {', '.join(changed)}; starting again")
@@ -208,7 +232,7 @@ class DevRun:
             return
         self._servers.start_needed(needs)
         self._write_environment()
-        steps: list[Sequence[str]] = [self._ours(_tables_command(), self._application)]
+        steps: list[Sequence[str]] = [self._ours(_tables_command(), self._application, "--wait")]
         steps += self._before
         for words in steps:
             step = self._process("tables" if words is steps[0] else "before", words)
@@ -340,51 +364,3 @@ def _stop_requests() -> Iterator[threading.Event]:
         yield stopped
     finally:
         restore()
-
-
-def _next_of(changes: "queue.Queue[list[str]]", seconds: float) -> list[str]:
-    """Return all files that have changed; wait at most some seconds for the first."""
-    found = set[str]()
-    with suppress(queue.Empty):
-        found.update(changes.get(timeout=seconds))
-        while True:
-            found.update(changes.get_nowait())
-    return sorted(found)
-
-
-@contextmanager
-def _changes(
-    folder: Path, reload: bool, stopped: threading.Event, log: DevLog
-) -> Iterator["queue.Queue[list[str]]"]:
-    """Return a queue of changed files below the current folder, while the block runs."""
-    changed: queue.Queue[list[str]] = queue.Queue()
-    if not reload:
-        yield changed
-        return
-    with extra_of("dev"):
-        import watchfiles  # noqa: PLC0415 - an extra
-
-    here, ours = Path.cwd(), str(folder.resolve())
-    usual = watchfiles.DefaultFilter()
-
-    def wanted(change: Any, path: str) -> bool:
-        is_source = path.endswith(WATCHED) and not is_test(Path(os.path.relpath(path, here)))
-        return usual(change, path) and is_source and not path.startswith(ours)
-
-    def watch() -> None:
-        watcher = watchfiles.watch(
-            here, watch_filter=wanted, stop_event=stopped, raise_interrupt=False, rust_timeout=500
-        )
-        try:
-            for changes in watcher:
-                changed.put(sorted({os.path.relpath(path, here) for _, path in changes}))
-        except OSError as error:  # too many files, for example
-            log.write_line("dev", f"changes of files are not seen any more: {error}")
-
-    thread = threading.Thread(target=watch, name="changes", daemon=True)
-    thread.start()
-    try:
-        yield changed
-    finally:
-        stopped.set()
-        thread.join(5.0)
