@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from tests.doctor.test_doctor import context
 from tests.doctor.worlds import World, running_broker
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
-from reliable_mq.doctor.finding import Finding, Level
-from reliable_mq.doctor.redis_examination import examine_all
+from reliable_mq.doctor.finding import CheckFindings, Finding, Level
+from reliable_mq.doctor.redis_examination import CHECKS, examine_all
 
 
 class Cluster:
@@ -145,3 +146,23 @@ def test_two_applications_with_one_group_name_and_other_topics_are_named(tmp_pat
     assert " to orders; " in text
     assert " to refunds." in text
     assert "a group name of its own" in finding.remedy
+
+
+def test_members_are_named_by_what_they_subscribe_to() -> None:
+    members = {
+        "payments": {
+            "a@1": frozenset({"orders"}),
+            "b@2": frozenset({"refunds"}),
+            "c@3": frozenset({"orders"}),
+        },
+        "points": {"a@1": frozenset({"orders"}), "c@3": frozenset({"orders"})},
+    }
+    told = CheckFindings("groups")
+
+    CHECKS["groups"](
+        context(cluster=ClusterFacts((), frozenset(), frozenset(), members=members)), told
+    )
+
+    (finding,) = told.findings
+    assert "group payments subscribe" in finding.text
+    assert ": a@1 and 1 more to orders; b@2 to refunds." in finding.text

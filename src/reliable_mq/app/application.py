@@ -642,12 +642,15 @@ class ReliableMQ:
     def resend_forever(self, stopped: StopSignal) -> None:
         """Run the resend schedulers of all databases until `stopped`, the first in this thread.
 
-        Retention and alerts run in other threads.
+        Retention and alerts run in other threads. While a database is away, it waits.
 
         Raises:
             ConfigurationError: a table is missing, or retention windows contradict each other.
         """
         check_upkeep(self.settings, self._policy, self._declared.consumers)
+        self.databases.wait_until_reached(stopped)
+        if stopped.is_set():
+            return
         self.databases.check_tables()
         interval = self.settings.resend_interval_seconds
         application_events.RESEND_STARTED.log(log, application=self.name, interval=interval)
@@ -792,6 +795,8 @@ class ReliableMQ:
     def run(self) -> None:
         """Run the consumers until SIGTERM or SIGINT, then finish running handlers and close.
 
+        While a database or the brokers are away at the start, it waits. `start` does not.
+
         Raises:
             UsageError: there are no consumers, or this is not the main thread.
             ConfigurationError: a table is missing.
@@ -802,6 +807,7 @@ class ReliableMQ:
             self.close,
             lambda: self._connections.is_alive,
             self._connections.loop_answers,
+            self.databases.wait_until_reached,
         )
 
     def close(self) -> None:

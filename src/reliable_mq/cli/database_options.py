@@ -13,7 +13,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.loading import load_application
+from reliable_mq.app.thread_signals import stop_on_signal
 from reliable_mq.cli.credentials import FORMS, credential, variable
+from reliable_mq.cli.log_options import write_log
 from reliable_mq.cli.shared_options import (
     APPLICATION_VARIABLE,
     BROKER_VARIABLE,
@@ -79,6 +81,11 @@ BrokerOfDb = Annotated[
 ]
 By = Annotated[str, typer.Option("--by", help="Your name for the audit; default: your login.")]
 Note = Annotated[str, typer.Option(help="The reason; kept in the stub and in the audit.")]
+
+
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Wait while a database is away, until SIGTERM or SIGINT.")
+]
 
 
 class Place(NamedTuple):
@@ -228,6 +235,24 @@ def opened(place: Place, *, name: str = "", broker: str = "") -> Iterator[Opened
     finally:
         for each in databases.values():
             each.close()
+
+
+def wait_for_databases(place: Place) -> None:
+    """Wait until each database of a place can be reached; the log says which one is away.
+
+    Raises:
+        Abort: SIGTERM or SIGINT came.
+        DBAPIError: one refused us.
+    """
+    write_log()
+    mq = application_of(place, "tables")
+    try:
+        with stop_on_signal() as stopped:
+            mq.databases.wait_until_reached(stopped)
+    finally:
+        mq.close()
+    if stopped.is_set():
+        raise typer.Abort
 
 
 def application_of(place: Place, name: str, *, broker: str = "", redis: str = "") -> ReliableMQ:
