@@ -11,10 +11,11 @@ import pytest
 from tests.waiting import until
 
 from reliable_mq.cli import dev_guard
-from reliable_mq.cli.dev import _given_ports, _locked, _shown
+from reliable_mq.cli.dev import _locked, _shown
 from reliable_mq.cli.dev_changes import is_test
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog
+from reliable_mq.cli.dev_options import given_ports
 from reliable_mq.cli.dev_probe import DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
 from reliable_mq.cli.dev_servers import DevServers
@@ -109,7 +110,7 @@ def test_a_server_at_a_fixed_port_is_started_though_the_application_has_an_addre
 
     assert servers.addresses == {"RELIABLE_MQ_REDIS": f"redis://127.0.0.1:{port}/0"}
     with pytest.raises(UsageError, match="--postgres-port starts a server, and an option or"):
-        _given_ports({"RELIABLE_MQ_DATABASE": "postgresql://there"}, postgres=port)
+        given_ports({"RELIABLE_MQ_DATABASE": "postgresql://there"}, postgres=port)
 
 
 def test_a_process_that_does_not_get_ready_is_named(guard: DevGuard) -> None:

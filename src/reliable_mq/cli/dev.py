@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,10 +17,10 @@ import msgspec
 import typer
 from sqlalchemy.exc import ArgumentError
 
-from reliable_mq.cli.credentials import FORMS, credential, variable
 from reliable_mq.cli.dev_changes import files_changed, next_of
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import NAME_WIDTH, DevLog
+from reliable_mq.cli.dev_options import GivenServers, servers_of
 from reliable_mq.cli.dev_probe import MARK, DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
 from reliable_mq.cli.dev_servers import FOLDER, DevServers
@@ -29,6 +29,7 @@ from reliable_mq.cli.shared_options import (
     Application,
     Named,
     needed_application,
+    takes_options_of,
 )
 from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import UsageError
@@ -42,47 +43,12 @@ Reload = Annotated[
 ]
 
 
+@takes_options_of(servers_of, "servers_given")
 def command(
     argument: Named = "",
     app: Application = "",
-    db: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            callback=credential,
-            help=f"Use this database; default: a PostgreSQL of its own. {FORMS}",
-        ),
-    ] = "",
-    broker: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT;…", help="Use this cluster; default: a broker of its own."),
-    ] = "",
-    redis: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            callback=credential,
-            help=f"Use this Redis; default: a Valkey of its own. {FORMS}",
-        ),
-    ] = "",
-    postgres_port: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=65_535,
-            help="Start a PostgreSQL at this port, also if the application has an address.",
-            show_default=False,
-        ),
-    ] = 0,
-    valkey_port: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=65_535,
-            help="Start a Valkey at this port, also if the application has an address.",
-            show_default=False,
-        ),
-    ] = 0,
+    *,
+    servers_given: GivenServers,
     processes: Annotated[int, typer.Option(min=1, max=256, help="How many worker processes.")] = 1,
     before: Annotated[
         list[str] | None,
@@ -110,8 +76,6 @@ def command(
     application = needed_application(argument, app)
     steps = [_words("--before", each) for each in before or ()]
     beside = [_words("--also", each) for each in also or ()]
-    given = _given_addresses(db, broker, redis)
-    ports = _given_ports(given, postgres=postgres_port, valkey=valkey_port)
     folder.mkdir(parents=True, exist_ok=True)
     log = DevLog()
     with (
@@ -120,7 +84,7 @@ def command(
         _stop_requests() as stopped,
         files_changed(folder, reload, stopped, log) as changes,
     ):
-        servers = DevServers(folder, given, log, guard, ports)
+        servers = DevServers(folder, servers_given.addresses, log, guard, servers_given.ports)
         run = DevRun(application, servers, log, guard, processes, steps, beside, stopped)
         try:
             run.run_until_stopped(changes)
@@ -129,30 +93,6 @@ def command(
             log.write_line("dev", "stopping the servers")
             servers.stop()
             log.write_line("dev", "all processes have ended")
-
-
-def _given_addresses(db: str, broker: str, redis: str) -> dict[str, str]:
-    """Return the addresses that options or variables give, by variable."""
-    options = {"DATABASE": db, "BROKER": broker, "REDIS": redis}
-    given = {f"RELIABLE_MQ_{name}": url for name, url in options.items()}
-    return {name: found for name, url in given.items() if (found := url or variable(name))}
-
-
-def _given_ports(addresses: Mapping[str, str], **ports: int) -> dict[str, int]:
-    """Return the ports that are not 0, by server.
-
-    Raises:
-        UsageError: a server has an address, too.
-    """
-    names = {"postgres": "RELIABLE_MQ_DATABASE", "valkey": "RELIABLE_MQ_REDIS"}
-    wanted = {server: port for server, port in ports.items() if port}
-    for server in wanted:
-        if names[server] in addresses:
-            raise UsageError(
-                f"--{server}-port starts a server, and an option or {names[server]} names another "
-                "one: give one of them"
-            )
-    return wanted
 
 
 def _words(option: str, line: str) -> list[str]:

@@ -141,6 +141,7 @@ def _print(
             say(f"{name:16} {text_of(value)}{meaning}")
     say()
     for each in moments:
-        say(f"{text_of(each.time) or 'now':25}  {each.ledger:18}  {each.what}")
+        time = each.time.isoformat(timespec="milliseconds") if each.time else "now"
+        say(f"{time:29}  {each.ledger:18}  {each.what}")
     for command in state.commands:
         say(f"to send it again: {command}")
