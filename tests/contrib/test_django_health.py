@@ -29,7 +29,7 @@ def test_a_project_that_works_is_alive_and_ready(mq: DjangoMQ) -> None:
     live, ready = (Client().get(f"/health/{each}") for each in ("live", "ready"))
 
     assert (live.status_code, live.json()["checks"]) == (200, {"event loop": "ok"})
-    assert (ready.status_code, ready.json()["checks"]) == (200, {"database main": "ok"})
+    assert (ready.status_code, ready.json()["checks"]) == (200, {"database default": "ok"})
 
 
 def test_a_database_that_is_away_makes_nothing_look_dead(mq: DjangoMQ) -> None:

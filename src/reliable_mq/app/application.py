@@ -191,6 +191,10 @@ class ReliableMQ:
         """The database "main": its engine, sessions and our tables."""
         return self.databases[MAIN_DATABASE]
 
+    def shown_name(self, database: str) -> str:
+        """Return the name by which people know a database; a framework may have its own."""
+        return database
+
     def _make_database(self, name: str, url: str, **options: Any) -> Database:
         """Make the database of a name; a framework with its own connections overrides it."""
         del name  # only where they differ
