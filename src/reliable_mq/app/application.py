@@ -750,7 +750,7 @@ class ReliableMQ:
         # Imported late: most applications serve no metrics.
         from reliable_mq.app.thread_meter import Meter  # noqa: PLC0415
 
-        return Meter(self._connections, self.databases, self.settings, registry)
+        return Meter(self._connections, self.databases, self.settings, registry, self.shown_name)
 
     if not TYPE_CHECKING:  # a type checker must see that the attribute is missing
 
