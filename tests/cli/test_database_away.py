@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,10 @@ def environment(database: str) -> dict[str, str]:
     around = {name: each for name, each in os.environ.items() if "RELIABLE_MQ" not in name}
     broker = {"RELIABLE_MQ_BROKER": f"127.0.0.1:{free_port()}"}
     return around | broker | {"RELIABLE_MQ_DATABASE": database, "RELIABLE_MQ_APP": "shop:mq"}
+
+
+def says(log: Path, text: str) -> bool:
+    return text in log.read_text()
 
 
 @pytest.fixture
@@ -103,7 +108,7 @@ def test_a_process_that_waits_ends_when_it_is_asked_to(
                 [*COMMAND, verb, *words], cwd=shop, env=around, stderr=output
             )
         started.append(process)
-        until(lambda log=log: "[database_lost]" in log.read_text(), log.read_text, seconds=60)
+        until(partial(says, log, "[database_lost]"), log.read_text, seconds=60)
 
         process.send_signal(signal.SIGTERM)
 
@@ -131,3 +136,20 @@ def test_a_refusal_ends_with_one_line_in_the_format_of_the_log(
     *_, last = map(json.loads, done.stderr.splitlines())
     assert last["level"] == "ERROR"
     assert 'database "nowhere" does not exist' in last["message"]
+
+
+@pytest.mark.parametrize("verb", ["run", "resend"])
+def test_waiting_makes_no_file_of_sqlite(shop: Path, verb: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, verb],
+        cwd=shop,
+        env=environment("sqlite:///shop.db"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "there is no file shop.db" in done.stderr
+    assert not (shop / "shop.db").exists()

@@ -17,7 +17,7 @@ from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 OURS = "reliable_mq"
 TEXT: LogFormat = "text"
 INFO: LogLevel = "info"
-CHATTY = ("py4j",)
+CHATTY = ("py4j", "alembic")
 """Loggers of libraries that write lines of level INFO about each of their calls."""
 TELL_OUTAGES = (
     "reliable_mq.runtime.link",
