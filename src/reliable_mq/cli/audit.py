@@ -54,7 +54,7 @@ def audit_filter(
 @takes_options_of(audit_filter, "wanted")
 def command(
     argument: Named = "",
-    after_list: Annotated[str, typer.Argument(hidden=True)] = "",
+    after_list: Annotated[str, typer.Argument(hidden=True, help="After the word list.")] = "",
     *,
     wanted: AuditFilter,
     store: Annotated[
