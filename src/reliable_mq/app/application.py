@@ -191,6 +191,10 @@ class ReliableMQ:
         """The database "main": its engine, sessions and our tables."""
         return self.databases[MAIN_DATABASE]
 
+    def shown_name(self, database: str) -> str:
+        """Return the name by which people know a database; a framework may have its own."""
+        return database
+
     def _make_database(self, name: str, url: str, **options: Any) -> Database:
         """Make the database of a name; a framework with its own connections overrides it."""
         del name  # only where they differ
@@ -642,12 +646,15 @@ class ReliableMQ:
     def resend_forever(self, stopped: StopSignal) -> None:
         """Run the resend schedulers of all databases until `stopped`, the first in this thread.
 
-        Retention and alerts run in other threads.
+        Retention and alerts run in other threads. While a database is away, it waits.
 
         Raises:
             ConfigurationError: a table is missing, or retention windows contradict each other.
         """
         check_upkeep(self.settings, self._policy, self._declared.consumers)
+        self.databases.wait_until_reached(stopped)
+        if stopped.is_set():
+            return
         self.databases.check_tables()
         interval = self.settings.resend_interval_seconds
         application_events.RESEND_STARTED.log(log, application=self.name, interval=interval)
@@ -743,7 +750,7 @@ class ReliableMQ:
         # Imported late: most applications serve no metrics.
         from reliable_mq.app.thread_meter import Meter  # noqa: PLC0415
 
-        return Meter(self._connections, self.databases, self.settings, registry)
+        return Meter(self._connections, self.databases, self.settings, registry, self.shown_name)
 
     if not TYPE_CHECKING:  # a type checker must see that the attribute is missing
 
@@ -792,6 +799,8 @@ class ReliableMQ:
     def run(self) -> None:
         """Run the consumers until SIGTERM or SIGINT, then finish running handlers and close.
 
+        While a database or the brokers are away at the start, it waits. `start` does not.
+
         Raises:
             UsageError: there are no consumers, or this is not the main thread.
             ConfigurationError: a table is missing.
@@ -802,6 +811,7 @@ class ReliableMQ:
             self.close,
             lambda: self._connections.is_alive,
             self._connections.loop_answers,
+            self.databases.wait_until_reached,
         )
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 OURS = "reliable_mq"
 TEXT: LogFormat = "text"
 INFO: LogLevel = "info"
-CHATTY = ("py4j",)
+CHATTY = ("py4j", "alembic")
 """Loggers of libraries that write lines of level INFO about each of their calls."""
 TELL_OUTAGES = (
     "reliable_mq.runtime.link",
@@ -88,6 +88,24 @@ def hush_outages() -> Callable[[], None]:
     return undo
 
 
+_shape: list[LogFormat] = []
+"""The shape of this process's lines: of the last command that has a log."""
+
+
+def note_shape(shape: LogFormat | None) -> None:
+    """Remember the shape of the log, so that an error before its first line has it, too."""
+    _shape[:] = [] if shape is None else [shape]
+
+
+def json_error(line: str) -> str | None:
+    """Return the line of an error that ends a command, if its log is JSON; else None."""
+    if _shape != ["json"]:
+        return None
+    return JsonFormatter().format(
+        logging.LogRecord(OURS, logging.ERROR, "", 0, "%s", (line,), None)
+    )
+
+
 def write_log(shape: LogFormat | None = None, level: LogLevel | None = None) -> None:
     """Write the log to standard error, unless the application has configured its own.
 
@@ -95,6 +113,7 @@ def write_log(shape: LogFormat | None = None, level: LogLevel | None = None) -> 
         shape: how a line looks; None: `TEXT`.
         level: the least level; None: `INFO`, or what the application has set.
     """
+    note_shape(shape)
     for name in TELL_OUTAGES:
         logging.getLogger(name).setLevel(logging.NOTSET)
     ours = logging.getLogger(OURS)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from reliable_mq.cli.commands import SETTINGS, VerbCommand
-from reliable_mq.cli.log_options import hush_outages
+from reliable_mq.cli.log_options import hush_outages, json_error, note_shape
 from reliable_mq.cli.remote_words import words_of
 from reliable_mq.cli.saying import say_trouble
 from reliable_mq.cli.shared_options import note_place, pasteable
@@ -198,6 +198,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
     note_place()
+    note_shape(None)
     # `standalone_mode` would write the usage, a hint and an error, on four lines.
     undo = hush_outages()
     try:
@@ -228,7 +229,11 @@ def run_plainly(call: Callable[[], object]) -> object:
         if explained is None:
             raise
         line, code = explained
-        say_trouble("error", pasteable(line))
+        text = pasteable(line)
+        if (as_json := json_error(text)) is not None:
+            print(as_json, file=sys.stderr)
+        else:
+            say_trouble("error", text)
         sys.exit(code)
 
 

@@ -22,7 +22,9 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal, nothing is asked.")
+]
 
 
 def moment_of(text: str, option: str) -> datetime | None:

@@ -80,6 +80,39 @@ def broker(context: CheckContext, report: CheckFindings) -> None:
         report.ok(f"{names}, {len(cluster.topics)} topics")
 
 
+def groups(context: CheckContext, report: CheckFindings) -> None:
+    """All members of a consumer group subscribe to the same topics.
+
+    A broker shares the queues of each topic among all members, and knows one subscription of a
+    group. So queues go to members that do not read them.
+    """
+    if context.cluster is None:
+        report.skip("the brokers cannot be asked for the members")
+        return
+    for group, members in sorted(context.cluster.members.items()):
+        sides: dict[frozenset[str], list[str]] = {}
+        for client_id, topics in sorted(members.items()):
+            sides.setdefault(topics, []).append(client_id)
+        if len(sides) > 1:
+            said = "; ".join(
+                f"{_some(ids)} to {', '.join(sorted(topics)) or 'none'}"
+                for topics, ids in sorted(sides.items(), key=lambda side: sorted(side[0]))
+            )
+            report.error(
+                f"members of group {group} subscribe to different topics: {said}. Each takes "
+                "queues of the others' topics, and does not read them",
+                "give each application a group name of its own; during a deployment that changes "
+                "topics, wait for its end",
+            )
+    if not report.findings:
+        report.ok("the members of each group subscribe to the same topics")
+
+
+def _some(ids: list[str]) -> str:
+    more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+    return f"{ids[0]}{more}"
+
+
 # Parts of a broker's refusals -> what to do.
 _REMEDIES = {
     "no permission to access Cluster:": "let the doctor's user Get the cluster",

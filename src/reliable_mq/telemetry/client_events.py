@@ -82,6 +82,7 @@ QUEUE_READING_BROKEN = error(
 TOPIC_NOT_THERE = info(
     "topic_not_there", "group %(group)s: topic %(topic)s has no route yet: %(error)s"
 )
+TOPIC_THERE = info("topic_there", "group %(group)s: topic %(topic)s is there and is read")
 QUEUE_MOVES_LATE = warning(
     "queue_moves_late",
     "group %(group)s: queue %(queue_id)d of topic %(topic)s at %(broker)s moves to "
