@@ -1,6 +1,7 @@
 """Build the site: `python -m tests.documentation.build` writes it into build/site.
 
-Stages the pages below build/pages, and calls Zensical, in strict mode.
+Stages the pages below build/pages, and calls Zensical, in strict mode. The search of the theme
+demands every word; ours takes its place.
 """
 
 import json
@@ -10,10 +11,12 @@ import sys
 from pathlib import Path
 
 from tests.documentation.navigation import Entry, navigation
+from tests.documentation.site_search import worker_of
 from tests.documentation.staging import ROOT, pages
 
 BUILD = ROOT / "build"
 HEAD = ROOT / "docs" / "site.toml"
+SEARCH = ROOT / "docs" / "search-worker.js"
 
 
 def toml_text(entries: list[Entry]) -> str:
@@ -51,6 +54,7 @@ def build(folder: Path = BUILD) -> Path:
     shutil.rmtree(folder / "site", ignore_errors=True)
     words = ["-m", "zensical", "build", "--strict", "--clean", "-f", str(stage(folder))]
     subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
+    shutil.copyfile(SEARCH, worker_of(folder / "site"))
     return folder / "site"
 
 
