@@ -23,7 +23,7 @@ import typer
 
 from reliable_mq.cli.commands import SETTINGS, VerbCommand
 from reliable_mq.cli.log_options import hush_outages
-from reliable_mq.cli.remote_words import words_of
+from reliable_mq.cli.remote_words import name_server_hint, words_of
 from reliable_mq.cli.saying import say_trouble
 from reliable_mq.cli.shared_options import note_place, pasteable
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, Unavailable, UsageError
@@ -136,7 +136,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
         case UsageError():
             return f"{error.place}: {text}" if error.place else text, BAD_USAGE
         case Unavailable() if text.startswith("no name server answers"):
-            return f"{text}; start one (reliable-mq broker), or correct the address", FAILED
+            return f"{text}; {name_server_hint(text)}", FAILED
         case ReliableMQError() | OSError():
             return words_of(error), FAILED
         case ModuleNotFoundError() if error.name and (line := how_to_install(error.name)):

@@ -126,6 +126,7 @@ def command(
     with _bad_usage_is_failure():
         read = given.read()
         urls, asked["prefix"] = list(read.urls), read.table_prefix
+        asked["application"] = read.application
         asked |= _ledgers(read)
         asked["memory_bytes"] = parse_memory(memory, "--memory") if memory else None
         if forget:

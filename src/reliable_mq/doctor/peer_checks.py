@@ -91,6 +91,11 @@ def remedy_of(error: ReliableMQError) -> str:
         return "correct tls_cert and tls_key (RELIABLE_MQ_TLS_CERT, RELIABLE_MQ_TLS_KEY)"
     if "tls: ca" in text or "certificate verify failed" in text:
         return "correct tls_ca (RELIABLE_MQ_TLS_CA)"
+    if "closed the connection" in text or "sent an invalid command" in text:
+        return (
+            "if what listens there demands TLS, set tls_ca (RELIABLE_MQ_TLS_CA); else correct "
+            "broker (RELIABLE_MQ_BROKER)"
+        )
     return "correct that setting" if isinstance(error, ConfigurationError) else ""
 
 
