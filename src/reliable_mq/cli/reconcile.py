@@ -125,8 +125,7 @@ def command(
     metrics = Path(prometheus) if prometheus else None
     with _bad_usage_is_failure():
         read = given.read()
-        urls, asked["prefix"] = list(read.urls), read.table_prefix
-        asked["application"] = read.application
+        urls = list(read.urls)
         asked |= _ledgers(read)
         asked["memory_bytes"] = parse_memory(memory, "--memory") if memory else None
         if forget:
@@ -166,7 +165,8 @@ def _bad_usage_is_failure() -> Iterator[None]:
 
 def _ledgers(read: Sources) -> dict[str, Any]:
     first, *more = read.stores or [""]
-    return {"store": first, "stores": tuple(more), "cluster": read.cluster or None}
+    place = {"prefix": read.table_prefix, "application": read.application}
+    return place | {"store": first, "stores": tuple(more), "cluster": read.cluster or None}
 
 
 def _print(summary: dict[str, Any], key: str, *, as_json: bool) -> None:
