@@ -324,7 +324,7 @@ class ReliableMQ:
         Args:
             topic: the topic; a type checker compares a `Topic` with the handler's first parameter.
             group: the consumer group; each group has one handler.
-            tag: "*", or tags joined by "||". Default "*".
+            tag: `"*"`, or tags joined by `||`. Default `"*"`.
             ordered: messages with one ordering key are handled one at a time, in order (default).
             batch: handle up to this many messages in one database transaction. Default 1. If one
                 of them fails, all are rolled back and called again, each behind a savepoint. So

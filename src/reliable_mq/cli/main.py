@@ -68,7 +68,7 @@ VERBS = {
     "notifiers": Verb("notifiers", "List notifiers and waiting escalations; send a test."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
     "demo": Verb("demo", "Replay real orders while processes are killed; check every effect."),
-    "walk": Verb("walk", "Print the path of one message through all stations."),
+    "walk": Verb("walk", "Send a sample message, and print its path through all stations."),
 }
 
 
