@@ -17,7 +17,11 @@ HEAD = """# Commands
 EXIT_CODES = (
     (DONE, "done", "the command did what it says"),
     (FAILED, "failed", "something is away or in use, or see below"),
-    (BAD_USAGE, "bad usage", "the command line, a setting or the application is wrong: change it"),
+    (
+        BAD_USAGE,
+        "bad usage",
+        "the command line, a setting or the application is wrong; an extra is not installed",
+    ),
 )
 CODES_OF_COMMANDS = {
     "doctor": "1: a promise is in danger; with `--strict` also for a warning",

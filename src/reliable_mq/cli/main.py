@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from reliable_mq.cli.commands import SETTINGS, VerbCommand
+from reliable_mq.cli.commands import SETTINGS, VerbCommand, unusable
 from reliable_mq.cli.log_options import hush_outages
 from reliable_mq.cli.remote_words import name_server_hint, words_of
 from reliable_mq.cli.saying import say_trouble
@@ -131,7 +131,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
     """Return the line and the exit code for an error that is not a bug; None: it is a bug."""
     text = " ".join(str(error).split())
     if hasattr(error, "format_message"):  # an error of typer, or of the click that it uses
-        return _unusable(error), getattr(error, "exit_code", BAD_USAGE)
+        return unusable(error), getattr(error, "exit_code", BAD_USAGE)
     match error:
         case UsageError():
             return f"{error.place}: {text}" if error.place else text, BAD_USAGE
@@ -140,7 +140,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
         case ReliableMQError() | OSError():
             return words_of(error), FAILED
         case ModuleNotFoundError() if error.name and (line := how_to_install(error.name)):
-            return line, FAILED
+            return line, BAD_USAGE
         case _ if type(error).__module__ == "sqlalchemy.exc":
             # `orig` is the driver's own message, without the statement and its parameters
             cause = " ".join(str(getattr(error, "orig", None) or error).split())
@@ -150,16 +150,6 @@ def explain(error: Exception) -> tuple[str, int] | None:
         case _ if type(error).__module__ == "redis.exceptions":
             return f"redis: {text}; start Redis, or correct its URL", FAILED
     return None
-
-
-def _unusable(error: Any) -> str:
-    """Return what is wrong with a command line, and which help to read."""
-    text = " ".join(error.format_message().split())
-    context = getattr(error, "ctx", None)
-    where = f"; see {context.command_path} --help" if context is not None else ""
-    if text.endswith("?"):  # "No such command 'stbu'. Did you mean 'stub'?"
-        return text.replace(". Did you", ": did you") + where.replace("; see", " See")
-    return text.removesuffix(".") + where
 
 
 def _show_warning(

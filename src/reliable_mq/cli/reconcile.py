@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from reliable_mq.cli import reconcile_options as options
-from reliable_mq.cli.commands import VerbCommand
+from reliable_mq.cli.commands import VerbCommand, unusable
 from reliable_mq.cli.log_options import write_log
 from reliable_mq.cli.printing import plain_console
 from reliable_mq.cli.reconcile_after import (
@@ -75,8 +75,7 @@ class GroupedCommand(VerbCommand):
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:
-            text = error.format_message()  # type: ignore[attr-defined]
-            say_trouble("error", " ".join(text.split()))
+            say_trouble("error", unusable(error))
             raise typer.Exit(BAD_USAGE) from None
 
 
