@@ -654,6 +654,9 @@ class ReliableMQ:
         self._half_messages.join()
         self._share_relays()
         self._upkeep.run(stopped)
+        application_events.APPLICATION_STOPPED.log(
+            log, application=self.name, part="resend scheduler"
+        )
 
     @property
     def resending(self) -> ResendControl:
@@ -770,14 +773,17 @@ class ReliableMQ:
         self._half_messages.join()
         self._share_relays()
         self._connections.start_worker("consumers", self._declared.consumers, self.databases)
-        consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
-        is_reached = self._connections.client._engine.name_servers.has_answered
-        state = "is ready and consumes" if is_reached else "is started, and waits for a broker for"
-        application_events.APPLICATION_READY.log(
-            log, application=self.name, state=state, consumes=", ".join(consumed)
-        )
+        self._say_when_ready()
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)
+
+    def _say_when_ready(self) -> None:
+        consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
+        facts = {"application": self.name, "consumes": ", ".join(consumed)}
+        name_servers = self._connections.client._engine.name_servers
+        if not name_servers.has_answered:
+            application_events.APPLICATION_WAITS.log(log, **facts)
+        name_servers.when_answered(lambda: application_events.APPLICATION_READY.log(log, **facts))
 
     def _share_relays(self) -> None:
         if self.settings.relay == "shared":
@@ -803,6 +809,7 @@ class ReliableMQ:
             lambda: self._connections.is_alive,
             self._connections.loop_answers,
         )
+        application_events.APPLICATION_STOPPED.log(log, application=self.name, part="worker")
 
     def close(self) -> None:
         """Let handlers finish, send remaining stubs, close all connections."""
