@@ -395,3 +395,11 @@ def test_an_application_says_when_it_is_ready_and_what_it_consumes(
 
     ready = "application shop is ready and consumes orders as payments, orders as loyalty"
     assert ready in said
+
+
+def test_several_declarations_of_a_topic_add_their_groups() -> None:
+    mq = ReliableMQ("shop")
+    for groups in (["payments"], ["loyalty", "payments"], None):
+        mq.topic("orders", groups=groups)
+
+    assert mq.groups_of("orders") == ("loyalty", "payments")

@@ -6,11 +6,12 @@ from typing import Any
 from sqlalchemy import MetaData, insert
 from tests.resend.worlds import MAX, World
 
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_run_tables import finding_table
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.escalate.escalation import Escalation, EscalationKind
 from reliable_mq.escalate.sql_history import SqlHistory, readable
-from reliable_mq.escalate.timeline import MessageHistory, merged, timeline
+from reliable_mq.escalate.timeline import MessageHistory, _of_stub, merged, timeline
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -225,3 +226,25 @@ def test_a_confirmed_stub_without_a_noted_send_is_explained(world: World) -> Non
     world.change(stub, status=1)
     said = [what for _, ledger, what in told(world, stub) if ledger == "stub"]
     assert "no send of the outbox is noted: dlq retry has sent the dead letter" in said[-1]
+
+
+def of_stub(**values: Any) -> list[str]:
+    row = {
+        **{"create_date": utc_datetime(1.0), "update_date": utc_datetime(2.0)},
+        **{"topic": "orders", "message_key": "", "required_groups": "", "note": "no route"},
+        **{"deliver_time": None, "resend_time": None, "given_up": False, "count": 2},
+        **{"broker_name": None, "queue_id": 0, "offset": 5, "status": StubStatus.UNCONFIRMED},
+    }
+    return [each.what for each in _of_stub(row | values)]
+
+
+def test_what_no_broker_acknowledged_was_tried_and_not_sent() -> None:
+    assert of_stub()[1] == (
+        "UNCONFIRMED, a send was tried 2 times, and no broker has acknowledged one: no route"
+    )
+
+
+def test_the_note_of_a_settled_message_is_of_an_earlier_moment() -> None:
+    assert of_stub(status=StubStatus.CONFIRMED, broker_name="b")[1] == (
+        "CONFIRMED, sent 2 times, acknowledged at b, queue 0, offset 5; noted before: no route"
+    )

@@ -256,7 +256,8 @@ class ReliableMQ:
                 instead of the name: a type checker then compares the payloads that are sent to it
                 and the handlers that consume it with the type. Payloads are not compared at run
                 time. `reliable-mq schema` and `reliable-mq asyncapi` describe it.
-            groups: the names of consumer groups. Default None: those that are known anyway.
+            groups: the names of consumer groups. Default None: those that are known anyway. Each
+                call adds its groups to those of earlier calls for the topic.
             envelope: "cloudevents" makes each message a CloudEvent 1.0 in binary mode: attributes
                 are properties. "cloudevents-structured" puts attributes and payload into a JSON
                 object. Consumers of the topic get the payload as before, in either mode and from
@@ -779,7 +780,7 @@ class ReliableMQ:
 
     def _say_when_ready(self) -> None:
         consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
-        facts = {"application": self.name, "consumes": ", ".join(consumed)}
+        facts: dict[str, Any] = {"application": self.name, "consumes": ", ".join(consumed)}
         name_servers = self._connections.client._engine.name_servers
         if not name_servers.has_answered:
             application_events.APPLICATION_WAITS.log(log, **facts)

@@ -63,7 +63,7 @@ class PlainFormatter(logging.Formatter):
     explains.
     """
 
-    converter = time.gmtime
+    converter = time.gmtime  # type: ignore[assignment] # typeshed wants a method
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 

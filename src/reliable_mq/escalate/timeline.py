@@ -106,6 +106,8 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
     if stub["deliver_time"] is not None:
         yield TimelineEntry(stub["deliver_time"], "stub", "delivery time of the message")
     sent = f"sent {times(stub['count'])}"
+    if stub["count"] and stub["broker_name"] is None:
+        sent = f"a send was tried {times(stub['count'])}, and no broker has acknowledged one"
     if not stub["count"] and stub["status"] == StubStatus.CONFIRMED:
         sent = (
             "no send of the outbox is noted: dlq retry has sent the dead letter itself, or the "
@@ -114,7 +116,8 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
         sent += f", acknowledged at {place}"
-    noted = f": {stub['note']}" if stub["note"] else ""
+    is_settled = stub["status"] == StubStatus.CONFIRMED
+    noted = f"{'; noted before' if is_settled else ''}: {stub['note']}" if stub["note"] else ""
     yield TimelineEntry(
         stub["update_date"], "stub", f"{status_text(stub['status'])}, {sent}{noted}"
     )
