@@ -230,10 +230,20 @@ def test_a_confirmed_stub_without_a_noted_send_is_explained(world: World) -> Non
 
 def of_stub(**values: Any) -> list[str]:
     row = {
-        **{"create_date": utc_datetime(1.0), "update_date": utc_datetime(2.0)},
-        **{"topic": "orders", "message_key": "", "required_groups": "", "note": "no route"},
-        **{"deliver_time": None, "resend_time": None, "given_up": False, "count": 2},
-        **{"broker_name": None, "queue_id": 0, "offset": 5, "status": StubStatus.UNCONFIRMED},
+        "create_date": utc_datetime(1.0),
+        "update_date": utc_datetime(2.0),
+        "topic": "orders",
+        "message_key": "",
+        "required_groups": "",
+        "note": "no route",
+        "deliver_time": None,
+        "resend_time": None,
+        "given_up": False,
+        "count": 2,
+        "broker_name": None,
+        "queue_id": 0,
+        "offset": 5,
+        "status": StubStatus.UNCONFIRMED,
     }
     return [each.what for each in _of_stub(row | values)]
 
