@@ -76,7 +76,6 @@ class DevServers:
         store = self.folder / "broker"
         words = ("broker", "--store", str(store), "--port", "0", "--namesrv-port", "0")
         command = [sys.executable, "-m", "reliable_mq.cli.main", *words]
-        self._broker = DevProcess("broker", command, os.environ, self._log, self._guard)
         around = without_credentials(os.environ)
         self._broker = DevProcess("broker", command, around, self._log, self._guard)
         ready = dict(
