@@ -62,7 +62,7 @@ def server() -> Iterator[LocalPostgres]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("verb", "ready"), [("run", "application_ready"), ("resend", "resend_started")]
+    ("verb", "ready"), [("run", "application_waits"), ("resend", "resend_started")]
 )
 def test_a_process_waits_for_its_database_and_goes_on_when_it_is_there(
     shop: Path,

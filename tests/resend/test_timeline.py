@@ -11,7 +11,7 @@ from reliable_mq.database.sql_run_tables import finding_table
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.escalate.escalation import Escalation, EscalationKind
 from reliable_mq.escalate.sql_history import SqlHistory, readable
-from reliable_mq.escalate.timeline import MessageHistory, merged, timeline
+from reliable_mq.escalate.timeline import MessageHistory, _of_stub_state, merged, timeline
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -261,3 +261,35 @@ def test_what_happened_in_one_moment_is_in_the_order_of_cause_and_effect() -> No
         ("log of g", "consumed,"),
         ("stub", "CONFIRMED,"),
     ]
+
+
+def of_stub(**values: Any) -> list[str]:
+    row = {
+        "create_date": utc_datetime(1.0),
+        "update_date": utc_datetime(2.0),
+        "topic": "orders",
+        "message_key": "",
+        "required_groups": "",
+        "note": "no route",
+        "deliver_time": None,
+        "resend_time": None,
+        "given_up": False,
+        "count": 2,
+        "broker_name": None,
+        "queue_id": 0,
+        "offset": 5,
+        "status": StubStatus.UNCONFIRMED,
+    }
+    return [each.what for each in _of_stub_state(row | values)]
+
+
+def test_what_no_broker_acknowledged_was_tried_and_not_sent() -> None:
+    assert of_stub()[0] == (
+        "UNCONFIRMED, a send was tried 2 times, and no broker has acknowledged one: no route"
+    )
+
+
+def test_the_note_of_a_settled_message_is_of_an_earlier_moment() -> None:
+    assert of_stub(status=StubStatus.CONFIRMED, broker_name="b")[0] == (
+        "CONFIRMED, sent 2 times, acknowledged at b, queue 0, offset 5; noted before: no route"
+    )

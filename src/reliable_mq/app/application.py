@@ -260,7 +260,8 @@ class ReliableMQ:
                 instead of the name: a type checker then compares the payloads that are sent to it
                 and the handlers that consume it with the type. Payloads are not compared at run
                 time. `reliable-mq schema` and `reliable-mq asyncapi` describe it.
-            groups: the names of consumer groups. Default None: those that are known anyway.
+            groups: the names of consumer groups. Default None: those that are known anyway. Each
+                call adds its groups to those of earlier calls for the topic.
             envelope: "cloudevents" makes each message a CloudEvent 1.0 in binary mode: attributes
                 are properties. "cloudevents-structured" puts attributes and payload into a JSON
                 object. Consumers of the topic get the payload as before, in either mode and from
@@ -328,7 +329,7 @@ class ReliableMQ:
         Args:
             topic: the topic; a type checker compares a `Topic` with the handler's first parameter.
             group: the consumer group; each group has one handler.
-            tag: "*", or tags joined by "||". Default "*".
+            tag: `"*"`, or tags joined by `||`. Default `"*"`.
             ordered: messages with one ordering key are handled one at a time, in order (default).
             batch: handle up to this many messages in one database transaction. Default 1. If one
                 of them fails, all are rolled back and called again, each behind a savepoint. So
@@ -652,8 +653,7 @@ class ReliableMQ:
             ConfigurationError: a table is missing, or retention windows contradict each other.
         """
         check_upkeep(self.settings, self._policy, self._declared.consumers)
-        self.databases.wait_until_reached(stopped)
-        if stopped.is_set():
+        if not self.databases.wait_until_reached(stopped):
             return
         self.databases.check_tables()
         interval = self.settings.resend_interval_seconds
@@ -661,6 +661,9 @@ class ReliableMQ:
         self._half_messages.join()
         self._share_relays()
         self._upkeep.run(stopped)
+        application_events.APPLICATION_STOPPED.log(
+            log, application=self.name, part="resend scheduler"
+        )
 
     @property
     def resending(self) -> ResendControl:
@@ -777,14 +780,17 @@ class ReliableMQ:
         self._half_messages.join()
         self._share_relays()
         self._connections.start_worker("consumers", self._declared.consumers, self.databases)
-        consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
-        is_reached = self._connections.client._engine.name_servers.has_answered
-        state = "is ready and consumes" if is_reached else "is started, and waits for a broker for"
-        application_events.APPLICATION_READY.log(
-            log, application=self.name, state=state, consumes=", ".join(consumed)
-        )
+        self._say_when_ready()
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)
+
+    def _say_when_ready(self) -> None:
+        consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
+        facts: dict[str, Any] = {"application": self.name, "consumes": ", ".join(consumed)}
+        name_servers = self._connections.client._engine.name_servers
+        if not name_servers.has_answered:
+            application_events.APPLICATION_WAITS.log(log, **facts)
+        name_servers.when_answered(lambda: application_events.APPLICATION_READY.log(log, **facts))
 
     def _share_relays(self) -> None:
         if self.settings.relay == "shared":
@@ -813,6 +819,7 @@ class ReliableMQ:
             self._connections.loop_answers,
             self.databases.wait_until_reached,
         )
+        application_events.APPLICATION_STOPPED.log(log, application=self.name, part="worker")
 
     def close(self) -> None:
         """Let handlers finish, send remaining stubs, close all connections."""

@@ -8,6 +8,7 @@ from traceback import FrameSummary, StackSummary, TracebackException, extract_tb
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError, error_text
 from reliable_mq.extras import how_to_install
+from reliable_mq.settings import VARIABLE_PREFIX
 
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 _STANDARD = f"{Path(importlib.__file__).parents[1]}/"
@@ -36,7 +37,8 @@ def load_application(path: str) -> ReliableMQ:
             f"there is no module {module_name!r}; run from the directory that contains it"
         ) from error
     except ReliableMQError as error:  # its text says what is wrong
-        if place := own_place(error):
+        # No line of code is at fault if a variable is.
+        if not str(error).startswith(VARIABLE_PREFIX) and (place := own_place(error)):
             error.place = place
         raise
     except SystemExit as error:

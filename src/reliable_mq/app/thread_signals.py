@@ -52,7 +52,7 @@ def run_until_signal(
     close: Callable[[], None],
     is_alive: Callable[[], bool],
     answers: Callable[[], bool] = lambda: True,
-    wait: Callable[[StopSignal], None] = lambda _stopped: None,
+    wait: Callable[[StopSignal], object] = lambda _stopped: None,
 ) -> None:
     """Wait for what the start needs, start, wait for SIGTERM or SIGINT, close.
 

@@ -5,6 +5,7 @@ the level of our own loggers, and only if a person asks for one.
 """
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -58,8 +59,13 @@ Level = Annotated[LogLevel | None, level_option()]
 class PlainFormatter(logging.Formatter):
     """Formats log records for a terminal: one line for each, then its traceback.
 
-    A line of ours ends with the name of its event, which the reference explains.
+    The time is UTC, as in JSON. A line of ours ends with the name of its event, which the reference
+    explains.
     """
+
+    converter = time.gmtime  # type: ignore[assignment] # typeshed wants a method
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line of a record."""

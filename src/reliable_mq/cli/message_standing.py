@@ -65,7 +65,10 @@ def standing(
         return Standing(Level.OK, text)
     if stub["resend_time"] is None:
         retry = typed(f"stub retry {message_id}", found_by)
-        text = f"waits for a person: it was sent {times(stub['count'])}, {by_whom}"
+        tried = (
+            "it was sent" if stub["broker_name"] else "no broker has stored it; a send was tried"
+        )
+        text = f"waits for a person: {tried} {times(stub['count'])}, {by_whom}"
         return Standing(Level.ERROR, text, (retry,))
     waits = sorted({*groups_of(stub["required_groups"])} - set(consumed))
     missing = f", still missing {' and '.join(waits)}" if waits and consumed else ""

@@ -32,7 +32,7 @@ from reliable_mq.resend.topic_gate import TopicGate, gate_of, gate_text
 PREVIEW_ROWS = 50
 COLUMNS = (
     *("message_id", "time", "age", "topic", "tag", "key", "groups"),
-    *("status", "sent", "next", "note"),
+    *("status", "tries", "next", "note"),
 )
 
 app = VerbCommands("List, show, retry or void message stubs.")
@@ -93,7 +93,7 @@ def _print_stubs(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
                 "age": age_of(row["create_date"], now),
                 "key": row["message_key"],
                 "groups": ", ".join(row["required_groups"]),
-                "sent": row["count"],
+                "tries": row["count"],
                 "next": row["resend_time"],
             }
             for row in listed

@@ -21,6 +21,7 @@ from reliable_mq.cli.printing import age_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.command_words import typed
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_stub_table import MEANINGS
 from reliable_mq.errors import UsageError
@@ -145,6 +146,8 @@ def _print(
         return
     facts: dict[str, Any] = {"message_id": message_id, "state": state.text, **shown}
     for name, value in facts.items():
+        if name == "missed" and shown.get("status") == StubStatus.CONFIRMED.name:
+            continue  # it says who sends: nobody has to
         if not isinstance(value, list):
             meaning = f" ({MEANINGS[name]})" if name == "missed" and value else ""
             say(f"{name:16} {text_of(value)}{meaning}")

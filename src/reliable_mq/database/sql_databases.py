@@ -152,8 +152,8 @@ class Databases(Mapping[str, Database]):
             return next(iter(self.values())).create_tables()
         return [f"{name}.{table}" for name, each in self.items() for table in each.create_tables()]
 
-    def wait_until_reached(self, stopped: StopSignal) -> None:
-        """Wait until each database was reached once, or `stopped`.
+    def wait_until_reached(self, stopped: StopSignal) -> bool:
+        """Wait until each database was reached once, or `stopped`; return whether all were.
 
         Their watches log when one is away, and when it is back.
 
@@ -162,8 +162,11 @@ class Databases(Mapping[str, Database]):
         """
         for each in self.values():
             pause = REACH_SECONDS
-            while not _is_reached(each) and not stopped.wait(pause):
+            while not _is_reached(each):
+                if stopped.wait(pause):
+                    return False
                 pause = min(2 * pause, REACH_SECONDS_MAX)
+        return True
 
     def check_tables(self) -> None:
         """Check that each database has all our tables; measure the databases' clocks.

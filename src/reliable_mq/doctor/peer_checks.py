@@ -1,16 +1,21 @@
 """Checks of Redis and the brokers: do they answer, and do they work as we need? Values only."""
 
+from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.sending.timed import TIMERS_SINCE
 from reliable_mq.doctor.check_context import CheckContext, RedisFacts
 from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.errors import ConfigurationError, NotPermitted, ReliableMQError, WrongPeer
 from reliable_mq.limits import DELAY_LEVELS_TEXT, REFUSES_SENDS_PERCENT, REMOVES_FILES_PERCENT
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.settings import EMBEDDED
 
 _READ_AND_WRITE = 6
 _NEARLY_FULL_PERCENT = 5  # below a mark
 _REFUSES = "diskSpaceWarningLevelRatio", *REFUSES_SENDS_PERCENT
 _REMOVES = "diskSpaceCleanForciblyRatio", *REMOVES_FILES_PERCENT
+_OF_BROKERS = frozenset(
+    ("TBW102", "BenchmarkTest", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT")
+)
 _DISK_RATIOS = "commitLogDiskRatio", "consumeQueueDiskRatio"
 
 
@@ -77,7 +82,20 @@ def broker(context: CheckContext, report: CheckFindings) -> None:
         _timers(each.name, each.config, each.runtime, context.settings.timer_range_seconds, report)
     if not report.findings:
         names = ", ".join(each.name for each in cluster.brokers)
-        report.ok(f"{names}, {len(cluster.topics)} topics")
+        count = sum(_is_of_applications(topic, cluster) for topic in cluster.topics)
+        report.ok(f"{names}, {count} topics of applications")
+
+
+def _is_of_applications(topic: str, cluster: ClusterFacts) -> bool:
+    """Return whether a topic is none that brokers have, and none of a group."""
+    clusters = {each.config.get("brokerClusterName", "") for each in cluster.brokers}
+    theirs = clusters | {f"{each}_REPLY_TOPIC" for each in clusters}
+    theirs |= {each.name for each in cluster.brokers}
+    return not (
+        topic in theirs
+        or topic in _OF_BROKERS
+        or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX, "RMQ_SYS_", "rmq_sys_"))
+    )
 
 
 def groups(context: CheckContext, report: CheckFindings) -> None:
@@ -140,6 +158,11 @@ def remedy_of(error: ReliableMQError) -> str:
         return (
             "give the server another certificate; or correct tls_ca or tls_hostname "
             "(RELIABLE_MQ_TLS_CA, RELIABLE_MQ_TLS_HOSTNAME)"
+        )
+    if "closed the connection" in text or "sent an invalid command" in text:
+        return (
+            "if what listens there demands TLS, set tls_ca (RELIABLE_MQ_TLS_CA); else correct "
+            "broker (RELIABLE_MQ_BROKER)"
         )
     return "correct that setting" if isinstance(error, ConfigurationError) else ""
 

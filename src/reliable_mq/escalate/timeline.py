@@ -135,12 +135,15 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
 
 def _of_stub_state(stub: Row) -> Iterator[TimelineEntry]:
     sent = f"sent {times(stub['count'])}"
+    if stub["count"] and stub["broker_name"] is None:
+        sent = f"a send was tried {times(stub['count'])}, and no broker has acknowledged one"
     if not stub["count"] and stub["status"] == StubStatus.CONFIRMED:
         sent = "no send is noted here: dlq retry sent it, or the process died right after the send"
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
         sent += f", acknowledged at {place}"
-    noted = f": {stub['note']}" if stub["note"] else ""
+    is_settled = stub["status"] == StubStatus.CONFIRMED
+    noted = f"{'; noted before' if is_settled else ''}: {stub['note']}" if stub["note"] else ""
     yield TimelineEntry(
         stub["update_date"], "stub", f"{status_text(stub['status'])}, {sent}{noted}"
     )

@@ -217,6 +217,7 @@ NAME_SERVER_EXPOSED = error(
     "messages; listen at 127.0.0.1, or demand certificates: tls.server.mode=enforcing and "
     "tls.server.need.client.auth=require",
 )
+SERVER_STOPPED = info("server_stopped", "the %(server)s at %(address)s has stopped")
 REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")
 FIGURES_FAILED = error(
     "figures_failed", "the figures of the %(source)s for its metrics cannot be read; it serves on"
