@@ -236,6 +236,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Fail a test that passed, if a password was printed or logged: see `tests.planted_secrets`."""
     report = yield
+    # pytest-xdist ends its worker at a text that is no UTF-8, for example a name from the system.
+    report.sections[:] = [
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
     if report.passed:
         places = [name for name, text in report.sections if PLANTED in text]
         if report.when == "call":  # after it, the folder is removed
