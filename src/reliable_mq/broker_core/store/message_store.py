@@ -15,6 +15,7 @@ from reliable_mq.broker_core.store.appender import (
     Appender,
     AppendResult,
     Dispatch,
+    Lane,
     StoredMessage,
 )
 from reliable_mq.broker_core.store.checkpoint import load_checkpoint, save_checkpoint
@@ -114,7 +115,7 @@ class MessageStore:
             self._disk.boot_id,
             self._delays_ms,
             self.deletions,
-            self._queue_file_size // CONSUME_QUEUE_UNIT_SIZE,
+            self.units_of_file,
         )
         is_same_boot = evidence.is_same_boot
         plan = recovery.plan(evidence)
@@ -248,6 +249,25 @@ class MessageStore:
         if record and self.deletions.is_deleted(record.topic, record.queue_id, commit_log_offset):
             return None
         return record
+
+    @property
+    def units_of_file(self) -> int:
+        """Messages of a queue in one file."""
+        return self._queue_file_size // CONSUME_QUEUE_UNIT_SIZE
+
+    def restart_queue(self, lane: Lane, number: int) -> None:
+        """Forget all messages of a queue; it continues at `number`, the begin of a file."""
+        key = (lane.topic, lane.queue_id)
+        for dispatch in self._undispatched:
+            dispatch.arrivals[:] = [a for a in dispatch.arrivals if (a.topic, a.queue_id) != key]
+        lane.arrivals = None
+        self.upkeep.restart_at(self._queue(*key), number)
+        lane.next = number
+
+    def begin_at(self, offset: int) -> None:
+        """Let an empty store begin at `offset`, the begin of a segment."""
+        self.log.begin_at(offset)
+        self._dispatched = _Dispatched(offset)
 
     def delete_topic(self, topic: str) -> bool:
         """Make all messages of a topic unreadable; return whether it ever had a message.
