@@ -42,6 +42,8 @@ from reliable_mq.wire.record import address_of
 
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
+ASYNC_MASTER = "ASYNC_MASTER"
+SLAVE = "SLAVE"
 _ROLL_MAX = 7 * 24 * 3600 - 60  # half of the timer wheel, less a minute
 _TIMER_SLOTS_MS = (100, 200, 500, 1_000)
 _DELAY = re.compile(r"[0-9]{1,9}[smhd]")
@@ -59,6 +61,7 @@ _QueueCount = Annotated[int, msgspec.Meta(ge=1, le=QUEUES_MAX)]
 _AuditSize = Annotated[int, msgspec.Meta(ge=64 * 1024, le=I32_MAX)]
 _AuditCount = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
+_HaPort = Annotated[int, msgspec.Meta(ge=-1, le=PORT_MAX)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _Rate = Annotated[int, msgspec.Meta(ge=0, le=I32_MAX)]  # for each second; 0: no limit
 _HeldSize = Annotated[int, msgspec.Meta(ge=4 * FRAME_SIZE_MAX, le=I32_MAX)]  # of many peers
@@ -73,6 +76,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     broker_cluster_name: _Name = msgspec.field(default="DefaultCluster", name="brokerClusterName")
     broker_name: _Name = msgspec.field(default="broker-a", name="brokerName")
     broker_id: I32 = msgspec.field(default=0, name="brokerId")
+    broker_role: str = msgspec.field(default=ASYNC_MASTER, name="brokerRole")
+    ha_port: _HaPort = msgspec.field(default=-1, name="haListenPort")  # -1: no slaves
+    ha_master: str = msgspec.field(default="", name="haMasterAddress")
     broker_ip: str = msgspec.field(default="127.0.0.1", name="brokerIP1")
     listen_port: _Port = msgspec.field(default=10911, name="listenPort")
     name_servers: str = msgspec.field(default="", name="namesrvAddr")
@@ -199,6 +205,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             first_user=self.first_user,
             inner_client=self.inner_client,
         )
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this broker follows a master, and takes no messages from clients."""
+        return self.broker_role == SLAVE
+
+    @property
+    def ha_address(self) -> str:
+        """The address for slaves, "host:port"; Apache's brokers announce one in any case."""
+        port = self.ha_port if self.ha_port > 0 else self.listen_port + 1
+        return address_of(self.broker_ip, port)
 
     @property
     def address(self) -> str:

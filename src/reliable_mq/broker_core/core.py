@@ -22,6 +22,7 @@ from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.requests import audited
+from reliable_mq.broker_core.requests.at_slave import Find, at_slave
 from reliable_mq.broker_core.requests.audited import AUDITED
 from reliable_mq.broker_core.requests.filtered_pull import judge_new
 from reliable_mq.broker_core.requests.guarded import guarded
@@ -88,7 +89,8 @@ class BrokerCore:
         self.state = BrokerState(config, store, self._timers(config, store))
         self.state.processors = processors
         guard = self.state.guard
-        self._handler_of = HANDLERS.get if guard is None else guarded(guard)
+        handler_of: Find = HANDLERS.get if guard is None else guarded(guard)
+        self._handler_of = at_slave(handler_of) if config.is_slave else handler_of
         # A signature covers fields that no typed header has.
         self.decode = decode_request if guard is None else decode_command
         self.housekeeping = Housekeeping(self.state, disk)
@@ -360,7 +362,8 @@ class BrokerCore:
         self.housekeeping.run_some()
         self._answer_due(now_ms)
         state.calls.expire(now_ms)
-        self._store_what_is_due(now_ms)
+        if not config.is_slave:
+            self._store_what_is_due(now_ms)
         self._save_offsets(now_ms)
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
         if is_due and state.schedule.is_dirty:

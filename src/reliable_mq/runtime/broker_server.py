@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from reliable_mq.broker_core.config import BrokerConfig, has_access_control
-from reliable_mq.broker_core.config_reading import broker_config
+from reliable_mq.broker_core.config_reading import broker_config, port_for_slaves
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import PeerConnection, Turn
@@ -32,6 +32,7 @@ from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.runtime.replication import Replication
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
 from reliable_mq.runtime.tls_contexts import client_context
@@ -90,6 +91,7 @@ class BrokerServer:
         self._speakers: set[int] = set()  # connections that sent since the last tick
         self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
+        self._replication: Replication | None = None
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
@@ -146,6 +148,7 @@ class BrokerServer:
             await self._name_server.start(options.host, options.name_server_port)
         properties = {
             "brokerIP1": options.host,
+            **port_for_slaves(options.properties, options.port),
             **options.properties,
             "namesrvAddr": self.name_server_address,
             "listenPort": str(self._listener.port),
@@ -153,6 +156,8 @@ class BrokerServer:
         config, warnings = broker_config(properties)
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
+        self._replication = Replication(config)
+        config = await self._replication.bind(options.host)
         self._limit(config)
         disk = self._disk = FileDisk(options.store)
         self._core = BrokerCore(
@@ -185,6 +190,7 @@ class BrokerServer:
         )
         self._tls.watch()
         await self._listener.serve(self._core.decode)
+        await self._replication.serve(self._core)
         await self._registrar.register()
         chores = BrokerChores(self._core, self._log_writer)
         self._timers = [
@@ -196,6 +202,9 @@ class BrokerServer:
                 self._index_forever(),
                 chores.clean_forever(),
                 chores.checkpoint_timers_forever(),
+                *self._replication.works(
+                    self._core, self._log_writer, self._registrar, self._run_turn
+                ),
             )
         ]
 
@@ -223,6 +232,8 @@ class BrokerServer:
         """Release what a failed start has opened."""
         self._tls.close()
         await self._listener.close()
+        if self._replication:
+            await self._replication.close()
         if self._name_server:
             await self._name_server.close()
         if self._disk:
@@ -305,6 +316,8 @@ class BrokerServer:
         try:
             core = self._core
             core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
+            if self._replication is not None:
+                self._replication.stored()
             if core.state.pulls.ready:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it
@@ -368,6 +381,8 @@ class BrokerServer:
         self._audit.close()
         if self._disk:
             self._disk.close()
+        if self._replication is not None:
+            await self._replication.close()
         await self._registrar.close()
         if self._name_server:
             await self._name_server.close()

@@ -1,0 +1,72 @@
+"""A master and its slave over sockets: one log, one set of queues, and reads from both."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.waiting import eventually, run_scene
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.message import Message
+from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+
+
+@asynccontextmanager
+async def serving(
+    store: Path, name_servers: str = "", **properties: str
+) -> AsyncIterator[BrokerServer]:
+    server = BrokerServer(
+        BrokerOptions(
+            store=store,
+            port=0,
+            name_server_port=0,
+            name_servers=name_servers,
+            properties={
+                "mappedFileSizeCommitLog": str(1024 * 1024),
+                "maxMessageSize": "100000",
+                **properties,
+            },
+        )
+    )
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+MASTER = {"brokerRole": "ASYNC_MASTER"}
+SLAVE = {"brokerRole": "SLAVE", "brokerId": "1", "slaveReadEnable": "true"}
+
+
+def log_of(store: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted((store / "commitlog").iterdir())}
+
+
+def end_of(server: BrokerServer) -> int:
+    return server._core.state.store.dispatched
+
+
+def test_a_slave_copies_the_log_and_serves_it(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **MASTER) as master:
+            address = master.name_server_address
+            async with AsyncClient(address) as client:
+                await client.create_topic("t", 2)
+                for number in range(300):
+                    await client.send(Message(topic="t", body=b"%d" % number * 5_000))
+                async with serving(tmp_path / "slave", address, **SLAVE) as slave:
+                    await eventually(lambda: end_of(slave) == end_of(master))
+                    for number in range(300):
+                        await client.send(Message(topic="t", body=b"%d" % number))
+                    await eventually(lambda: end_of(slave) == end_of(master))
+                    await eventually(lambda: "t" in slave._core.state.topics.by_name)
+                async with serving(tmp_path / "slave", address, **SLAVE) as slave:
+                    await client.send(Message(topic="t", body=b"last"))
+                    await eventually(lambda: end_of(slave) == end_of(master))
+                    for key, queue in master._core.state.store.queues.items():
+                        own = slave._core.state.store.queues[key]
+                        assert own.units(0, 10_000) == queue.units(0, 10_000)
+
+    run_scene(scene())
+    assert log_of(tmp_path / "slave") == log_of(tmp_path / "master")
