@@ -162,7 +162,8 @@ class _SlaveConnection(asyncio.Protocol):
         state, log_ = self.state, self._master.log
         state.heard = time.monotonic()
         if state.next < 0:
-            state.next = report or log_.end - log_.end % log_.segment_size
+            # An empty slave gets the whole log; Apache's master would send the newest file only.
+            state.next = report or log_.start
             broker_events.SLAVE_FOLLOWS.log(log, slave=state.address, log_offset=state.next)
         state.acknowledged = report
         self._master.on_report()

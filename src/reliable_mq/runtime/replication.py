@@ -161,7 +161,7 @@ class _MasterTables:
             asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
             answer = await self._links.call(self._registrar.master, asked, _TIMEOUT)
             table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
-            return int(table["commitLogMinOffset"])
+            return max(0, int(table["commitLogMinOffset"]))  # Apache's: -1 without any message
         except (Unavailable, FrameError, ValueError, KeyError) as error:
             raise ConnectionError(
                 f"the master does not say where its log begins: {error}"
