@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.message import Message
+from reliable_mq.message import Message, SendStatus
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 
 
@@ -70,3 +70,26 @@ def test_a_slave_copies_the_log_and_serves_it(tmp_path: Path) -> None:
 
     run_scene(scene())
     assert log_of(tmp_path / "slave") == log_of(tmp_path / "master")
+
+
+SYNC_MASTER = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "500"}
+
+
+def test_a_synchronous_master_says_when_no_slave_has_the_message(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **SYNC_MASTER) as master:
+            address = master.name_server_address
+            async with AsyncClient(address) as client:
+                await client.create_topic("t", 1)
+                alone = await client.send(Message(topic="t", body=b"alone"))
+                assert alone.status is SendStatus.SLAVE_NOT_AVAILABLE
+                async with serving(tmp_path / "slave", address, **SLAVE) as slave:
+                    await eventually(lambda: end_of(slave) == end_of(master))
+                    both = await client.send(Message(topic="t", body=b"both"))
+                    assert both.status is SendStatus.SEND_OK
+                    kept = slave._core.state.store.log.durable
+                    assert kept == master._core.state.store.log.end, "on its disk, too"
+                again = await client.send(Message(topic="t", body=b"again"))
+                assert again.status is SendStatus.SLAVE_NOT_AVAILABLE
+
+    run_scene(scene())

@@ -43,6 +43,7 @@ from reliable_mq.wire.record import address_of
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
 ASYNC_MASTER = "ASYNC_MASTER"
+SYNC_MASTER = "SYNC_MASTER"
 SLAVE = "SLAVE"
 _ROLL_MAX = 7 * 24 * 3600 - 60  # half of the timer wheel, less a minute
 _TIMER_SLOTS_MS = (100, 200, 500, 1_000)
@@ -61,6 +62,7 @@ _QueueCount = Annotated[int, msgspec.Meta(ge=1, le=QUEUES_MAX)]
 _AuditSize = Annotated[int, msgspec.Meta(ge=64 * 1024, le=I32_MAX)]
 _AuditCount = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
+_Replicas = Annotated[int, msgspec.Meta(ge=1, le=100)]
 _HaPort = Annotated[int, msgspec.Meta(ge=-1, le=PORT_MAX)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _Rate = Annotated[int, msgspec.Meta(ge=0, le=I32_MAX)]  # for each second; 0: no limit
@@ -79,6 +81,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     broker_role: str = msgspec.field(default=ASYNC_MASTER, name="brokerRole")
     ha_port: _HaPort = msgspec.field(default=-1, name="haListenPort")  # -1: no slaves
     ha_master: str = msgspec.field(default="", name="haMasterAddress")
+    # Apache's default is 1: with it, SYNC_MASTER does not wait for a slave.
+    in_sync_replicas: _Replicas = msgspec.field(default=2, name="inSyncReplicas")
+    slave_timeout_ms: _Positive = msgspec.field(default=3_000, name="slaveTimeout")
+    ha_gap_max: _Positive = msgspec.field(default=256 * 1024 * 1024, name="haMaxGapNotInSync")
     broker_ip: str = msgspec.field(default="127.0.0.1", name="brokerIP1")
     listen_port: _Port = msgspec.field(default=10911, name="listenPort")
     name_servers: str = msgspec.field(default="", name="namesrvAddr")
@@ -210,6 +216,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def is_slave(self) -> bool:
         """Whether this broker follows a master, and takes no messages from clients."""
         return self.broker_role == SLAVE
+
+    @property
+    def slaves_needed(self) -> int:
+        """The slaves that must have a message before it is acknowledged; 0: none."""
+        return self.in_sync_replicas - 1 if self.broker_role == SYNC_MASTER else 0
 
     @property
     def ha_address(self) -> str:

@@ -15,6 +15,7 @@ from reliable_mq.broker_core.config import (
     ASYNC_MASTER,
     SLAVE,
     SYNC_FLUSH,
+    SYNC_MASTER,
     BrokerConfig,
     parse_delay_levels,
 )
@@ -88,7 +89,8 @@ def _secret_text(value: object) -> str:
 _READ_AT_START = frozenset(
     {
         *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "listenPort", "namesrvAddr"),
-        *("brokerRole", "haListenPort", "haMasterAddress"),
+        *("brokerRole", "haListenPort", "haMasterAddress", "inSyncReplicas"),
+        *("slaveTimeout", "haMaxGapNotInSync"),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
         *("traceTopicEnable", "msgTraceTopicName", *SECRET_PROPERTIES),
@@ -150,8 +152,10 @@ def _check_quotas(name: str, text: str) -> None:
 
 
 def _check_role(config: BrokerConfig) -> None:
-    if config.broker_role not in (ASYNC_MASTER, SLAVE):
-        raise ConfigurationError(f"brokerRole={config.broker_role}: use {ASYNC_MASTER} or {SLAVE}")
+    if config.broker_role not in (ASYNC_MASTER, SYNC_MASTER, SLAVE):
+        raise ConfigurationError(
+            f"brokerRole={config.broker_role}: use {ASYNC_MASTER}, {SYNC_MASTER} or {SLAVE}"
+        )
     if config.is_slave != (config.broker_id > 0):
         needed = "a number above 0" if config.is_slave else "0"
         raise ConfigurationError(

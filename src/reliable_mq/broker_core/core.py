@@ -20,6 +20,7 @@ from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
+from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.requests import audited
 from reliable_mq.broker_core.requests.at_slave import Find, at_slave
@@ -295,6 +296,16 @@ class BrokerCore:
         if store.upkeep.due:
             store.upkeep.flush_due()
 
+    def replicated(self, offset: int, *, has_slaves: bool) -> list[Answer]:
+        """Note how far the slaves have the log that a synchronous master waits for.
+
+        Return the replies that waited for this. `has_slaves`: whether enough are connected.
+        """
+        answers = self.state.answers
+        if isinstance(answers, ReplicatedAnswers):
+            answers.acknowledge(offset, has_slaves=has_slaves)
+        return answers.take_ready()
+
     def _note_durable(self, end: int) -> None:
         """Tell those who wait for it that everything before log offset `end` is durable."""
         state = self.state
@@ -355,6 +366,8 @@ class BrokerCore:
         """Do the work that is due: delays, long polls, expired clients, files."""
         state, config = self.state, self.state.config
         state.note_pressure(now_ms)
+        if isinstance(state.answers, ReplicatedAnswers):
+            state.answers.expire(now_ms)
         statistics = state.statistics
         if not statistics.is_under_way and self._is_due("statistics", now_ms, _SAMPLE_INTERVAL_MS):
             statistics.begin_sampling(state.store.upkeep.take_grown(), now_ms)

@@ -10,7 +10,7 @@ import msgspec
 
 from reliable_mq.access.access_table import AccessTable
 from reliable_mq.access.guard import Guard
-from reliable_mq.broker_core.answers import Answers, SendReply
+from reliable_mq.broker_core.answers import SendReply
 from reliable_mq.broker_core.audit import AuditRecord
 from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
@@ -34,6 +34,7 @@ from reliable_mq.broker_core.names import (
 )
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure, PressureLimits
+from reliable_mq.broker_core.replicated_answers import answers_of
 from reliable_mq.broker_core.request_modes import RequestModes
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
@@ -152,7 +153,7 @@ class BrokerState:
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
         self.waiting_queries: list[Request] = []  # queries that wait for the index
         self.is_index_stuck = False  # whether the index cannot be written
-        self.answers = Answers()
+        self.answers = answers_of(config)
         self.registered_replies: list[tuple[int, bytes]] = []  # for the next turn
         self.files = ConfigFiles()
         self.audit = AuditRecord()

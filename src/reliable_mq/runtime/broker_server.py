@@ -91,7 +91,7 @@ class BrokerServer:
         self._speakers: set[int] = set()  # connections that sent since the last tick
         self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
-        self._replication: Replication | None = None
+        self._replication = Replication(self._send, self._run_turn)
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
@@ -156,8 +156,7 @@ class BrokerServer:
         config, warnings = broker_config(properties)
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
-        self._replication = Replication(config)
-        config = await self._replication.bind(options.host)
+        config = await self._replication.bind(config, options.host)
         self._limit(config)
         disk = self._disk = FileDisk(options.store)
         self._core = BrokerCore(
@@ -202,9 +201,7 @@ class BrokerServer:
                 self._index_forever(),
                 chores.clean_forever(),
                 chores.checkpoint_timers_forever(),
-                *self._replication.works(
-                    self._core, self._log_writer, self._registrar, self._run_turn
-                ),
+                *self._replication.works(self._core, self._log_writer, self._registrar),
             )
         ]
 
@@ -232,8 +229,7 @@ class BrokerServer:
         """Release what a failed start has opened."""
         self._tls.close()
         await self._listener.close()
-        if self._replication:
-            await self._replication.close()
+        await self._replication.close()
         if self._name_server:
             await self._name_server.close()
         if self._disk:
@@ -316,8 +312,7 @@ class BrokerServer:
         try:
             core = self._core
             core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
-            if self._replication is not None:
-                self._replication.stored()
+            self._replication.stored()
             if core.state.pulls.ready:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it
@@ -381,8 +376,7 @@ class BrokerServer:
         self._audit.close()
         if self._disk:
             self._disk.close()
-        if self._replication is not None:
-            await self._replication.close()
+        await self._replication.close()
         await self._registrar.close()
         if self._name_server:
             await self._name_server.close()

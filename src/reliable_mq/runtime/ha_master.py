@@ -71,6 +71,16 @@ class HaMaster:
         """The slaves that are connected and have reported."""
         return [each.state for each in self._connections if each.state.next >= 0]
 
+    def acknowledged_by(self, count: int, gap_max: int) -> tuple[int, bool]:
+        """Return how far so many slaves have the log, and whether so many keep up with it.
+
+        A slave that lacks `gap_max` bytes or more does not keep up.
+        """
+        ends = sorted((each.acknowledged for each in self.slaves), reverse=True)
+        if len(ends) < count:
+            return 0, False
+        return ends[count - 1], self.log.end - ends[count - 1] < gap_max
+
     async def bind(self, host: str, port: int) -> None:
         """Bind the address; with port 0 the system chooses one. Call `serve` next.
 
@@ -220,3 +230,4 @@ class _SlaveConnection(asyncio.Protocol):
         self._master.lost(self)
         if self.state.next >= 0:
             broker_events.SLAVE_GONE.log(log, slave=self.state.address)
+            self._master.on_report()

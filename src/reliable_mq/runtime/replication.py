@@ -6,10 +6,12 @@ masters and slaves, and takes over the tables of the master.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.master_tables import table_requests, take_table
@@ -39,37 +41,55 @@ class Replication:
     """What one broker does for its copies.
 
     Args:
-        config: the settings; `bind` may return others.
+        send: sends replies.
+        schedule_turn: writes what was appended.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self._config = config
-        self.master = HaMaster() if config.ha_port >= 0 else None
+    def __init__(
+        self, send: Callable[[list[Answer]], None], schedule_turn: Callable[[], None]
+    ) -> None:
+        self._config = BrokerConfig()
+        self._schedule_turn = schedule_turn
+        self._send = send
+        self.master: HaMaster | None = None
         self._slave: HaSlave | None = None
         self._links: Links | None = None
 
-    async def bind(self, host: str) -> BrokerConfig:
+    async def bind(self, config: BrokerConfig, host: str) -> BrokerConfig:
         """Take the port for slaves, and return the settings with its number.
+
+        A broker without slaves takes none.
 
         Raises:
             AddressRefused: when the port is taken.
         """
-        if self.master is not None:
-            await self.master.bind(host, self._config.ha_port)
-            self._config = msgspec.structs.replace(self._config, ha_port=self.master.port)
-        return self._config
+        if config.ha_port >= 0:
+            self.master = HaMaster()
+            await self.master.bind(host, config.ha_port)
+            config = msgspec.structs.replace(config, ha_port=self.master.port)
+        self._config = config
+        return config
 
     async def serve(self, core: BrokerCore) -> None:
         """Let slaves follow."""
+        if self.master is None:
+            return
+        if self._config.slaves_needed:
+            self.master.on_report = partial(self._note_reports, core)
+        await self.master.serve(core.state.store.log)
+
+    def _note_reports(self, core: BrokerCore) -> None:
+        """Send the replies that waited for what the slaves have reported."""
         if self.master is not None:
-            await self.master.serve(core.state.store.log)
+            config = self._config
+            end, has_slaves = self.master.acknowledged_by(config.slaves_needed, config.ha_gap_max)
+            self._send(core.replicated(end, has_slaves=has_slaves))
 
     def works(
         self,
         core: BrokerCore,
         writer: LogWriter,
         registrar: Registrar,
-        schedule_turn: Callable[[], None],
     ) -> list[Coroutine[Any, Any, None]]:
         """Return what a slave does all the time; nothing for a master."""
         if not self._config.is_slave:
@@ -83,7 +103,7 @@ class Replication:
             tells_outages=False,
         )
         tables = _MasterTables(core, links, registrar)
-        store = _CoreAsSlaveStore(core, writer, schedule_turn)
+        store = _CoreAsSlaveStore(core, writer, self._schedule_turn)
         slave = self._slave = HaSlave(
             store, lambda: self._config.ha_master or registrar.master_ha, tables.log_start
         )
