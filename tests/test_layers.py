@@ -44,7 +44,7 @@ ARROWS: dict[str, frozenset[str]] = {
     ),
     "name_server": VALUES | {"wire"},
     "access": VALUES | {"wire"},
-    "broker_core": VALUES | {"access", "wire"},
+    "broker_core": VALUES | {"access", "replication", "wire"},
     "replication": VALUES | {"wire"},
     "client": VALUES | {"extras", "outcomes", "wire"},
     "database": VALUES | {"extras"},

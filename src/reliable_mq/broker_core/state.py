@@ -3,8 +3,10 @@
 Receives changes from the request handlers. Returns a `Turn`. Performs no I/O itself.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
+from typing import Any
 
 import msgspec
 
@@ -47,6 +49,7 @@ from reliable_mq.broker_core.topics import READ, WRITE, DataVersion, TopicConfig
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
+from reliable_mq.replication.ha_status import status_of_master
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
@@ -64,6 +67,11 @@ from reliable_mq.wire.record import pack_host
 _OP_PROPERTIES = encode_properties({WAIT: "true", TAGS: SETTLED_TAG})  # as Apache's broker writes
 
 log = limited_log(__name__)
+
+
+def _status_without_slaves(config: BrokerConfig, log_end: int) -> dict[str, Any]:
+    """Return the status of a master that no slave follows."""
+    return status_of_master((), log_end, config.ha_gap_max)
 
 
 class PeerConnection(msgspec.Struct, frozen=True):
@@ -148,6 +156,7 @@ class BrokerState:
         self.retention = LogRetention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
+        self.ha_status: Callable[[int], dict[str, Any]] = partial(_status_without_slaves, config)
         self.processors = 1  # of the machine
         self.is_exposed = False  # whether strangers reach it and may do everything
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-import msgspec
-
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
 from reliable_mq.line_limit import limited_log
@@ -20,6 +18,7 @@ from reliable_mq.replication.ha_frames import (
     ReportReader,
     encode_transfer,
 )
+from reliable_mq.replication.ha_status import SlaveState
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record import address_of
 
@@ -29,26 +28,9 @@ HEARTBEAT_SECONDS = 5.0
 """After so long without a transfer a slave gets a heartbeat: `haSendHeartbeatInterval`."""
 SILENT_SECONDS = 20.0
 """A slave that reports nothing for so long is gone: `haHousekeepingInterval`."""
+_TEND_SECONDS = 1.0
 _TURN_SIZE = 1024 * 1024  # bytes that one slave gets in one turn of the loop
 _UNSENT_SIZE = 2 * 1024 * 1024  # above, a slave has to read first
-
-
-class SlaveState(msgspec.Struct):
-    """What the master knows of one slave. Times are seconds of a monotonic clock.
-
-    Attributes:
-        address: where it is, "host:port".
-        next: the offset of the next transfer; -1: it has not reported yet.
-        acknowledged: the offset up to which it has the log.
-        heard: when it has reported last.
-        sent: when it was sent something last.
-    """
-
-    address: str
-    next: int = -1
-    acknowledged: int = 0
-    heard: float = 0.0
-    sent: float = 0.0
 
 
 class HaMaster:
@@ -117,12 +99,13 @@ class HaMaster:
         now = time.monotonic()
         for connection in list(self._connections):
             state = connection.state
+            connection.note_rate()
             if now - state.heard > SILENT_SECONDS:
                 connection.close(f"no report for {SILENT_SECONDS:g} s")
             elif state.next >= 0 and now - state.sent > HEARTBEAT_SECONDS:
                 connection.send(b"")
         loop = asyncio.get_running_loop()
-        self._beat = loop.call_later(HEARTBEAT_SECONDS / 5, self._tend)
+        self._beat = loop.call_later(_TEND_SECONDS, self._tend)
 
     def opened(self, connection: "_SlaveConnection") -> None:
         """Know a new connection."""
@@ -151,6 +134,7 @@ class _SlaveConnection(asyncio.Protocol):
         self._reports = ReportReader()
         self._is_paused = False
         self._is_more_due = False
+        self._size_noted = 0
         self._transport: asyncio.Transport
         self.state = SlaveState("")
 
@@ -211,7 +195,13 @@ class _SlaveConnection(asyncio.Protocol):
         state = self.state
         self._transport.write(encode_transfer(state.next, data))
         state.next += len(data)
+        state.size_sent += len(data)
         state.sent = time.monotonic()
+
+    def note_rate(self) -> None:
+        """Note what was sent since the last call, a second ago."""
+        self.state.rate = self.state.size_sent - self._size_noted
+        self._size_noted = self.state.size_sent
 
     def pause_writing(self) -> None:
         self._is_paused = True

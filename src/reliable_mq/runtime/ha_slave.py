@@ -13,6 +13,8 @@ from reliable_mq.host_and_port import host_and_port_of
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedLog, CopiedRecord
 from reliable_mq.replication.ha_frames import Transfer, TransferReader, encode_report
+from reliable_mq.replication.ha_status import MasterState
+from reliable_mq.runtime.listener import now_ms
 from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
@@ -82,8 +84,7 @@ class HaSlave:
         self._find_start = find_start
         self._kept = asyncio.Event()  # more is stored than was reported
         self._told = ""  # the last trouble that has a line in the log
-        self.master = ""  # the one that is followed now
-        self.master_end = 0  # where its log ended at its last transfer
+        self.master = MasterState()
 
     def stored(self) -> None:
         """Report soon: more of the log is stored."""
@@ -98,7 +99,7 @@ class HaSlave:
                     await self._follow(address)
                 except (OSError, TimeoutError, EOFError, FrameError, StoreError) as error:
                     self._tell(address, error)
-                self.master = ""
+                self.master.address = ""
             await asyncio.sleep(RETRY_SECONDS if address else RETRY_SECONDS / 50)
 
     def _tell(self, address: str, error: Exception) -> None:
@@ -131,7 +132,7 @@ class HaSlave:
             else:  # to ask for offset 0 is to ask for the newest file
                 skipped = len(_SKIPPED)
         writer.write(encode_report(begin + skipped))
-        self.master, self._told = address, ""
+        self.master.address, self._told = address, ""
         broker_events.MASTER_FOLLOWED.log(log, master=address, log_offset=begin)
         reporting = asyncio.ensure_future(self._report_forever(writer))
         try:
@@ -150,8 +151,10 @@ class HaSlave:
             if not data:
                 raise EOFError("the master has closed the connection")
             records: list[CopiedRecord] = []
+            self.master.heard_ms = now_ms()
             for offset, part in transfers.feed(data):
-                self.master_end = max(self.master_end, offset + len(part))
+                self.master.end = max(self.master.end, offset + len(part))
+                self.master.size_received += len(part)
                 if not skipped:
                     records += copied.take(Transfer(offset, part))
                 elif part:
@@ -170,3 +173,4 @@ class HaSlave:
             self._kept.clear()
             if self._store.kept:
                 writer.write(encode_report(self._store.kept))
+                self.master.reported_ms = now_ms()

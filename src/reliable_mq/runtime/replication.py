@@ -19,6 +19,7 @@ from reliable_mq.broker_core.store.copier import Copier
 from reliable_mq.errors import FrameError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRecord
+from reliable_mq.replication.ha_status import status_of_master, status_of_slave
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
@@ -72,6 +73,7 @@ class Replication:
 
     async def serve(self, core: BrokerCore) -> None:
         """Let slaves follow."""
+        core.state.ha_status = self.status
         if self.master is None:
             return
         if self._config.slaves_needed:
@@ -108,6 +110,13 @@ class Replication:
             store, lambda: self._config.ha_master or registrar.master_ha, tables.log_start
         )
         return [slave.follow_forever(), tables.follow_forever()]
+
+    def status(self, log_end: int) -> dict[str, Any]:
+        """Return what `mqadmin haStatus` prints."""
+        if self._slave is not None:
+            return status_of_slave(self._slave.master, log_end)
+        slaves = self.master.slaves if self.master is not None else []
+        return status_of_master(slaves, log_end, self._config.ha_gap_max)
 
     def stored(self) -> None:
         """Tell slaves or the master that more of the log is stored."""
